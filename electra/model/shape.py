@@ -1,0 +1,76 @@
+"""What a network looks like: its shape as data, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+HEAD_WIDTH = 64  # every published size keeps it; a narrower network is one head
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderShape:
+    """Shape of one transformer encoder. Defaults are ELECTRA-Small (paper, table 6)."""
+
+    layers: int = 12
+    width: int = 256
+    heads: int = 4
+    feedforward: int = 1024
+    embedding: int = 128
+    positions: int = 512
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "feedforward", "embedding", "positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"encoder.{name}={getattr(self, name)} must be at least 1")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"encoder.{name}={getattr(self, name)} must be in [0, 1)")
+        if self.width % self.heads:
+            raise ValueError(f"encoder.width={self.width} does not split into encoder.heads={self.heads} equal heads; "
+                             f"the next width that does is {self.width + -self.width % self.heads}")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def has_projection(self) -> bool:
+        """Embeddings of another width than the blocks are projected."""
+        return self.embedding != self.width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GeneratorShape:
+    """Where replacements come from: a network (a fraction of the discriminator, or sized by hand) or plain chance."""
+
+    kind: Literal["network", "unigram", "uniform"] = "network"
+    tie: Literal["none", "embeddings", "all"] = "embeddings"
+    fraction: float = 0.25
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    feedforward: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"objective.generator.fraction={self.fraction} must be in (0, 1]")
+
+    def beside(self, discriminator: EncoderShape) -> EncoderShape:
+        """The generator's encoder next to this discriminator: same depth and embedding width unless said otherwise."""
+        width = self.width or round(discriminator.width * self.fraction)
+        feedforward = 4 * width if self.width else round(discriminator.feedforward * self.fraction)
+        shape = replace(
+            discriminator,
+            layers=self.layers or discriminator.layers,
+            width=width,
+            heads=self.heads or max(1, width // HEAD_WIDTH),
+            feedforward=self.feedforward or feedforward,
+        )
+        if self.tie == "all" and shape != discriminator:
+            raise ValueError(f"objective.generator.tie='all' makes one encoder of both networks, but the generator is "
+                             f"{shape.layers}×{shape.width} and the discriminator {discriminator.layers}×"
+                             f"{discriminator.width}; set objective.generator.fraction=1.0")
+        return shape

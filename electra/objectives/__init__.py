@@ -1,0 +1,1 @@
+"""Vectors become a pre-training loss."""

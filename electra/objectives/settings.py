@@ -1,0 +1,56 @@
+"""What a recipe may say about its objective: which one by `name`, and how tokens are chosen and corrupted. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from electra.model.shape import GeneratorShape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Masking:
+    """Which positions are predicted, and what the network reads there. Defaults follow the official code."""
+
+    rate: float = 0.15
+    keep: float = 0.15  # share of the chosen positions that keep their token; the rest become [MASK] or random
+    random: float = 0.0  # share that becomes a random token (BERT: keep = random = 0.1)
+    draws: Literal["distinct", "official"] = "distinct"  # official: with replacement, as published numbers were made
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise ValueError(f"objective.masking.rate={self.rate} must be between 0 and 1")
+        if self.keep < 0 or self.random < 0 or self.keep + self.random > 1:
+            raise ValueError(f"objective.masking.keep={self.keep} and objective.masking.random={self.random} are "
+                             "shares of the chosen positions; they must add up to at most 1")
+
+    def most(self, length: int) -> int:
+        """The most positions predicted in a row of this length (reference code: 19 of 128, 79 of 512)."""
+        return max(1, int((self.rate + 0.005) * length))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplacedTokenDetectionConfig:
+    """ELECTRA: a generator proposes, the discriminator judges every token."""
+
+    name: Literal["rtd"] = "rtd"
+    masking: Masking = field(default_factory=Masking)
+    generator: GeneratorShape = field(default_factory=GeneratorShape)
+    generator_weight: float = 1.0
+    discriminator_weight: float = 50.0  # paper, appendix A
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"objective.temperature={self.temperature} must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskedLMConfig:
+    """BERT: one encoder predicts what was masked."""
+
+    name: Literal["mlm"] = "mlm"
+    masking: Masking = field(default_factory=lambda: Masking(keep=0.1, random=0.1))
+
+
+ObjectiveConfig = ReplacedTokenDetectionConfig | MaskedLMConfig
