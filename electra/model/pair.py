@@ -1,0 +1,63 @@
+"""Generator and discriminator: an encoder each, a head each, and what the two share."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra.model.encoder import NORM_EPSILON, Encoder, initialise, initialise_glorot
+from electra.model.shape import EncoderShape, GeneratorShape
+
+
+class Discriminator(nn.Module):
+    """Judges every token: a positive logit says that it was replaced."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        width = encoder.shape.width
+        self.encoder = encoder
+        self.dense = nn.Linear(width, width)
+        self.output = nn.Linear(width, 1)
+        initialise(self.dense)
+        initialise_glorot(self.output)
+
+    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        """Logits [B, T]."""
+        hidden = self.encoder(ids, types, real)
+        logits: Tensor = self.output(F.gelu(self.dense(hidden))).squeeze(-1)
+        return logits
+
+
+class Generator(nn.Module):
+    """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a BERT-style masked LM."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        embedding = encoder.shape.embedding
+        self.encoder = encoder
+        self.dense = nn.Linear(encoder.shape.width, embedding)
+        self.norm = nn.LayerNorm(embedding, eps=NORM_EPSILON)
+        self.bias = nn.Parameter(torch.zeros(encoder.vocabulary))
+        initialise(self.dense)
+
+    def forward(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
+        """Logits [B, P, V] at `positions` [B, P]."""
+        hidden = self.encoder(ids, types, real)
+        # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows would be thrown away.
+        chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))  # [B, P, D]
+        predicted = self.norm(F.gelu(self.dense(chosen)))  # [B, P, E]
+        return F.linear(predicted, self.encoder.embeddings.words.weight, self.bias)
+
+
+def build_pair(discriminator: EncoderShape, generator: GeneratorShape, *,
+               vocabulary: int) -> tuple[Generator | None, Discriminator]:
+    """The networks of one run. A generator that samples by plain chance has no network."""
+    judge = Discriminator(Encoder(discriminator, vocabulary=vocabulary))
+    if generator.kind != "network":
+        return None, judge
+    shape = generator.beside(discriminator)
+    if generator.tie == "all":
+        return Generator(judge.encoder), judge
+    shared = judge.encoder.embeddings if generator.tie == "embeddings" else None
+    return Generator(Encoder(shape, vocabulary=vocabulary, embeddings=shared)), judge

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra.config import UserError
+from electra.model.encoder import Attention, Encoder
+from electra.model.shape import EncoderShape
+
+TINY = EncoderShape(layers=2, width=32, heads=4, feedforward=64, embedding=16, positions=12)
+VOCABULARY = 50
+
+
+@pytest.fixture
+def encoder() -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(TINY, vocabulary=VOCABULARY).eval()
+
+
+def rows(*lengths: int, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    """Random ids and types, of which the first `lengths` of each row are real."""
+    ids = torch.randint(1, VOCABULARY, (len(lengths), width), generator=torch.Generator().manual_seed(1))
+    types = (torch.arange(width) > width // 2).long().expand_as(ids)
+    return ids, types, torch.arange(width) < torch.tensor(lengths)[:, None]
+
+
+def test_ids_become_one_vector_per_token(encoder: Encoder) -> None:
+    assert encoder(*rows(8, 5)).shape == (2, 8, 32)
+
+
+def test_what_stands_in_padding_never_changes_a_real_token(encoder: Encoder) -> None:
+    ids, types, real = rows(8, 5)
+    other = torch.where(real, ids, (ids + 7) % VOCABULARY)
+    assert not torch.equal(ids, other)
+    assert torch.equal(encoder(ids, types, real)[real], encoder(other, types, real)[real])
+
+
+def test_a_padded_row_gives_what_its_tokens_give_alone(encoder: Encoder) -> None:
+    ids, types, real = rows(8, 5)
+    alone = encoder(ids[1:, :5], types[1:, :5], real[1:, :5])
+    torch.testing.assert_close(encoder(ids, types, real)[1:, :5], alone, rtol=0, atol=1e-5)
+
+
+def test_a_row_of_nothing_but_padding_stays_finite(encoder: Encoder) -> None:
+    assert encoder(*rows(8, 0)).isfinite().all()
+
+
+def test_segments_and_order_are_seen(encoder: Encoder) -> None:
+    ids, types, real = rows(8)
+    assert not torch.allclose(encoder(ids, types, real), encoder(ids, 1 - types, real), atol=1e-3)
+    assert not torch.allclose(encoder(ids, types, real).flip(1), encoder(ids.flip(1), types, real), atol=1e-3)
+
+
+def test_attention_is_the_softmax_of_scaled_products_over_real_tokens() -> None:
+    torch.manual_seed(0)
+    attention = Attention(TINY).eval()
+    hidden, real = torch.randn(2, 8, 32), rows(8, 5)[2]
+    weights, biases = attention.query_key_value.weight.split(32), attention.query_key_value.bias.split(32)
+    query, key, value = (F.linear(hidden, w, b).unflatten(-1, (4, 8)) for w, b in zip(weights, biases, strict=True))
+    scores = torch.einsum("bthk,bshk->bhts", query, key) / math.sqrt(8)
+    shares = scores.masked_fill(~real[:, None, None, :], -math.inf).softmax(-1)
+    expected = attention.output(torch.einsum("bhts,bshk->bthk", shares, value).flatten(2))
+    torch.testing.assert_close(attention(hidden, real[:, None, None, :]), expected, rtol=0, atol=1e-6)
+
+
+def test_matrices_start_from_a_normal_cut_at_two_deviations_and_biases_from_zero() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(EncoderShape(layers=1), vocabulary=1000)
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        elif "projection" not in name:
+            assert parameter.abs().max() <= 0.04, name
+    # Cutting a normal of 0.02 at two deviations leaves 0.02 × 0.8796.
+    assert encoder.embeddings.words.weight.std().item() == pytest.approx(0.0176, rel=0.01)
+
+
+def test_the_projection_starts_from_glorot_s_uniform() -> None:
+    projection = Encoder(EncoderShape(layers=1), vocabulary=10).projection
+    assert projection is not None
+    bound = math.sqrt(6 / (128 + 256))
+    assert 0.99 * bound < projection.weight.abs().max() <= bound
+
+
+def test_embeddings_as_wide_as_the_blocks_are_not_projected() -> None:
+    assert Encoder(EncoderShape(layers=1, embedding=256), vocabulary=10).projection is None
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    torch.manual_seed(3)
+    first = Encoder(TINY, vocabulary=VOCABULARY).state_dict()
+    torch.manual_seed(3)
+    second = Encoder(TINY, vocabulary=VOCABULARY).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_dropout_acts_in_training_only(encoder: Encoder) -> None:
+    batch = rows(8, 5)
+    assert torch.equal(encoder(*batch), encoder(*batch))
+    encoder.train()
+    assert not torch.equal(encoder(*batch), encoder(*batch))
+
+
+def test_rows_longer_than_the_network_s_positions_are_refused(encoder: Encoder) -> None:
+    with pytest.raises(UserError, match=r"rows of 13 tokens.*encoder\.positions=12"):
+        encoder(*rows(13, width=13))
