@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from electra.model.encoder import Encoder
+from electra.model.flops import Workload, official, parameters, standard, training_bytes
+from electra.model.pair import Generator, build_pair
+from electra.model.shape import EncoderShape, GeneratorShape
+
+SHAPE = EncoderShape(layers=3, width=128, heads=2, feedforward=512, embedding=64, positions=32)
+VOCABULARY = 100
+
+
+def count(*networks: torch.nn.Module) -> int:
+    return sum(p.numel() for p in {p for network in networks for p in network.parameters()})
+
+
+@pytest.mark.parametrize(("tie", "fraction"), [("none", 0.5), ("embeddings", 0.5), ("embeddings", 1.0), ("all", 1.0)])
+@pytest.mark.parametrize("embedding", [64, 128])
+def test_parameters_in_closed_form_are_those_of_the_modules(
+        tie: Literal["none", "embeddings", "all"], fraction: float, embedding: int) -> None:
+    shape = EncoderShape(layers=2, width=128, heads=2, feedforward=256, embedding=embedding, positions=16)
+    settings = GeneratorShape(tie=tie, fraction=fraction)
+    generator, discriminator = build_pair(shape, settings, vocabulary=VOCABULARY)
+    assert generator is not None
+    counted = parameters(Workload(encoder=shape, generator=settings.beside(shape), tie=tie, vocabulary=VOCABULARY,
+                                  length=16))
+    assert counted.encoder == count(discriminator.encoder)
+    assert counted.encoder + counted.head == count(discriminator)
+    assert counted.total == count(discriminator, generator)
+    assert counted.shared == count(generator) - counted.generator
+
+
+def test_parameters_of_a_masked_lm_are_those_of_the_module() -> None:
+    counted = parameters(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32))
+    assert counted.total == count(Generator(Encoder(SHAPE, vocabulary=VOCABULARY)))
+    assert counted.generator == counted.shared == 0
+
+
+def test_standard_operations_are_the_matrix_products_that_torch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    settings, length, predicted = GeneratorShape(fraction=0.5), 32, 8
+    generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
+    assert generator is not None
+    ids = torch.zeros(1, length, dtype=torch.long)
+    real = torch.ones_like(ids, dtype=torch.bool)
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        discriminator(ids, ids, real)
+        generator(ids, ids, real, ids[:, :predicted])
+    work = Workload(encoder=SHAPE, generator=settings.beside(SHAPE), vocabulary=VOCABULARY, length=length,
+                    mask_rate=predicted / length)
+    assert counter.get_total_flops() == length * standard(work).forward
+
+
+def test_replacements_by_chance_cost_the_discriminator_alone() -> None:
+    by_chance = Workload(encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+    for convention in (standard, official):
+        assert list(convention(by_chance).networks) == ["discriminator"]
+
+
+def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
+    (terms,) = standard(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)).networks.values()
+    assert terms["MLM head"] == pytest.approx(0.15 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
+    assert "RTD head" not in terms
+
+
+def test_estimated_activations_are_near_what_autograd_keeps() -> None:
+    # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
+    shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
+    settings, rows, length, predicted = GeneratorShape(), 4, 128, 20
+    generator, discriminator = build_pair(shape, settings, vocabulary=5000)
+    assert generator is not None
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    ids = torch.randint(5000, (rows, length))
+    types, real = torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = generator(ids, types, real, ids[:, :predicted] % length)
+        F.cross_entropy(logits.flatten(0, 1), ids[:, :predicted].flatten())
+        discriminator(ids, types, real)
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    weights = {p.untyped_storage().data_ptr() for network in (generator, discriminator) for p in network.parameters()}
+    logits_and_their_gradient = 2 * logits.nbytes  # alive at the peak, though autograd keeps only the log-softmax
+    measured = sum(size for address, size in storages.items() if address not in weights) + logits_and_their_gradient
+    work = Workload(encoder=shape, generator=settings.beside(shape), vocabulary=5000, length=length,
+                    mask_rate=predicted / length)
+    estimated = sum(size for term, size in training_bytes(work, rows=rows).items() if "activations" in term)
+    assert estimated == pytest.approx(measured, rel=0.1)
+
+
+def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -> None:
+    work = Workload(encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+    full, half = training_bytes(work, rows=8), training_bytes(work, rows=8, activation_bytes=2)
+    assert half["optimizer"] == full["optimizer"] == 2 * full["weights"]
+    assert 0.5 < half["discriminator activations"] / full["discriminator activations"] < 0.7
+
+
+def test_costs_are_counted_without_torch() -> None:
+    code = "import sys, electra.model.flops; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
