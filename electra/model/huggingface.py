@@ -1,0 +1,378 @@
+"""A model at rest: our weights ⇄ a transformers folder. Only `verify` imports transformers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from electra.config import UserError, convert
+from electra.model.encoder import NORM_EPSILON, SEGMENTS
+from electra.model.pair import Discriminator, Generator
+from electra.model.shape import EncoderShape
+
+Role = Literal["discriminator", "generator", "encoder"]
+Network = Discriminator | Generator
+
+CONFIG, WEIGHTS, INDEX, CARD = "config.json", "model.safetensors", "model.safetensors.index.json", "README.md"
+SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
+
+# ---- the name table: a module of ours, and theirs; its weight and bias keep their names -----------------------------
+
+EMBEDDINGS = {
+    "encoder.embeddings.words": "electra.embeddings.word_embeddings",
+    "encoder.embeddings.positions": "electra.embeddings.position_embeddings",
+    "encoder.embeddings.types": "electra.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "electra.embeddings.LayerNorm",
+    "encoder.projection": "electra.embeddings_project",
+}
+BLOCK = {  # under encoder.blocks.N, and electra.encoder.layer.N
+    "attention.query_key_value": "attention.self.query attention.self.key attention.self.value",  # rows, in this order
+    "attention.output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "expand": "intermediate.dense",
+    "contract": "output.dense",
+    "feedforward_norm": "output.LayerNorm",
+}
+HEADS: dict[type, dict[str, str]] = {
+    Discriminator: {
+        "dense": "discriminator_predictions.dense",
+        "output": "discriminator_predictions.dense_prediction",
+    },
+    Generator: {
+        "dense": "generator_predictions.dense",
+        "norm": "generator_predictions.LayerNorm",
+        "": "generator_lm_head",  # the bias alone: its weight is the word table
+    },
+}
+ARCHITECTURES = {Discriminator: "ElectraForPreTraining", Generator: "ElectraForMaskedLM"}
+# Found in stock files, but told by others: the word table once more, and a count from 0 that older versions stored.
+REDUNDANT = {"generator_lm_head.weight", "electra.embeddings.position_ids", "embeddings.position_ids"}
+
+SHAPE_KEYS = {  # a field of EncoderShape, and its key in config.json
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "feedforward": "intermediate_size",
+    "embedding": "embedding_size",
+    "positions": "max_position_embeddings",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+FIXED_KEYS = {  # what an Encoder cannot be otherwise
+    "model_type": "electra",
+    "hidden_act": "gelu",
+    "layer_norm_eps": NORM_EPSILON,
+    "type_vocab_size": SEGMENTS,
+    "is_decoder": False,
+}
+
+
+def name_table(network: Network) -> dict[str, list[str]]:
+    """Each tensor of ours, and the tensors of theirs whose rows it stacks."""
+    modules = EMBEDDINGS | HEADS[type(network)]
+    for number in range(network.encoder.shape.layers):
+        for ours, theirs in BLOCK.items():
+            modules[f"encoder.blocks.{number}.{ours}"] = " ".join(
+                f"electra.encoder.layer.{number}.{name}" for name in theirs.split())
+    table = {}
+    for key in network.state_dict():
+        module, _, kind = key.rpartition(".")
+        table[key] = [f"{name}.{kind}" for name in modules[module].split()]
+    return table
+
+
+# ---- writing -------------------------------------------------------------------------------------------------------
+
+def save(network: Network, folder: Path, *, role: Role, tokenizer_files: Callable[[Path], None] | None = None,
+         config_extra: Mapping[str, Any] | None = None, card: str = "", shard_bytes: int = SHARD_BYTES) -> None:
+    """Write a folder that stock transformers loads. A crash at any moment leaves the old folder or the new one."""
+    with replacing(folder) as fresh:
+        write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
+        write_weights(network, fresh, shard_bytes=shard_bytes)
+        if tokenizer_files is not None:
+            tokenizer_files(fresh)
+        if card:
+            (fresh / CARD).write_text(card, encoding="utf8")
+
+
+def config_of(network: Network, *, role: Role) -> dict[str, Any]:
+    shape = network.encoder.shape
+    return {
+        "architectures": [ARCHITECTURES[type(network)]],
+        "electra_role": role,
+        **FIXED_KEYS,
+        **{key: getattr(shape, field) for field, key in SHAPE_KEYS.items()},
+        "vocab_size": network.encoder.vocabulary,
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+
+
+def write_weights(network: Network, folder: Path, *, shard_bytes: int) -> None:
+    table = name_table(network)
+    tensors: dict[str, Tensor] = {}
+    for key, ours in network.state_dict().items():
+        rows = ours.detach().to("cpu", torch.float32).chunk(len(table[key]))
+        tensors.update(zip(table[key], (part.clone() for part in rows), strict=True))  # views may not be saved
+    shards: list[dict[str, Tensor]] = [{}]
+    for name, tensor in tensors.items():
+        if shards[-1] and sum(t.nbytes for t in shards[-1].values()) + tensor.nbytes > shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensor
+    if len(shards) == 1:
+        save_file(shards[0], folder / WEIGHTS, metadata={"format": "pt"})
+        return
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(shard, file)
+    write_json(folder / INDEX, {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
+                                "weight_map": weight_map})
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` once it is whole and on the disk."""
+    if standing(folder) != folder:
+        standing(folder).rename(folder)
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise UserError(f"{folder} holds something else than a model and would be replaced; name another folder")
+    fresh, old = sibling(folder, "new"), sibling(folder, "old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    try:
+        yield fresh
+        for path in (*fresh.rglob("*"), fresh):
+            sync(path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    if folder.exists():
+        folder.rename(old)  # after a crash here the old one is still found: see `standing`
+    fresh.rename(folder)
+    sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def standing(folder: Path) -> Path:
+    """Where a model is: in its folder, or just beside it if a crash fell between moving the old out and the new in."""
+    old = sibling(folder, "old")
+    return old if old.exists() and not folder.exists() else folder
+
+
+def sibling(folder: Path, word: str) -> Path:
+    return folder.with_name(f".{folder.name}.{word}")
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """What a folder gave: tensors of ours that it filled and did not fill, tensors of theirs that had no place."""
+
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        if self.missing:
+            parts.append(f"freshly initialised: {', '.join(self.missing)}")
+        if self.unexpected:
+            parts.append(f"left unused: {', '.join(self.unexpected)}")
+        return "; ".join(parts)
+
+
+def role_of(folder: Path) -> Role:
+    folder = standing(folder)
+    config = read_json(folder, CONFIG)
+    by_architecture: dict[str, Role] = {"ElectraForPreTraining": "discriminator", "ElectraForMaskedLM": "generator"}
+    role = config.get("electra_role") or by_architecture.get((config.get("architectures") or [""])[0], "encoder")
+    if role not in get_args(Role):
+        raise UserError(f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found {role!r}")
+    return role
+
+
+def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
+    """The shape, the size of the vocabulary and the role of the model in a folder."""
+    folder = standing(folder)
+    config, source = read_json(folder, CONFIG), str(folder / CONFIG)
+    for key, fixed in FIXED_KEYS.items():
+        found = config.get(key, None if key == "model_type" else fixed)
+        if found != fixed:
+            raise UserError(f"{source}: {key} is {found!r}; only ELECTRA models with {key} {fixed!r} can be loaded")
+    hints = get_type_hints(EncoderShape)
+    values = {}
+    for field in fields(EncoderShape):
+        key = SHAPE_KEYS[field.name]  # where a stock config is silent, its default is ours: ELECTRA-Small
+        values[field.name] = convert(config.get(key, field.default), hints[field.name], source=source, key=key)
+    try:
+        shape = EncoderShape(**values)
+    except ValueError as error:
+        raise UserError(f"{source}: {error}") from None
+    return shape, convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size"), role_of(folder)
+
+
+def load(network: Network, folder: Path) -> Loaded:
+    """Copy a folder's weights into `network`. A head that the folder lacks stays as it is; nothing else may lack."""
+    folder = standing(folder)
+    check_fits(network, folder)
+    places = tensor_files(folder)
+    ours, found, used = network.state_dict(), {}, set(REDUNDANT)
+    for key, names in name_table(network).items():
+        names = [name if name in places else name.removeprefix("electra.") for name in names]
+        if all(name in places for name in names):
+            rows, *rest = ours[key].shape
+            parts = [read_tensor(places[name], name, shape=[rows // len(names), *rest]) for name in names]
+            found[key] = torch.cat(parts)
+            used.update(names)
+        elif key.startswith("encoder."):
+            raise UserError(f"{folder}: {names[0]} is missing; the folder is damaged or not an ELECTRA model")
+    with torch.no_grad():
+        for key, tensor in found.items():
+            ours[key].copy_(tensor)
+    return Loaded(loaded=tuple(found), missing=tuple(key for key in ours if key not in found),
+                  unexpected=tuple(sorted(set(places) - used)))
+
+
+def check_fits(network: Network, folder: Path) -> None:
+    """Compare by configuration: a wrong number of heads would go unnoticed by the shapes of tensors."""
+    shape, vocabulary, _ = load_shape(folder)
+    pairs = {f"encoder.{field}": (key, getattr(network.encoder.shape, field), getattr(shape, field))
+             for field, key in SHAPE_KEYS.items() if "dropout" not in field}
+    pairs["vocabulary"] = ("vocab_size", network.encoder.vocabulary, vocabulary)
+    for ours, (theirs, wanted, found) in pairs.items():
+        if wanted != found:
+            raise UserError(f"{folder / CONFIG}: {theirs} is {found}, but the network to fill has {ours}={wanted}; "
+                            f"set {ours} to {found} or name another folder")
+    if isinstance(network, Generator) and read_json(folder, CONFIG).get("tie_word_embeddings", True) is False:
+        raise UserError(f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the word "
+                        "table it reads with, so such a model can only fill a discriminator")
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Each tensor in the folder and the file that holds it."""
+    if (folder / INDEX).exists():
+        found = read_json(folder, INDEX).get("weight_map")
+        weight_map = convert(found, dict, source=str(folder / INDEX), key="weight_map")
+        for file in weight_map.values():
+            if Path(str(file)).name != file:
+                raise UserError(f"{folder / INDEX}: weight_map names {file!r}, which is not a file of this folder")
+        return {name: folder / file for name, file in weight_map.items()}
+    if (folder / WEIGHTS).exists():
+        with opened(folder / WEIGHTS) as file:
+            return dict.fromkeys(file.keys(), folder / WEIGHTS)
+    if (folder / "pytorch_model.bin").exists():
+        raise UserError(f"{folder}: pytorch_model.bin is a pickle, which can run code when opened, and is not read; "
+                        "convert it where you trust it: load it with transformers, then save_pretrained(FOLDER)")
+    raise UserError(f"{folder}: neither {WEIGHTS} nor {INDEX} is there")
+
+
+def read_tensor(path: Path, name: str, *, shape: list[int]) -> Tensor:
+    with opened(path) as file:
+        if name not in file.keys():  # noqa: SIM118 (not a mapping)
+            raise UserError(f"{path}: {name} is missing, though {INDEX} places it there")
+        tensor: Tensor = file.get_tensor(name)
+    if list(tensor.shape) != shape:
+        raise UserError(f"{path}: {name} is {list(tensor.shape)} where the {CONFIG} beside it promises {shape}; "
+                        "the two files do not belong together")
+    return tensor.to(torch.float32)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: cannot be read: {error}; copy or download it again") from None
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / name).read_text(encoding="utf8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder}: no {name} there; name a folder that holds {CONFIG} and {WEIGHTS}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / name}: cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{folder / name}: must hold an object, found {type(content).__name__}")
+    return content
+
+
+# ---- proving -------------------------------------------------------------------------------------------------------
+
+def verify(network: Network, folder: Path, *, tolerance: float = 1e-4) -> float:
+    """The largest difference between our logits and stock transformers' from this folder, on random padded rows."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    stock = getattr(transformers, ARCHITECTURES[type(network)]).from_pretrained(folder, local_files_only=True).eval()
+    ours = copy.deepcopy(network).to("cpu", torch.float32).eval()
+    length = min(64, network.encoder.shape.positions)
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(network.encoder.vocabulary, (2, length), generator=source)
+    types = (torch.arange(length) > length // 2).long().expand_as(ids)
+    real = torch.arange(length) < torch.tensor([[length], [max(1, length // 2)]])
+    everywhere = (torch.arange(length).expand_as(ids),) if isinstance(ours, Generator) else ()
+    with torch.no_grad():
+        theirs = stock(input_ids=ids, token_type_ids=types, attention_mask=real.long()).logits
+        difference: float = (ours(ids, types, real, *everywhere) - theirs)[real].abs().max().item()
+    # Rounding grows with what is rounded, and a trained generator's logits reach 20.
+    allowed = tolerance * max(1.0, theirs.abs().max().item())
+    if not difference <= allowed:
+        raise RuntimeError(f"{folder}: transformers computes other logits from this folder than the network that was "
+                           f"saved, by up to {difference:.1e} (up to {allowed:.1e} would be rounding)")
+    return difference
+
+
+# ---- the card ------------------------------------------------------------------------------------------------------
+
+USES: dict[Role, tuple[str, str]] = {
+    "discriminator": ("feature-extraction", "The discriminator: **fine-tune this one**. It does not fill masks; the "
+                                            "generator beside it does."),
+    "generator": ("fill-mask", "The generator: it **fills masks** and proposed the replacements in pre-training. To "
+                               "fine-tune, take the discriminator beside it."),
+    "encoder": ("fill-mask", "A masked language model: it fills masks, and is the one to fine-tune."),
+}
+
+
+def model_card(name: str, *, role: Role, facts: Mapping[str, object], language: str | None = None,
+               license: str | None = None) -> str:
+    """README.md of a model folder. Facts come from the run; what nobody recorded is said to be unknown, not guessed."""
+    pipeline, use = USES[role]
+    stated = [f"{key}: {json.dumps(value)}" for key, value in (("language", language), ("license", license)) if value]
+    header = [*stated, "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:", "- electra", f"- {role}"]
+    known = {"Language": language, "Licence": license, **facts}
+    table = [f"| {key} | {'not recorded' if value is None else value} |" for key, value in known.items()]
+    return "\n".join(["---", *header, "---", f"# {name}", "", use, "", "| | |", "|---|---|", *table, ""])
