@@ -1,0 +1,152 @@
+"""Which files a corpus is made of: every input is found and recognised before any long work begins."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from electra.config import UserError
+
+Report = Callable[[str], None]
+Kind = Literal["text", "jsonl", "parquet", "hub"]
+
+KINDS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
+READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .gz, .xz, .bz2, .zst"
+HUB_NAME = re.compile(r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+EDGE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One file of a corpus, or one data set on the hub."""
+
+    shown: str  # as messages name it
+    name: str  # the same on every machine: the file's path below the input that named it
+    kind: Kind
+    path: Path = Path()
+    compression: str = ""
+    size: int = 0  # bytes on disk; 0 where nobody can know it
+    config: str | None = None  # of a data set on the hub
+    revision: str | None = None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Content without reading all of it: name, size, and a hash of both ends; a commit for a data set."""
+        if self.kind == "hub":
+            return {"name": self.name, "config": self.config, "revision": self.revision}
+        try:
+            with self.path.open("rb") as stream:
+                edges = stream.read(EDGE_BYTES)
+                stream.seek(max(0, self.size - EDGE_BYTES))
+                edges += stream.read(EDGE_BYTES)
+        except OSError as error:
+            raise UserError(f"{self.shown}: cannot be read: {error.strerror}") from None
+        return {"name": self.name, "size": self.size, "sha256_of_edges": hashlib.sha256(edges).hexdigest()}
+
+
+def warn(message: str) -> None:
+    """How something worth knowing is reported unless the caller passes a `report` of its own."""
+    warnings.warn(message, stacklevel=3)
+
+
+def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Source]:
+    """Every file behind files, folders, globs and hub names, in the order given; a file named twice is read once."""
+    if isinstance(inputs, (str, Path)):
+        inputs = [inputs]
+    sources: list[Source] = []
+    seen: set[Path] = set()
+    for given in inputs:
+        for source in expand(str(given), report=report):
+            if source.kind != "hub":
+                if (real := source.path.resolve()) in seen:
+                    report(f"{source.shown}: named more than once; it is read once")
+                    continue
+                seen.add(real)
+            sources.append(source)
+    if not sources:
+        raise UserError(f"no corpus: {', '.join(map(str, inputs)) or 'no input was given'} holds no file that can be "
+                        f"read; give files, folders or globs of {READABLE}")
+    return sources
+
+
+def expand(given: str, *, report: Report) -> Iterator[Source]:
+    """The sources behind one input. What lies on this disk always wins over a name on the hub."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        yield from in_folder(path, report=report)
+    elif path.exists():
+        source = recognise(path, name=path.name)
+        if source is None:
+            raise UserError(f"{given}: cannot tell what this file holds from its name; readable are {READABLE}")
+        yield source
+    elif matches := sorted(glob.glob(str(path), recursive=True)):
+        yield from known([Path(m) for m in matches if Path(m).is_file()], given=given, report=report)
+        for folder in (m for m in matches if Path(m).is_dir() and "**" not in given):
+            yield from expand(folder, report=report)
+    elif (name := HUB_NAME.fullmatch(given)) and kind_of(path) is None:
+        yield on_hub(name["dataset"], name["config"], name["revision"])
+    else:
+        nothing = "no file matches this pattern" if glob.has_magic(given) else "no such file or folder"
+        raise UserError(f"{given}: {nothing}; looked in {Path.cwd()}")
+
+
+def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
+    visible = [p for p in sorted(folder.rglob("*")) if p.is_file()
+               and not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+    yield from known(visible, given=str(folder), below=folder, report=report)
+
+
+def known(files: Sequence[Path], *, given: str, below: Path | None = None, report: Report) -> Iterator[Source]:
+    """The files that can be read; a stray README is no reason to refuse a whole folder, but it is mentioned."""
+    unknown = []
+    for path in files:
+        source = recognise(path, name=path.relative_to(below).as_posix() if below else path.name)
+        if source is None:
+            unknown.append(path)
+        else:
+            yield source
+    if unknown:
+        report(f"{given}: {len(unknown)} of {len(files)} files left out, {unknown[0].name} for one; "
+               f"readable are {READABLE}")
+
+
+def recognise(path: Path, *, name: str) -> Source | None:
+    kind = kind_of(path)
+    if kind is None:
+        return None
+    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    return Source(shown=str(path), name=name, kind=kind, path=path, compression=compression, size=path.stat().st_size)
+
+
+def kind_of(path: Path) -> Kind | None:
+    suffix = path.suffix.lower()
+    if suffix not in COMPRESSIONS:
+        return KINDS.get(suffix)
+    kind = KINDS.get(Path(path.stem).suffix.lower())
+    return None if kind == "parquet" else kind
+
+
+def on_hub(dataset: str, config: str | None, revision: str | None) -> Source:
+    """A data set pinned to the commit that its name means today, so that a second run reads the same text."""
+    try:
+        import datasets  # noqa: F401
+    except ImportError:
+        raise UserError(f"{dataset}: no such file or folder, and reading it from the hub needs one more package: "
+                        "pip install 'electra[hub]'") from None
+    from huggingface_hub import HfApi
+
+    try:
+        commit = HfApi().dataset_info(dataset, revision=revision, timeout=10).sha
+    except Exception as error:  # each of the hub's clients raises its own kinds
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{dataset}: no such file or folder, and the hub does not answer for a data set of that name "
+                        f"({reason}); without a network, fetch its .parquet files elsewhere, put them into a folder "
+                        "on this machine and give that folder") from None
+    shown = dataset + (f":{config}" if config else "")
+    return Source(shown=shown, name=dataset, kind="hub", config=config, revision=commit)

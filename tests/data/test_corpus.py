@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from electra.config import UserError
+from electra.data import corpus, sources
+from electra.data.corpus import documents
+from electra.data.sources import resolve
+
+TEXT = "one\ntwo\n\nthree\n"
+
+
+def read(*inputs: Path | str, **options: object) -> list[list[str]]:
+    return [document.lines for document in documents(list(inputs), **options)]  # type: ignore[arg-type]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
+def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
+    found = list(documents([write(tmp_path / "a.txt", "\n \n one\ntwo\r\n\t\n\nthree")]))
+    assert [d.lines for d in found] == [["one", "two"], ["three"]]
+    assert [d.source for d in found] == [f"{tmp_path / 'a.txt'}:3", f"{tmp_path / 'a.txt'}:7"]
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress),
+                                                  (".bz2", bz2.compress), (".zst", zstd)])
+def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str, compress) -> None:
+    assert read(write(tmp_path / f"a.txt{suffix}", compress(TEXT.encode()))) == [["one", "two"], ["three"]]
+    row = json.dumps({"text": "one\n\ntwo"}).encode()
+    assert read(write(tmp_path / f"a.jsonl{suffix}", compress(row))) == [["one", "two"]]
+
+
+def test_every_row_of_json_and_parquet_is_a_document(tmp_path: Path) -> None:
+    texts = ["one\ntwo", "three"]
+    write(tmp_path / "a.jsonl", "".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts))
+    pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        assert read(tmp_path / name, text_field="body") == [["one", "two"], ["three"]]
+
+
+def test_a_folder_is_read_in_order_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", ".hidden/c.txt", "README.md"):
+        write(tmp_path / name, name)
+    heard: list[str] = []
+    assert [s.name for s in resolve([tmp_path], report=heard.append)] == ["a/z.txt", "b.txt"]
+    assert len(heard) == 1
+    assert "1 of 3 files left out, README.md" in heard[0]
+
+
+def test_a_glob_finds_files(tmp_path: Path) -> None:
+    write(tmp_path / "a1.txt", "one")
+    write(tmp_path / "a2.txt", "two")
+    assert read(f"{tmp_path}/a*.txt") == [["one"], ["two"]]
+
+
+def test_a_file_named_twice_is_read_once_and_mentioned(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one")
+    (tmp_path / "link.txt").symlink_to(path)
+    heard: list[str] = []
+    assert read(path, tmp_path, report=heard.append) == [["one"]]
+    assert sum("read once" in message for message in heard) == 2
+
+
+def test_a_fingerprint_is_the_same_wherever_the_files_lie(tmp_path: Path) -> None:
+    for folder in ("here", "there"):
+        write(tmp_path / folder / "a.txt", TEXT)
+    here, there = (resolve([tmp_path / folder])[0].fingerprint() for folder in ("here", "there"))
+    assert here == there
+    write(tmp_path / "there" / "a.txt", TEXT.replace("two", "owt"))
+    assert resolve([tmp_path / "there"])[0].fingerprint() != here
+
+
+# ---- bounded memory ------------------------------------------------------------------------------------------------
+
+def test_a_long_document_goes_on_as_another_and_loses_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(corpus, "DOCUMENT_CHARACTERS", 10)
+    assert read(write(tmp_path / "a.txt", "four\nfive\nsix\nseven\n")) == [["four", "five"], ["six", "seven"]]
+
+
+@pytest.mark.parametrize("text", ["aa bb cc dd ee ff", "aaaaaaaaaaaaaaaaaaaaaaaa", "éééééééééé éééééé", "aaaaaaaa       b"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_long_line_is_cut_at_white_space_and_loses_nothing(tmp_path: Path, monkeypatch, text: str, name: str) -> None:
+    monkeypatch.setattr(corpus, "LINE_CHARACTERS", 8)
+    content = text if name == "a.txt" else json.dumps({"text": text})
+    (lines,) = read(write(tmp_path / name, content))
+    assert max(map(len, lines)) <= 8
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    if text.startswith("aa bb"):
+        assert all(len(word) == 2 for line in lines for word in line.split())
+
+
+def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
+    heard: list[float] = []
+    write(tmp_path / "a.txt", "word\n\n" * 10_000)
+    write(tmp_path / "b.txt.gz", gzip.compress(b"word\n\n" * 10_000))
+    read(tmp_path, progress=heard.append)
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+    assert len(heard) <= 1001
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.txt", b"fine\ncaf\xe9\n", "a.txt:2: byte 0xe9 at column 4 is not UTF-8"),
+    ("a.txt", b"fine\n\n\0\0\n", "a.txt:3: a NUL byte"),
+    ("a.txt", "fine\n".encode("utf-16"), "a.txt:1: a NUL byte"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not a JSON object"),
+    ("a.json", b'[{"text": "a"}]', "a.json:1: expected one JSON object per line, found a list"),
+    ("a.jsonl", b'{"body": "a", "id": 1}\n', "a.jsonl:1: no field 'text'; fields here are body, id"),
+    ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: 'text' is NoneType, not text"),
+    ("a.jsonl", b'{"text": "a\\u0000"}\n', "a.jsonl:1: 'text' holds a NUL"),
+    ("a.jsonl", b'{"text": "a\\ud800"}\n', "a.jsonl:1: half a surrogate pair"),
+    ("a.txt.gz", gzip.compress(TEXT.encode())[:-9], "a.txt.gz: damaged, cut short, or not a .gz file"),
+    ("a.txt.gz", b"plain", "a.txt.gz: damaged, cut short, or not a .gz file"),
+    ("a.txt.zst", b"plain", "a.txt.zst: damaged, cut short, or not a .zst file"),
+    ("a.parquet", b"plain", "a.parquet: damaged, cut short, or not a .parquet file"),
+    ("a.md", b"plain", "a.md: cannot tell what this file holds"),
+    ("a.txt", b"", "the corpus holds no text"),
+])
+def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=".*") as caught:
+        read(write(tmp_path / name, content), report=lambda _: None)
+    assert message in str(caught.value)
+
+
+def test_a_json_line_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(corpus, "JSON_LINE_BYTES", 100)
+    path = write(tmp_path / "a.jsonl", json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "a" * 100}))
+    with pytest.raises(UserError, match=r"a.jsonl:2: longer than"):
+        read(path)
+
+
+def test_a_parquet_file_without_the_field_lists_its_columns(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"id": [1], "body": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="no field 'text'; fields here are id, body"):
+        read(tmp_path / "a.parquet")
+
+
+def test_an_empty_file_and_blank_rows_are_reported(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "")
+    write(tmp_path / "b.jsonl", '{"text": " \\n"}\n{"text": "word"}\n')
+    heard: list[str] = []
+    assert read(tmp_path, report=heard.append) == [["word"]]
+    assert heard == [f"{tmp_path / 'a.txt'}: holds no text", "1 documents hold nothing but white space"]
+
+
+def test_a_path_that_does_not_exist_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing.txt: no such file or folder"):
+        resolve([write(tmp_path / "a.txt", b"\xff"), tmp_path / "missing.txt"])
+    with pytest.raises(UserError, match="no file matches this pattern"):
+        resolve([f"{tmp_path}/*.parquet"])
+
+
+# ---- hub names -----------------------------------------------------------------------------------------------------
+
+def test_a_folder_here_wins_over_a_data_set_of_the_same_name(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path / "owner" / "name" / "a.txt", "here")
+    monkeypatch.chdir(tmp_path)
+    assert read("owner/name") == [["here"]]
+
+
+def test_a_data_set_is_pinned_to_a_commit_and_streamed(monkeypatch) -> None:
+    import datasets
+    import huggingface_hub
+
+    class Answer:
+        sha = "abc"
+
+    asked = {}
+
+    def load(*names: object, **options: object) -> list[dict[str, str]]:
+        asked.update(options, names=names)
+        return [{"text": "one\ntwo"}]
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: Answer)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    (found,) = documents(["owner/name:small@v1"])
+    assert (found.lines, found.source) == (["one", "two"], "owner/name:small, row 1")
+    assert asked == {"names": ("owner/name", "small"), "split": "train", "revision": "abc", "streaming": True}
+
+
+def test_without_a_network_the_error_says_which_files_to_put_where(monkeypatch) -> None:
+    import huggingface_hub
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fail)
+    with pytest.raises(UserError, match=r"owner/name: no such file .*no route.*\.parquet files elsewhere"):
+        resolve(["owner/name"])
+
+
+def test_without_datasets_the_error_names_the_extra(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'electra\[hub\]'"):
+        sources.resolve(["owner/name"])
