@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import sys
 from pathlib import Path
 
@@ -97,7 +98,8 @@ def test_a_long_document_goes_on_as_another_and_loses_nothing(tmp_path: Path, mo
     assert read(write(tmp_path / "a.txt", "four\nfive\nsix\nseven\n")) == [["four", "five"], ["six", "seven"]]
 
 
-@pytest.mark.parametrize("text", ["aa bb cc dd ee ff", "aaaaaaaaaaaaaaaaaaaaaaaa", "éééééééééé éééééé", "aaaaaaaa       b"])
+@pytest.mark.parametrize("text", ["aa bb cc dd ee ff", "aaaaaaaaaaaaaaaaaaaaaaaa", "éééééééééé éééééé",
+                                  "aaaaaaaa       b"])
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
 def test_a_long_line_is_cut_at_white_space_and_loses_nothing(tmp_path: Path, monkeypatch, text: str, name: str) -> None:
     monkeypatch.setattr(corpus, "LINE_CHARACTERS", 8)
@@ -139,9 +141,8 @@ def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
     ("a.txt", b"", "the corpus holds no text"),
 ])
 def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    with pytest.raises(UserError, match=".*") as caught:
+    with pytest.raises(UserError, match=re.escape(message)):
         read(write(tmp_path / name, content), report=lambda _: None)
-    assert message in str(caught.value)
 
 
 def test_a_json_line_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch) -> None:

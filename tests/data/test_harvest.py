@@ -62,9 +62,10 @@ def test_pydoc_topics_are_read_from_their_dict(tmp_path: Path) -> None:
 
 
 def test_no_library_fills_more_than_its_share_of_the_cap(tmp_path: Path) -> None:
-    libraries = {
-        name: library(tmp_path / name, **{f"m{n}": f'"""{SENTENCE.format(f"of {name} number {n}")}"""' for n in range(200)})
-        for name in ("one", "two", "three")}
+    libraries = {}
+    for name in ("one", "two", "three"):
+        sources = {f"m{n}": f'"""{SENTENCE.format(f"of {name} number {n}")}"""' for n in range(200)}
+        libraries[name] = library(tmp_path / name, **sources)
     rows = harvested(harvest(tmp_path, max_bytes=10_000, libraries=libraries))
     sizes = {name: sum(len(row["text"]) for row in rows if row["library"] == name) for name in libraries}
     assert all(2000 <= size < 2100 for size in sizes.values())

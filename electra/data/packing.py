@@ -1,0 +1,176 @@
+"""Documents become shards: the same bytes for the same text, however many workers, parts or interruptions it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from electra.config import UserError
+from electra.data.corpus import Document, Progress, documents_of, silent
+from electra.data.examples import Cutter, Cuttings, Passage
+from electra.data.shards import MANIFEST, Manifest, Settings, part_name
+from electra.data.sources import Report, Source, resolve, warn
+from electra.data.wordpiece import WordPiece
+from electra.data.writing import Writer, check_same_settings, clear
+
+SHARD_BYTES = 64 * 1024 * 1024
+BLOCK_CHARACTERS = 1_000_000  # what a worker takes at a time; enough to hide the cost of handing it over
+WORTH_A_WORKER = 4 * 1024 * 1024  # bytes of corpus that repay the start of one more process
+
+
+def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str | Path, length: int = 128,
+          held_out: float = 0.005, seed: int = 0, part: tuple[int, int] = (1, 1), text_field: str = "text",
+          workers: int | None = None, shard_bytes: int = SHARD_BYTES, overwrite: bool = False,
+          progress: Progress = silent, report: Report = warn) -> Manifest:
+    """Pack a corpus into `output_dir`. Done before: its manifest is returned. Interrupted: it goes on from there.
+
+    Every part reads the whole corpus, which is cheap, and cuts only its own blocks, which is not.
+    """
+    warnings: list[str] = []
+
+    def note(message: str) -> None:
+        warnings.append(message)
+        report(message)
+
+    check_settings(length=length, held_out=held_out, part=part, workers=workers, shard_bytes=shard_bytes)
+    sources = resolve(inputs, report=note)
+    settings = Settings(length=length, seed=seed, held_out=held_out, part=part[0], parts=part[1],
+                        shard_bytes=shard_bytes, text_field=text_field, tokenizer=tokenizer.fingerprint,
+                        inputs=[source.fingerprint() for source in sources])
+    folder = own_folder(Path(output_dir), part=part, overwrite=overwrite)
+    if overwrite:
+        clear(folder)
+    if (folder / MANIFEST).is_file():
+        manifest = Manifest.read(folder / MANIFEST)
+        check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
+        return manifest
+    writer = Writer.begin(folder, settings, tokenizer)
+    documents = documents_of(sources, text_field=text_field, progress=lambda f: progress(0.99 * f), report=note)
+    cutter = Cutter(length=length, held_out=held_out, seed=seed)
+    try:
+        own = own_blocks(blocks(documents), settings, done=writer.state.blocks)
+        for number, cuttings in cut_in_order(own, cutter, tokenizer, workers or worthwhile_workers(sources)):
+            writer.add(cuttings, number)
+        manifest = writer.finish(warnings, report)
+    except OSError as error:
+        raise OSError(f"{error}; once that is put right, the same command goes on after the last complete "
+                      "shard") from error
+    progress(1.0)
+    return manifest
+
+
+def parse_part(text: str | None) -> tuple[int, int]:
+    """`i/N` as numbers; where nothing is said, this task's place in a Slurm array, or the whole."""
+    if text is None:
+        index, first, count = (os.environ.get(f"SLURM_ARRAY_TASK_{word}") for word in ("ID", "MIN", "COUNT"))
+        return (int(index) - int(first or 0) + 1, int(count)) if index and count else (1, 1)
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal()):
+        raise UserError(f"--part {text}: write it as i/N, for example 1/8")
+    return int(part), int(parts)
+
+
+# ---- before the work -----------------------------------------------------------------------------------------------
+
+def check_settings(*, length: int, held_out: float, part: tuple[int, int], workers: int | None,
+                   shard_bytes: int) -> None:
+    if not 8 <= length < 2**16:
+        raise UserError(f"length={length} must be between 8 and {2**16 - 1} tokens; 128 and 512 are usual")
+    if not 0 <= held_out < 1:
+        raise UserError(f"held_out={held_out} is a share of the documents; it must be at least 0 and below 1")
+    if not 1 <= part[0] <= part[1]:
+        raise UserError(f"part {part[0]}/{part[1]} does not exist; parts are counted from 1, as in 1/{max(1, part[1])}")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers={workers} must be at least 1")
+    if shard_bytes < 1:
+        raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
+
+
+def own_folder(output_dir: Path, *, part: tuple[int, int], overwrite: bool) -> Path:
+    """Where this part goes: nothing that belongs to another division of the work lies there."""
+    number, total = part
+    others = [p.name for p in output_dir.glob("part-*-of-*") if total == 1 or not p.name.endswith(f"-of-{total:05}")]
+    if others and not overwrite:
+        raise UserError(f"{output_dir}: holds {others[0]}, of another division of the work; choose another folder, or "
+                        "remove those parts")
+    if total == 1:
+        return output_dir
+    if (output_dir / MANIFEST).is_file():
+        raise UserError(f"{output_dir}: holds the whole corpus already, not parts of it; choose another folder")
+    return output_dir / part_name(number, total)
+
+
+# ---- the work ------------------------------------------------------------------------------------------------------
+
+def blocks(documents: Iterable[Document]) -> Iterator[list[Passage]]:
+    """Documents in portions whose borders depend on the text alone."""
+    block: list[Passage] = []
+    size = 0
+    for ordinal, document in enumerate(documents):
+        block.append(Passage(ordinal, document.lines))
+        size += sum(map(len, document.lines))
+        if size >= BLOCK_CHARACTERS:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def own_blocks(every: Iterable[list[Passage]], settings: Settings,
+               *, done: int) -> Iterator[tuple[int, list[Passage]]]:
+    """Blocks are dealt to the parts like cards; those before `done` are on disk already."""
+    for number, block in enumerate(every):
+        if number >= done and number % settings.parts == settings.part - 1:
+            yield number, block
+
+
+def worthwhile_workers(sources: Sequence[Source]) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    size = sum(source.size for source in sources)
+    is_endless = any(source.kind == "hub" for source in sources)
+    return cores if is_endless else max(1, min(cores, size // WORTH_A_WORKER))
+
+
+def cut_in_order(own: Iterable[tuple[int, list[Passage]]], cutter: Cutter, wordpiece: WordPiece,
+                 workers: int) -> Iterator[tuple[int, Cuttings]]:
+    if workers == 1:
+        for number, block in own:
+            yield number, cutter.rows(block, wordpiece)
+        return
+    pending: deque[tuple[int, Future[Cuttings]]] = deque()
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker,
+                               initargs=(cutter, wordpiece.definition, wordpiece.config))
+    try:
+        for number, block in own:
+            pending.append((number, pool.submit(cut_block, block)))
+            if len(pending) > 2 * workers:  # bounds the memory, whatever the size of the corpus
+                number, future = pending.popleft()
+                yield number, future.result()
+        for number, future in pending:
+            yield number, future.result()
+    except BrokenProcessPool:
+        raise RuntimeError("a worker process died, most likely for want of memory; the same command with fewer "
+                           "--workers goes on after the last complete shard") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+worker: tuple[Cutter, WordPiece]  # of this process, set once by start_worker
+
+
+def start_worker(cutter: Cutter, definition: str, config: dict[str, Any]) -> None:
+    global worker
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each: there are as many workers as cores
+    worker = cutter, WordPiece(definition, config=config)
+
+
+def cut_block(block: list[Passage]) -> Cuttings:
+    cutter, wordpiece = worker
+    return cutter.rows(block, wordpiece)

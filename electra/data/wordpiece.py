@@ -1,0 +1,144 @@
+"""A vocabulary and the rules that cut text into it: one tokenizer folder carries both through every stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from electra.config import UserError, fingerprint
+from electra.data.files import write_atomically, write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
+# What else a transformers tokenizer folder may hold; tokenizer.json and tokenizer_config.json we write ourselves.
+COMPANIONS = ("vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")
+
+
+class WordPiece:
+    """Text ⇄ ids, with the five special tokens a masked language model needs."""
+
+    def __init__(self, definition: str, *, config: dict[str, Any] | None = None,
+                 companions: dict[str, bytes] | None = None, shown: str = "tokenizer") -> None:
+        self.definition = definition  # the text of tokenizer.json
+        self.config = config or {}
+        self.companions = companions or {}
+        self.pad, self.unk, self.cls, self.sep, self.mask = special_ids(self.tokenizer, self.config, shown=shown)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> WordPiece:
+        """Any transformers tokenizer folder. One with a vocab.txt alone is converted, which needs a longer import."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS --output-dir "
+                            f"{folder}`")
+        companions = {name: (folder / name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+        if (folder / "tokenizer.json").is_file():
+            definition = (folder / "tokenizer.json").read_text(encoding="utf8")
+            return cls(definition, config=read_config(folder), companions=companions, shown=str(folder))
+        if "vocab.txt" in companions:
+            definition = converted(folder)
+            return cls(definition, config=read_config(folder) or stock_config(definition), companions=companions,
+                       shown=str(folder))
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        raise UserError(f"{folder}: holds no tokenizer: tokenizer.json or vocab.txt expected, found {found}; name the "
+                        "folder that `electra vocab` or `save_pretrained` wrote")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        from tokenizers import Tokenizer
+
+        try:
+            tokenizer = Tokenizer.from_str(self.definition)
+        except Exception as error:  # the library raises plain Exception
+            raise UserError(f"tokenizer.json cannot be read: {error}; make the folder again") from None
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        # A document that talks about [MASK] must not become a document with a hole in it.
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    @cached_property
+    def size(self) -> int:
+        """The number of ids a table needs: the largest one and zero."""
+        return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers that give every text the same ids."""
+        parts = json.loads(self.definition)
+        return fingerprint({key: parts.get(key) for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+                           | {"special": [self.pad, self.unk, self.cls, self.sep, self.mask]})
+
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """The ids of each line, without special tokens around them."""
+        return [found.ids for found in self.tokenizer.encode_batch_fast(lines, add_special_tokens=False)]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """How each id is spelled; one beyond the vocabulary shows as its number."""
+        return [self.tokenizer.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
+
+    def copy_to(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
+        """The files with which transformers loads this tokenizer, beside a model or a corpus."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        limit = {"model_max_length": model_max_length} if model_max_length else {}
+        for name, content in self.companions.items():
+            write_atomically(folder / name, content)
+        write_json(folder / "tokenizer_config.json", self.config | limit)
+        write_atomically(folder / "tokenizer.json", self.definition.encode())  # last: with it the folder is whole
+
+
+def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> list[int]:
+    ids = []
+    for role, stock in ROLES.items():
+        named = config.get(f"{role}_token") or stock
+        token = named["content"] if isinstance(named, dict) else named
+        found = tokenizer.token_to_id(token)
+        if found is None:
+            special = [t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special]
+            raise UserError(f"{shown}: no {token} token, which pre-training needs; its special tokens are "
+                            f"{', '.join(special) or 'none'}; add it and name it {role}_token in "
+                            "tokenizer_config.json, or make a vocabulary of your own with `electra vocab`")
+        ids.append(found)
+    return ids
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, over the special tokens that older folders keep in a file of their own."""
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            try:
+                config |= json.loads((folder / name).read_text(encoding="utf8"))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{folder / name}: not a JSON object: {error}") from None
+    return config
+
+
+def stock_config(definition: str) -> dict[str, Any]:
+    """What transformers must read in tokenizer_config.json to rebuild a BERT-like tokenizer with its segment ids."""
+    normalizer = json.loads(definition).get("normalizer") or {}
+    return {
+        "tokenizer_class": "ElectraTokenizer",  # a plain fast tokenizer class would leave out token_type_ids
+        "do_lower_case": normalizer.get("lowercase", True),
+        "strip_accents": normalizer.get("strip_accents"),
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+        "model_max_length": 512,
+        **{f"{role}_token": token for role, token in ROLES.items()},
+    }
+
+
+def converted(folder: Path) -> str:
+    from transformers import AutoTokenizer, BertTokenizer
+
+    loader = AutoTokenizer if (folder / "tokenizer_config.json").is_file() else BertTokenizer
+    try:
+        return str(loader.from_pretrained(str(folder)).backend_tokenizer.to_str())
+    except Exception as error:  # whatever transformers found wrong with it
+        raise UserError(f"{folder}: transformers cannot load this tokenizer: {error}") from None

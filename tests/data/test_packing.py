@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electra.config import UserError
+from electra.data import files, packing
+from electra.data.packing import shard
+from electra.data.shards import Manifest, Shards
+from electra.data.wordpiece import WordPiece
+
+SMALL = 20_000  # bytes of rows in a shard, so that a small corpus makes several
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 5_000)
+
+
+def pack(text: Path, wordpiece: WordPiece, folder: Path, **options: object) -> Manifest:
+    options = {"length": 32, "held_out": 0.05, "shard_bytes": SMALL, "workers": 1, "report": lambda _: None} | options
+    return shard([text], tokenizer=wordpiece, output_dir=folder, **options)  # type: ignore[arg-type]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def examples(folder: Path) -> tuple[list[bytes], list[bytes]]:
+    shards = Shards.open(folder)
+    train, held_out = (sorted(row.tobytes() for row in np.concatenate(rows.take(np.arange(len(rows))), axis=1))
+                       for rows in (shards.train, shards.held_out))
+    return train, held_out
+
+
+def test_one_and_two_workers_write_the_same_bytes(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+    pack(text, wordpiece, tmp_path / "one")
+    pack(text, wordpiece, tmp_path / "two", workers=2)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert len(list((tmp_path / "one").glob("train-*.ids.npy"))) > 3
+
+
+def test_the_parts_together_hold_what_one_run_holds(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+    whole = pack(text, wordpiece, tmp_path / "whole")
+    for part in (1, 2, 3):
+        pack(text, wordpiece, tmp_path / "parts", part=(part, 3))
+    assert examples(tmp_path / "parts") == examples(tmp_path / "whole")
+    parts = Shards.open(tmp_path / "parts")
+    np.testing.assert_array_equal(parts.counts, Shards.open(tmp_path / "whole").counts)
+    for name in ("documents", "held_out_documents", "rows", "held_out_rows", "tokens", "fill"):
+        assert getattr(parts.manifest, name) == getattr(whole, name)
+
+
+def test_a_killed_run_goes_on_and_writes_the_same_bytes(text: Path, wordpiece: WordPiece, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(text, wordpiece, tmp_path / "unbroken")
+    for survived in (1, 6, 5):
+        left = survived
+
+        def write(path: Path, content: bytes, write=files.write_atomically) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("electra.data.writing.write_atomically", write)
+            with pytest.raises(KeyboardInterrupt):
+                pack(text, wordpiece, tmp_path / "broken")
+    already = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "broken").glob("train-0000[01].ids.npy")}
+    pack(text, wordpiece, tmp_path / "broken")
+    assert digests(tmp_path / "broken") == digests(tmp_path / "unbroken")
+    assert already
+    assert all((tmp_path / "broken" / name).stat().st_mtime_ns == time for name, time in already.items())
+
+
+def test_a_finished_run_is_not_done_again(text: Path, wordpiece: WordPiece, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    first = pack(text, wordpiece, tmp_path)
+    monkeypatch.setattr(packing, "cut_in_order", None)
+    assert pack(text, wordpiece, tmp_path) == first
+
+
+def test_other_settings_are_refused_with_what_differs_unless_overwritten(text: Path, wordpiece: WordPiece,
+                                                                         tmp_path: Path) -> None:
+    pack(text, wordpiece, tmp_path)
+    with pytest.raises(UserError, match="length was 32, now 64; seed was 0, now 7; choose another folder"):
+        pack(text, wordpiece, tmp_path, length=64, seed=7)
+    assert pack(text, wordpiece, tmp_path, length=64, overwrite=True).length == 64
+    pack(text, wordpiece, tmp_path / "fresh", length=64)
+    assert digests(tmp_path / "fresh") == {k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")}
+
+
+def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(text: Path, wordpiece: WordPiece, tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 12  # files
+
+    def flush(handle: int) -> None:
+        nonlocal free
+        free -= 1
+        if free < 0:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "fsync", flush)
+        with pytest.raises(OSError, match=r"npy: cannot be written: No space left on device; .*goes on after the last"):
+            pack(text, wordpiece, tmp_path / "full")
+    assert not list((tmp_path / "full").glob("*.partial"))
+    pack(text, wordpiece, tmp_path / "full")
+    pack(text, wordpiece, tmp_path / "roomy")
+    assert digests(tmp_path / "full") == digests(tmp_path / "roomy")
+
+
+def test_the_manifest_counts_what_the_rows_hold(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+    manifest = pack(text, wordpiece, tmp_path)
+    shards = Shards.open(tmp_path)
+    ids, ends = shards.train.take(np.arange(len(shards.train)))
+    assert manifest.documents == 300
+    assert 1 <= manifest.held_out_documents < 40
+    assert manifest.rows == len(ids)
+    assert manifest.held_out_rows == len(shards.held_out)
+    assert manifest.tokens == int(ends[:, 1].sum()) == int((ids != wordpiece.pad).sum())
+    assert manifest.fill == round(manifest.tokens / ids.size, 4)
+    words = ids[~np.isin(ids, [wordpiece.pad, wordpiece.cls, wordpiece.sep])]
+    np.testing.assert_array_equal(shards.counts, np.bincount(words, minlength=wordpiece.size))
+
+
+def test_a_corpus_of_two_documents_holds_one_out_and_of_one_none(wordpiece: WordPiece, tmp_path: Path) -> None:
+    heard: list[str] = []
+    for name, content in (("one", "the old bridge"), ("two", "the old bridge\n\nthe new water")):
+        path = tmp_path / f"{name}.txt"
+        path.write_text(content, encoding="utf8")
+        manifest = pack(path, wordpiece, tmp_path / name, held_out=0.001, report=heard.append)
+        assert (manifest.rows, manifest.held_out_rows) == ((1, 0) if name == "one" else (1, 1))
+    assert heard[0].startswith("nothing is held out, because there is only one document")
+    assert heard[1].startswith("50% of the rows are held out, because there are only 2 documents")
+
+
+def test_an_unknown_script_is_warned_about(wordpiece: WordPiece, tmp_path: Path) -> None:
+    path = tmp_path / "greek.txt"
+    path.write_text("the ποταμός of γέφυρα\n\n" * 20, encoding="utf8")
+    manifest = pack(path, wordpiece, tmp_path / "shards")
+    assert manifest.unknown == 0.5
+    assert "50.0% of the text is [UNK]" in manifest.warnings[0]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"length": 4}, "length=4 must be between 8"), ({"held_out": 1.0}, "held_out=1.0 is a share"),
+    ({"part": (3, 2)}, "part 3/2 does not exist"), ({"part": (0, 2)}, "part 0/2 does not exist"),
+    ({"workers": 0}, "workers=0 must be at least 1"),
+])
+def test_impossible_settings_are_refused(text: Path, wordpiece: WordPiece, tmp_path: Path, options,
+                                         message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        pack(text, wordpiece, tmp_path, **options)
+
+
+def test_parts_and_a_whole_run_do_not_share_a_folder(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+    pack(text, wordpiece, tmp_path / "whole")
+    with pytest.raises(UserError, match="holds the whole corpus already"):
+        pack(text, wordpiece, tmp_path / "whole", part=(1, 2))
+    pack(text, wordpiece, tmp_path / "parts", part=(1, 2))
+    for part in ((1, 1), (1, 3)):
+        with pytest.raises(UserError, match="part-00001-of-00002, of another division"):
+            pack(text, wordpiece, tmp_path / "parts", part=part)
