@@ -1,1 +1,26 @@
-"""Vectors become a pre-training loss."""
+"""Vectors become a pre-training loss. `objective.py` says what an objective is; each of the others is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from electra.model.shape import EncoderShape
+from electra.objectives.settings import MaskedLMConfig, ObjectiveConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from electra.objectives.corruption import Vocabulary
+    from electra.objectives.objective import Objective
+
+
+def build_objective(config: ObjectiveConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
+                    unigrams: Tensor) -> Objective:
+    """The objective that a recipe names."""
+    if isinstance(config, MaskedLMConfig):
+        from electra.objectives.mlm import MaskedLM
+
+        return MaskedLM(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    from electra.objectives.rtd import ReplacedTokenDetection
+
+    return ReplacedTokenDetection(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)

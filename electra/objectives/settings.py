@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from electra.model.shape import GeneratorShape
+from electra.model.flops import Workload
+from electra.model.shape import EncoderShape, GeneratorShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,14 @@ class ReplacedTokenDetectionConfig:
         if self.temperature <= 0:
             raise ValueError(f"objective.temperature={self.temperature} must be above 0")
 
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        """What a token goes through, for counting what it costs."""
+        return Workload(
+            objective="rtd", encoder=encoder, tie=self.generator.tie, vocabulary=vocabulary, length=length,
+            generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
+            mask_rate=self.masking.rate,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLMConfig:
@@ -51,6 +60,10 @@ class MaskedLMConfig:
 
     name: Literal["mlm"] = "mlm"
     masking: Masking = field(default_factory=lambda: Masking(keep=0.1, random=0.1))
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        return Workload(objective="mlm", encoder=encoder, vocabulary=vocabulary, length=length,
+                        mask_rate=self.masking.rate)
 
 
 ObjectiveConfig = ReplacedTokenDetectionConfig | MaskedLMConfig

@@ -1,0 +1,128 @@
+"""Rows become batches: the global batch of step n is a pure function of (seed, n).
+
+A step's batch is cut into micro-batches of a fixed size, and the micro-batch is the unit of randomness: masks, samples
+and dropout are keyed by (seed, step, micro-batch), never by rank. So a run resumes from an integer, and one process
+sees the same losses as many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from electra.data.shards import Rows
+
+
+class Batch(NamedTuple):
+    """One micro-batch, and what a loss must know of the whole step to be a mean over it."""
+
+    ids: Tensor  # [B, T] int64
+    types: Tensor  # [B, T] int64, 0 for the first segment, 1 for the second
+    lengths: Tensor  # [B] real tokens in each row
+    step_lengths: Tensor  # [batch size] the same for every row of the step, on every process
+
+    @property
+    def real(self) -> Tensor:
+        """[B, T] where there is a token and not padding."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+class Batches:
+    """Every step's micro-batches, in an order that nothing but the seed decides."""
+
+    def __init__(self, rows: Rows, *, batch_size: int, micro_batch_size: int, seed: int) -> None:
+        assert batch_size % micro_batch_size == 0
+        self.rows, self.batch_size, self.micro_batch_size, self.seed = rows, batch_size, micro_batch_size, seed
+
+    @property
+    def micro_batches(self) -> int:
+        return self.batch_size // self.micro_batch_size
+
+    def step_rows(self, step: int) -> npt.NDArray[np.int64]:
+        """The rows of step n, counted from 1. A batch may straddle two epochs; no row comes twice within one."""
+        places = np.arange((step - 1) * self.batch_size, step * self.batch_size)
+        epochs, within = places // len(self.rows), places % len(self.rows)
+        found = np.empty_like(places)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            found[here] = shuffled(within[here], size=len(self.rows), key=random_key(self.seed, int(epoch)))
+        return found
+
+    def of_step(self, step: int, which: Sequence[int]) -> list[Batch]:
+        """The micro-batches of one step that one process takes."""
+        rows = self.step_rows(step)
+        step_lengths = torch.from_numpy(self.rows.ends(rows)[:, 1].astype(np.int64))
+        size = self.micro_batch_size
+        return [assemble(self.rows, rows[m * size:(m + 1) * size], step_lengths) for m in which]
+
+    def stream(self, steps: Sequence[int], which: Sequence[int]) -> Iterator[list[Batch]]:
+        """The batches of many steps, each read while the one before it is being used."""
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as reader:
+            pending = [reader.submit(self.of_step, step, which) for step in steps[:2]]
+            for step in [*steps[2:], None, None]:
+                if not pending:
+                    return
+                yield pending.pop(0).result()
+                if step is not None:
+                    pending.append(reader.submit(self.of_step, step, which))
+
+
+def in_order(rows: Rows, *, micro_batch_size: int, most: int) -> Iterator[Batch]:
+    """The first `most` rows as they lie on disk: the held-out rows, the same at every evaluation."""
+    for start in range(0, min(most, len(rows)), micro_batch_size):
+        chosen = np.arange(start, min(start + micro_batch_size, most, len(rows)))
+        yield assemble(rows, chosen)
+
+
+def assemble(rows: Rows, chosen: npt.NDArray[np.int64], step_lengths: Tensor | None = None) -> Batch:
+    ids, ends = rows.take(chosen)
+    second = (np.arange(ids.shape[1]) >= ends[:, :1]) & (np.arange(ids.shape[1]) < ends[:, 1:])
+    lengths = torch.from_numpy(ends[:, 1].astype(np.int64))
+    return Batch(ids=torch.from_numpy(ids.astype(np.int64)), types=torch.from_numpy(second.astype(np.int64)),
+                 lengths=lengths, step_lengths=lengths if step_lengths is None else step_lengths)
+
+
+def random_key(*parts: int | str) -> int:
+    """63 bits that depend on every part, and on nothing else: not on the process, not on Python's own hashing."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+ROUNDS = 6
+
+
+def shuffled(places: npt.NDArray[np.int64], *, size: int, key: int) -> npt.NDArray[np.int64]:
+    """Where each place of an epoch finds its row: a random bijection on range(size) that is never stored.
+
+    A Feistel network permutes the next even power of two; what lands outside is sent through again until it is inside.
+    A table would cost 8 GB for a billion rows, on every process.
+    """
+    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    low = (np.uint64(1) << half) - np.uint64(1)
+    keys = [np.uint64(random_key(key, i)) for i in range(ROUNDS)]
+    found = places.astype(np.uint64)
+    outside = np.ones(len(found), dtype=bool)
+    while outside.any():
+        left, right = found[outside] >> half, found[outside] & low
+        for round_key in keys:
+            left, right = right, left ^ (mixed(right ^ round_key) & low)
+        found[outside] = (left << half) | right
+        outside = found >= size
+    return found.astype(np.int64)
+
+
+def mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Every output bit depends on every input bit (the finaliser of SplitMix64); unsigned products wrap on purpose."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -1,0 +1,80 @@
+"""One sentence through a pre-trained pair, move by move: what was hidden, what was guessed, what is doubted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from electra.config import UserError
+from electra.data.batches import Batch
+from electra.data.wordpiece import WordPiece
+from electra.model import huggingface
+from electra.model.shape import GeneratorShape
+from electra.objectives.rtd import ReplacedTokenDetection
+from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the generator said of one hidden token."""
+
+    sampled: str
+    best: list[tuple[str, float]]  # the likeliest words and their probabilities
+
+
+@dataclass(frozen=True)
+class TracedToken:
+    """One token's way through the game."""
+
+    original: str
+    read: str  # what the generator saw
+    guess: Guess | None  # of a chosen position
+    spliced: str  # what the discriminator saw
+    doubt: float  # its probability that the token was replaced
+
+    @property
+    def replaced(self) -> bool:
+        return self.spliced != self.original
+
+
+class Pair:
+    """A generator and a discriminator, from a run folder."""
+
+    def __init__(self, run: Path) -> None:
+        folders = {name: run / name for name in ("discriminator", "generator")}
+        if missing := [str(folder) for folder in folders.values() if not (folder / huggingface.CONFIG).is_file()]:
+            raise UserError(f"{run}: no model in {' or '.join(missing)}; name the folder of a finished ELECTRA run")
+        self.wordpiece = WordPiece.load(folders["discriminator"])
+        encoder, vocabulary, _ = huggingface.load_shape(folders["discriminator"])
+        small, _, _ = huggingface.load_shape(folders["generator"])
+        config = ReplacedTokenDetectionConfig(masking=Masking(keep=0.0), generator=GeneratorShape(
+            tie="none", layers=small.layers, width=small.width, heads=small.heads, feedforward=small.feedforward))
+        self.objective = ReplacedTokenDetection(config, encoder=encoder, vocabulary=self.wordpiece,
+                                                unigrams=torch.full((vocabulary,), 1 / vocabulary)).eval()
+        for name, network in self.objective.networks().items():
+            huggingface.load(network, folders[name])
+        self.positions = encoder.positions
+
+    @torch.no_grad()
+    def trace(self, text: str, *, seed: int = 0, best: int = 3) -> list[TracedToken]:
+        """The whole game on one text, [CLS] and [SEP] included."""
+        words, ids = self.wordpiece, self.wordpiece.encode([text])[0]
+        if not ids:
+            raise UserError("the text is empty; give a sentence")
+        row = torch.tensor([[words.cls, *ids[:self.positions - 2], words.sep]])
+        lengths = torch.tensor([row.shape[1]])
+        batch = Batch(ids=row, types=torch.zeros_like(row), lengths=lengths, step_lengths=lengths)
+        play = self.objective.play(batch, torch.Generator().manual_seed(seed))
+        assert play.guesses is not None
+        guesses = {}
+        for place, position in enumerate(play.masked.positions[0].tolist()):
+            if play.masked.scored[0, place]:
+                chances, likeliest = play.guesses[0, place].softmax(-1).topk(best)
+                guesses[position] = Guess(words.tokens([int(play.corrupted.ids[0, position])])[0],
+                                          list(zip(words.tokens(likeliest.tolist()), chances.tolist(), strict=True)))
+        columns = (words.tokens(ids[0].tolist()) for ids in (row, play.masked.ids, play.corrupted.ids))
+        doubts = play.doubts[0].sigmoid().tolist()
+        return [TracedToken(original, read, guesses.get(position), spliced, doubt)
+                for position, (original, read, spliced, doubt) in enumerate(zip(*columns, doubts, strict=True))]

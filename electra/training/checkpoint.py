@@ -1,0 +1,142 @@
+"""A run's whole state in, the same run out — bit for bit.
+
+Weights, the optimiser's slots and the step are all there is: data order, masks, samples and dropout follow from the
+seed and the step. Stored as safetensors and JSON, since a user may be handed somebody else's run folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+FORMAT = 1
+STATE = "state.json"  # written last: a folder without it is not a checkpoint
+TENSORS = ("weights.safetensors", "optimizer.safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint on disk: every file is there and has the content it was written with."""
+
+    folder: Path
+    step: int
+    state: dict[str, Any]
+
+
+def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Path:
+    """Write `checkpoint-STEP`: under another name first, on disk before it is renamed, never half there."""
+    target, partial = run / f"checkpoint-{step}", run / f".checkpoint-{step}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        for name, tensors in zip(TENSORS, (weights_of(module), slots_of(module, optimizer)), strict=True):
+            save_file(tensors, partial / name)
+        checksums = {name: checksum(partial / name) for name in TENSORS}
+        text = json.dumps({"format": FORMAT, "step": step, "checksums": checksums, **state}, indent=1)
+        (partial / STATE).write_text(text, encoding="utf8")
+        for path in (*partial.iterdir(), partial):
+            sync(path)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync(run)
+    return target
+
+
+def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put weights and slots back where they were."""
+    weights, slots = (load_file(checkpoint.folder / name) for name in TENSORS)
+    module.load_state_dict(complete(weights, module), strict=True)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(checkpoint.step), device=parameter.device),
+                **{slot: slots[f"{name}.{slot}"].to(parameter.device) for slot in ("exp_avg", "exp_avg_sq")},
+            }
+
+
+def newest(run: Path) -> Checkpoint | None:
+    """The newest whole checkpoint; damaged ones are passed over with a warning that names the file."""
+    for _, folder in sorted(numbered(run), reverse=True):
+        try:
+            return opened(folder)
+        except ValueError as error:
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+    return None
+
+
+def opened(folder: Path) -> Checkpoint:
+    """This checkpoint, if it is whole."""
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf8"))
+        wanted, step = dict(state["checksums"]), int(state["step"])
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not a whole checkpoint: {STATE} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{folder / STATE} is damaged") from None
+    if state.get("format") != FORMAT:
+        raise ValueError(f"{folder} has checkpoint format {state.get('format')!r}, this version reads {FORMAT}")
+    for name in TENSORS:
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} is not a whole checkpoint: {name} is missing")
+        if checksum(folder / name) != wanted.get(name):
+            raise ValueError(f"{folder / name} is damaged: its checksum is not the one it was written with")
+    return Checkpoint(folder, step, state)
+
+
+def rotate(run: Path, *, keep: int) -> None:
+    """Remove all but the newest few."""
+    for _, folder in sorted(numbered(run))[:-keep]:
+        (folder / STATE).unlink(missing_ok=True)  # from here on it is not a checkpoint, whatever happens next
+        shutil.rmtree(folder)
+
+
+def numbered(run: Path) -> list[tuple[int, Path]]:
+    found = ((re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in run.glob("checkpoint-*"))
+    return [(int(match[1]), path) for match, path in found if match]
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Every parameter once, under the first of its names."""
+    return {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
+
+
+def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Shared parameters again under all their names, as `load_state_dict` wants them."""
+    first_name = {id(parameter): name for name, parameter in module.named_parameters()}
+    return {name: weights[first_name[id(parameter)]]
+            for name, parameter in module.named_parameters(remove_duplicate=False)}
+
+
+def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {f"{name}.{slot}": optimizer.state[parameter][slot].contiguous()
+            for name, parameter in module.named_parameters() if parameter in optimizer.state
+            for slot in ("exp_avg", "exp_avg_sq")}
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Make sure that it is on the disk and not only on its way there."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""What a recipe or a model is, in numbers: parameters, operations in both conventions, tokens, memory. No torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from electra.config import build
+from electra.data.prepare import DataConfig
+from electra.model import flops
+from electra.model.shape import EncoderShape
+from electra.objectives.settings import MaskedLMConfig, ReplacedTokenDetectionConfig
+from electra.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Description:
+    """Everything `electra describe` prints; `--json` gives it as it is."""
+
+    name: str
+    networks: dict[str, EncoderShape]
+    vocabulary: int
+    length: int
+    parameters: flops.Parameters
+    standard: flops.Cost
+    official: flops.Cost
+    tokens: int
+    batch_tokens: int
+    micro_batch: int
+    memory: dict[str, float]
+
+
+def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None) -> Description:
+    vocabulary = vocabulary or recipe.data.vocab_size
+    work, training = recipe.workload(vocabulary), recipe.training
+    rows = training.micro_batch_size or training.batch_size
+    return Description(
+        name=name,
+        networks={network: shape for network, shape, _ in work.networks()},
+        vocabulary=vocabulary,
+        length=recipe.data.length,
+        parameters=flops.parameters(work),
+        standard=flops.standard(work),
+        official=flops.official(work),
+        tokens=training.max_steps * training.batch_size * recipe.data.length,
+        batch_tokens=training.batch_size * recipe.data.length,
+        micro_batch=rows,
+        memory=flops.training_bytes(work, rows=rows,
+                                    activation_bytes=2 if training.precision in ("bf16", "fp16") else 4),
+    )
+
+
+def describe_folder(folder: Path) -> Description:
+    """A run folder or one of its models, by the recipe it carries; any other ELECTRA model by its shape alone."""
+    for inner in ("discriminator", "encoder"):
+        if (folder / inner / "config.json").is_file():
+            folder = folder / inner
+    from electra.model import huggingface
+
+    shape, vocabulary, role = huggingface.load_shape(folder)
+    carried = huggingface.read_json(folder, huggingface.CONFIG).get("electra_recipe")
+    if carried is not None:
+        recipe = build(Recipe, carried, source=str(folder / huggingface.CONFIG))
+        return describe_recipe(recipe, name=str(folder), vocabulary=vocabulary)
+    objective = MaskedLMConfig() if role != "discriminator" else ReplacedTokenDetectionConfig()
+    recipe = Recipe(encoder=shape, objective=objective, data=DataConfig(length=min(128, shape.positions)))
+    return describe_recipe(recipe, name=f"{folder} (no recipe recorded; length and steps as for small)",
+                           vocabulary=vocabulary)
+
+
+def show(description: Description, console: Console) -> None:
+    """Tables for people."""
+    networks = Table(title=f"{description.name}: networks", title_justify="left")
+    for column in ("", "layers", "width", "heads", "feed-forward", "embedding", "positions"):
+        networks.add_column(column, justify="left" if not column else "right")
+    for name, shape in description.networks.items():
+        networks.add_row(name, *(f"{value:,}" for value in (shape.layers, shape.width, shape.heads, shape.feedforward,
+                                                            shape.embedding, shape.positions)))
+    console.print(networks)
+    counts = description.parameters
+    lines = {
+        "vocabulary, row length": f"{description.vocabulary:,}, {description.length}",
+        "parameters: encoder + its head": f"{counts.encoder:,} + {counts.head:,}",
+        "parameters: generator's own, shared": f"{counts.generator:,}, {counts.shared:,}",
+        "tokens in a step, in the run": f"{description.batch_tokens:,}, {description.tokens:.3g}",
+    }
+    facts = Table(show_header=False, title="size", title_justify="left")
+    for key, value in lines.items():
+        facts.add_row(key, value)
+    console.print(facts)
+    console.print(cost_table(description))
+    memory = Table(show_header=False, title=f"memory of a step, estimated ({description.micro_batch} rows at a time)",
+                   title_justify="left")
+    for key, number in {**description.memory, "all": sum(description.memory.values())}.items():
+        memory.add_row(key, f"{number / 1e9:.2f} GB")
+    console.print(memory)
+
+
+def cost_table(description: Description) -> Table:
+    """Operations per token by term, and what the whole run costs."""
+    table = Table(title="operations", title_justify="left")
+    table.add_column("forward, per token")
+    for column in ("standard", "official script"):
+        table.add_column(column, justify="right")
+    for network in description.networks:
+        ours, theirs = description.standard.networks[network], description.official.networks[network]
+        for term in theirs | ours:
+            counted = (f"{terms[term]:,.0f}" if term in terms else "–" for terms in (ours, theirs))
+            table.add_row(f"{network}: {term}", *counted)
+    pairs = (description.standard, description.official)
+    table.add_section()
+    table.add_row("training, per token", *(f"{cost.training:,.0f}" for cost in pairs))
+    table.add_row("training, whole run", *(f"{cost.training * description.tokens:.3g}" for cost in pairs))
+    return table
+
+
+def as_json(description: Description) -> str:
+    values: dict[str, Any] = asdict(description)
+    for name, cost in (("standard", description.standard), ("official", description.official)):
+        values[name]["training_per_token"] = cost.training
+        values[name]["training_total"] = cost.training * description.tokens
+    return json.dumps(values, indent=1)

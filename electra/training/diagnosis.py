@@ -1,0 +1,84 @@
+"""What is wrong with a run, in words: before it starts, while it seems to train, and when a number is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from electra.data.batches import Batch, random_key
+from electra.data.shards import Shards
+from electra.training.parallel import autocast
+from electra.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from electra.training.run import Run
+
+MANY_EPOCHS = 40
+
+
+def advice(recipe: Recipe, shards: Shards) -> list[str]:
+    """Settings that are allowed and usually regretted."""
+    found = [str(warning) for warning in shards.manifest.warnings]
+    epochs = recipe.training.max_steps * recipe.training.batch_size / len(shards.train)
+    if epochs > MANY_EPOCHS:
+        found.append(f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} times; add text, "
+                     f"or lower --max-steps")
+    generator = recipe.workload(recipe.data.vocab_size).generator
+    if generator is not None and generator.width > recipe.encoder.width / 2:
+        found.append(f"the generator is {generator.width} wide beside a discriminator of {recipe.encoder.width}; the "
+                     f"paper found a quarter to a half best, a stronger one makes the task too hard")
+    return found
+
+
+def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
+    """Networks that still know nothing long after warm-up. The total loss alone does not show it."""
+    found: list[str] = []
+    if step < 1.5 * recipe.optimizer.warmup_steps + recipe.training.eval_steps:
+        return found
+    if "rtd_loss" in scores and scores["rtd_loss"] > 0.99 * scores["trivial_rtd_loss"]:
+        found.append(f"step {step}: the discriminator sits at the trivial solution (loss {scores['rtd_loss']:.4f}; "
+                     f"{scores['trivial_rtd_loss']:.4f} without looking at the text); a lower learning rate, a longer "
+                     f"warm-up or a smaller batch usually frees it")
+    if "mlm_loss" in scores and scores["mlm_loss"] > 0.98 * scores["trivial_mlm_loss"]:
+        found.append(f"step {step}: the masked LM knows no more than how frequent words are (loss "
+                     f"{scores['mlm_loss']:.3f}; {scores['trivial_mlm_loss']:.3f} from frequencies alone); a lower "
+                     f"learning rate or a longer warm-up usually frees it")
+    return found
+
+
+def first_bad_tensor(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> str:
+    """The first tensor of this step that is not finite, found by taking the step's forward passes again."""
+    for name, parameter in run.objective.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"the weight {name}"
+    for micro_batch, batch in zip(share, portion, strict=True):
+        torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
+        with autocast(run.recipe.training.precision, run.world.device):
+            if output := first_bad_output(run.objective, batch.to(run.world.device)):
+                return f"the output of {output} (micro-batch {micro_batch})"
+    for name, parameter in run.objective.named_parameters():
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+            return f"the gradient of {name}"
+    return "a gradient on another process"
+
+
+@torch.no_grad()
+def first_bad_output(objective: nn.Module, batch: Batch) -> str | None:
+    bad: list[str] = []
+
+    def watch(name: str) -> Any:
+        def look(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and not torch.isfinite(output).all():
+                bad.append(name)
+        return look
+
+    hooks = [module.register_forward_hook(watch(name)) for name, module in objective.named_modules() if name]
+    try:
+        loss = objective(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return bad[0] if bad else None if torch.isfinite(loss.total) else "the loss"

@@ -1,0 +1,92 @@
+"""Models in and out of a run: transformers folders, one for each network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from electra import __version__, config
+from electra.config import UserError
+from electra.data.shards import Shards
+from electra.data.wordpiece import WordPiece
+from electra.model import huggingface
+from electra.model.pair import Discriminator, Generator
+from electra.objectives.objective import Objective
+
+if TYPE_CHECKING:
+    from electra.training.run import Run
+
+
+def export(run: Run, *, verified: bool) -> list[Path]:
+    """Write each network's folder; verified means that stock transformers loads it and computes the same logits."""
+    folders, tokenizer = [], run.shards.tokenizer
+    for role, network in run.objective.networks().items():
+        folder = run.output_dir / role
+        huggingface.save(
+            network, folder, role=role,  # type: ignore[arg-type]
+            tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=run.recipe.encoder.positions),
+            config_extra={"pad_token_id": tokenizer.pad, "electra_version": __version__, "electra_step": run.step,
+                          "electra_recipe": config.as_dict(run.recipe)},
+            card=huggingface.model_card(f"{run.output_dir.name}-{role}", role=role, facts=facts(run)),  # type: ignore[arg-type]
+        )
+        if verified:
+            huggingface.verify(network, folder)
+        folders.append(folder)
+    return folders
+
+
+def facts(run: Run) -> dict[str, object]:
+    """What the run itself recorded, for the card."""
+    settings, scores = run.recipe.training, run.scores
+    found: dict[str, object] = {
+        "Objective": run.recipe.objective.name,
+        "Steps": f"{run.step:,} of {settings.max_steps:,}",
+        "Batch": f"{settings.batch_size} rows of {run.recipe.data.length} tokens",
+        "Tokens seen": f"{run.tokens_seen:,}",
+        "Tokens in the corpus": f"{run.shards.manifest.tokens:,}",
+        "Seed": settings.seed,
+        "Precision": settings.precision,
+        "electra": __version__,
+    }
+    found |= {f"Held-out {name.replace('_', ' ')}": f"{value:.4f}" for name, value in scores.items()}
+    return found
+
+
+def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[str]:
+    """Weights from model folders, everything else fresh; says what was loaded and what was not.
+
+    `source` is a run folder with a folder for each network, or one model folder: a discriminator fills the
+    discriminator and whatever the generator shares with it, a masked LM fills the generator or the encoder.
+    """
+    pairs = list(matches(objective, source))
+    if not pairs:
+        raise UserError(f"--init-from {source}: no model for {' or '.join(objective.networks())} there; name a run "
+                        f"folder, or a folder with config.json and model.safetensors")
+    check_vocabulary(pairs[0][2], shards)
+    # The discriminator last: where embeddings are shared but the folders disagree, its are the ones to keep.
+    pairs.sort(key=lambda pair: isinstance(pair[1], Discriminator))
+    news = [f"{name} from {folder}: {huggingface.load(network, folder)}" for name, network, folder in pairs]
+    left = objective.networks().keys() - {name for name, _, _ in pairs}
+    return news + [f"{name}: no model in {source}, freshly initialised but for what it shares" for name in sorted(left)]
+
+
+def matches(objective: Objective, source: Path) -> list[tuple[str, Discriminator | Generator, Path]]:
+    """(name, network, folder) for each network of the objective that `source` can fill."""
+    networks = objective.networks()
+    if (source / huggingface.CONFIG).is_file():
+        role = huggingface.role_of(source)
+        is_masked_lm = role == "generator" or "encoder" in networks
+        name = next((n for n, net in networks.items() if isinstance(net, Generator) == is_masked_lm), None)
+        return [(name, networks[name], source)] if name else []
+    return [(name, network, source / name) for name, network in networks.items()
+            if (source / name / huggingface.CONFIG).is_file()]
+
+
+def check_vocabulary(folder: Path, shards: Shards) -> None:
+    """The ids of the shards must mean the same words to the model."""
+    if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
+        return
+    found = WordPiece.load(folder)
+    if found.fingerprint != shards.tokenizer.fingerprint:
+        raise UserError(f"--init-from {folder}: its tokenizer is not the one that {shards.folder} was cut with; cut "
+                        f"shards with `electra shard … --tokenizer {folder}`")

@@ -1,0 +1,139 @@
+"""A run folder: what may start in it, what continues, and how it ended.
+
+`config.toml` says what the run is, `environment.json` where and with what it ran, `status.json` how it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from electra import __version__, config
+from electra.config import UserError
+from electra.training import checkpoint
+from electra.training.checkpoint import Checkpoint
+from electra.training.recipe import MAY_CHANGE, Recipe
+
+CONFIG, STATUS, ENVIRONMENT, METRICS = "config.toml", "status.json", "environment.json", "metrics.jsonl"
+Status = Literal["running", "finished", "stopped", "failed"]
+
+
+def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tuple[Recipe, Checkpoint | None]:
+    """What this folder lets us do: the recipe with what an earlier start decided, and where to go on from (or nothing).
+
+    `auto` continues the same run and starts fresh in an empty folder; another run's folder is refused.
+    """
+    if resume == "never":
+        if (run / CONFIG).exists() and not overwrite:
+            raise UserError(f"{run} already holds a run; choose another --output-dir, continue it with --resume auto, "
+                            f"or add --overwrite to start over")
+        return recipe, None
+    if resume != "auto":
+        found = chosen(Path(resume))
+        earlier = config.build(Recipe, found.state["recipe"], source=str(found.folder))
+        return same_run(recipe, earlier, found.folder), found
+    if not (run / CONFIG).exists():
+        return recipe, None
+    earlier = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
+    return same_run(recipe, earlier, run), checkpoint.newest(run)
+
+
+def chosen(path: Path) -> Checkpoint:
+    """The checkpoint that `--resume PATH` names: itself, or the newest one of a run folder."""
+    if not path.is_dir():
+        raise UserError(f"--resume {path}: no such folder; use auto, never, or a checkpoint-STEP folder")
+    try:
+        found = checkpoint.opened(path) if not checkpoint.numbered(path) else checkpoint.newest(path)
+    except ValueError as error:
+        raise UserError(f"--resume {path}: {error}") from None
+    if found is None:
+        raise UserError(f"--resume {path}: no whole checkpoint in this folder")
+    return found
+
+
+def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
+    """The recipe, with what was left open decided as before. A run that continues is the same run."""
+    training, decided = recipe.training, earlier.training
+    recipe = replace(recipe, training=replace(
+        training,
+        micro_batch_size=training.micro_batch_size or decided.micro_batch_size,
+        precision=decided.precision if training.precision == "auto" else training.precision,
+        compile=decided.compile if training.compile == "auto" else training.compile,
+    ))
+    wanted, found = config.as_dict(recipe), config.as_dict(earlier)
+    if changed := [key for key in config.differences(wanted, found) if key not in MAY_CHANGE]:
+        asked, here = dict(config.leaves(wanted)), dict(config.leaves(found))
+        lines = "".join(f"\n  {key}: here {here.get(key)!r}, asked {asked.get(key)!r}" for key in changed)
+        raise UserError(f"{where} holds another run:{lines}\nUse another --output-dir, or --resume never --overwrite "
+                        f"to start over in this one.")
+    return recipe
+
+
+def begin(run: Path, recipe: Recipe, *, fresh: bool) -> None:
+    """Write down what the run is. A fresh start clears what an earlier one left."""
+    run.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        for path in run.glob("checkpoint-*"):
+            shutil.rmtree(path)
+        for name in (METRICS, STATUS, CONFIG):
+            (run / name).unlink(missing_ok=True)
+    write(run / ENVIRONMENT, json.dumps(environment(), indent=1))
+    write(run / CONFIG, config.as_toml(recipe))
+
+
+def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
+    write(run / STATUS, json.dumps({"status": status, "step": step, "time": time.time(), **facts}, indent=1))
+
+
+def get_status(run: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((run / STATUS).read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def environment() -> dict[str, Any]:
+    """What a reader needs to make these numbers again."""
+    import torch
+
+    packages = ("torch", "transformers", "tokenizers", "numpy", "safetensors", "pyarrow")
+    return {
+        "electra": __version__,
+        "commit": commit(),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "processes": int(os.environ.get("WORLD_SIZE", 1)),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def commit() -> str | None:
+    """The version of the code, where it runs from a git checkout."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"], check=False,
+                                capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf8")
+    checkpoint.sync(partial)
+    partial.replace(path)

@@ -1,0 +1,126 @@
+"""One process or many: torchrun's process group, the device, precision, compilation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from electra.config import UserError
+from electra.model.flops import training_bytes
+from electra.training.recipe import Precision, Recipe
+
+
+@dataclass(frozen=True)
+class World:
+    """Where this process stands among its peers."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def share(self, micro_batches: int) -> range:
+        """The micro-batches of a step that are this process's: a contiguous run, as even as whole ones can be."""
+        if micro_batches < self.size:
+            raise UserError(f"a step has {micro_batches} micro-batches, too few for {self.size} processes; choose a "
+                            f"smaller training.micro_batch_size")
+        return range(micro_batches * self.rank // self.size, micro_batches * (self.rank + 1) // self.size)
+
+    def sum(self, tensors: Iterable[Tensor]) -> None:
+        """Add up over all processes, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def any(self, flag: bool) -> bool:
+        """True everywhere as soon as it is true anywhere."""
+        if self.size == 1:
+            return flag
+        votes = torch.tensor([float(flag)], device=self.device)
+        dist.all_reduce(votes)
+        return bool(votes.item() > 0)
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[World]:
+    """Join the processes that torchrun started, or stand alone."""
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1:
+        yield World(rank=0, size=1, device=device)
+        return
+    # The first process may be packing a corpus while the others wait.
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    try:
+        yield World(rank=dist.get_rank(), size=size, device=device)
+    finally:
+        dist.destroy_process_group()
+
+
+def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
+    if device.type == "cpu" and wanted == "fp16":
+        raise UserError("training.precision='fp16' needs a GPU; use 'bf16' or 'fp32' on a CPU")
+    if wanted != "auto":
+        return wanted
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+def fitting_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
+    """The largest micro-batch that divides the batch, gives every process one, and should fit in memory."""
+    on_gpu = world.device.type == "cuda"
+    free = torch.cuda.mem_get_info()[0] if on_gpu else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    work, batch_size = recipe.workload(vocabulary), recipe.training.batch_size
+    low_precision = resolve_precision(recipe.training.precision, world.device) != "fp32"
+    for size in range(batch_size // world.size, 0, -1):
+        needed = sum(training_bytes(work, rows=size, activation_bytes=2 if low_precision else 4).values())
+        if batch_size % size == 0 and needed < 0.8 * free:
+            return size
+    if batch_size < world.size:
+        raise UserError(f"training.batch_size={batch_size} is smaller than the number of processes, {world.size}")
+    raise UserError(f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or data.length")
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    return torch.autocast(device.type, dtype=dtype, enabled=precision != "fp32")
+
+
+def wrap(objective: nn.Module, world: World, *, compiled: bool) -> nn.Module:
+    """What is called in a step: the objective, compiled when asked, its gradients summed over processes."""
+    called: Any = torch.compile(objective, dynamic=False) if compiled else objective
+    if world.size == 1:
+        return called  # type: ignore[no-any-return]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="find_unused_parameters=True")
+        # DDP re-orders its buckets after the first step unless it looks for unused parameters; with three processes
+        # or more that changes the order of summation, and a resumed run would not repeat the unbroken one bit for bit.
+        return DistributedDataParallel(called, broadcast_buffers=False, find_unused_parameters=True,
+                                       gradient_as_bucket_view=True)
+
+
+@contextlib.contextmanager
+def accumulating(wrapped: nn.Module, *, last: bool) -> Iterator[None]:
+    """Gradients cross the network once a step, with its last micro-batch."""
+    quiet = isinstance(wrapped, DistributedDataParallel) and not last
+    with wrapped.no_sync() if quiet else contextlib.nullcontext():  # type: ignore[operator]
+        yield

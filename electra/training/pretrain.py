@@ -1,0 +1,162 @@
+"""The loop: losses become weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from electra import __version__, config
+from electra.data.batches import Batch, Batches, in_order, random_key
+from electra.training import checkpoint, diagnosis, folder
+from electra.training.export import export
+from electra.training.journal import Journal, Window
+from electra.training.optimizer import set_step
+from electra.training.parallel import accumulating, autocast, connected
+from electra.training.recipe import Recipe
+from electra.training.run import Run, RunFailed, Start, interrupts, prepare
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: finished, or stopped early with a checkpoint to continue from."""
+
+    status: folder.Status
+    step: int
+    output_dir: Path
+    scores: dict[str, float]
+
+
+def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | Path] | None = None,
+             data: str | Path | None = None, tokenizer: str | Path | None = None, text_field: str = "text",
+             resume: str = "auto", overwrite: bool = False, init_from: str | Path | None = None,
+             quiet: bool = False) -> Outcome:
+    """Pre-train as the recipe says, on text (`corpus`) or on shards (`data`), from where `output_dir` was left."""
+    start = Start(output_dir=Path(output_dir), corpus=corpus, data=Path(data) if data else None,
+                  tokenizer=Path(tokenizer) if tokenizer else None, text_field=text_field, resume=resume,
+                  overwrite=overwrite, init_from=Path(init_from) if init_from else None, quiet=quiet)
+    with connected() as world:
+        run, news = prepare(recipe, start, world)
+        settings = run.recipe.training
+        with Journal(run.output_dir / folder.METRICS if world.leads else None, max_steps=settings.max_steps,
+                     after=run.step, tensorboard=settings.report_to == "tensorboard", quiet=quiet) as journal:
+            for text in news:
+                journal.say(text)
+            for text in diagnosis.advice(run.recipe, run.shards):
+                journal.warn(text)
+            with interrupts() as interrupted:
+                try:
+                    return train(run, journal, interrupted)
+                except RunFailed as failure:
+                    raise RunFailed(run.obituary(failure)) from failure
+
+
+def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcome:
+    """Six things happen in a step: read, descend, update, say, measure, save."""
+    settings, world = run.recipe.training, run.world
+    batches = Batches(run.shards.train, batch_size=settings.batch_size, micro_batch_size=run.micro_batch_size,
+                      seed=settings.seed)
+    steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
+    stream, window, stopping = batches.stream(steps, share), Window(), False
+    for step in steps:
+        last = step == settings.max_steps
+        portion = window.waiting(stream)
+        losses = descend(run, portion, step=step, share=share)
+        taken = update(run, portion, step=step, share=share)
+        run.step, tokens = step, int(portion[0].step_lengths.sum())
+        run.tokens_seen += tokens
+        window.add(losses, tokens)
+        stopping = world.any(interrupted())
+        if step % settings.logging_steps == 0 or stopping or last:
+            journal.record(step, {**window.close(world.sum), **taken, "tokens_seen": run.tokens_seen,
+                                  "epoch": step * settings.batch_size / len(run.shards.train)})
+        if step % settings.eval_steps == 0 or last:
+            run.scores = evaluate(run)
+            journal.record(step, run.scores, prefix="eval_")
+            for alarm in diagnosis.alarms(run.scores, run.recipe, step=step):
+                journal.warn(alarm)
+        if step % settings.save_steps == 0 or stopping or last:
+            save(run)
+        journal.advance(step)
+        if stopping:
+            break
+    return finish(run, journal)
+
+
+def descend(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> dict[str, Tensor]:
+    """Forward and backward over this process's micro-batches; the step's mean loss has its gradients in place after."""
+    run.optimizer.zero_grad(set_to_none=True)
+    sums: dict[str, Tensor] = {}
+    for micro_batch, batch in zip(share, portion, strict=True):
+        torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
+        with accumulating(run.wrapped, last=micro_batch == share[-1]):
+            with autocast(run.recipe.training.precision, run.world.device):
+                loss = run.wrapped(batch.to(run.world.device))
+            # DDP takes the mean over processes, but the shares of a step's loss are to be added up.
+            run.scaler.scale(loss.total * run.world.size).backward()
+        for name, part in {"loss": loss.total.detach(), **loss.parts}.items():
+            sums[name] = sums[name] + part if name in sums else part
+    return sums
+
+
+def update(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> dict[str, float]:
+    """Clip and step. A gradient that is not finite ends the run before it can spoil the weights."""
+    settings = run.recipe.optimizer
+    rate = set_step(run.optimizer, settings, step=step, max_steps=run.recipe.training.max_steps)
+    run.scaler.unscale_(run.optimizer)
+    norm = nn.utils.clip_grad_norm_(run.objective.parameters(), settings.max_grad_norm)
+    # In fp16 an overflow is part of the game: the scaler skips the step and halves its scale, down to one.
+    if not torch.isfinite(norm) and not (run.scaler.is_enabled() and run.scaler.get_scale() > 1):
+        culprit = diagnosis.first_bad_tensor(run, portion, step=step, share=share)
+        raise RunFailed(f"step {step}: {culprit} is not finite")
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    return {"learning_rate": rate, "grad_norm": float(norm)}
+
+
+def evaluate(run: Run) -> dict[str, float]:
+    """Scores on the held-out rows: the same rows, masks and samples every time."""
+    settings, world = run.recipe.training, run.world
+    batches = list(in_order(run.shards.held_out, micro_batch_size=run.micro_batch_size, most=settings.eval_rows))
+    mine, tallies = range(len(batches))[world.rank::world.size], []
+    run.objective.eval()
+    for index in mine or [0]:  # a process without rows joins the sum below all the same, with nothing
+        torch.manual_seed(random_key(settings.seed, "held-out", index))
+        with autocast(settings.precision, world.device):
+            tallies.append(run.objective.measure(batches[index].to(world.device)))
+    run.objective.train()
+    total = sum(tallies[1:], start=tallies[0])
+    for tensor in total.tensors():
+        tensor *= bool(mine)
+    world.sum(total.tensors())
+    return total.scores()
+
+
+def save(run: Run) -> None:
+    """A checkpoint, by the leading process. The last good one stays when this one cannot be written."""
+    if not run.world.leads:
+        return
+    state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
+             "scaler": run.scaler.state_dict(), "scores": run.scores, "electra": __version__}
+    try:
+        path = checkpoint.save(run.output_dir, step=run.step, module=run.objective, optimizer=run.optimizer,
+                               state=state)
+        checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
+        folder.set_status(run.output_dir, "running", step=run.step, checkpoint=path.name)
+    except (OSError, SafetensorError) as error:
+        raise RunFailed(f"step {run.step}: the checkpoint could not be written: {error}") from error
+
+
+def finish(run: Run, journal: Journal) -> Outcome:
+    """Models out, status down."""
+    status: folder.Status = "finished" if run.step >= run.recipe.training.max_steps else "stopped"
+    if run.world.leads:
+        paths = export(run, verified=status == "finished")
+        folder.set_status(run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}")
+        journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, paths))}")
+    run.world.wait()
+    return Outcome(status, run.step, run.output_dir, run.scores)

@@ -1,0 +1,119 @@
+"""A recipe: one run as data. Built-in ones are TOML files in `electra/recipes/`; a user's own file looks the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from electra import config
+from electra.config import UserError
+from electra.data.prepare import DataConfig
+from electra.model.flops import Workload
+from electra.model.shape import EncoderShape
+from electra.objectives.settings import ObjectiveConfig, ReplacedTokenDetectionConfig
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW and its schedule. Defaults are the official code's for Small (paper, table 6)."""
+
+    learning_rate: float = 5e-4
+    warmup_steps: int = 10_000
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    decay_share: float = 0.4  # of the steps, in which "wsd" goes down to zero
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-6
+    bias_correction: bool = False  # official code: none
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise ValueError(f"optimizer.learning_rate={self.learning_rate} must be above 0")
+        if self.warmup_steps < 0:
+            raise ValueError(f"optimizer.warmup_steps={self.warmup_steps} must not be negative")
+        if self.max_grad_norm <= 0:
+            raise ValueError(f"optimizer.max_grad_norm={self.max_grad_norm} must be above 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"optimizer.betas={list(self.betas)} must be two numbers in [0, 1)")
+        if not 0 < self.decay_share <= 1:
+            raise ValueError(f"optimizer.decay_share={self.decay_share} must be in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingConfig:
+    """How long, in what portions, with what precision, and how often something is said, measured or saved."""
+
+    max_steps: int = 1_000_000
+    batch_size: int = 128  # sequences in a step, over all processes
+    micro_batch_size: int | None = None  # sequences in one pass; from memory when not said, then kept
+    seed: int = 0
+    precision: Precision = "auto"  # auto: bf16 on a GPU that has it
+    compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU
+    deterministic: bool = False
+    logging_steps: int = 100
+    eval_steps: int = 5_000
+    eval_rows: int = 2_048
+    save_steps: int = 5_000
+    save_total_limit: int = 2
+    report_to: Literal["none", "tensorboard"] = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "batch_size", "logging_steps", "eval_steps", "eval_rows", "save_steps",
+                     "save_total_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
+        if self.micro_batch_size is not None and (self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size):
+            raise ValueError(f"training.batch_size={self.batch_size} is not made of whole micro-batches of "
+                             f"training.micro_batch_size={self.micro_batch_size}; choose a divisor")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """One pre-training run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    encoder: EncoderShape = field(default_factory=EncoderShape)
+    objective: ObjectiveConfig = field(default_factory=ReplacedTokenDetectionConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        if self.data.length > self.encoder.positions:
+            raise ValueError(f"data.length={self.data.length} is more than encoder.positions={self.encoder.positions}")
+        self.workload(self.data.vocab_size)  # a generator that cannot stand beside this encoder is refused here
+
+    def workload(self, vocabulary: int) -> Workload:
+        """What a token goes through in this run."""
+        return self.objective.workload(self.encoder, vocabulary=vocabulary, length=self.data.length)
+
+
+# What a run may change when it continues: how long it lasts, and how often it speaks, measures and saves.
+MAY_CHANGE = {"training.max_steps", "training.logging_steps", "training.eval_steps", "training.eval_rows",
+              "training.save_steps", "training.save_total_limit", "training.report_to"}
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Recipe:
+    """A recipe by name or file; further files, the environment, then flags win over it."""
+    path = find(name)
+    layers = [config.read(p) for p in (path, *files)]
+    layers += [config.environment(os.environ, Recipe), config.flags(flags, Recipe)]
+    return config.build(Recipe, config.merge(*layers), source=str(path) if path.parent != RECIPES else f"recipe {name}")
+
+
+def find(name: str) -> Path:
+    if (built_in := RECIPES / f"{name}.toml").is_file() and "/" not in name:
+        return built_in
+    if (path := Path(name)).suffix == ".toml":
+        return path
+    raise UserError(f"unknown recipe {name!r}{config.nearest(name, names())} A file of your own ends in .toml.")

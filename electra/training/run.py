@@ -1,0 +1,188 @@
+"""A run about to start: what was left open is decided, what cannot work is refused, what was saved is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from electra.config import UserError
+from electra.data.prepare import prepare as prepare_data
+from electra.data.shards import Shards
+from electra.objectives import build_objective
+from electra.objectives.objective import Objective
+from electra.training import checkpoint, folder
+from electra.training.checkpoint import Checkpoint
+from electra.training.export import initialise_from
+from electra.training.journal import watching
+from electra.training.optimizer import build_optimizer
+from electra.training.parallel import World, fitting_micro_batch, resolve_precision, wrap
+from electra.training.recipe import Recipe
+
+
+class RunFailed(RuntimeError):
+    """A run that cannot go on, through no mistake in its settings."""
+
+
+@dataclass
+class Run:
+    """Everything that one process needs to take a step."""
+
+    recipe: Recipe
+    shards: Shards
+    world: World
+    output_dir: Path
+    objective: Objective
+    wrapped: nn.Module
+    optimizer: torch.optim.AdamW
+    scaler: torch.amp.GradScaler
+    step: int = 0
+    tokens_seen: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def micro_batch_size(self) -> int:
+        assert self.recipe.training.micro_batch_size is not None
+        return self.recipe.training.micro_batch_size
+
+    def obituary(self, failure: RunFailed) -> str:
+        """What happened, what is safe, what to do; also written to the status."""
+        last = checkpoint.newest(self.output_dir)
+        if self.world.leads:
+            with contextlib.suppress(OSError):
+                folder.set_status(self.output_dir, "failed", step=self.step, message=str(failure),
+                                  checkpoint=last.folder.name if last else None)
+        safe = f"the last good checkpoint is {last.folder}" if last else "no checkpoint had been written yet"
+        return f"{failure}; {safe}. Once the cause is removed, the same command continues from there."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where a run begins: its text or shards, its folder, and what it may continue or take weights from."""
+
+    output_dir: Path
+    corpus: Sequence[str | Path] | None = None
+    data: Path | None = None
+    tokenizer: Path | None = None
+    text_field: str = "text"
+    resume: str = "auto"
+    overwrite: bool = False
+    init_from: Path | None = None
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.corpus is None) == (self.data is None):
+            raise UserError("give either --corpus (text files) or --data (shards from `electra shard`)")
+
+
+def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
+    """The run, and what to tell the user about its start."""
+    with warnings.catch_warnings(record=True) as damaged:
+        warnings.simplefilter("always")
+        recipe, found = folder.continued(recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite)
+    shards = opened(recipe, start, world)
+    recipe = resolved(recipe, shards, world)
+    run = assembled(recipe, shards, world, start.output_dir)
+    news = [f"warning: {warning.message}" for warning in damaged]
+    if found is not None:
+        restore(run, found)
+        news.append(f"continuing from {found.folder} at step {found.step:,}")
+    elif start.init_from is not None:
+        news += initialise_from(run.objective, start.init_from, shards)
+    world.wait()  # nobody writes before everybody has read
+    if world.leads:
+        folder.begin(start.output_dir, recipe, fresh=found is None)
+        folder.set_status(start.output_dir, "running", step=run.step, checkpoint=found.folder.name if found else None)
+    return run, news
+
+
+def opened(recipe: Recipe, start: Start, world: World) -> Shards:
+    """The shards, made first where there is only text; every byte as written, so damage is found now and not later."""
+    data = start.data
+    if start.corpus is not None:
+        data = start.output_dir / "data" / "shards"
+        if world.leads:
+            with watching(quiet=start.quiet) as (stage, report):
+                prepare_data(start.corpus, start.output_dir / "data", recipe.data, tokenizer=start.tokenizer,
+                             text_field=start.text_field, stage=stage, report=report)
+        world.wait()
+    assert data is not None
+    shards = Shards.open(data)
+    if world.leads:
+        shards.verify()
+    return shards
+
+
+def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
+    """The recipe with what it left open decided, checked against the shards and this machine."""
+    training, rows = recipe.training, len(shards.train)
+    if shards.length != recipe.data.length:
+        raise UserError(f"{shards.folder} holds rows of {shards.length} tokens, but the recipe's data.length is "
+                        f"{recipe.data.length}; cut shards of that length with `electra shard --length "
+                        f"{recipe.data.length}`, or pass --data.length {shards.length}")
+    if rows < training.batch_size:
+        raise UserError(f"{shards.folder} holds {rows} rows for training, fewer than one batch of "
+                        f"{training.batch_size}; add text, or pass a smaller --batch-size")
+    if not len(shards.held_out):
+        raise UserError(f"{shards.folder} has no held-out rows to measure progress on; cut it again with a larger "
+                        f"`--held-out` share")
+    micro_batch_size = training.micro_batch_size or fitting_micro_batch(recipe, shards.tokenizer.size, world)
+    world.share(training.batch_size // micro_batch_size)
+    return replace(recipe, training=replace(
+        training,
+        micro_batch_size=micro_batch_size,
+        precision=resolve_precision(training.precision, world.device),
+        compile=("on" if world.device.type == "cuda" else "off") if training.compile == "auto" else training.compile,
+    ))
+
+
+def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path) -> Run:
+    """Networks from the seed, on the device, ready to be called."""
+    if recipe.training.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    torch.manual_seed(recipe.training.seed)
+    counts = torch.from_numpy(shards.counts).double() + 1  # no word is impossible
+    objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=shards.tokenizer,
+                                unigrams=(counts / counts.sum()).float()).to(world.device)
+    return Run(recipe, shards, world, output_dir, objective,
+               wrapped=wrap(objective, world, compiled=recipe.training.compile == "on"),
+               optimizer=build_optimizer(objective, recipe.optimizer),
+               scaler=torch.amp.GradScaler(world.device.type, enabled=recipe.training.precision == "fp16"))
+
+
+def restore(run: Run, found: Checkpoint) -> None:
+    """Everything as it was after the checkpoint's step."""
+    if found.state["data"] != run.shards.fingerprint:
+        raise UserError(f"{found.folder} was trained on other shards than {run.shards.folder}; point --data at those, "
+                        f"or start a run of its own from the models with --init-from")
+    checkpoint.load(found, module=run.objective, optimizer=run.optimizer)
+    run.scaler.load_state_dict(found.state["scaler"])
+    run.step, run.tokens_seen, run.scores = found.step, found.state["tokens_seen"], found.state["scores"]
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: types.FrameType | None) -> None:
+        if signal.SIGINT in asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, ask) for number in watched]
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in zip(watched, before, strict=True):
+            signal.signal(number, handler)

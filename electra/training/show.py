@@ -1,0 +1,84 @@
+"""What a run learned, for people at a terminal: a worked sentence in colour, scores beside trivial ones, its curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from electra.objectives.trace import Pair, TracedToken
+from electra.training import folder, journal
+
+SENTENCE = "The function returns a new list with the elements of the array in the same order."
+DOUBTFUL = 0.5
+
+
+def worked_sentence(run: Path, text: str | None, *, seed: int, console: Console) -> None:
+    """One sentence on its way through both networks."""
+    tokens = Pair(run).trace(text or SENTENCE, seed=seed)[1:-1]
+    highest = max(token.doubt for token in tokens)
+    console.print(row("original", [(token.original, "") for token in tokens]))
+    console.print(row("masked", [(token.read, "bold cyan" if token.guess else "dim") for token in tokens]))
+    console.print(row("generator", [(token.spliced, spliced_style(token)) for token in tokens]))
+    console.print(row("discriminator", [(token.spliced, doubt_style(token.doubt, highest)) for token in tokens]))
+    console.print(row("", [("red: replaced, green: guessed right; the redder a word, the more it is doubted", "dim")]))
+    guesses = Table("hidden", "the generator's best guesses", "sampled", "doubted", box=None, pad_edge=False)
+    for token in tokens:
+        if token.guess is not None:
+            best = "  ".join(f"{word} {chance:.0%}" for word, chance in token.guess.best)
+            guesses.add_row(Text(token.original), Text(best), Text(token.guess.sampled), f"{token.doubt:.0%}")
+    console.print(guesses)
+
+
+def row(label: str, words: Sequence[tuple[str, str]]) -> Text:
+    """A labelled line; pieces of one word stand together again."""
+    line = Text(f"{label:<14}", style="bold")
+    for number, (word, style) in enumerate(words):
+        glued = word.startswith("##") or number == 0
+        line.append("" if glued else " ", style="not bold")
+        line.append(word.removeprefix("##"), style=f"not bold {style}".strip())
+    return line
+
+
+def spliced_style(token: TracedToken) -> str:
+    return "dim" if token.guess is None else "bold red" if token.replaced else "bold green"
+
+
+def doubt_style(doubt: float, highest: float) -> str:
+    """White to red, by how strong a doubt is among those of the sentence: a young discriminator is sure of nothing."""
+    share = doubt / highest if highest else 0.0
+    calm = round(255 * (1 - share**2))
+    return f"rgb(255,{calm},{calm})" + (" underline" if doubt > DOUBTFUL else "")
+
+
+def learned(scores: Mapping[str, float], console: Console) -> None:
+    """Held-out scores, each beside what an answer that ignores the text would score."""
+    table = Table("held-out", "this model", "without looking", title="what it learned", title_justify="left")
+    rows = [
+        ("generator: loss", "mlm_loss", scores.get("trivial_mlm_loss"), "{:.3f}"),
+        ("generator: accuracy", "mlm_accuracy", scores.get("trivial_mlm_accuracy"), "{:.1%}"),
+        ("discriminator: loss", "rtd_loss", scores.get("trivial_rtd_loss"), "{:.4f}"),
+        ("discriminator: AUC", "auc", 0.5, "{:.3f}"),
+        ("discriminator: average precision", "average_precision", scores.get("replaced_fraction"), "{:.3f}"),
+        ("discriminator: accuracy", "rtd_accuracy", scores.get("trivial_accuracy"), "{:.1%}"),
+        ("discriminator: precision at ½", "precision", scores.get("replaced_fraction"), "{:.1%}"),
+        ("discriminator: recall at ½", "recall", 0.0, "{:.1%}"),
+    ]
+    for label, name, trivial, form in rows:
+        if name in scores and trivial is not None:
+            table.add_row(label, form.format(scores[name]), form.format(trivial))
+    console.print(table)
+
+
+def curves(run: Path, console: Console) -> None:
+    """The two losses of a run, as they fell."""
+    entries: list[dict[str, Any]] = journal.read(run / folder.METRICS)
+    for name, title in (("mlm", "generator loss"), ("rtd", "discriminator loss")):
+        values = [entry[name] for entry in entries if entry.get(name) is not None]
+        if len(values) > 1:
+            console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))
+            console.print(Text(journal.chart(values)))

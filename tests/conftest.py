@@ -1,0 +1,111 @@
+"""Small real things to test with: a corpus, a vocabulary and shards made by the package itself, and no network."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+
+from electra.data.batches import Batch
+from electra.data.packing import shard
+from electra.data.vocabulary import train_wordpiece
+
+NOUNS = "dog cat house river stone garden window letter teacher village winter song bridge market forest".split()
+VERBS = "sees builds follows carries paints remembers crosses opens finds leaves".split()
+ADJECTIVES = "old small quiet green heavy strange bright distant narrow early".split()
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this machine may be reached."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else ""
+        assert host in ("", "localhost", "127.0.0.1", "::1"), f"a test reached for {host}"
+        connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@dataclass(frozen=True)
+class ToyVocabulary:
+    """Five special tokens and a few words, by number."""
+
+    size: int = 50
+    pad: int = 0
+    unk: int = 1
+    cls: int = 2
+    sep: int = 3
+    mask: int = 4
+
+
+@pytest.fixture
+def vocabulary() -> ToyVocabulary:
+    return ToyVocabulary()
+
+
+def toy_batch(lengths: list[int], *, length: int = 16, vocabulary: ToyVocabulary | None = None, seed: int = 0) -> Batch:
+    """[CLS] words [SEP] words [SEP], padded; words are random but never special."""
+    vocabulary = vocabulary or ToyVocabulary()
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.full((len(lengths), length), vocabulary.pad)
+    types = torch.zeros_like(ids)
+    for row, real in enumerate(lengths):
+        ids[row, :real] = torch.randint(5, vocabulary.size, (real,), generator=rng)
+        ids[row, 0], ids[row, real - 1] = vocabulary.cls, vocabulary.sep
+        if real >= 5:
+            ids[row, real // 2] = vocabulary.sep
+            types[row, real // 2 + 1:real] = 1
+    real_tokens = torch.tensor(lengths)
+    return Batch(ids=ids, types=types, lengths=real_tokens, step_lengths=real_tokens)
+
+
+def toy_text(documents: int, *, seed: int = 0) -> str:
+    """Sentences with some grammar to learn, blank lines between documents."""
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(documents):
+        for _ in range(rng.randint(2, 6)):
+            lines.append(f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} {rng.choice(VERBS)} the "
+                         f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} .")
+        lines.append("")
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="session")
+def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "toy.txt"
+    path.write_text(toy_text(400), encoding="utf8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def toy_shards(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of 32 tokens, a tenth of the documents held out."""
+    folder = tmp_path_factory.mktemp("shards")
+    words = train_wordpiece([toy_corpus], folder / "tokenizer", vocab_size=200, report=lambda text: None)
+    shard([toy_corpus], tokenizer=words, output_dir=folder / "rows", length=32, held_out=0.1, workers=1)
+    return folder / "rows"
+
+
+TOY_FLAGS = ("--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.heads 2 --encoder.feedforward 64 "
+             "--encoder.embedding 16 --encoder.positions 32 --encoder.dropout 0.1 --encoder.attention-dropout 0.1 "
+             "--batch-size 12 --micro-batch-size 4 --max-steps 20 --warmup-steps 4 --logging-steps 1 --eval-steps 10 "
+             "--eval-rows 24 --save-steps 4").split()
+
+
+@pytest.fixture
+def few_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
