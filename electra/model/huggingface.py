@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from electra.config import UserError, convert
-from electra.model.encoder import NORM_EPSILON, SEGMENTS
+from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS
 from electra.model.pair import Discriminator, Generator
 from electra.model.shape import EncoderShape
 
@@ -115,7 +115,7 @@ def config_of(network: Network, *, role: Role) -> dict[str, Any]:
         **FIXED_KEYS,
         **{key: getattr(shape, field) for field, key in SHAPE_KEYS.items()},
         "vocab_size": network.encoder.vocabulary,
-        "initializer_range": 0.02,
+        "initializer_range": INITIAL_DEVIATION,
         "pad_token_id": 0,
         "tie_word_embeddings": True,
         "dtype": "float32",
