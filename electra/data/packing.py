@@ -22,7 +22,9 @@ from electra.data.writing import Writer, check_same_settings, clear
 
 SHARD_BYTES = 64 * 1024 * 1024
 BLOCK_CHARACTERS = 1_000_000  # what a worker takes at a time; enough to hide the cost of handing it over
-WORTH_A_WORKER = 4 * 1024 * 1024  # bytes of corpus that repay the start of one more process
+# Below this one process is quicker than starting several: the tokenizer's own threads use every core, and only the
+# cutting, an eighth of the work, is left to one.
+LARGE_CORPUS_BYTES = 32 * 1024 * 1024
 
 
 def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str | Path, length: int = 128,
@@ -48,9 +50,7 @@ def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str
     if overwrite:
         clear(folder)
     if (folder / MANIFEST).is_file():
-        manifest = Manifest.read(folder / MANIFEST)
-        check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
-        return manifest
+        return finished(folder, settings)
     writer = Writer.begin(folder, settings, tokenizer)
     documents = documents_of(sources, text_field=text_field, progress=lambda f: progress(0.99 * f), report=note)
     cutter = Cutter(length=length, held_out=held_out, seed=seed)
@@ -91,6 +91,12 @@ def check_settings(*, length: int, held_out: float, part: tuple[int, int], worke
         raise UserError(f"workers={workers} must be at least 1")
     if shard_bytes < 1:
         raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
+
+
+def finished(folder: Path, settings: Settings) -> Manifest:
+    manifest = Manifest.read(folder / MANIFEST)
+    check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
+    return manifest
 
 
 def own_folder(output_dir: Path, *, part: tuple[int, int], overwrite: bool) -> Path:
@@ -135,7 +141,7 @@ def worthwhile_workers(sources: Sequence[Source]) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = sum(source.size for source in sources)
     is_endless = any(source.kind == "hub" for source in sources)
-    return cores if is_endless else max(1, min(cores, size // WORTH_A_WORKER))
+    return cores if is_endless or size >= LARGE_CORPUS_BYTES else 1
 
 
 def cut_in_order(own: Iterable[tuple[int, list[Passage]]], cutter: Cutter, wordpiece: WordPiece,

@@ -110,9 +110,7 @@ class Writer:
         self.flush()
         special = [self.wordpiece.pad, self.wordpiece.cls, self.wordpiece.sep]
         self.counts[special] = 0  # text holds none of them; these are ours
-        buffer = io.BytesIO()
-        np.save(buffer, self.counts, allow_pickle=False)
-        write_atomically(self.folder / COUNTS, buffer.getbuffer())
+        self.state.files.append(self.write(COUNTS, self.counts))
         manifest = self.manifest()
         for message in doubts(manifest):
             warnings.append(message)

@@ -93,3 +93,9 @@ def test_a_format_of_another_version_is_refused(folder: Path) -> None:
     path.write_text(path.read_text(encoding="utf8").replace("one example per row", "several examples per row"))
     with pytest.raises(UserError, match="this version reads format 1"):
         Shards.open(folder)
+
+
+def test_missing_token_counts_are_found_on_opening(folder: Path) -> None:
+    (folder / "part-00001-of-00002" / "counts.npy").unlink()
+    with pytest.raises(UserError, match=r"counts.npy: is missing"):
+        Shards.open(folder)
