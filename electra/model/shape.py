@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-HEAD_WIDTH = 64  # every published size keeps it; a narrower network is one head
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderShape:
@@ -62,13 +60,17 @@ class GeneratorShape:
         """The generator's encoder next to this discriminator: same depth and embedding width unless said otherwise."""
         width = self.width or round(discriminator.width * self.fraction)
         feedforward = 4 * width if self.width else round(discriminator.feedforward * self.fraction)
-        shape = replace(
-            discriminator,
-            layers=self.layers or discriminator.layers,
-            width=width,
-            heads=self.heads or max(1, width // HEAD_WIDTH),
-            feedforward=self.feedforward or feedforward,
-        )
+        alike = max(1, width // discriminator.head_width)  # heads as wide as the discriminator's, or nearly
+        try:
+            shape = replace(
+                discriminator,
+                layers=self.layers or discriminator.layers,
+                width=width,
+                heads=self.heads or next(heads for heads in range(alike, 0, -1) if width % heads == 0),
+                feedforward=self.feedforward or feedforward,
+            )
+        except ValueError as error:
+            raise ValueError(str(error).replace("encoder.", "objective.generator.")) from None
         if self.tie == "all" and shape != discriminator:
             raise ValueError(f"objective.generator.tie='all' makes one encoder of both networks, but the generator is "
                              f"{shape.layers}×{shape.width} and the discriminator {discriminator.layers}×"

@@ -1,0 +1,59 @@
+"""Tallies add up, and their scores are scikit-learn's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
+
+from electra.objectives.measures import Tally, detections, entropy, quotient
+
+
+def random_doubts(seed: int, *, count: int = 3000):
+    rng = torch.Generator().manual_seed(seed)
+    replaced = torch.rand(1, count, generator=rng) < 0.1
+    logits = torch.randn(1, count, generator=rng) - 2 + 1.5 * replaced
+    real = torch.rand(1, count, generator=rng) < 0.9
+    return logits, replaced, real
+
+
+def test_detection_scores_are_those_of_scikit_learn():
+    logits, replaced, real = random_doubts(0)
+    scores = Tally({}, detections(logits, replaced, real)).scores()
+    truth, given = replaced[real].numpy(), logits[real].numpy()
+    assert scores["auc"] == pytest.approx(roc_auc_score(truth, given), abs=1e-3)
+    assert scores["average_precision"] == pytest.approx(average_precision_score(truth, given), abs=2e-3)
+    assert scores["precision"] == pytest.approx(precision_score(truth, given > 0))
+    assert scores["recall"] == pytest.approx(recall_score(truth, given > 0))
+    assert scores["replaced_fraction"] == pytest.approx(truth.mean())
+
+
+def test_tallies_of_two_halves_add_up_to_the_whole():
+    logits, replaced, real = random_doubts(1)
+    whole = Tally({"x": quotient(logits, real)}, detections(logits, replaced, real))
+    first, second = (Tally({"x": quotient(logits[:, part], real[:, part])},
+                           detections(logits[:, part], replaced[:, part], real[:, part]))
+                     for part in (slice(0, 1000), slice(1000, None)))
+    assert (first + second).scores() == pytest.approx(whole.scores())
+
+
+def test_a_detector_that_says_the_same_of_everything_is_a_coin():
+    _, replaced, real = random_doubts(2)
+    scores = Tally({}, detections(torch.full_like(real, -3.0, dtype=torch.float32), replaced, real)).scores()
+    assert scores["auc"] == pytest.approx(0.5)
+    assert scores["average_precision"] == pytest.approx(scores["replaced_fraction"])
+    assert (scores["precision"], scores["recall"]) == (0.0, 0.0)
+
+
+def test_the_trivial_loss_is_the_entropy_of_the_replaced_share():
+    assert entropy(0.1) == pytest.approx(-0.1 * math.log(0.1) - 0.9 * math.log(0.9))
+    assert entropy(0.0) == 0.0
+
+
+def test_nothing_replaced_gives_no_ranking_scores_rather_than_a_guess():
+    logits, replaced, real = random_doubts(3)
+    scores = Tally({}, detections(logits, torch.zeros_like(replaced), real)).scores()
+    assert "auc" not in scores
+    assert scores["replaced_fraction"] == 0.0

@@ -1,0 +1,135 @@
+"""The losses are what the paper writes down, and each reaches its network and only its network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from electra.model.shape import EncoderShape, GeneratorShape
+from electra.objectives import build_objective
+from electra.objectives.corruption import mask_tokens, masked_counts
+from electra.objectives.mlm import word_losses
+from electra.objectives.settings import MaskedLMConfig, Masking, ReplacedTokenDetectionConfig
+from tests.conftest import ToyVocabulary, toy_batch
+
+SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
+                     attention_dropout=0.0)
+VOCABULARY = ToyVocabulary()
+UNIGRAMS = torch.arange(1, 51).float() / torch.arange(1, 51).sum()
+
+
+def objective(config=None, *, shape=SHAPE, seed=0):
+    torch.manual_seed(seed)
+    return build_objective(config or ReplacedTokenDetectionConfig(), encoder=shape, vocabulary=VOCABULARY,
+                           unigrams=UNIGRAMS)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_loss_is_a_plain_recomputation_token_by_token():
+    model, batch = objective().double(), toy_batch([16, 9, 12])
+    loss = model(batch, seeded())
+    play = model.play(batch, seeded())
+    surprises, doubts = [], []
+    for row in range(3):
+        for place in range(play.masked.positions.shape[1]):
+            if play.masked.scored[row, place]:
+                chances = play.guesses[row, place].softmax(-1)
+                surprises.append(-chances[play.masked.originals[row, place]].log())
+        for position in range(int(batch.lengths[row])):
+            replaced = play.corrupted.ids[row, position] != batch.ids[row, position]
+            chance = play.doubts[row, position].sigmoid()
+            doubts.append(-(chance if replaced else 1 - chance).log())
+    mlm, rtd = sum(surprises) / len(surprises), sum(doubts) / len(doubts)
+    assert len(doubts) == 16 + 9 + 12
+    # The losses are taken in float32 whatever the networks' precision.
+    assert loss.parts["mlm"].item() == pytest.approx(mlm.item(), rel=1e-6)
+    assert loss.parts["rtd"].item() == pytest.approx(rtd.item(), rel=1e-6)
+    assert loss.total.item() == pytest.approx((mlm + 50 * rtd).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("tie", ["none", "embeddings"])
+def test_the_discriminators_gradient_stays_out_of_the_generators_body(tie):
+    config = ReplacedTokenDetectionConfig(generator=GeneratorShape(tie=tie, fraction=0.5), generator_weight=0.0)
+    model = objective(config)
+    model(toy_batch([16, 12]), seeded()).total.backward()
+    shared = {id(p) for p in model.discriminator.parameters()}
+    for name, parameter in model.generator.named_parameters():
+        if id(parameter) not in shared:
+            assert parameter.grad is None or not parameter.grad.any(), name
+    assert all(p.grad is not None and p.grad.any() for n, p in model.discriminator.named_parameters() if "types" not in n)
+
+
+def test_the_generators_gradient_stays_out_of_the_discriminators_body():
+    model = objective(ReplacedTokenDetectionConfig(discriminator_weight=0.0))
+    model(toy_batch([16, 12]), seeded()).total.backward()
+    shared = {id(p) for p in model.generator.parameters()}
+    for name, parameter in model.discriminator.named_parameters():
+        if id(parameter) not in shared:
+            assert parameter.grad is None or not parameter.grad.any(), name
+    assert model.generator.dense.weight.grad.any()
+
+
+@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"])
+def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch(config):
+    """Rows of unequal length: the mean of the micro-batches' means would be another number."""
+    model, lengths = objective(config), [16, 5, 7, 3]
+    whole = toy_batch(lengths)
+    parts = [whole._replace(ids=whole.ids[i:i + 2], types=whole.types[i:i + 2], lengths=whole.lengths[i:i + 2])
+             for i in (0, 2)]
+    shares = [model(part, seeded(i)).total for i, part in enumerate(parts)]
+    counted = [masked_counts(part.lengths, config.masking, length=16).sum() for part in parts]
+    alone = [model(part._replace(step_lengths=part.lengths), seeded(i)) for i, part in enumerate(parts)]
+    mlm = sum(a.parts["mlm"] * n for a, n in zip(alone, counted, strict=True)) / sum(counted)
+    expected = mlm
+    if "rtd" in alone[0].parts:
+        tokens = [part.lengths.sum() for part in parts]
+        expected = mlm + 50 * sum(a.parts["rtd"] * n for a, n in zip(alone, tokens, strict=True)) / sum(tokens)
+    assert sum(shares).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "uniform"])
+def test_a_generator_without_a_network_replaces_words_with_words(kind):
+    model = objective(ReplacedTokenDetectionConfig(generator=GeneratorShape(kind=kind)))
+    batch = toy_batch([16] * 64)
+    play = model.play(batch, seeded())
+    drawn = play.corrupted.ids[play.corrupted.replaced]
+    assert (drawn >= 5).all(), "special tokens are never drawn"
+    assert list(model.networks()) == ["discriminator"]
+    assert list(model(batch, seeded()).parts) == ["rtd"]
+    share_of_rare = (drawn < 28).float().mean().item()
+    expected = UNIGRAMS[5:28].sum() / UNIGRAMS[5:].sum() if kind == "unigram" else 23 / 45
+    assert share_of_rare == pytest.approx(float(expected), abs=0.13)
+
+
+def test_masked_lm_is_the_mean_surprise_at_the_chosen_positions():
+    model, batch = objective(MaskedLMConfig()), toy_batch([16, 10])
+    loss = model(batch, seeded())
+    masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
+    everywhere = torch.arange(16).expand(2, 16)
+    chances = model.encoder(masked.ids, batch.types, batch.real, everywhere).log_softmax(-1)
+    surprises = [-chances[row, position, batch.ids[row, position]]
+                 for row in range(2) for position in masked.positions[row][masked.scored[row]]]
+    assert len(surprises) == round(0.15 * 16) + round(0.15 * 10)
+    assert loss.total.item() == pytest.approx((sum(surprises) / len(surprises)).item(), rel=1e-6)
+    assert list(model.networks()) == ["encoder"]
+
+
+@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"])
+def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(config):
+    model, batch = objective(config).eval(), toy_batch([16, 12, 9])
+    first, second = (model.measure(batch, seeded(3)).scores() for _ in range(2))
+    assert first == second
+    assert first["trivial_mlm_loss"] > 0
+    assert 0 <= first["mlm_accuracy"] <= 1
+
+
+def test_a_position_drawn_twice_weighs_twice():
+    model, batch = objective(MaskedLMConfig(masking=Masking(draws="official"))), toy_batch([16])
+    masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
+    twice = masked._replace(positions=masked.positions[:, :1].expand(1, 2),
+                            originals=masked.originals[:, :1].expand(1, 2), scored=torch.tensor([[True, True]]))
+    losses = word_losses(model.encoder(masked.ids, batch.types, batch.real, twice.positions), twice)
+    assert losses.sum().item() == pytest.approx(2 * losses[0, 0].item())

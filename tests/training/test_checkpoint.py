@@ -1,0 +1,114 @@
+"""A checkpoint is whole or it is not one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from electra.training import checkpoint
+
+
+@pytest.fixture
+def trained():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    module[1].weight = nn.Parameter(torch.randn(2, 4))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        module(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+    return module, optimizer
+
+
+def save(run, step, trained):
+    return checkpoint.save(run, step=step, module=trained[0], optimizer=trained[1], state={"scores": {}})
+
+
+def test_weights_and_slots_come_back_bit_for_bit(tmp_path, trained):
+    save(tmp_path, 3, trained)
+    fresh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.1, fused=True)
+    found = checkpoint.newest(tmp_path)
+    checkpoint.load(found, module=fresh, optimizer=optimizer)
+    for (name, before), after in zip(trained[0].named_parameters(), fresh.parameters(), strict=True):
+        assert before.equal(after), name
+        for slot in ("exp_avg", "exp_avg_sq", "step"):
+            assert trained[1].state[before][slot].equal(optimizer.state[after][slot]), (name, slot)
+
+
+def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
+    module = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
+    module["b"].weight = module["a"].weight
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    assert list(checkpoint.weights_of(module)) == ["a.weight"]
+    save(tmp_path, 1, (module, optimizer))
+    with torch.no_grad():
+        module["a"].weight.zero_()
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if False] or [nn.Parameter(torch.zeros(1))], fused=True)
+    weights = checkpoint.complete(checkpoint.load_file(tmp_path / "checkpoint-1" / "weights.safetensors"), module)
+    module.load_state_dict(weights)
+    assert module["a"].weight.any()
+    assert module["a"].weight is module["b"].weight
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "state", "no state"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, trained, damage):
+    save(tmp_path, 1, trained)
+    newer = save(tmp_path, 2, trained)
+    weights, state = newer / "weights.safetensors", newer / "state.json"
+    content = bytearray(weights.read_bytes())
+    if damage == "truncate":
+        weights.write_bytes(content[:-10])
+    elif damage == "flip":
+        content[-3] ^= 1
+        weights.write_bytes(content)
+    elif damage == "remove":
+        weights.unlink()
+    elif damage == "state":
+        state.write_text(state.read_text()[:40])
+    else:
+        state.unlink()
+    with pytest.warns(UserWarning, match="checkpoint-2"):
+        found = checkpoint.newest(tmp_path)
+    assert found.step == 1
+
+
+def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one_alone(tmp_path, trained, monkeypatch):
+    save(tmp_path, 1, trained)
+    real, calls = checkpoint.save_file, []
+
+    def full_disk(tensors, path):
+        calls.append(path)
+        real(tensors, path)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 2, trained)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    assert checkpoint.newest(tmp_path).step == 1
+
+
+def test_rotation_keeps_the_newest(tmp_path, trained):
+    for step in (5, 10, 100):
+        save(tmp_path, step, trained)
+    checkpoint.rotate(tmp_path, keep=2)
+    assert sorted(step for step, _ in checkpoint.numbered(tmp_path)) == [10, 100]
+
+
+def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
+    folder = save(tmp_path, 1, trained)
+    assert sorted(path.name for path in folder.iterdir()) == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    assert json.loads((folder / "state.json").read_text())["step"] == 1
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_ignored(tmp_path, trained):
+    save(tmp_path, 7, trained)
+    (tmp_path / "checkpoint-final").mkdir()
+    (tmp_path / ".checkpoint-9.partial").mkdir()
+    assert checkpoint.newest(tmp_path).step == 7
