@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -175,6 +176,14 @@ def start_worker(cutter: Cutter, definition: str, config: dict[str, Any]) -> Non
     global worker
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each: there are as many workers as cores
     worker = cutter, WordPiece(definition, config=config)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """A worker waiting for its next block would outlive a run that was killed."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def cut_block(block: list[Passage]) -> Cuttings:

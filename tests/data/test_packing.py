@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +80,33 @@ def test_a_killed_run_goes_on_and_writes_the_same_bytes(text: Path, wordpiece: W
     assert digests(tmp_path / "broken") == digests(tmp_path / "unbroken")
     assert already
     assert all((tmp_path / "broken" / name).stat().st_mtime_ns == time for name, time in already.items())
+
+
+def test_a_run_killed_outright_leaves_no_worker_behind_and_goes_on(text: Path, wordpiece: WordPiece,
+                                                                   tmp_path: Path) -> None:
+    wordpiece.copy_to(tmp_path / "vocabulary")
+    program = f"""
+import os, signal
+from concurrent.futures import ProcessPoolExecutor
+from electra.data import packing, wordpiece, writing
+packing.BLOCK_CHARACTERS = 5_000
+def kill(path, content, write=writing.write_atomically):
+    write(path, content)
+    if path.name == "train-00002.ids.npy":
+        print(*(child.pid for child in packing.multiprocessing.active_children()), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+writing.write_atomically = kill
+packing.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}), length=32,
+              output_dir={str(tmp_path / "killed")!r}, held_out=0.05, shard_bytes={SMALL}, workers=2)
+"""
+    killed = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    # Reading to the end of the output waited for the workers too: they hold it open as long as they live.
+    assert len(killed.stdout.split()) == 2
+    assert (tmp_path / "killed" / "progress.json").is_file()
+    pack(text, wordpiece, tmp_path / "killed")
+    pack(text, wordpiece, tmp_path / "unbroken")
+    assert digests(tmp_path / "killed") == digests(tmp_path / "unbroken")
 
 
 def test_a_finished_run_is_not_done_again(text: Path, wordpiece: WordPiece, tmp_path: Path,
