@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, Token
 
 from electra import __version__
 from electra.config import UserError
 
 app = App(name="electra", version=__version__, help="Pre-train a text encoder by replaced token detection (ELECTRA).",
           default_parameter=Parameter(negative=""))
+
+
+def whole_number(wanted: type, tokens: Sequence[Token]) -> int:
+    """Left to itself, the parser rounds 2.7 to 3 and says nothing."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
+
+
+Whole = Annotated[int, Parameter(converter=whole_number)]
 Settings = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 Files = Annotated[list[Path] | None, Parameter(consume_multiple=True)]
@@ -20,7 +33,7 @@ DONE, FAILED, WRONG_USE, STOPPED_EARLY, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 @app.command
-def vocab(*corpus: str, output_dir: Path, vocab_size: int = 30522, cased: bool = False, keep_accents: bool = False,
+def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool = False, keep_accents: bool = False,
           text_field: str = "text", overwrite: bool = False) -> int:
     """Train a WordPiece vocabulary on your text.
 
@@ -53,8 +66,8 @@ def vocab(*corpus: str, output_dir: Path, vocab_size: int = 30522, cased: bool =
 
 
 @app.command
-def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length: int = 128, held_out: float = 0.005,
-          part: str | None = None, seed: int = 0, workers: int | None = None, text_field: str = "text",
+def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length: Whole = 128, held_out: float = 0.005,
+          part: str | None = None, seed: Whole = 0, workers: Whole | None = None, text_field: str = "text",
           overwrite: bool = False, verify: bool = False) -> int:
     """Cut text into rows of tokens, packed in memory-mapped shards.
 
@@ -106,9 +119,9 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
 
 
 @app.command
-def pretrain(recipe: str, *settings: Settings, output_dir: Path, corpus: Several = None, data: Path | None = None,
-             tokenizer: Path | None = None, max_steps: int | None = None, seed: int | None = None,
-             resume: str = "auto", overwrite: bool = False, init_from: Path | None = None,
+def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, corpus: Several = None,
+             data: Path | None = None, tokenizer: Path | None = None, max_steps: Whole | None = None,
+             seed: Whole | None = None, resume: str = "auto", overwrite: bool = False, init_from: Path | None = None,
              config: Files = None, text_field: str = "text", dry_run: bool = False, print_config: bool = False,
              quiet: bool = False) -> int:
     """Pre-train a generator and a discriminator (or a masked LM) as a recipe says.
@@ -121,7 +134,7 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path, corpus: Several
     recipe
         tiny, small, small-official, base, large, bert-small, bert-base, bert-large, or a TOML file.
     output_dir
-        The run folder: models, checkpoints, metrics.jsonl, status.json.
+        The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
     corpus
         Text to train on; vocabulary and shards are made in OUTPUT_DIR/data unless they are there.
     data
@@ -152,6 +165,7 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path, corpus: Several
     from electra.config import as_toml
     from electra.training.recipe import load_recipe
 
+    check_flags(settings, "pretrain")
     short = {"--max-steps": max_steps, "--seed": seed}
     flags = [*settings, *(word for name, value in short.items() if value is not None for word in (name, str(value)))]
     chosen = load_recipe(recipe, files=config or [], flags=flags)
@@ -161,10 +175,13 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path, corpus: Several
     if dry_run:
         print(as_toml(chosen))
         return describe(recipe, *flags, config=config)
+    if output_dir is None:
+        raise UserError("--output-dir is missing: the folder to keep this run in")
     from electra.training.pretrain import pretrain as run
 
-    outcome = run(chosen, corpus=corpus, data=data, output_dir=output_dir, tokenizer=tokenizer, text_field=text_field,
-                  resume=resume, overwrite=overwrite, init_from=init_from, quiet=quiet)
+    outcome = run(chosen, corpus=None if corpus is None else needed(corpus), data=data, output_dir=output_dir,
+                  tokenizer=tokenizer, text_field=text_field, resume=resume, overwrite=overwrite, init_from=init_from,
+                  quiet=quiet)
     return DONE if outcome.status == "finished" else STOPPED_EARLY
 
 
@@ -186,6 +203,7 @@ def describe(recipe: str, *settings: Settings, config: Files = None, json: bool 
     from electra.training.describe import as_json, describe_folder, describe_recipe, show
     from electra.training.recipe import load_recipe
 
+    check_flags(settings, "describe")
     if Path(recipe).is_dir():
         described = describe_folder(Path(recipe))
     else:
@@ -198,7 +216,7 @@ def describe(recipe: str, *settings: Settings, config: Files = None, json: bool 
 
 
 @app.command
-def show(model: Path, text: str | None = None, *, seed: int = 0) -> int:
+def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
     """Put one sentence through a run: what was masked, what the generator guessed, what the discriminator doubts.
 
     Parameters
@@ -206,7 +224,7 @@ def show(model: Path, text: str | None = None, *, seed: int = 0) -> int:
     model
         A run folder with discriminator/ and generator/.
     text
-        The sentence; one from the run's held-out rows when left out.
+        The sentence; one of ours when left out.
     seed
         Another seed masks and guesses otherwise.
     """
@@ -219,7 +237,7 @@ def show(model: Path, text: str | None = None, *, seed: int = 0) -> int:
 
 
 @app.command
-def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: int | None = None) -> int:
+def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None) -> int:
     """See the whole of it in minutes: text from this machine's own libraries to a tiny ELECTRA that transformers loads.
 
     Parameters
@@ -234,7 +252,16 @@ def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: int | N
     return DONE if run(output_dir, max_steps=max_steps) else STOPPED_EARLY
 
 
-def needed(corpus: tuple[str, ...]) -> tuple[str, ...]:
+def check_flags(settings: Sequence[str], command: str) -> None:
+    """A misspelt flag may have meant a setting or an option of the command, and only the parser knows those."""
+    from electra.config import flags
+    from electra.training.recipe import Recipe
+
+    options = [name for argument in app[command].assemble_argument_collection() for name in argument.names]
+    flags(settings, Recipe, others=[name.removeprefix("--") for name in options])
+
+
+def needed(corpus: Sequence[str]) -> Sequence[str]:
     if not corpus:
         raise UserError("name at least one file, folder or glob of text")
     return corpus
@@ -251,6 +278,9 @@ def main(arguments: list[str] | None = None) -> int:
         return complain(error, WRONG_USE, debug)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # `electra describe small | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except Exception as error:
         return complain(error, FAILED, debug)
 

@@ -10,6 +10,8 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
+import re
 import tomllib
 import types
 import typing
@@ -29,6 +31,26 @@ class Flag(str):
     """Text from the command line or the environment: its type is decided by the field that it meets."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Origins:
+    """Layers by name, later ones winning, so that an error names the file that holds the mistake."""
+
+    layers: Mapping[str, Layer]
+
+    def of(self, key: str) -> str:
+        """Where a key, or every key of a section, was last said."""
+        said = {leaf: name for name, layer in self.layers.items() for leaf, _ in leaves(layer)}
+        names = [name for leaf, name in said.items() if f"{leaf}.".startswith(f"{key}." if key else "")]
+        return " and ".join(dict.fromkeys(names)) or next(iter(self.layers))
+
+
+Source = str | Origins
+
+
+def at(source: Source, key: str) -> str:
+    return source if isinstance(source, str) else source.of(key)
+
+
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 def read(path: Path) -> Layer:
@@ -43,8 +65,11 @@ def read(path: Path) -> Layer:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
-def flags(tokens: Sequence[str], cls: type) -> Layer:
-    """`--optimizer.learning-rate 3e-4 --seed=7` as a layer. A section may be left out where the last word is unique."""
+def flags(tokens: Sequence[str], cls: type, *, others: Sequence[str] = ()) -> Layer:
+    """`--optimizer.learning-rate 3e-4 --seed=7` as a layer. A section may be left out where the last word is unique.
+
+    `others` are flags that are no settings, but that a misspelt one may have meant.
+    """
     layer: Layer = {}
     rest = list(tokens)
     while rest:
@@ -52,9 +77,10 @@ def flags(tokens: Sequence[str], cls: type) -> Layer:
         if not token.startswith("--"):
             raise UserError(f"unexpected argument {token!r}; settings are written --section.key value")
         name, equals, value = token[2:].partition("=")
-        key = full_key(name.replace("-", "_"), cls, source="command line", shown="--" + name)
+        key = full_key(name.replace("-", "_"), cls, source="command line", shown="--" + name,
+                       others=others)
         if not equals:
-            if not rest:
+            if not rest or rest[0].startswith("--"):
                 raise UserError(f"--{name} needs a value")
             value = rest.pop(0)
         insert(layer, key, Flag(value))
@@ -86,31 +112,35 @@ def merge(*layers: Mapping[str, Any]) -> Layer:
 
 # ---- building ------------------------------------------------------------------------------------------------------
 
-def build(cls: type[Config], values: Mapping[str, Any], *, source: str, prefix: str = "") -> Config:
-    """The dataclass that `values` describe; `source` and the dotted key stand in every error."""
+def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
+    """The dataclass that several layers, each with its name, describe together."""
+    return build(cls, merge(*layers.values()), source=Origins(layers))
+
+
+def build(cls: type[Config], values: Mapping[str, Any], *, source: Source, prefix: str = "") -> Config:
+    """The dataclass that `values` describe; where it was said and the dotted key stand in every error."""
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:
-            raise UserError(f"{source}: unknown key {prefix}{key}{nearest(key, hints, prefix=prefix)}")
+            known = nearest(key, hints, prefix=prefix)
+            raise UserError(f"{at(source, prefix + key)}: unknown key {prefix}{key}{known}")
     arguments = {key: convert(value, hints[key], source=source, key=prefix + key) for key, value in values.items()}
     required = [f.name for f in dataclasses.fields(cls)  # type: ignore[arg-type]
                 if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     if missing := [name for name in required if name not in arguments]:
-        raise UserError(f"{source}: {prefix}{missing[0]} is missing")
+        raise UserError(f"{at(source, prefix[:-1])}: {prefix}{missing[0]} is missing")
     try:
         return cls(**arguments)
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{source}: {error}") from None
+        named = re.findall(r"([a-z_.]+)=", str(error)) or [prefix[:-1]]
+        where = dict.fromkeys(at(source, key) for key in named)
+        raise UserError(f"{' and '.join(where)}: {error}") from None
 
 
-def convert(value: Any, hint: Any, *, source: str, key: str) -> Any:
-    """One value as the type its field declares; flags are parsed, everything else is taken literally."""
-    def wrong() -> UserError:
-        shown = f"{value!r}" if isinstance(value, Flag) else f"{type(value).__name__} {value!r}"
-        return UserError(f"{source}: {key} must be {spelled(hint)}, found {shown}")
-
+def convert(value: Any, hint: Any, *, source: Source, key: str) -> Any:
+    """One value as the type its field declares."""
     origin, choices = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if type(None) in choices:
@@ -121,39 +151,55 @@ def convert(value: Any, hint: Any, *, source: str, key: str) -> Any:
         return build_named(choices, value, source=source, key=key)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
-            raise UserError(f"{source}: {key} is a section, found {value!r}; write {key}.NAME = …")
+            raise UserError(f"{at(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …")
         return build(typing.cast(type, hint), value, source=source, prefix=key + ".")
     if origin is typing.Literal:
         if value in choices:
             return str(value)
-        raise UserError(f"{source}: {key} must be one of {', '.join(map(repr, choices))}, found {value!r}"
-                        f"{nearest(str(value), choices)}")
+        raise UserError(f"{at(source, key)}: {key} must be one of {', '.join(map(repr, choices))}, found {value!r}"
+                        f"{meant(str(value), choices)}")
     if origin is tuple:
         parts = value.split(",") if isinstance(value, Flag) else value
-        inner = [choices[0]] * len(parts) if choices[-1] is Ellipsis else list(choices)
-        if not isinstance(parts, (list, tuple)) or len(parts) != len(inner):
-            raise wrong()
+        if not isinstance(parts, (list, tuple)) or len(parts) != len(choices):
+            raise wrong_type(value, hint, source=source, key=key)
         as_given = Flag if isinstance(value, Flag) else (lambda part: part)
-        return tuple(convert(as_given(p), h, source=source, key=key) for p, h in zip(parts, inner, strict=True))
+        return tuple(convert(as_given(p), h, source=source, key=key) for p, h in zip(parts, choices, strict=True))
+    return plain(value, hint, source=source, key=key)
+
+
+def plain(value: Any, hint: Any, *, source: Source, key: str) -> Any:
+    """A single value: a flag is parsed, everything else is taken literally."""
+    found = value
     if isinstance(value, Flag):
         try:
-            return {"true": True, "false": False}[value.lower()] if hint is bool else hint(value)
+            found = {"true": True, "false": False}[value.lower()] if hint is bool else hint(value)
         except (KeyError, ValueError):
-            raise wrong() from None
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:  # exact: bool is an int to isinstance
-        raise wrong()
-    return value
+            raise wrong_type(value, hint, source=source, key=key) from None
+    elif hint is float and type(value) is int:
+        found = float(value)
+    # Exact, since bool is an int to isinstance; finite, since TOML and float() both know nan.
+    if type(found) is not hint or (hint is float and not math.isfinite(found)):
+        raise wrong_type(value, hint, source=source, key=key)
+    return found
 
 
-def build_named(choices: Sequence[type], value: Any, *, source: str, key: str) -> Any:
+def wrong_type(value: Any, hint: Any, *, source: Source, key: str) -> UserError:
+    shown = f"{value!r}" if isinstance(value, Flag) else f"{type(value).__name__} {value!r}"
+    return UserError(f"{at(source, key)}: {key} must be {spelled(hint)}, found {shown}")
+
+
+def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str) -> Any:
     """A union of dataclasses is told apart by its field `name`."""
     by_name = {typing.get_args(typing.get_type_hints(c)["name"])[0]: c for c in choices}
     name = value.get("name") if isinstance(value, Mapping) else None
-    if name not in by_name:
-        raise UserError(f"{source}: {key}.name must be one of {', '.join(map(repr, by_name))}, found {name!r}"
-                        f"{nearest(str(name), by_name)}")
+    if not isinstance(name, str) or name not in by_name:
+        raise UserError(f"{at(source, key)}: {key}.name must be one of {', '.join(map(repr, by_name))}, found {name!r}"
+                        f"{meant(str(name), by_name)}")
+    alien = [field for field in value if field not in typing.get_type_hints(by_name[name])
+             and any(field in typing.get_type_hints(c) for c in choices)]
+    if alien:
+        raise UserError(f"{at(source, f'{key}.{alien[0]}')}: {key}.{alien[0]} does not go with {key}.name = {name!r}; "
+                        f"leave it out, or begin with a recipe whose {key} is {name!r}")
     return build(by_name[name], value, source=source, prefix=key + ".")
 
 
@@ -200,15 +246,13 @@ def leaves(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def keys(cls: type, prefix: str = "") -> Iterator[str]:
     """Every dotted key that a config of this class may hold."""
-    seen: set[str] = set()
     for name, hint in typing.get_type_hints(cls).items():
         sections = [h for h in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(h)]
         found = [key for h in sections for key in keys(typing.cast(type, h), f"{prefix}{name}.")] or [prefix + name]
-        yield from (key for key in found if key not in seen)
-        seen.update(found)
+        yield from dict.fromkeys(found)  # members of a union have keys in common
 
 
-def full_key(name: str, cls: type, *, source: str, shown: str) -> str:
+def full_key(name: str, cls: type, *, source: str, shown: str, others: Sequence[str] = ()) -> str:
     known = list(keys(cls))
     if name in known:
         return name
@@ -217,7 +261,8 @@ def full_key(name: str, cls: type, *, source: str, shown: str) -> str:
         raise UserError(f"{source}: {shown} could be {' or '.join('--' + m.replace('_', '-') for m in matches)}")
     if not matches:
         names = [key.replace("_", "-") for full in known for key in (full, full.rpartition(".")[2])]
-        raise UserError(f"{source}: unknown setting {shown}{nearest(name.replace('_', '-'), names, prefix='--')}")
+        near = meant(name.replace("_", "-"), [*others, *names], prefix="--") or "; --print-config lists them all"
+        raise UserError(f"{source}: unknown setting {shown}{near}")
     return matches[0]
 
 
@@ -231,14 +276,18 @@ def insert(layer: Layer, key: str, value: Any) -> None:
 def nearest(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
     """The end of an error message: the known name that was probably meant, or all of them where none is near."""
     names = [str(k) for k in known]
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {prefix}{close[0]}?"
+    if close := meant(name, names, prefix=prefix):
+        return close
     return f"; known are {', '.join(prefix + n for n in names)}" if len(names) <= 12 else ""
 
 
+def meant(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, [str(k) for k in known], n=1)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
 def spelled(hint: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string"}
     if typing.get_origin(hint) is tuple:
-        return "a list of numbers"
+        return f"a list of {len(typing.get_args(hint))} numbers"
     return names.get(hint, str(hint))

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from electra.config import build
+from electra.config import build, read
 from electra.data.prepare import DataConfig
 from electra.model import flops
 from electra.model.shape import EncoderShape
@@ -60,6 +60,9 @@ def describe_folder(folder: Path) -> Description:
     for inner in ("discriminator", "encoder"):
         if (folder / inner / "config.json").is_file():
             folder = folder / inner
+    if not (folder / "config.json").is_file() and (folder / "config.toml").is_file():
+        return describe_recipe(build(Recipe, read(folder / "config.toml"), source=str(folder / "config.toml")),
+                               name=f"{folder} (no model yet)")
     from electra.model import huggingface
 
     shape, vocabulary, role = huggingface.load_shape(folder)

@@ -58,7 +58,7 @@ def first_bad_tensor(run: Run, portion: Sequence[Batch], *, step: int, share: ra
         torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
         with autocast(run.recipe.training.precision, run.world.device):
             if output := first_bad_output(run.objective, batch.to(run.world.device)):
-                return f"the output of {output} (micro-batch {micro_batch})"
+                return f"{output} (micro-batch {micro_batch})"
     for name, parameter in run.objective.named_parameters():
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name}"
@@ -72,7 +72,7 @@ def first_bad_output(objective: nn.Module, batch: Batch) -> str | None:
     def watch(name: str) -> Any:
         def look(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor) and not torch.isfinite(output).all():
-                bad.append(name)
+                bad.append(f"the output of {name}")
         return look
 
     hooks = [module.register_forward_hook(watch(name)) for name, module in objective.named_modules() if name]

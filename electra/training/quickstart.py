@@ -14,13 +14,13 @@ from electra.training.show import curves, learned, worked_sentence
 
 def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     """Harvest, vocabulary, shards, pre-training, and what came of it; False when it was stopped early."""
+    recipe = load_recipe("tiny", flags=[] if max_steps is None else ["--max-steps", str(max_steps)])
     console = Console()
     console.rule("text: what Python and its installed libraries say about themselves")
     corpus = harvest(output_dir / "corpus")
     console.print(f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of English prose")
     console.rule("vocabulary, shards, pre-training")
-    flags = [] if max_steps is None else ["--max-steps", str(max_steps)]
-    outcome = pretrain(load_recipe("tiny", flags=flags), corpus=[corpus], output_dir=output_dir)
+    outcome = pretrain(recipe, corpus=[corpus], output_dir=output_dir)
     if outcome.status != "finished":
         console.print("stopped early; the same command goes on from the checkpoint")
         return False

@@ -34,12 +34,13 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0:
-            raise ValueError(f"optimizer.learning_rate={self.learning_rate} must be above 0")
         if self.warmup_steps < 0:
             raise ValueError(f"optimizer.warmup_steps={self.warmup_steps} must not be negative")
-        if self.max_grad_norm <= 0:
-            raise ValueError(f"optimizer.max_grad_norm={self.max_grad_norm} must be above 0")
+        if self.weight_decay < 0:
+            raise ValueError(f"optimizer.weight_decay={self.weight_decay} must not be negative")
+        for name in ("learning_rate", "epsilon", "max_grad_norm"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"optimizer.{name}={getattr(self, name)} must be above 0")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"optimizer.betas={list(self.betas)} must be two numbers in [0, 1)")
         if not 0 < self.decay_share <= 1:
@@ -106,9 +107,10 @@ def names() -> list[str]:
 def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Recipe:
     """A recipe by name or file; further files, the environment, then flags win over it."""
     path = find(name)
-    layers = [config.read(p) for p in (path, *files)]
-    layers += [config.environment(os.environ, Recipe), config.flags(flags, Recipe)]
-    return config.build(Recipe, config.merge(*layers), source=str(path) if path.parent != RECIPES else f"recipe {name}")
+    layers = {str(path) if path.parent != RECIPES else f"recipe {name}": config.read(path)}
+    layers |= {str(file): config.read(Path(file)) for file in files}
+    layers |= {"environment": config.environment(os.environ, Recipe), "command line": config.flags(flags, Recipe)}
+    return config.build_layers(Recipe, layers)
 
 
 def find(name: str) -> Path:
@@ -116,4 +118,5 @@ def find(name: str) -> Path:
         return built_in
     if (path := Path(name)).suffix == ".toml":
         return path
-    raise UserError(f"unknown recipe {name!r}{config.nearest(name, names())} A file of your own ends in .toml.")
+    known = config.meant(name, names()) or f"; built in are {', '.join(names())}."
+    raise UserError(f"unknown recipe {name!r}{known} A file of your own ends in .toml.")

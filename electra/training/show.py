@@ -19,7 +19,7 @@ DOUBTFUL = 0.5
 
 def worked_sentence(run: Path, text: str | None, *, seed: int, console: Console) -> None:
     """One sentence on its way through both networks."""
-    tokens = Pair(run).trace(text or SENTENCE, seed=seed)[1:-1]
+    tokens = Pair(run).trace(SENTENCE if text is None else text, seed=seed)[1:-1]
     highest = max(token.doubt for token in tokens)
     console.print(row("original", [(token.original, "") for token in tokens]))
     console.print(row("masked", [(token.read, "bold cyan" if token.guess else "dim") for token in tokens]))
