@@ -14,8 +14,8 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from electra import atomic
 from electra.config import UserError
-from electra.data.files import write_atomically
 
 # Installed libraries whose docstrings explain things in sentences; those that are absent are passed over.
 LIBRARIES = ("torch", "transformers", "scipy", "sklearn", "numpy", "pandas", "sympy", "networkx", "pyarrow", "datasets",
@@ -60,7 +60,7 @@ def harvest(output_dir: str | Path, *, max_bytes: int = 9_000_000,
         raise UserError("no prose found in the installed libraries: their source files are missing; give a corpus of "
                         "your own with --corpus")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(line + "\n" for line in lines).encode())
+    atomic.write(path, "".join(line + "\n" for line in lines).encode())
     return path
 
 

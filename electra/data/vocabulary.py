@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from electra import atomic
 from electra.config import UserError, differences
 from electra.data.corpus import Progress, documents_of, silent
-from electra.data.files import write_json
 from electra.data.sources import Report, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, stock_config
 
@@ -52,8 +52,9 @@ def train_wordpiece(inputs: Sequence[str | Path], output_dir: str | Path, *, voc
     wordpiece = finished(tokenizer, vocabulary)
     # First, so that a run killed between these files is known for ours and done again, not refused as a stranger's.
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / RECORD, {"settings": settings, "tokenizer": wordpiece.fingerprint, "entries": len(vocabulary),
-                                 "characters": len(alphabet), "documents": sample.seen, "sampled_share": sample.share})
+    record = {"settings": settings, "tokenizer": wordpiece.fingerprint, "entries": len(vocabulary),
+              "characters": len(alphabet), "documents": sample.seen, "sampled_share": sample.share}
+    atomic.write_json(folder / RECORD, record)
     wordpiece.copy_to(folder)
     progress(1.0)
     return wordpiece

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from electra import atomic
 from electra.config import UserError, fingerprint
-from electra.data.files import write_atomically, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -89,9 +89,9 @@ class WordPiece:
         folder.mkdir(parents=True, exist_ok=True)
         limit = {"model_max_length": model_max_length} if model_max_length else {}
         for name, content in self.companions.items():
-            write_atomically(folder / name, content)
-        write_json(folder / "tokenizer_config.json", self.config | limit)
-        write_atomically(folder / "tokenizer.json", self.definition.encode())  # last: with it the folder is whole
+            atomic.write(folder / name, content)
+        atomic.write_json(folder / "tokenizer_config.json", self.config | limit)
+        atomic.write(folder / "tokenizer.json", self.definition)  # last: with it the folder is whole
 
 
 def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> list[int]:

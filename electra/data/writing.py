@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from electra import atomic
 from electra.config import UserError, differences
 from electra.data.examples import LONG_WORD, Cuttings
-from electra.data.files import write_atomically, write_json
 from electra.data.shards import COUNTS, MANIFEST, PROGRESS, TOKENIZER, File, Manifest, Settings
 from electra.data.sources import Report
 from electra.data.wordpiece import WordPiece
@@ -96,11 +96,11 @@ class Writer:
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
         content = buffer.getbuffer()
-        write_atomically(self.folder / name, content)
+        atomic.write(self.folder / name, content)
         return File(name=name, rows=len(rows), bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
     def save(self) -> None:
-        write_json(self.folder / PROGRESS, {"settings": dataclasses.asdict(self.settings),
+        atomic.write_json(self.folder / PROGRESS, {"settings": dataclasses.asdict(self.settings),
                                             "state": dataclasses.asdict(self.state)})
 
     def count(self, ids: npt.NDArray[Any]) -> None:
@@ -116,7 +116,7 @@ class Writer:
             warnings.append(message)
             report(message)
         manifest = dataclasses.replace(manifest, warnings=warnings)
-        write_json(self.folder / MANIFEST, dataclasses.asdict(manifest))
+        atomic.write_json(self.folder / MANIFEST, dataclasses.asdict(manifest))
         (self.folder / PROGRESS).unlink()
         return manifest
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -17,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from electra import atomic
 from electra.config import UserError, convert
 from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS
 from electra.model.pair import Discriminator, Generator
@@ -98,8 +97,10 @@ def name_table(network: Network) -> dict[str, list[str]]:
 def save(network: Network, folder: Path, *, role: Role, tokenizer_files: Callable[[Path], None] | None = None,
          config_extra: Mapping[str, Any] | None = None, card: str = "", shard_bytes: int = SHARD_BYTES) -> None:
     """Write a folder that stock transformers loads. A crash at any moment leaves the old folder or the new one."""
-    with replacing(folder) as fresh:
-        write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise UserError(f"{folder} holds something else than a model and would be replaced; name another folder")
+    with atomic.replacing(folder) as fresh:
+        atomic.write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
         write_weights(network, fresh, shard_bytes=shard_bytes)
         if tokenizer_files is not None:
             tokenizer_files(fresh)
@@ -141,55 +142,8 @@ def write_weights(network: Network, folder: Path, *, shard_bytes: int) -> None:
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         save_file(shard, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, file)
-    write_json(folder / INDEX, {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
+    atomic.write_json(folder / INDEX, {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
                                 "weight_map": weight_map})
-
-
-@contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `folder` once it is whole and on the disk."""
-    if standing(folder) != folder:
-        standing(folder).rename(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise UserError(f"{folder} holds something else than a model and would be replaced; name another folder")
-    fresh, old = sibling(folder, "new"), sibling(folder, "old")
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    try:
-        yield fresh
-        for path in (*fresh.rglob("*"), fresh):
-            sync(path)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    if folder.exists():
-        folder.rename(old)  # after a crash here the old one is still found: see `standing`
-    fresh.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def standing(folder: Path) -> Path:
-    """Where a model is: in its folder, or just beside it if a crash fell between moving the old out and the new in."""
-    old = sibling(folder, "old")
-    return old if old.exists() and not folder.exists() else folder
-
-
-def sibling(folder: Path, word: str) -> Path:
-    return folder.with_name(f".{folder.name}.{word}")
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -212,7 +166,7 @@ class Loaded:
 
 
 def role_of(folder: Path) -> Role:
-    folder = standing(folder)
+    folder = atomic.standing(folder)
     config = read_json(folder, CONFIG)
     by_architecture: dict[str, Role] = {"ElectraForPreTraining": "discriminator", "ElectraForMaskedLM": "generator"}
     role = config.get("electra_role") or by_architecture.get((config.get("architectures") or [""])[0], "encoder")
@@ -223,7 +177,7 @@ def role_of(folder: Path) -> Role:
 
 def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     """The shape, the size of the vocabulary and the role of the model in a folder."""
-    folder = standing(folder)
+    folder = atomic.standing(folder)
     config, source = read_json(folder, CONFIG), str(folder / CONFIG)
     for key, fixed in FIXED_KEYS.items():
         found = config.get(key, None if key == "model_type" else fixed)
@@ -243,7 +197,7 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
 
 def load(network: Network, folder: Path) -> Loaded:
     """Copy a folder's weights into `network`. A head that the folder lacks stays as it is; nothing else may lack."""
-    folder = standing(folder)
+    folder = atomic.standing(folder)
     check_fits(network, folder)
     places = tensor_files(folder)
     ours, found, used = network.state_dict(), {}, set(REDUNDANT)
@@ -354,25 +308,3 @@ def verify(network: Network, folder: Path, *, tolerance: float = 1e-4) -> float:
         raise RuntimeError(f"{folder}: transformers computes other logits from this folder than the network that was "
                            f"saved, by up to {difference:.1e} (up to {allowed:.1e} would be rounding)")
     return difference
-
-
-# ---- the card ------------------------------------------------------------------------------------------------------
-
-USES: dict[Role, tuple[str, str]] = {
-    "discriminator": ("feature-extraction", "The discriminator: **fine-tune this one**. It does not fill masks; the "
-                                            "generator beside it does."),
-    "generator": ("fill-mask", "The generator: it **fills masks** and proposed the replacements in pre-training. To "
-                               "fine-tune, take the discriminator beside it."),
-    "encoder": ("fill-mask", "A masked language model: it fills masks, and is the one to fine-tune."),
-}
-
-
-def model_card(name: str, *, role: Role, facts: Mapping[str, object], language: str | None = None,
-               license: str | None = None) -> str:
-    """README.md of a model folder. Facts come from the run; what nobody recorded is said to be unknown, not guessed."""
-    pipeline, use = USES[role]
-    stated = [f"{key}: {json.dumps(value)}" for key, value in (("language", language), ("license", license)) if value]
-    header = [*stated, "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:", "- electra", f"- {role}"]
-    known = {"Language": language, "Licence": license, **facts}
-    table = [f"| {key} | {'not recorded' if value is None else value} |" for key, value in known.items()]
-    return "\n".join(["---", *header, "---", f"# {name}", "", use, "", "| | |", "|---|---|", *table, ""])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
@@ -20,8 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from electra import atomic
+
 FORMAT = 1
-STATE = "state.json"  # written last: a folder without it is not a checkpoint
+STATE = "state.json"  # a folder without it is not a checkpoint
 TENSORS = ("weights.safetensors", "optimizer.safetensors")
 
 
@@ -35,25 +36,13 @@ class Checkpoint:
 
 
 def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Path:
-    """Write `checkpoint-STEP`: under another name first, on disk before it is renamed, never half there."""
-    target, partial = run / f"checkpoint-{step}", run / f".checkpoint-{step}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
+    """Write `checkpoint-STEP`, whole or not at all."""
+    target = run / f"checkpoint-{step}"
+    with atomic.replacing(target) as folder:
         for name, tensors in zip(TENSORS, (weights_of(module), slots_of(module, optimizer)), strict=True):
-            save_file(tensors, partial / name)
-        checksums = {name: checksum(partial / name) for name in TENSORS}
-        text = json.dumps({"format": FORMAT, "step": step, "checksums": checksums, **state}, indent=1)
-        (partial / STATE).write_text(text, encoding="utf8")
-        for path in (*partial.iterdir(), partial):
-            sync(path)
-        if target.exists():
-            shutil.rmtree(target)
-        partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    sync(run)
+            save_file(tensors, folder / name)
+        checksums = {name: checksum(folder / name) for name in TENSORS}
+        atomic.write_json(folder / STATE, {"format": FORMAT, "step": step, "checksums": checksums, **state})
     return target
 
 
@@ -131,12 +120,3 @@ def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Make sure that it is on the disk and not only on its way there."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

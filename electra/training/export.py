@@ -10,6 +10,7 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
+from electra.model.card import model_card
 from electra.model.pair import Discriminator, Generator
 from electra.objectives.objective import Objective
 
@@ -27,7 +28,7 @@ def export(run: Run, *, verified: bool) -> list[Path]:
             tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=run.recipe.encoder.positions),
             config_extra={"pad_token_id": tokenizer.pad, "electra_version": __version__, "electra_step": run.step,
                           "electra_recipe": config.as_dict(run.recipe)},
-            card=huggingface.model_card(f"{run.output_dir.name}-{role}", role=role, facts=facts(run)),  # type: ignore[arg-type]
+            card=model_card(f"{run.output_dir.name}-{role}", role=role, facts=facts(run)),  # type: ignore[arg-type]
         )
         if verified:
             huggingface.verify(network, folder)

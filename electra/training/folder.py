@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from electra import __version__, config
+from electra import __version__, atomic, config
 from electra.config import UserError
 from electra.training import checkpoint
 from electra.training.checkpoint import Checkpoint
@@ -32,19 +32,45 @@ def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tup
 
     `auto` continues the same run and starts fresh in an empty folder; another run's folder is refused.
     """
+    check_place(run)
+    if overwrite and resume != "never":
+        raise UserError(f"--overwrite starts a run over and so needs --resume never; found --resume {resume}")
     if resume == "never":
-        if (run / CONFIG).exists() and not overwrite:
+        if ((run / CONFIG).exists() or checkpoint.numbered(run)) and not overwrite:
             raise UserError(f"{run} already holds a run; choose another --output-dir, continue it with --resume auto, "
                             f"or add --overwrite to start over")
         return recipe, None
-    if resume != "auto":
-        found = chosen(Path(resume))
-        earlier = config.build(Recipe, found.state["recipe"], source=str(found.folder))
-        return same_run(recipe, earlier, found.folder), found
-    if not (run / CONFIG).exists():
-        return recipe, None
-    earlier = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
-    return same_run(recipe, earlier, run), checkpoint.newest(run)
+    if (run / CONFIG).exists():
+        recipe = same_run(recipe, config.read(run / CONFIG), run / CONFIG)
+    last = newest(run)
+    found = last if resume == "auto" else chosen(Path(resume))
+    if found is not None:
+        recipe = same_run(recipe, found.state["recipe"], found.folder)
+        if last is not None and last.step > found.step:
+            raise UserError(f"{run} already went on to step {last.step}, past {found.folder}; go back to that one in "
+                            f"another --output-dir")
+    return recipe, found
+
+
+def check_place(run: Path) -> None:
+    """A folder that cannot be written is better known before the work than after it."""
+    existing = next(path for path in (run, *run.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"--output-dir {run}: {existing} is a file; name a folder")
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"--output-dir {run}: no permission to write in {existing}; name another folder")
+
+
+def newest(run: Path) -> Checkpoint | None:
+    """The newest whole checkpoint. Starting over would remove damaged ones, so that is left to the user to ask for."""
+    found, there = checkpoint.newest(run), checkpoint.numbered(run)
+    if found is None and there:
+        try:
+            checkpoint.opened(max(there)[1])
+        except ValueError as error:
+            raise UserError(f"{run}: none of its {len(there)} checkpoints is whole ({error}); put one back from a "
+                            f"copy, or start over with --resume never --overwrite") from None
+    return found
 
 
 def chosen(path: Path) -> Checkpoint:
@@ -60,8 +86,9 @@ def chosen(path: Path) -> Checkpoint:
     return found
 
 
-def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
+def same_run(recipe: Recipe, written: config.Layer, where: Path) -> Recipe:
     """The recipe, with what was left open decided as before. A run that continues is the same run."""
+    earlier = config.build(Recipe, written, source=str(where))
     training, decided = recipe.training, earlier.training
     recipe = replace(recipe, training=replace(
         training,
@@ -86,12 +113,12 @@ def begin(run: Path, recipe: Recipe, *, fresh: bool) -> None:
             shutil.rmtree(path)
         for name in (METRICS, STATUS, CONFIG):
             (run / name).unlink(missing_ok=True)
-    write(run / ENVIRONMENT, json.dumps(environment(), indent=1))
-    write(run / CONFIG, config.as_toml(recipe))
+    atomic.write_json(run / ENVIRONMENT, environment())
+    atomic.write(run / CONFIG, config.as_toml(recipe))
 
 
 def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
-    write(run / STATUS, json.dumps({"status": status, "step": step, "time": time.time(), **facts}, indent=1))
+    atomic.write_json(run / STATUS, {"status": status, "step": step, "time": time.time(), **facts})
 
 
 def get_status(run: Path) -> dict[str, Any]:
@@ -129,11 +156,3 @@ def commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
-
-
-def write(path: Path, text: str) -> None:
-    """Replace a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf8")
-    checkpoint.sync(partial)
-    partial.replace(path)

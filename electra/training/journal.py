@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from electra import atomic
 from electra.config import UserError
 
 if TYPE_CHECKING:
@@ -92,22 +93,22 @@ def duration(seconds: float) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of a journal; the last may be torn when the run was killed."""
+    """Every whole line of a journal; a run that was killed or lost its power may have torn some."""
     entries = []
-    for text in path.read_text(encoding="utf8").splitlines() if path.exists() else []:
+    for text in path.read_text(encoding="utf8", errors="replace").splitlines() if path.exists() else []:
         try:
-            entries.append(json.loads(text))
+            entry = json.loads(text)
         except ValueError:
             continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
     return entries
 
 
 def forget_after(path: Path, step: int) -> None:
     """Drop what an interrupted run said of steps that are now taken again."""
     kept = [entry for entry in read(path) if entry["step"] <= step]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf8")
-    partial.replace(path)
+    atomic.write(path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
 
 def summary_writer(run: Path, after: int) -> Any:
@@ -130,8 +131,6 @@ def chart(values: Sequence[float], *, width: int = 60, height: int = 8) -> str:
         label = f"{high:8.3f} ┤" if row == height - 1 else f"{low:8.3f} ┤" if row == 0 else " " * 9 + "│"
         rows.append(label + "".join(" ▁▂▃▄▅▆▇█"[min(8, max(0, level - row * 8))] for level in eighths))
     return "\n".join(rows)
-
-
 
 
 class Window:

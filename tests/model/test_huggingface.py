@@ -16,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is first imported, whi
 
 from electra.config import UserError
 from electra.model import huggingface
+from electra.model.card import model_card
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
@@ -303,14 +304,14 @@ def test_a_folder_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None
 # ---- the card --------------------------------------------------------------------------------------------------------
 
 def test_a_card_says_which_model_to_fine_tune_and_which_fills_masks() -> None:
-    assert "**fine-tune this one**" in huggingface.model_card("tiny", role="discriminator", facts={})
-    generator = huggingface.model_card("tiny", role="generator", facts={})
+    assert "**fine-tune this one**" in model_card("tiny", role="discriminator", facts={})
+    generator = model_card("tiny", role="generator", facts={})
     assert "**fills masks**" in generator
     assert "pipeline_tag: fill-mask" in generator
 
 
 def test_a_card_states_given_facts_and_calls_the_rest_not_recorded() -> None:
-    card = huggingface.model_card("tiny", role="discriminator", facts={"Steps": 500, "Energy": None}, language="en")
+    card = model_card("tiny", role="discriminator", facts={"Steps": 500, "Energy": None}, language="en")
     assert 'language: "en"' in card
     assert "| Steps | 500 |" in card
     assert "| Energy | not recorded |" in card

@@ -1,0 +1,41 @@
+"""One process, several, or accumulation: the same global batch gives the same losses and the same weights."""
+
+from __future__ import annotations
+
+import pytest
+from safetensors.torch import load_file
+
+from electra.training.journal import read
+from tests.test_resume import finish
+
+
+def outcome(run):
+    entries = read(run / "metrics.jsonl")
+    losses = [entry["loss"] for entry in entries if "loss" in entry]
+    scores = [{k: v for k, v in entry.items() if k.startswith("eval_")} for entry in entries if "eval_auc" in entry]
+    weights = {name: tensor for path in sorted(run.glob("*/model.safetensors")) for name, tensor in load_file(path).items()}
+    return losses, scores, weights
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_several_processes_train_like_one_dropout_included(toy_shards, tmp_path, processes):
+    """Three micro-batches of a step are dealt to one process, to two (unevenly) or to three."""
+    finish(toy_shards, tmp_path / "one", "--encoder.dropout", "0.1")
+    finish(toy_shards, tmp_path / "many", "--encoder.dropout", "0.1", processes=processes)
+    losses, scores, weights = outcome(tmp_path / "one")
+    their_losses, their_scores, their_weights = outcome(tmp_path / "many")
+    assert len(losses) == 20
+    assert their_losses == pytest.approx(losses, rel=1e-5)
+    for ours, theirs in zip(scores, their_scores, strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
+    for name, tensor in weights.items():
+        assert their_weights[name].allclose(tensor, rtol=1e-3, atol=1e-5), name
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes(toy_shards, tmp_path):
+    constant = ("--optimizer.schedule", "constant")  # the schedule would feel another number of steps
+    finish(toy_shards, tmp_path / "one", *constant)
+    finish(toy_shards, tmp_path / "moved", *constant, "--max-steps", "12")
+    finish(toy_shards, tmp_path / "moved", *constant, processes=2)
+    assert outcome(tmp_path / "moved")[0] == pytest.approx(outcome(tmp_path / "one")[0], rel=1e-5)

@@ -1,0 +1,110 @@
+"""Nothing is lost: a run that was killed at any moment goes on as if nothing had happened, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from electra.training.journal import read
+from tests.conftest import TOY_FLAGS
+
+
+def command(data: Path, run: Path, *more: str, processes: int = 1) -> list[str]:
+    launcher = [sys.executable] if processes == 1 else [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    settings = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
+    return [*launcher, "-m", "electra", "pretrain", "tiny", "--data", str(data), "--output-dir", str(run),
+            *(word for pair in settings.items() for word in pair)]
+
+
+def start(*arguments, **options) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command(*arguments, **options), env=environment, start_new_session=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(*arguments, **options) -> int:
+    process = start(*arguments, **options)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return process.returncode
+
+
+def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if any(entry["step"] >= step for entry in read(run / "metrics.jsonl")):
+            return
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} was not reached")
+
+
+def whole_state(run: Path) -> dict[str, object]:
+    """Weights and optimiser slots of the last checkpoint, and the two exported models."""
+    files = [*sorted((run / "checkpoint-20").glob("*.safetensors")), *sorted(run.glob("*/model.safetensors"))]
+    assert len(files) == 4
+    return {f"{path.parent.name}/{path.name}/{name}": tensor for path in files for name, tensor in load_file(path).items()}
+
+
+def assert_identical(run: Path, other: Path) -> None:
+    ours, theirs = whole_state(run), whole_state(other)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not ours[name].equal(theirs[name])] == []
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(entry["step"], entry["loss"]) for entry in read(run / "metrics.jsonl") if "loss" in entry]
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, processes):
+    """Three processes, not two: with two, a + b = b + a hides a changed order of summation."""
+    finish(toy_shards, tmp_path / "unbroken", processes=processes)
+    process = start(toy_shards, tmp_path / "killed", processes=processes)
+    wait_for_step(process, tmp_path / "killed", 12)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "checkpoint-20").exists(), "it was killed too late to prove anything"
+    finish(toy_shards, tmp_path / "killed", processes=processes)
+    assert_identical(tmp_path / "unbroken", tmp_path / "killed")
+    assert losses(tmp_path / "unbroken") == losses(tmp_path / "killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_run_goes_on_from_there(toy_shards, tmp_path, number):
+    run = tmp_path / "run"
+    process = start(toy_shards, run, "--save-steps", "1000", "--max-steps", "5000")
+    wait_for_step(process, run, 3)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    status = json.loads((run / "status.json").read_text())
+    assert status["status"] == "stopped"
+    assert (run / status["checkpoint"] / "state.json").exists()
+    assert (run / "discriminator" / "model.safetensors").exists()
+    before = status["step"]
+    finish(toy_shards, run, "--max-steps", str(before + 1))
+    assert json.loads((run / "status.json").read_text())["step"] == before + 1
+
+
+def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(toy_shards, tmp_path):
+    finish(toy_shards, tmp_path / "unbroken")
+    finish(toy_shards, tmp_path / "damaged", "--max-steps", "20", "--save-total-limit", "5")
+    weights = tmp_path / "damaged" / "checkpoint-20" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    process = start(toy_shards, tmp_path / "damaged")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "checkpoint-20/weights.safetensors is damaged" in output
+    assert "checkpoint-16 at step 16" in output
+    assert_identical(tmp_path / "unbroken", tmp_path / "damaged")

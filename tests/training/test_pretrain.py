@@ -1,0 +1,98 @@
+"""The loop, in one process and at toy size."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra.training.journal import read
+from electra.training.pretrain import pretrain
+from electra.training.recipe import load_recipe
+from electra.training.run import RunFailed
+from tests.conftest import TOY_FLAGS
+
+pytestmark = pytest.mark.usefixtures("few_threads")
+
+
+def toy(*flags: str):
+    return load_recipe("tiny", flags=[*TOY_FLAGS, *flags])
+
+
+def test_a_run_leaves_what_was_promised(toy_shards, tmp_path):
+    outcome = pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    assert (outcome.status, outcome.step) == ("finished", 20)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "discriminator", "generator", "checkpoint-16", "checkpoint-20", "config.toml", "environment.json",
+        "metrics.jsonl", "status.json"}
+    assert {path.name for path in (tmp_path / "run" / "discriminator").iterdir()} >= {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "README.md"}
+    config = json.loads((tmp_path / "run" / "generator" / "config.json").read_text())
+    assert config["electra_role"] == "generator"
+    assert config["architectures"] == ["ElectraForMaskedLM"]
+
+
+def test_a_masked_lm_run_writes_an_encoder(toy_shards, tmp_path):
+    recipe = tmp_path / "mlm.toml"
+    recipe.write_text('[objective]\nname = "mlm"\n')
+    outcome = pretrain(load_recipe(str(recipe), flags=TOY_FLAGS), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    assert outcome.scores["mlm_loss"] > 0
+    assert json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["electra_role"] == "encoder"
+    assert not (tmp_path / "run" / "discriminator").exists()
+
+
+def test_it_learns_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
+    """In 200 steps the generator learns more than word frequencies, the discriminator more than nothing."""
+    outcome = pretrain(toy("--max-steps", "200", "--learning-rate", "1e-2", "--eval-rows", "100", "--logging-steps", "50",
+                           "--eval-steps", "200", "--save-steps", "200", "--encoder.dropout", "0",
+                           "--encoder.attention-dropout", "0"),
+                       data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    assert outcome.scores["mlm_loss"] < 0.9 * outcome.scores["trivial_mlm_loss"]
+    assert outcome.scores["auc"] > 0.75
+    assert outcome.scores["rtd_loss"] < 0.8 * outcome.scores["trivial_rtd_loss"]
+
+
+def losses_of(data, run, *flags):
+    pretrain(toy("--encoder.dropout", "0", "--encoder.attention-dropout", "0", "--max-steps", "5", *flags), data=data,
+             output_dir=run, quiet=True)
+    return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(toy_shards, tmp_path):
+    first, second, other = (losses_of(toy_shards, tmp_path / name, "--seed", seed)
+                            for name, seed in (("a", "1"), ("b", "1"), ("c", "2")))
+    assert first == second
+    assert first != other
+
+
+def test_bf16_stays_close_to_fp32(toy_shards, tmp_path):
+    full, half = (losses_of(toy_shards, tmp_path / p, "--precision", p) for p in ("fp32", "bf16"))
+    assert half == pytest.approx(full, rel=0.02)
+    assert half != full
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_tensor_and_the_last_good_checkpoint(toy_shards, tmp_path):
+    run = tmp_path / "run"
+    pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=run, quiet=True)
+    from electra.training import checkpoint as saved
+
+    folder = run / "checkpoint-8"
+    weights = load_file(folder / "weights.safetensors")
+    weights["discriminator.encoder.blocks.1.expand.weight"][0, 0] = float("nan")
+    saved.save_file(weights, folder / "weights.safetensors")
+    state = json.loads((folder / "state.json").read_text())
+    state["checksums"]["weights.safetensors"] = saved.checksum(folder / "weights.safetensors")
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(RunFailed, match=r"step 9: the weight discriminator\.encoder\.blocks\.1\.expand\.weight is not "
+                                        r"finite; the last good checkpoint is .*checkpoint-8"):
+        pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
+    assert json.loads((run / "status.json").read_text())["status"] == "failed"
+
+
+def test_embeddings_shared_in_training_are_equal_in_both_exports(toy_shards, tmp_path):
+    pretrain(toy("--max-steps", "3"), data=toy_shards, output_dir=tmp_path, quiet=True)
+    tables = [load_file(tmp_path / name / "model.safetensors")["electra.embeddings.word_embeddings.weight"]
+              for name in ("discriminator", "generator")]
+    assert torch.equal(*tables)
