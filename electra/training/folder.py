@@ -41,11 +41,13 @@ def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tup
                             f"or add --overwrite to start over")
         return recipe, None
     if (run / CONFIG).exists():
-        recipe = same_run(recipe, config.read(run / CONFIG), run / CONFIG)
+        earlier = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
+        recipe = same_run(recipe, earlier, run)
     last = newest(run)
     found = last if resume == "auto" else chosen(Path(resume))
     if found is not None:
-        recipe = same_run(recipe, found.state["recipe"], found.folder)
+        earlier = config.build(Recipe, found.state["recipe"], source=str(found.folder))
+        recipe = same_run(recipe, earlier, found.folder)
         if last is not None and last.step > found.step:
             raise UserError(f"{run} already went on to step {last.step}, past {found.folder}; go back to that one in "
                             f"another --output-dir")
@@ -86,9 +88,8 @@ def chosen(path: Path) -> Checkpoint:
     return found
 
 
-def same_run(recipe: Recipe, written: config.Layer, where: Path) -> Recipe:
+def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
     """The recipe, with what was left open decided as before. A run that continues is the same run."""
-    earlier = config.build(Recipe, written, source=str(where))
     training, decided = recipe.training, earlier.training
     recipe = replace(recipe, training=replace(
         training,

@@ -1,0 +1,118 @@
+"""The walls between the folders, read from the imports themselves; and what it costs to ask for help."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import electra
+
+PACKAGE = Path(electra.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TOP = {"config", "atomic", "__init__"}  # what every line may import: the first one, and the version
+
+MAY_IMPORT = {
+    "config": set(),
+    "atomic": set(),
+    "data": set(),
+    "model": set(),
+    "objectives": {"data", "model"},
+    "tasks": {"data", "model"},
+    "training": {"data", "model", "objectives", "tasks"},
+    "trials": {"data", "model", "objectives", "tasks", "training"},
+    "web": {"data", "model", "objectives", "tasks"},
+}
+
+
+def line_of(path: Path) -> str:
+    """The folder of a module, or the module itself where it stands at the top."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_lines(path: Path) -> Iterator[str]:
+    """What a module imports of ours, wherever in the file it does so."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide which line they cross to"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "electra":
+                first = rest.partition(".")[0]
+                yield first if (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file() else "__init__"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if line_of(p) not in ("__init__", "__main__")],
+                         ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_its_own_line_or_from_those_it_may(path: Path) -> None:
+    line = line_of(path)
+    allowed = MAY_IMPORT[line] | {line} | (TOP if line not in TOP else {"__init__"})
+    assert set(imported_lines(path)) <= allowed
+
+
+def test_nothing_imports_the_command_line() -> None:
+    assert not [path for path in MODULES if "__main__" in imported_lines(path)]
+
+
+def test_recipes_are_data_and_nothing_else() -> None:
+    assert {path.suffix for path in (PACKAGE / "recipes").iterdir() if path.name != "__pycache__"} == {".toml"}
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    empty = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base", "manager"}
+    assert not [path for path in MODULES if {path.stem, path.parent.name} & empty]
+
+
+def test_folders_are_one_deep_and_files_fit_in_a_head() -> None:
+    for path in MODULES:
+        assert len(path.relative_to(PACKAGE).parts) <= 2, path
+        assert len(path.read_text(encoding="utf8").splitlines()) <= 400, path
+
+
+def test_nothing_is_pickled() -> None:
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf8"))
+        calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert not calls & {"torch.load", "torch.save", "pickle.load", "pickle.loads", "pickle.dump", "pickle.dumps"}
+
+
+# ---- the surface -----------------------------------------------------------------------------------------------------
+
+def test_every_public_name_is_there_and_is_listed() -> None:
+    for name in electra.__all__:
+        assert getattr(electra, name) is not None
+    assert set(electra.__all__) == {*electra.PUBLIC, "__version__"}
+    assert len(electra.__all__) <= 12
+
+
+def test_a_name_that_is_not_public_is_refused_as_python_does() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'trainer'"):
+        _ = electra.trainer
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetensors"]
+
+
+@pytest.mark.parametrize("words", [["import"], ["--help"], ["--version"], ["vocab", "--help"], ["shard", "--help"],
+                                   ["pretrain", "--help"], ["describe", "--help"], ["show", "--help"],
+                                   ["quickstart", "--help"], ["pretrain", "tiny", "--print-config"],
+                                   ["pretrain", "tinny", "--output-dir", "x"]], ids=" ".join)
+def test_nothing_heavy_is_imported_to_answer_a_question(words: list[str]) -> None:
+    ask = "" if words == ["import"] else f"from electra.__main__ import main; main({words!r})"
+    script = f"import sys, electra\n{ask}\nsys.exit(', '.join(m for m in {HEAVY!r} if m in sys.modules) or None)"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
