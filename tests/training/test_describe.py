@@ -1,0 +1,79 @@
+"""Numbers of a recipe or a model, the same wherever they are asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+from electra import config
+from electra.config import UserError
+from electra.training.describe import Description, as_json, describe_folder, describe_recipe, show
+from electra.training.recipe import load_recipe
+
+STOCK = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "intermediate_size": 48, "embedding_size": 12, "max_position_embeddings": 40}
+
+
+@pytest.fixture(scope="module")
+def small() -> Description:
+    return describe_recipe(load_recipe("small"), name="small")
+
+
+def test_small_is_described_with_the_published_numbers(small: Description) -> None:
+    assert small.parameters.encoder == pytest.approx(13.48e6, rel=1e-3)
+    assert small.tokens == 1_000_000 * 128 * 128
+    assert small.official.training * small.tokens == pytest.approx(1.294e18, rel=1e-3)
+    assert small.standard.training == pytest.approx(70.2e6, rel=1e-3)
+
+
+def test_both_networks_are_described_and_a_masked_lm_has_one(small: Description) -> None:
+    assert list(small.networks) == ["discriminator", "generator"]
+    assert list(describe_recipe(load_recipe("bert-small"), name="x").networks) == ["encoder"]
+
+
+def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
+    memory = [sum(describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory.values())
+              for rows in ("1", "128")]
+    assert 10 * memory[0] < memory[1] < 128 * memory[0]
+
+
+def test_what_machines_read_holds_what_people_read(small: Description) -> None:
+    values = json.loads(as_json(small))
+    console = Console(width=120, record=True, file=io.StringIO())
+    show(small, console)
+    shown = console.export_text()
+    assert f"{values['parameters']['encoder']:,}" in shown
+    assert f"{values['official']['training_total']:.3g}" in shown
+    assert values["networks"]["generator"]["width"] == 64
+
+
+@pytest.mark.parametrize(("model", "networks"), [(ElectraForPreTraining, ["discriminator", "generator"]),
+                                                 (ElectraForMaskedLM, ["encoder"])])
+def test_a_stock_model_is_described_by_its_shape_and_says_what_is_assumed(tmp_path: Path, model: type,
+                                                                          networks: list[str]) -> None:
+    stock = model(ElectraConfig(**STOCK))
+    stock.save_pretrained(tmp_path)
+    described = describe_folder(tmp_path)
+    main = next(iter(described.networks.values()))
+    assert list(described.networks) == networks
+    assert (main.layers, main.width, main.embedding, described.vocabulary, described.length) == (2, 24, 12, 60, 40)
+    assert described.parameters.encoder == sum(p.numel() for p in stock.electra.parameters())
+    assert "no recipe recorded" in described.name
+
+
+def test_a_run_that_has_no_model_yet_is_described_by_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(config.as_toml(load_recipe("tiny")))
+    described = describe_folder(tmp_path)
+    assert described.name == f"{tmp_path} (no model yet)"
+    assert described.parameters == describe_recipe(load_recipe("tiny"), name="x").parameters
+
+
+def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="model_type is 'bert'; only ELECTRA models"):
+        describe_folder(tmp_path)
