@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.config import UserError
+from electra.model.dropout import Dropout
+from electra.model.gelu import gelu
 from electra.model.shape import EncoderShape
 
 NORM_EPSILON = 1e-12
@@ -57,7 +59,7 @@ class Embeddings(nn.Module):
         self.positions = nn.Embedding(shape.positions, shape.embedding)
         self.types = nn.Embedding(SEGMENTS, shape.embedding)
         self.norm = nn.LayerNorm(shape.embedding, eps=NORM_EPSILON)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.apply(initialise)
 
     def forward(self, ids: Tensor, types: Tensor) -> Tensor:
@@ -80,12 +82,12 @@ class Block(nn.Module):
         self.expand = nn.Linear(shape.width, shape.feedforward)
         self.contract = nn.Linear(shape.feedforward, shape.width)
         self.feedforward_norm = nn.LayerNorm(shape.width, eps=NORM_EPSILON)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.apply(initialise)
 
     def forward(self, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, attended)))
-        transformed = self.contract(F.gelu(self.expand(hidden)))
+        transformed = self.contract(gelu(self.expand(hidden)))
         hidden = self.feedforward_norm(hidden + self.dropout(transformed))
         return hidden
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.model.encoder import NORM_EPSILON, Encoder, initialise, initialise_glorot
+from electra.model.gelu import gelu
 from electra.model.shape import EncoderShape, GeneratorShape
 
 
@@ -25,7 +26,7 @@ class Discriminator(nn.Module):
     def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         """Logits [B, T]."""
         hidden = self.encoder(ids, types, real)
-        logits: Tensor = self.output(F.gelu(self.dense(hidden))).squeeze(-1)
+        logits: Tensor = self.output(gelu(self.dense(hidden))).squeeze(-1)
         return logits
 
 
@@ -46,7 +47,7 @@ class Generator(nn.Module):
         hidden = self.encoder(ids, types, real)
         # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows would be thrown away.
         chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))  # [B, P, D]
-        predicted = self.norm(F.gelu(self.dense(chosen)))  # [B, P, E]
+        predicted = self.norm(gelu(self.dense(chosen)))  # [B, P, E]
         return F.linear(predicted, self.encoder.embeddings.words.weight, self.bias)
 
 

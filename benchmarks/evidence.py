@@ -1,0 +1,19 @@
+"""A result worth keeping says how it was made: command, commit, versions, hardware, date."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from electra.training.folder import environment
+
+
+def keep(path: str | Path, values: dict[str, Any]) -> None:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = {"date": time.strftime("%Y-%m-%d"), "processor": platform.machine(), **environment()}
+    path.write_text(json.dumps({**values, "made": made}, indent=1) + "\n", encoding="utf8")
+    print(f"kept in {path}")

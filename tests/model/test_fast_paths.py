@@ -1,0 +1,46 @@
+"""What is computed in another way than torch's own is the same function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from electra.model.dropout import Dropout
+from electra.model.gelu import gelu
+
+
+def test_gelu_and_its_gradient_are_torchs():
+    x = torch.linspace(-9, 9, 4001, dtype=torch.float64).requires_grad_()
+    (ours,) = torch.autograd.grad(gelu(x).square().sum(), x)
+    (theirs,) = torch.autograd.grad(F.gelu(x).square().sum(), x)
+    assert torch.allclose(gelu(x), F.gelu(x), atol=1e-14)
+    assert torch.allclose(ours, theirs, atol=1e-13)
+    assert torch.autograd.gradcheck(gelu, torch.randn(20, dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_drops_at_its_rate_keeps_the_mean_and_scales_what_it_keeps(rate):
+    torch.manual_seed(0)
+    out = Dropout(rate)(torch.ones(7, 50_001))
+    kept = out[out != 0]
+    assert (out == 0).float().mean().item() == pytest.approx(rate, abs=0.004)
+    assert torch.allclose(kept, torch.tensor(1 / (1 - rate)), rtol=1e-3)
+    assert out.mean().item() == pytest.approx(1.0, abs=0.03)
+
+
+def test_dropout_follows_torchs_seed_and_is_silent_outside_training():
+    dropout, x = Dropout(0.3), torch.randn(5, 9)
+    torch.manual_seed(1)
+    first = dropout(x)
+    torch.manual_seed(1)
+    assert dropout(x).equal(first)
+    assert not dropout(x).equal(first)
+    assert dropout.eval()(x) is x
+
+
+def test_the_gradient_of_dropout_flows_through_what_was_kept():
+    x = torch.randn(1000, requires_grad=True)
+    out = Dropout(0.5)(x)
+    out.sum().backward()
+    assert ((x.grad != 0) == (out != 0)).all()
