@@ -95,7 +95,8 @@ def environment(variables: Mapping[str, str], cls: type, *, prefix: str = "ELECT
         if variable.startswith(prefix):
             name = variable.removeprefix(prefix)
             if name not in names:
-                raise UserError(f"environment: unknown setting {variable}{nearest(name, names, prefix=prefix)}")
+                near = meant(name, names, prefix=prefix) or "; unset it: names with this beginning are settings"
+                raise UserError(f"environment: unknown setting {variable}{near}")
             insert(layer, names[name], Flag(value))
     return layer
 

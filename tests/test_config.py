@@ -212,6 +212,11 @@ def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
         config.environment({"ELECTRA_WHEEL_SPOKE": "28"}, Bicycle)
 
 
+def test_a_variable_that_is_near_to_no_setting_is_refused_with_what_to_do() -> None:
+    with pytest.raises(UserError, match=r"unknown setting ELECTRA_HOME; unset it"):
+        config.environment({"ELECTRA_HOME": "/opt"}, Bicycle)
+
+
 def test_files_win_over_the_recipe_the_environment_over_files_and_flags_over_all(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.toml").write_text("[training]\nseed = 1\nbatch_size = 64\nmax_steps = 10\neval_rows = 5\n")

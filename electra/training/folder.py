@@ -51,6 +51,9 @@ def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tup
         if last is not None and last.step > found.step:
             raise UserError(f"{run} already went on to step {last.step}, past {found.folder}; go back to that one in "
                             f"another --output-dir")
+        if found.step > recipe.training.max_steps:
+            raise UserError(f"{found.folder} is already past training.max_steps={recipe.training.max_steps}; ask for "
+                            f"{found.step} or more")
     return recipe, found
 
 

@@ -86,6 +86,13 @@ def test_how_long_and_how_often_may_change_when_a_run_continues(tmp_path: Path, 
     assert continued == changed != recipe()
 
 
+def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> None:
+    begun(tmp_path, recipe(), 4)
+    assert folder.continued(recipe(training__max_steps=4), tmp_path, resume="auto", overwrite=False)[1] is not None
+    with pytest.raises(UserError, match=r"checkpoint-4 is already past training.max_steps=3; ask for 4 or more"):
+        folder.continued(recipe(training__max_steps=3), tmp_path, resume="auto", overwrite=False)
+
+
 @pytest.mark.parametrize(("key", "value"), [("training.batch_size", 64), ("encoder.layers", 2), ("data.cased", "true"),
                                             ("training.precision", "bf16"), ("objective.masking.rate", 0.2)])
 def test_what_would_make_it_another_run_may_not(tmp_path: Path, key: str, value: object) -> None:
