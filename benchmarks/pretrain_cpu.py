@@ -76,7 +76,8 @@ def peer(recipe: Recipe) -> Callable[[Batch], float]:
     sizes = [dict(num_hidden_layers=s.layers, hidden_size=s.width, num_attention_heads=s.heads,
                   intermediate_size=s.feedforward, embedding_size=s.embedding, vocab_size=VOCABULARY)
              for s in (small, shape)]
-    generator, discriminator = ElectraForMaskedLM(ElectraConfig(**sizes[0])), ElectraForPreTraining(ElectraConfig(**sizes[1]))
+    generator = ElectraForMaskedLM(ElectraConfig(**sizes[0]))
+    discriminator = ElectraForPreTraining(ElectraConfig(**sizes[1]))
     generator.electra.embeddings.word_embeddings = discriminator.electra.embeddings.word_embeddings
     generator.electra.embeddings.position_embeddings = discriminator.electra.embeddings.position_embeddings
     generator.tie_weights()

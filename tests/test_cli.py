@@ -445,7 +445,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     said = complaint(*run_words(folder, data=toy_shards), code=1)
-    assert said.startswith("step 4: the checkpoint could not be written: [Errno 28] No space left on device")
+    assert said.startswith("after step 4: the checkpoint could not be written: [Errno 28] No space left on device")
     assert f"the last good checkpoint is {folder / 'checkpoint-2'}" in said
     status = json.loads((folder / "status.json").read_text())
     assert (status["status"], status["checkpoint"]) == ("failed", "checkpoint-2")
@@ -455,11 +455,25 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
     assert main(run_words(folder, data=toy_shards)) == 0
 
 
+@pytest.mark.parametrize("fault", ["electra.model.huggingface.save_file", "electra.training.journal.Journal.record"])
+def test_a_full_disk_at_any_other_write_is_said_as_plainly(
+        tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
+        fault: str) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fault, full)
+    said = complaint(*run_words(tmp_path / "run", data=toy_shards), code=1)
+    assert "No space left on device" in said
+    assert "checkpoint" in said
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_tensor_and_the_last_checkpoint(
         tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
     said = complaint(*run_words(tmp_path / "run", data=toy_shards, learning_rate=1e30, save_steps=1, warmup_steps=0),
                      code=1)
-    assert "step 2: the output of generator.encoder.embeddings.norm (micro-batch 0) is not finite" in said
+    assert "the output of generator.encoder.embeddings.norm (micro-batch 0) is not finite in step 2" in said
     assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoint-1'}" in said
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
 

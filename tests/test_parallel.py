@@ -13,7 +13,8 @@ def outcome(run):
     entries = read(run / "metrics.jsonl")
     losses = [entry["loss"] for entry in entries if "loss" in entry]
     scores = [{k: v for k, v in entry.items() if k.startswith("eval_")} for entry in entries if "eval_auc" in entry]
-    weights = {name: tensor for path in sorted(run.glob("*/model.safetensors")) for name, tensor in load_file(path).items()}
+    weights = {f"{path.parent.name} {name}": tensor for path in sorted(run.glob("*/model.safetensors"))
+               for name, tensor in load_file(path).items()}
     return losses, scores, weights
 
 

@@ -53,7 +53,8 @@ def whole_state(run: Path) -> dict[str, object]:
     """Weights and optimiser slots of the last checkpoint, and the two exported models."""
     files = [*sorted((run / "checkpoint-20").glob("*.safetensors")), *sorted(run.glob("*/model.safetensors"))]
     assert len(files) == 4
-    return {f"{path.parent.name}/{path.name}/{name}": tensor for path in files for name, tensor in load_file(path).items()}
+    return {f"{path.parent.name}/{path.name}/{name}": tensor
+            for path in files for name, tensor in load_file(path).items()}
 
 
 def assert_identical(run: Path, other: Path) -> None:

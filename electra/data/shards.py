@@ -222,6 +222,9 @@ def part_folders(folder: Path) -> list[Path]:
         return [folder]
     begun = sorted(folder.glob("part-*-of-*"))
     if not begun:
+        if folder.is_file():
+            raise UserError(f"{folder} is a file, not a folder of shards; text goes to --corpus, or is cut with "
+                            f"`electra shard {folder} --tokenizer DIR --output-dir DIR`")
         state = "unfinished shards" if (folder / PROGRESS).is_file() else "no shards"
         raise UserError(f"{folder}: {state if folder.is_dir() else 'no such folder'}; run `electra shard CORPUS "
                         f"--tokenizer DIR --output-dir {folder}`")

@@ -70,8 +70,8 @@ def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Sour
                 seen.add(real)
             sources.append(source)
     if not sources:
-        raise UserError(f"no corpus: {', '.join(map(str, inputs)) or 'no input was given'} holds no file that can be "
-                        f"read; give files, folders or globs of {READABLE}")
+        where = ", ".join(map(str, inputs)) or "an empty list"
+        raise UserError(f"no corpus: {where} holds nothing readable; give files, folders or globs of {READABLE}")
     return sources
 
 

@@ -195,10 +195,13 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     return shape, convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size"), role_of(folder)
 
 
-def load(network: Network, folder: Path) -> Loaded:
-    """Copy a folder's weights into `network`. A head that the folder lacks stays as it is; nothing else may lack."""
+def load(network: Network, folder: Path, *, section: str = "encoder") -> Loaded:
+    """Copy a folder's weights into `network`. A head that the folder lacks stays as it is; nothing else may lack.
+
+    `section` is where the settings of this network stand, for a message that says what to change.
+    """
     folder = atomic.standing(folder)
-    check_fits(network, folder)
+    check_fits(network, folder, section=section)
     places = tensor_files(folder)
     ours, found, used = network.state_dict(), {}, set(REDUNDANT)
     for key, names in name_table(network).items():
@@ -217,10 +220,10 @@ def load(network: Network, folder: Path) -> Loaded:
                   unexpected=tuple(sorted(set(places) - used)))
 
 
-def check_fits(network: Network, folder: Path) -> None:
+def check_fits(network: Network, folder: Path, *, section: str) -> None:
     """Compare by configuration: a wrong number of heads would go unnoticed by the shapes of tensors."""
     shape, vocabulary, _ = load_shape(folder)
-    pairs = {f"encoder.{field}": (key, getattr(network.encoder.shape, field), getattr(shape, field))
+    pairs = {f"{section}.{field}": (key, getattr(network.encoder.shape, field), getattr(shape, field))
              for field, key in SHAPE_KEYS.items() if "dropout" not in field}
     pairs["vocabulary"] = ("vocab_size", network.encoder.vocabulary, vocabulary)
     for ours, (theirs, wanted, found) in pairs.items():

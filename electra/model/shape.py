@@ -55,6 +55,9 @@ class GeneratorShape:
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"objective.generator.fraction={self.fraction} must be in (0, 1]")
+        for name in ("layers", "width", "heads", "feedforward"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"objective.generator.{name}={size} must be at least 1")
 
     def beside(self, discriminator: EncoderShape) -> EncoderShape:
         """The generator's encoder next to this discriminator: same depth and embedding width unless said otherwise."""

@@ -42,6 +42,9 @@ class ReplacedTokenDetectionConfig:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("generator_weight", "discriminator_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
         if self.temperature <= 0:
             raise ValueError(f"objective.temperature={self.temperature} must be above 0")
 

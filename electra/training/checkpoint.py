@@ -46,14 +46,14 @@ def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Opti
     return target
 
 
-def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put weights and slots back where they were."""
+def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Put weights and slots back where they were, after so many updates."""
     weights, slots = (load_file(checkpoint.folder / name) for name in TENSORS)
     module.load_state_dict(complete(weights, module), strict=True)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             optimizer.state[parameter] = {
-                "step": torch.tensor(float(checkpoint.step), device=parameter.device),
+                "step": torch.tensor(float(updates), device=parameter.device),
                 **{slot: slots[f"{name}.{slot}"].to(parameter.device) for slot in ("exp_avg", "exp_avg_sq")},
             }
 

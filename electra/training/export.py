@@ -66,7 +66,9 @@ def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[
     check_vocabulary(pairs[0][2], shards)
     # The discriminator last: where embeddings are shared but the folders disagree, its are the ones to keep.
     pairs.sort(key=lambda pair: isinstance(pair[1], Discriminator))
-    news = [f"{name} from {folder}: {huggingface.load(network, folder)}" for name, network, folder in pairs]
+    sections = {"generator": "objective.generator"}
+    news = [f"{name} from {folder}: {huggingface.load(network, folder, section=sections.get(name, 'encoder'))}"
+            for name, network, folder in pairs]
     left = objective.networks().keys() - {name for name, _, _ in pairs}
     return news + [f"{name}: no model in {source}, freshly initialised but for what it shares" for name in sorted(left)]
 

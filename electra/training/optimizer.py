@@ -21,15 +21,17 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.A
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
 
 
-def set_step(optimizer: torch.optim.AdamW, config: OptimizerConfig, *, step: int, max_steps: int) -> float:
-    """Prepare the update of this step, counted from 1; returns its learning rate.
+def set_step(optimizer: torch.optim.AdamW, config: OptimizerConfig, *, step: int, max_steps: int,
+             skipped: int = 0) -> float:
+    """Prepare the update of this step, counted from 1; returns its learning rate. Skipped ones are unknown to torch.
 
     The official code leaves out Adam's bias correction. Torch always corrects: its step is lr/(1−β₁ᵗ) and its root is
     √v/√(1−β₂ᵗ). Scaling lr by s = (1−β₁ᵗ)/√(1−β₂ᵗ), epsilon by 1/√(1−β₂ᵗ) and decay by 1/s undoes just that.
     """
     rate = config.learning_rate * schedule(config, step=step, max_steps=max_steps)
-    root = math.sqrt(1 - config.betas[1] ** step)
-    scale = 1.0 if config.bias_correction else (1 - config.betas[0] ** step) / root
+    updates = step - skipped
+    root = math.sqrt(1 - config.betas[1] ** updates)
+    scale = 1.0 if config.bias_correction else (1 - config.betas[0] ** updates) / root
     for group, decay in zip(optimizer.param_groups, (config.weight_decay, 0.0), strict=True):
         group["lr"] = rate * scale
         group["eps"] = config.epsilon if config.bias_correction else config.epsilon / root

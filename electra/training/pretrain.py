@@ -51,7 +51,7 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
             with interrupts() as interrupted:
                 try:
                     return train(run, journal, interrupted)
-                except RunFailed as failure:
+                except (RunFailed, OSError, SafetensorError) as failure:
                     raise RunFailed(run.obituary(failure)) from failure
 
 
@@ -61,6 +61,8 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     batches = Batches(run.shards.train, batch_size=settings.batch_size, micro_batch_size=run.micro_batch_size,
                       seed=settings.seed)
     steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
+    if settings.compile == "on" and steps:
+        rehearse(run, batches.of_step(steps[0], share[:1])[0])
     stream, window, stopping = batches.stream(steps, share), Window(), False
     for step in steps:
         last = step == settings.max_steps
@@ -87,6 +89,15 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     return finish(run, journal)
 
 
+def rehearse(run: Run, batch: Batch) -> None:
+    """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first step after a resume
+    must not differ for it from the same step of a run that never stopped."""
+    with autocast(run.recipe.training.precision, run.world.device):
+        loss = run.wrapped(batch.to(run.world.device))
+    loss.total.backward()
+    run.optimizer.zero_grad(set_to_none=True)
+
+
 def descend(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> dict[str, Tensor]:
     """Forward and backward over this process's micro-batches; the step's mean loss has its gradients in place after."""
     run.optimizer.zero_grad(set_to_none=True)
@@ -106,15 +117,17 @@ def descend(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> d
 def update(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> dict[str, float]:
     """Clip and step. A gradient that is not finite ends the run before it can spoil the weights."""
     settings = run.recipe.optimizer
-    rate = set_step(run.optimizer, settings, step=step, max_steps=run.recipe.training.max_steps)
+    rate = set_step(run.optimizer, settings, step=step, max_steps=run.recipe.training.max_steps, skipped=run.skipped)
     run.scaler.unscale_(run.optimizer)
     norm = nn.utils.clip_grad_norm_(run.objective.parameters(), settings.max_grad_norm)
     # In fp16 an overflow is part of the game: the scaler skips the step and halves its scale, down to one.
     if not torch.isfinite(norm) and not (run.scaler.is_enabled() and run.scaler.get_scale() > 1):
         culprit = diagnosis.first_bad_tensor(run, portion, step=step, share=share)
-        raise RunFailed(f"step {step}: {culprit} is not finite")
+        raise RunFailed(f"{culprit} is not finite in step {step}")
+    scale = run.scaler.get_scale()
     run.scaler.step(run.optimizer)
     run.scaler.update()
+    run.skipped += run.scaler.get_scale() < scale
     return {"learning_rate": rate, "grad_norm": float(norm)}
 
 
@@ -141,14 +154,14 @@ def save(run: Run) -> None:
     if not run.world.leads:
         return
     state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
-             "scaler": run.scaler.state_dict(), "scores": run.scores, "electra": __version__}
+             "skipped": run.skipped, "scaler": run.scaler.state_dict(), "scores": run.scores, "electra": __version__}
     try:
         path = checkpoint.save(run.output_dir, step=run.step, module=run.objective, optimizer=run.optimizer,
                                state=state)
-        checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
-        folder.set_status(run.output_dir, "running", step=run.step, checkpoint=path.name)
     except (OSError, SafetensorError) as error:
-        raise RunFailed(f"step {run.step}: the checkpoint could not be written: {error}") from error
+        raise RunFailed(f"the checkpoint could not be written: {error}") from error
+    checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
+    folder.set_status(run.output_dir, "running", step=run.step, checkpoint=path.name)
 
 
 def finish(run: Run, journal: Journal) -> Outcome:

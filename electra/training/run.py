@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ class Run:
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler
     step: int = 0
+    skipped: int = 0  # updates that the scaler of fp16 left out
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
 
@@ -53,7 +55,7 @@ class Run:
         assert self.recipe.training.micro_batch_size is not None
         return self.recipe.training.micro_batch_size
 
-    def obituary(self, failure: RunFailed) -> str:
+    def obituary(self, failure: Exception) -> str:
         """What happened, what is safe, what to do; also written to the status."""
         last = checkpoint.newest(self.output_dir)
         if self.world.leads:
@@ -61,7 +63,7 @@ class Run:
                 folder.set_status(self.output_dir, "failed", step=self.step, message=str(failure),
                                   checkpoint=last.folder.name if last else None)
         safe = f"the last good checkpoint is {last.folder}" if last else "no checkpoint had been written yet"
-        return f"{failure}; {safe}. Once the cause is removed, the same command continues from there."
+        return f"after step {self.step}: {failure}; {safe}. The same command goes on from there once that is put right."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,8 @@ class Start:
     def __post_init__(self) -> None:
         if (self.corpus is None) == (self.data is None):
             raise UserError("give either --corpus (text files) or --data (shards from `electra shard`)")
+        if self.data is not None and self.tokenizer is not None:
+            raise UserError("--tokenizer goes with --corpus; the shards of --data were cut with their own")
 
 
 def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
@@ -95,6 +99,8 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     if found is not None:
         restore(run, found)
         news.append(f"continuing from {found.folder} at step {found.step:,}")
+        if start.init_from is not None:
+            news.append(f"--init-from {start.init_from} was for the first start and is not read again")
     elif start.init_from is not None:
         news += initialise_from(run.objective, start.init_from, shards)
     world.wait()  # nobody writes before everybody has read
@@ -164,7 +170,8 @@ def restore(run: Run, found: Checkpoint) -> None:
     if found.state["data"] != run.shards.fingerprint:
         raise UserError(f"{found.folder} was trained on other shards than {run.shards.folder}; point --data at those, "
                         f"or start a run of its own from the models with --init-from")
-    checkpoint.load(found, module=run.objective, optimizer=run.optimizer)
+    run.skipped = found.state["skipped"]
+    checkpoint.load(found, module=run.objective, optimizer=run.optimizer, updates=found.step - run.skipped)
     run.scaler.load_state_dict(found.state["scaler"])
     run.step, run.tokens_seen, run.scores = found.step, found.state["tokens_seen"], found.state["scores"]
 
@@ -172,6 +179,9 @@ def restore(run: Run, found: Checkpoint) -> None:
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
     """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once."""
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be heard
+        yield lambda: False
+        return
     asked: list[int] = []
 
     def ask(number: int, frame: types.FrameType | None) -> None:

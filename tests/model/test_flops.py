@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from electra.model import encoder, pair
 from electra.model.encoder import Encoder
 from electra.model.flops import Workload, official, parameters, standard, training_bytes
 from electra.model.pair import Generator, build_pair
@@ -72,7 +73,9 @@ def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
     assert "RTD head" not in terms
 
 
-def test_estimated_activations_are_near_what_autograd_keeps() -> None:
+def test_estimated_activations_are_near_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (encoder, pair):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
+        monkeypatch.setattr(module, "gelu", F.gelu)
     # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
     shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
     settings, rows, length, predicted = GeneratorShape(), 4, 128, 20

@@ -33,7 +33,7 @@ def test_weights_and_slots_come_back_bit_for_bit(tmp_path, trained):
     fresh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.1, fused=True)
     found = checkpoint.newest(tmp_path)
-    checkpoint.load(found, module=fresh, optimizer=optimizer)
+    checkpoint.load(found, module=fresh, optimizer=optimizer, updates=3)
     for (name, before), after in zip(trained[0].named_parameters(), fresh.parameters(), strict=True):
         assert before.equal(after), name
         for slot in ("exp_avg", "exp_avg_sq", "step"):
@@ -48,7 +48,6 @@ def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
     save(tmp_path, 1, (module, optimizer))
     with torch.no_grad():
         module["a"].weight.zero_()
-    optimizer = torch.optim.AdamW([p for p in module.parameters() if False] or [nn.Parameter(torch.zeros(1))], fused=True)
     weights = checkpoint.complete(checkpoint.load_file(tmp_path / "checkpoint-1" / "weights.safetensors"), module)
     module.load_state_dict(weights)
     assert module["a"].weight.any()
@@ -103,7 +102,8 @@ def test_rotation_keeps_the_newest(tmp_path, trained):
 
 def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
     folder = save(tmp_path, 1, trained)
-    assert sorted(path.name for path in folder.iterdir()) == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["optimizer.safetensors", "state.json", "weights.safetensors"]
     assert json.loads((folder / "state.json").read_text())["step"] == 1
 
 

@@ -1,0 +1,33 @@
+# Two commands to begin with: `make quickstart` and `make test`. Nothing but git, make and Python 3.11+ is needed.
+# On a GPU machine, or for another torch build: make quickstart PIP_ARGS=
+
+PYTHON ?= python3
+PIP_ARGS ?= -c constraints/cpu.txt
+BIN := .venv/bin
+
+.PHONY: quickstart test test-slow check benchmarks clean
+
+quickstart: .venv/.installed
+	$(BIN)/electra quickstart
+
+test: .venv/.installed
+	$(BIN)/ruff check electra tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+test-slow: .venv/.installed
+	$(BIN)/pytest -m slow -n 2
+
+benchmarks: .venv/.installed
+	$(BIN)/python -m benchmarks.help
+	$(BIN)/python -m benchmarks.shard
+	$(BIN)/python -m benchmarks.pretrain_cpu
+
+.venv/.installed: pyproject.toml constraints/cpu.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
