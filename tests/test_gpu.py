@@ -35,9 +35,9 @@ def test_low_precision_and_compilation_follow_the_plain_run(toy_shards, tmp_path
     assert sum(fast[-5:]) == pytest.approx(sum(plain[-5:]), rel=tolerance)
 
 
-@pytest.mark.parametrize("compiled", ["on", "off"])
-def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, compiled):
-    more = ("--training.compile", compiled)
+@pytest.mark.parametrize("more", [("--training.compile", "off"),
+                                  ("--training.compile", "on", "--training.deterministic", "true")])
+def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     finish(toy_shards, tmp_path / "unbroken", *more)
     process = start(toy_shards, tmp_path / "killed", *more)
     wait_for_step(process, tmp_path / "killed", 12)

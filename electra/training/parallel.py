@@ -85,6 +85,16 @@ def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
+def be_deterministic() -> None:
+    """The same bits from the same state, at some cost in speed. Only compiled code on a GPU needs it: it adds gradients
+    of shared rows in whatever order they arrive, and chooses kernels by timing them anew in each process."""
+    import torch._inductor.config as inductor
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    inductor.deterministic = True  # type: ignore[attr-defined, unused-ignore]
+
+
 def fitting_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     """The largest micro-batch that divides the batch, gives every process one, and should fit in memory."""
     on_gpu = world.device.type == "cuda"

@@ -57,7 +57,7 @@ class TrainingConfig:
     seed: int = 0
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU
-    deterministic: bool = False
+    deterministic: bool = False  # compiled GPU runs resume bit for bit only with it
     logging_steps: int = 100
     eval_steps: int = 5_000
     eval_rows: int = 2_048

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 import types
@@ -25,7 +24,7 @@ from electra.training.checkpoint import Checkpoint
 from electra.training.export import initialise_from
 from electra.training.journal import watching
 from electra.training.optimizer import build_optimizer
-from electra.training.parallel import World, fitting_micro_batch, resolve_precision, wrap
+from electra.training.parallel import World, be_deterministic, fitting_micro_batch, resolve_precision, wrap
 from electra.training.recipe import Recipe
 
 
@@ -153,8 +152,7 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
 def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path) -> Run:
     """Networks from the seed, on the device, ready to be called."""
     if recipe.training.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+        be_deterministic()
     torch.manual_seed(recipe.training.seed)
     counts = torch.from_numpy(shards.counts).double() + 1  # no word is impossible
     objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=shards.tokenizer,
