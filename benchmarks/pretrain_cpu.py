@@ -1,6 +1,6 @@
 """One training step of `small` on a CPU, against the same step written with transformers' two ELECTRA models.
 
-    python benchmarks/pretrain_cpu.py [--rows 16] [--repeats 5] [--output benchmarks/results/pretrain_cpu.json]
+    python -m benchmarks.pretrain_cpu [--rows 16] [--repeats 5] [--output benchmarks/results/pretrain_cpu.json]
 
 Both sides read the same rows, mask 15 %, sample replacements, clip at 1.0 and update with fused AdamW, in float32 with
 the recipe's dropout. The peer shares nothing of ours but the masking: logits over the vocabulary at every position, as

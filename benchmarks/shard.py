@@ -1,7 +1,7 @@
 """How fast text becomes rows, beside the bare tokenizer on the same text and cores; with --memory, at what peak memory.
 
-    python benchmarks/shard.py [--megabytes 8] [--workers N] [--repeats 3]
-    python benchmarks/shard.py --memory [--sizes 100 1000]
+    python -m benchmarks.shard [--megabytes 8] [--workers N] [--repeats 3] [--output FILE]
+    python -m benchmarks.shard --memory [--sizes 100 1000] [--output FILE]
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
+from benchmarks.evidence import keep
 from electra.data.corpus import documents
 from electra.data.harvest import harvest
 from electra.data.packing import shard
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000], help="megabytes of corpus for --memory")
+    parser.add_argument("--output", help="where to keep the result, as JSON")
     parser.add_argument("--stage", nargs=3, help=argparse.SUPPRESS)  # a child process measures itself
     arguments = parser.parse_args()
     if arguments.stage:
@@ -39,15 +42,16 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         if arguments.memory:
-            for megabytes in arguments.sizes:
-                report_memory(Path(folder), megabytes)
+            found = {str(megabytes): report_memory(Path(folder), megabytes) for megabytes in arguments.sizes}
         else:
-            report_speed(Path(folder), arguments.megabytes, arguments.workers, arguments.repeats)
+            found = report_speed(Path(folder), arguments.megabytes, arguments.workers, arguments.repeats)
+    if arguments.output:
+        keep(arguments.output, found)
 
 
 # ---- speed ---------------------------------------------------------------------------------------------------------
 
-def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int) -> None:
+def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int) -> dict[str, Any]:
     corpus = harvest(folder, max_bytes=min(megabytes, 8) * 1_000_000)
     wordpiece = train_wordpiece([corpus], folder / "vocabulary", report=print)
     corpus.write_bytes(corpus.read_bytes() * max(1, round(megabytes / 8)))
@@ -64,18 +68,23 @@ def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int
         ours.append(size / (time.perf_counter() - begin))
     print(f"{size:.1f} MB, {workers or 'default'} workers, median of {repeats}: encode_batch alone {median(bare):.2f} "
           f"MB/s, text to shards {median(ours):.2f} MB/s, ratio {median(ours) / median(bare):.2f}")
+    return {"megabytes": size, "workers": workers, "encode_batch": bare, "shard": ours,
+            "ratio": median(ours) / median(bare)}
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
 
-def report_memory(folder: Path, megabytes: int) -> None:
+def report_memory(folder: Path, megabytes: int) -> dict[str, Any]:
     corpus = folder / f"{megabytes}.txt"
     generate(corpus, megabytes)
+    found = {}
     for stage in ("vocab", "shard"):
-        found = subprocess.run([sys.executable, __file__, "--stage", stage, str(corpus), str(folder / str(megabytes))],
-                               capture_output=True, text=True, check=True)
-        print(f"{megabytes} MB, {stage}: {json.loads(found.stdout.splitlines()[-1])}", flush=True)
+        ran = subprocess.run([sys.executable, "-m", "benchmarks.shard", "--stage", stage, str(corpus),
+                              str(folder / str(megabytes))], capture_output=True, text=True, check=True)
+        found[stage] = json.loads(ran.stdout.splitlines()[-1])
+        print(f"{megabytes} MB, {stage}: {found[stage]}", flush=True)
     corpus.unlink()
+    return found
 
 
 def generate(path: Path, megabytes: int) -> None:

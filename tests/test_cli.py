@@ -174,12 +174,12 @@ def test_a_sentence_is_shown_on_its_way(finished: Path, capsys: pytest.CaptureFi
     (["tiny", "--weight-decay", "-0.1"], "command line: optimizer.weight_decay=-0.1 must not be negative"),
     (["tiny", "--epsilon", "0"], "command line: optimizer.epsilon=0.0 must be above 0"),
     (["tiny", "--deterministic", "yes"], "command line: training.deterministic must be true or false, found 'yes'"),
-    (["tiny", "--encoder.heads", "3"], "recipe tiny and command line: encoder.width=128 does not split into "
-     "encoder.heads=3 equal heads; the next width that does is 129"),
-    (["tiny", "--micro-batch-size", "5"], "recipe tiny and command line: training.batch_size=32 is not made of whole "
+    (["tiny", "--encoder.heads", "3"], "recipe tiny and command line: encoder.width=64 does not split into "
+     "encoder.heads=3 equal heads; the next width that does is 66"),
+    (["tiny", "--micro-batch-size", "5"], "recipe tiny and command line: training.batch_size=64 is not made of whole "
      "micro-batches of training.micro_batch_size=5; choose a divisor"),
     (["tiny", "--data.length", "129"], "command line and recipe tiny: data.length=129 is more than "
-     "encoder.positions=128"),
+     "encoder.positions=64"),
     (["tiny", "stray"], "unexpected argument 'stray'; settings are written --section.key value"),
     (["tiny", "--report-to", "wandb"], "command line: training.report_to must be one of 'none', 'tensorboard', found "
      "'wandb'"),
@@ -328,7 +328,7 @@ def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
     said = complaint(*run_words(finished, data=toy_shards, seed=9, optimizer__learning_rate=0.001))
     assert said.splitlines() == [
         f"{finished} holds another run:",
-        "  optimizer.learning_rate: here 0.002, asked 0.001",
+        "  optimizer.learning_rate: here 0.004, asked 0.001",
         "  training.seed: here 0, asked 9",
         "Use another --output-dir, or --resume never --overwrite to start over in this one."]
     assert content(finished) == before

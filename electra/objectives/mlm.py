@@ -49,10 +49,12 @@ def word_losses(logits: Tensor, masked: Masked) -> Tensor:
 
 
 def word_tallies(logits: Tensor, masked: Masked, unigrams: Tensor) -> dict[str, Tensor]:
-    """Loss and accuracy of the guesses, beside those of a guesser that knows only how frequent each word is."""
+    """Loss and accuracy of the guesses, beside those of a guesser that copies what it is shown and otherwise knows only
+    how frequent each word is: some chosen positions keep their token, so that copying alone scores their share."""
+    shown = masked.ids.gather(1, masked.positions) == masked.originals
     return {
         "mlm_loss": quotient(word_losses(logits, masked), masked.scored),
         "mlm_accuracy": quotient(logits.argmax(-1) == masked.originals, masked.scored),
-        "trivial_mlm_loss": quotient(-unigrams.log()[masked.originals], masked.scored),
-        "trivial_mlm_accuracy": quotient(masked.originals == unigrams.argmax(), masked.scored),
+        "trivial_mlm_loss": quotient(-unigrams.log()[masked.originals] * ~shown, masked.scored),
+        "trivial_mlm_accuracy": quotient(shown | (masked.originals == unigrams.argmax()), masked.scored),
     }

@@ -43,8 +43,8 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
                      f"{scores['trivial_rtd_loss']:.4f} without looking at the text); a lower learning rate, a longer "
                      f"warm-up or a smaller batch usually frees it")
     if "mlm_loss" in scores and scores["mlm_loss"] > 0.98 * scores["trivial_mlm_loss"]:
-        found.append(f"step {step}: the masked LM knows no more than how frequent words are (loss "
-                     f"{scores['mlm_loss']:.3f}; {scores['trivial_mlm_loss']:.3f} from frequencies alone); a lower "
+        found.append(f"step {step}: the masked LM only copies, and knows how frequent words are (loss "
+                     f"{scores['mlm_loss']:.3f}; {scores['trivial_mlm_loss']:.3f} without looking at context); a lower "
                      f"learning rate or a longer warm-up usually frees it")
     return found
 

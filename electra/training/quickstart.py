@@ -28,6 +28,8 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     curves(output_dir, console)
     learned(outcome.scores, console)
     worked_sentence(output_dir, None, seed=1, console=console)
+    console.print("These minutes teach a network how frequent words are, to copy what it sees, and a first sense of "
+                  "what does not belong. Context comes with tens of millions of tokens: with a longer run, or a GPU.")
     console.rule("what next")
     console.print(f"The models, each a folder that transformers loads: {output_dir}/discriminator (fine-tune this), "
                   f"{output_dir}/generator (fills masks).", soft_wrap=True)

@@ -56,7 +56,7 @@ def doubt_style(doubt: float, highest: float) -> str:
 
 
 def learned(scores: Mapping[str, float], console: Console) -> None:
-    """Held-out scores, each beside what an answer that ignores the text would score."""
+    """Held-out scores, each beside what an answer that ignores the context would score."""
     table = Table("held-out", "this model", "without looking", title="what it learned", title_justify="left")
     rows = [
         ("generator: loss", "mlm_loss", scores.get("trivial_mlm_loss"), "{:.3f}"),

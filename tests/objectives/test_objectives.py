@@ -126,6 +126,20 @@ def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(co
     assert 0 <= first["mlm_accuracy"] <= 1
 
 
+def test_the_trivial_guesser_copies_what_it_is_shown_and_otherwise_says_the_commonest_word():
+    model, batch = objective(MaskedLMConfig(masking=Masking(rate=0.5, keep=0.5))).eval(), toy_batch([16] * 200)
+    masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
+    hidden, kept, commonest = 0, 0, 0
+    for row, position in zip(*masked.scored.nonzero().T.tolist(), strict=True):
+        original, read = masked.originals[row, position], masked.ids[row, masked.positions[row, position]]
+        kept += int(read == original)
+        hidden += int(read != original)
+        commonest += int(read != original and original == UNIGRAMS.argmax())
+    scores = model.measure(batch, seeded()).scores()
+    assert scores["trivial_mlm_accuracy"] == pytest.approx((kept + commonest) / (kept + hidden))
+    assert kept / (kept + hidden) == pytest.approx(0.5, abs=0.05)
+
+
 def test_a_position_drawn_twice_weighs_twice():
     model, batch = objective(MaskedLMConfig(masking=Masking(draws="official"))), toy_batch([16])
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())

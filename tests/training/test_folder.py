@@ -93,7 +93,7 @@ def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> No
         folder.continued(recipe(training__max_steps=3), tmp_path, resume="auto", overwrite=False)
 
 
-@pytest.mark.parametrize(("key", "value"), [("training.batch_size", 64), ("encoder.layers", 2), ("data.cased", "true"),
+@pytest.mark.parametrize(("key", "value"), [("training.batch_size", 32), ("encoder.layers", 3), ("data.cased", "true"),
                                             ("training.precision", "bf16"), ("objective.masking.rate", 0.2)])
 def test_what_would_make_it_another_run_may_not(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"holds another run:\n  {key}: here .*, asked "):

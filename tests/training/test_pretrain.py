@@ -46,12 +46,14 @@ def test_a_masked_lm_run_writes_an_encoder(toy_shards, tmp_path):
 
 def test_it_learns_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
     """In 200 steps the generator learns more than word frequencies, the discriminator more than nothing."""
-    flags = ("--max-steps 200 --learning-rate 1e-2 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
-             "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0").split()
+    flags = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
+             "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 --batch-size 24 "
+             "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "
+             "--warmup-steps 20").split()
     outcome = pretrain(toy(*flags), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
-    assert outcome.scores["mlm_loss"] < 0.9 * outcome.scores["trivial_mlm_loss"]
-    assert outcome.scores["auc"] > 0.75
-    assert outcome.scores["rtd_loss"] < 0.8 * outcome.scores["trivial_rtd_loss"]
+    assert outcome.scores["mlm_loss"] < 0.8 * outcome.scores["trivial_mlm_loss"]
+    assert outcome.scores["auc"] > 0.65
+    assert outcome.scores["rtd_loss"] < 0.95 * outcome.scores["trivial_rtd_loss"]
 
 
 def losses_of(data, run, *flags):

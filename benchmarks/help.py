@@ -1,0 +1,37 @@
+"""How long a user waits for a usage line.
+
+    python -m benchmarks.help [--repeats 9] [--output benchmarks/results/help.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+
+from benchmarks.evidence import keep
+
+COMMANDS = ([], ["vocab"], ["shard"], ["pretrain"], ["describe"], ["show"], ["quickstart"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--output")
+    options = parser.parse_args()
+    seconds: dict[str, list[float]] = {}
+    for command in COMMANDS:
+        name = " ".join(["electra", *command, "--help"])
+        for _ in range(options.repeats):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-m", "electra", *command, "--help"], check=True, capture_output=True)
+            seconds.setdefault(name, []).append(time.perf_counter() - began)
+        print(f"{name:<26} median {statistics.median(seconds[name]):.2f} s, worst {max(seconds[name]):.2f} s")
+    if options.output:
+        keep(options.output, {"seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()

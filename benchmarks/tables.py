@@ -1,0 +1,75 @@
+"""The README's tables, from recipes and from kept results: nobody types a number that a file can tell.
+
+    python -m benchmarks.tables        # writes them; tests/test_story.py checks that they are current
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from electra.training.describe import describe_recipe
+from electra.training.recipe import load_recipe
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SHOWN = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-large")
+
+
+def recipes() -> str:
+    lines = ["| recipe | encoder | generator | parameters | rows × tokens | steps | FLOPs, standard | official |",
+             "|---|---|---|---|---|---|---|---|"]
+    for name in SHOWN:
+        recipe = load_recipe(name)
+        made = describe_recipe(recipe, name=name)
+        shapes = [f"{shape.layers} × {shape.width}" for shape in made.networks.values()]
+        costs = (f"{cost.training * made.tokens:.2e}" for cost in (made.standard, made.official))
+        lines.append(f"| `{name}` | {shapes[0]} | {shapes[1] if len(shapes) > 1 else '–'} "
+                     f"| {made.parameters.encoder / 1e6:.1f}M | {recipe.training.batch_size} × {recipe.data.length} "
+                     f"| {recipe.training.max_steps:,} | {' | '.join(costs)} |")
+    return "\n".join(lines)
+
+
+def measured() -> str:
+    cpu, sharding, memory, usage, first = (result(name) for name in ("pretrain_cpu", "shard", "memory", "help",
+                                                                     "quickstart"))
+    slowest = max(median(times) for times in usage["seconds"].values())
+    peaks = ", ".join(f"{stage} of {int(size) / 1000:g} GB {found[stage]['peak_megabytes']} MB"
+                      for size, found in memory.items() if size != "made" for stage in ("vocab", "shard"))
+    scores = first["scores"]
+    rows = [
+        ("a training step of `small`, 16 × 128, on a CPU, against transformers' two ELECTRA models",
+         f"{cpu['ratio']:.2f} times as fast ({cpu['threads']} threads, {cpu['made']['processor']}, median of "
+         f"{len(cpu['seconds']['ours'])})"),
+        ("text to shards, against the bare tokenizer (`encode_batch`)",
+         f"{sharding['ratio']:.2f} times as fast (median of {len(sharding['shard'])})"),
+        ("peak memory", peaks),
+        ("`--help`, any command", f"{slowest:.2f} s"),
+        (f"`make quickstart` after the install, {first['made']['threads']} threads", f"{first['minutes']:.1f} minutes"),
+        ("… its generator, held out: accuracy (always the commonest word)",
+         f"{scores['mlm_accuracy']:.1%} ({scores['trivial_mlm_accuracy']:.1%})"),
+        ("… its discriminator, held out: AUC (coin), average precision (coin)",
+         f"{scores['auc']:.3f} (0.500), {scores['average_precision']:.3f} ({scores['replaced_fraction']:.3f})"),
+    ]
+    return "\n".join(["| | ours |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+
+
+def result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf8"))
+    return found
+
+
+def filled(text: str) -> str:
+    """The README with its tables as they should be."""
+    for name, table in (("recipes", recipes()), ("measured", measured())):
+        block = rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)"
+        text = re.sub(block, rf"\g<1>{table}\n\g<2>", text, flags=re.DOTALL)
+    return text
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(filled(readme.read_text(encoding="utf8")), encoding="utf8")

@@ -1,0 +1,113 @@
+"""The README is true: its commands run as written, its tables are what the code and the kept results say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables
+from tests.conftest import toy_text
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf8")
+
+# What makes a documented command small enough to run here: settings only, never another command.
+SMALLER = ("--data.vocab-size 300 --encoder.layers 1 --encoder.width 16 --encoder.heads 1 --encoder.feedforward 32 "
+           "--encoder.embedding 16 --batch-size 4 --max-steps 2").split()
+
+
+def commands(language: str = "sh") -> list[str]:
+    blocks = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    return [line.split("   #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder as a user has it: texts in it, and nothing else."""
+    (tmp_path / "my-texts").mkdir()
+    (tmp_path / "my-texts" / "one.txt").write_text(toy_text(300), encoding="utf8")
+    (tmp_path / "my-texts" / "two.txt").write_text(toy_text(300, seed=1), encoding="utf8")
+    return tmp_path
+
+
+def run(command: str, home: Path, *more: str) -> str:
+    words = shlex.split(command)
+    assert words[0] == "electra"
+    done = subprocess.run([sys.executable, "-m", "electra", *words[1:], *more], cwd=home, text=True, timeout=240,
+                          env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def test_the_two_commands_at_the_top_are_targets_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf8")
+    assert commands()[:2] == ["make quickstart", "make test"]
+    assert re.search(r"^quickstart:", makefile, flags=re.MULTILINE)
+    assert re.search(r"^test:", makefile, flags=re.MULTILINE)
+
+
+def test_one_command_makes_models_that_transformers_loads(home):
+    (command,) = [c for c in commands() if c.startswith("electra pretrain small --corpus")]
+    run(command, home, *SMALLER)
+    from transformers import AutoTokenizer, ElectraForMaskedLM, ElectraForPreTraining
+
+    model = ElectraForPreTraining.from_pretrained(home / "runs/mine/discriminator")
+    words = AutoTokenizer.from_pretrained(home / "runs/mine/discriminator")
+    batch = words("the old dog sees", "the house .", return_tensors="pt")
+    assert batch["token_type_ids"].sum() > 0
+    assert model(**batch).logits.shape == batch["input_ids"].shape
+    assert ElectraForMaskedLM.from_pretrained(home / "runs/mine/generator")(**batch).logits.shape[-1] == len(words)
+
+
+def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
+    _, vocab, shard, pretrain, describe, shard_again, continued = [c for c in commands() if c.startswith("electra ")]
+    run(vocab.replace("30522", "300"), home)
+    run(shard, home)
+    run(pretrain, home, *SMALLER[2:])
+    assert "parameters" in run(describe, home)
+    shutil.copytree(home / "runs/mine/discriminator", home / "google-electra-small")
+    shutil.rmtree(home / "shards")
+    run(shard_again, home)
+    said = run(continued, home, *SMALLER[2:])
+    assert "discriminator from google-electra-small" in said
+    assert "generator: no model in google-electra-small" in said
+
+
+def test_the_python_of_the_readme_runs(home, monkeypatch):
+    (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    flags = ", ".join(repr(word) for word in SMALLER)
+    small = program.replace('"--max-steps", "50000"', flags).replace("runs/mine", "runs/python")
+    assert small != program
+    subprocess.run([sys.executable, "-c", small], cwd=home, check=True, timeout=240, capture_output=True,
+                   env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    assert (home / "runs/python/discriminator/model.safetensors").exists()
+
+
+def test_the_tables_are_what_the_recipes_and_the_kept_results_say():
+    assert tables.filled(README) == README, "run `python -m benchmarks.tables`"
+
+
+def test_every_file_and_setting_the_documents_name_exists():
+    for document in (ROOT / "README.md", ROOT / "docs" / "reading.md", ROOT / "CONTRIBUTING.md"):
+        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf8")):
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.slow
+def test_quickstart_shows_what_it_learned(tmp_path):
+    said = run(f"electra quickstart --output-dir {tmp_path / 'quick'} --max-steps 30", tmp_path)
+    for part in ("generator loss", "what it learned", "average precision", "discriminator", "what next"):
+        assert part in said
+    assert (tmp_path / "quick" / "generator" / "model.safetensors").exists()
