@@ -13,10 +13,10 @@ quickstart: .venv/.installed
 test: .venv/.installed
 	$(BIN)/ruff check electra tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 test-slow: .venv/.installed
-	$(BIN)/pytest -m slow -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n 2
 
 benchmarks: .venv/.installed
 	$(BIN)/python -m benchmarks.help

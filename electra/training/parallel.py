@@ -53,6 +53,14 @@ class World:
         dist.all_reduce(votes)
         return bool(votes.item() > 0)
 
+    def least(self, value: int) -> int:
+        """The smallest value that any process has."""
+        if self.size == 1:
+            return value
+        votes = torch.tensor([value], device=self.device)
+        dist.all_reduce(votes, op=dist.ReduceOp.MIN)
+        return int(votes.item())
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()

@@ -139,7 +139,9 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
     if not len(shards.held_out):
         raise UserError(f"{shards.folder} has no held-out rows to measure progress on; cut it again with a larger "
                         f"`--held-out` share")
-    micro_batch_size = training.micro_batch_size or fitting_micro_batch(recipe, shards.tokenizer.size, world)
+    micro_batch_size = training.micro_batch_size
+    if micro_batch_size is None:  # cards may differ in free memory, but every process must cut the batch alike
+        micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))
     world.share(training.batch_size // micro_batch_size)
     return replace(recipe, training=replace(
         training,

@@ -1,0 +1,35 @@
+"""How long the first experience takes, and what it shows at its end.
+
+    python -m benchmarks.quickstart [--output benchmarks/results/quickstart.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.evidence import keep
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "electra", "quickstart", "--output-dir", folder], check=True)
+        minutes = (time.perf_counter() - began) / 60
+        lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf8").splitlines()
+    scores = {name.removeprefix("eval_"): value for name, value in json.loads(lines[-1]).items() if "eval_" in name}
+    print(f"{minutes:.1f} minutes")
+    if options.output:
+        keep(options.output, {"minutes": minutes, "scores": scores})
+
+
+if __name__ == "__main__":
+    main()
