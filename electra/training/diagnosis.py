@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from electra.training.run import Run
 
 MANY_EPOCHS = 40
+PATIENCE = 50_000_000  # tokens: a healthy small network may take tens of millions to leave the plateau (docs/log.md)
 
 
 def advice(recipe: Recipe, shards: Shards) -> list[str]:
@@ -36,7 +37,8 @@ def advice(recipe: Recipe, shards: Shards) -> list[str]:
 def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
     """Networks that still know nothing long after warm-up. The total loss alone does not show it."""
     found: list[str] = []
-    if step < 1.5 * recipe.optimizer.warmup_steps + recipe.training.eval_steps:
+    tokens = step * recipe.training.batch_size * recipe.data.length
+    if tokens < PATIENCE or step < 1.5 * recipe.optimizer.warmup_steps:
         return found
     if "rtd_loss" in scores and scores["rtd_loss"] > 0.99 * scores["trivial_rtd_loss"]:
         found.append(f"step {step}: the discriminator sits at the trivial solution (loss {scores['rtd_loss']:.4f}; "

@@ -16,8 +16,8 @@ from electra.training.diagnosis import advice, alarms, first_bad_output
 from electra.training.recipe import load_recipe
 from tests.conftest import ToyVocabulary, toy_batch
 
-RECIPE = load_recipe("tiny", flags=["--warmup-steps", "100", "--eval-steps", "50"])
-LATE = 1000
+RECIPE = load_recipe("small")  # 16,384 tokens a step
+LATE = 20_000
 HEALTHY = {"rtd_loss": 0.2, "trivial_rtd_loss": 0.35, "mlm_loss": 3.0, "trivial_mlm_loss": 6.0}
 
 
@@ -29,7 +29,7 @@ def test_a_run_that_learns_raises_no_alarm() -> None:
 
 def test_a_discriminator_that_calls_everything_original_raises_an_alarm() -> None:
     (alarm,) = alarms({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
-    assert "step 1000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without looking" in alarm
+    assert "step 20000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without looking" in alarm
 
 
 def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
@@ -37,10 +37,13 @@ def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
     assert "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without looking" in alarm
 
 
-def test_nothing_is_said_during_warm_up() -> None:
+def test_nothing_is_said_during_warm_up_or_before_a_network_can_have_learnt() -> None:
     ignorant = {**HEALTHY, "rtd_loss": 1.0, "mlm_loss": 9.0}
-    assert alarms(ignorant, RECIPE, step=199) == []
-    assert len(alarms(ignorant, RECIPE, step=200)) == 2
+    assert alarms(ignorant, RECIPE, step=14_999) == []
+    assert len(alarms(ignorant, RECIPE, step=15_000)) == 2
+    quick = load_recipe("small", flags=["--warmup-steps", "100"])
+    assert alarms(ignorant, quick, step=3_051) == [], "fewer than 50 million tokens"
+    assert len(alarms(ignorant, quick, step=3_052)) == 2
 
 
 def test_a_masked_lm_has_no_discriminator_to_worry_about() -> None:
