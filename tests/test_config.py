@@ -238,7 +238,7 @@ def test_an_error_names_the_file_that_holds_the_mistake(tmp_path: Path) -> None:
 
 
 def test_values_that_clash_are_refused_with_every_place_they_came_from() -> None:
-    with pytest.raises(UserError, match=r"^recipe tiny and command line: encoder.width=128 .* encoder.heads=3"):
+    with pytest.raises(UserError, match=r"^recipe tiny and command line: encoder.width=64 .* encoder.heads=3"):
         load_recipe("tiny", flags=["--encoder.heads", "3"])
 
 
