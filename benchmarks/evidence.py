@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from electra.training.folder import environment
-
 
 def keep(path: str | Path, values: dict[str, Any]) -> None:
+    from electra.training.folder import environment  # late: it brings torch, which would weigh on measured memory
+
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {"date": time.strftime("%Y-%m-%d"), "processor": platform.machine(), **environment()}

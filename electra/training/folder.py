@@ -153,9 +153,11 @@ def environment() -> dict[str, Any]:
 
 def commit() -> str | None:
     """The version of the code, where it runs from a git checkout."""
-    here = Path(__file__).parent
+    checkout = Path(__file__).parent.parent.parent
+    if not (checkout / ".git").exists():  # installed: a repository around it would be somebody else's
+        return None
     try:
-        answer = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"], check=False,
+        answer = subprocess.run(["git", "-C", checkout, "describe", "--always", "--dirty", "--abbrev=12"], check=False,
                                 capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
