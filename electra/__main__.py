@@ -205,6 +205,9 @@ def describe(recipe: str, *settings: Settings, config: Files = None, json: bool 
 
     check_flags(settings, "describe")
     if Path(recipe).is_dir():
+        if settings or config:
+            raise UserError(f"{recipe} is a folder and carries its own settings; {' '.join(settings) or '--config'} "
+                            f"goes with a recipe")
         described = describe_folder(Path(recipe))
     else:
         described = describe_recipe(load_recipe(recipe, files=config or [], flags=settings), name=recipe)

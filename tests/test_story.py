@@ -95,7 +95,7 @@ def test_the_tables_are_what_the_recipes_and_the_kept_results_say():
     assert tables.filled(README) == README, "run `python -m benchmarks.tables`"
 
 
-def test_every_file_and_setting_the_documents_name_exists():
+def test_every_file_the_documents_name_exists():
     for document in (ROOT / "README.md", ROOT / "docs" / "reading.md", ROOT / "CONTRIBUTING.md"):
         for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf8")):
             assert (document.parent / link).exists(), f"{document.name}: {link}"

@@ -70,8 +70,9 @@ def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str
 def parse_part(text: str | None) -> tuple[int, int]:
     """`i/N` as numbers; where nothing is said, this task's place in a Slurm array, or the whole."""
     if text is None:
-        index, first, count = (os.environ.get(f"SLURM_ARRAY_TASK_{word}") for word in ("ID", "MIN", "COUNT"))
-        return (int(index) - int(first or 0) + 1, int(count)) if index and count else (1, 1)
+        index, first, step, count = (os.environ.get(f"SLURM_ARRAY_TASK_{word}") for word in
+                                     ("ID", "MIN", "STEP", "COUNT"))
+        return ((int(index) - int(first or 0)) // int(step or 1) + 1, int(count)) if index and count else (1, 1)
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal()):
         raise UserError(f"--part {text}: write it as i/N, for example 1/8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,8 @@ KINDS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", "
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .gz, .xz, .bz2, .zst"
 HUB_NAME = re.compile(r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
-EDGE_BYTES = 64 * 1024
+BLOCK_BYTES = 64 * 1024
+MOST_BLOCKS = 4096  # so files up to 256 MB are read whole, and larger ones no more than that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,17 +39,20 @@ class Source:
     revision: str | None = None
 
     def fingerprint(self) -> dict[str, Any]:
-        """Content without reading all of it: name, size, and a hash of both ends; a commit for a data set."""
+        """Content, by name, size and a hash: of all of a file, or of blocks spread over one too large to read twice."""
         if self.kind == "hub":
             return {"name": self.name, "config": self.config, "revision": self.revision}
         try:
             with self.path.open("rb") as stream:
-                edges = stream.read(EDGE_BYTES)
-                stream.seek(max(0, self.size - EDGE_BYTES))
-                edges += stream.read(EDGE_BYTES)
+                content = hashlib.sha256()
+                for start in range(0, max(1, self.size), max(BLOCK_BYTES, self.size // MOST_BLOCKS)):
+                    stream.seek(start)
+                    content.update(stream.read(BLOCK_BYTES))
+                stream.seek(max(0, self.size - BLOCK_BYTES))
+                content.update(stream.read(BLOCK_BYTES))
         except OSError as error:
             raise UserError(f"{self.shown}: cannot be read: {error.strerror}") from None
-        return {"name": self.name, "size": self.size, "sha256_of_edges": hashlib.sha256(edges).hexdigest()}
+        return {"name": self.name, "size": self.size, "sha256_of_blocks": content.hexdigest()}
 
 
 def warn(message: str) -> None:
@@ -97,9 +102,17 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
 
 
 def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
-    visible = [p for p in sorted(folder.rglob("*")) if p.is_file()
-               and not any(part.startswith(".") for part in p.relative_to(folder).parts)]
-    yield from known(visible, given=str(folder), below=folder, report=report)
+    """Every file below that is not hidden, through links too; each real folder once, so no link leads in circles."""
+    visible: list[Path] = []
+    entered: set[Path] = set()
+    for path, folders, files in os.walk(folder, followlinks=True):
+        real = Path(path).resolve()
+        folders[:] = [] if real in entered else sorted(name for name in folders if not name.startswith("."))
+        visible += [] if real in entered else [Path(path) / name for name in files if not name.startswith(".")]
+        entered.add(real)
+    for dangling in [file for file in visible if not file.exists()]:
+        report(f"{dangling}: a link that leads nowhere; not read")
+    yield from known(sorted(file for file in visible if file.is_file()), given=str(folder), below=folder, report=report)
 
 
 def known(files: Sequence[Path], *, given: str, below: Path | None = None, report: Report) -> Iterator[Source]:

@@ -94,6 +94,13 @@ def rotate(run: Path, *, keep: int) -> None:
         shutil.rmtree(folder)
 
 
+def forget_after(run: Path, step: int) -> None:
+    """Remove what is newer than the step a run goes on from: damaged ones, which rotation would take for the newest."""
+    for number, folder in numbered(run):
+        if number > step:
+            shutil.rmtree(folder)
+
+
 def numbered(run: Path) -> list[tuple[int, Path]]:
     found = ((re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in run.glob("checkpoint-*"))
     return [(int(match[1]), path) for match, path in found if match]

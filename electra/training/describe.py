@@ -17,6 +17,8 @@ from electra.model.shape import EncoderShape
 from electra.objectives.settings import MaskedLMConfig, ReplacedTokenDetectionConfig
 from electra.training.recipe import Recipe
 
+USUAL_TOKENS = 16_384  # in one pass, where the recipe leaves the micro-batch to the machine
+
 
 @dataclass(frozen=True)
 class Description:
@@ -38,7 +40,7 @@ class Description:
 def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None) -> Description:
     vocabulary = vocabulary or recipe.data.vocab_size
     work, training = recipe.workload(vocabulary), recipe.training
-    rows = training.micro_batch_size or training.batch_size
+    rows = training.micro_batch_size or max(1, min(training.batch_size, USUAL_TOKENS // recipe.data.length))
     return Description(
         name=name,
         networks={network: shape for network, shape, _ in work.networks()},

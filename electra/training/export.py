@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from electra import __version__, config
 from electra.config import UserError
@@ -63,7 +63,8 @@ def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[
     if not pairs:
         raise UserError(f"--init-from {source}: no model for {' or '.join(objective.networks())} there; name a run "
                         f"folder, or a folder with config.json and model.safetensors")
-    check_vocabulary(pairs[0][2], shards)
+    for _, _, folder in pairs:
+        check_vocabulary(folder, shards)
     # The discriminator last: where embeddings are shared but the folders disagree, its are the ones to keep.
     pairs.sort(key=lambda pair: isinstance(pair[1], Discriminator))
     sections = {"generator": "objective.generator"}
@@ -83,6 +84,12 @@ def matches(objective: Objective, source: Path) -> list[tuple[str, Discriminator
         return [(name, networks[name], source)] if name else []
     return [(name, network, source / name) for name, network in networks.items()
             if (source / name / huggingface.CONFIG).is_file()]
+
+
+def tokenizer_beside(source: Path | None) -> Path | None:
+    """The tokenizer that the models to start from were trained with: text must be cut by it."""
+    folders = [] if source is None else [source, *(source / role for role in get_args(huggingface.Role))]
+    return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
 
 
 def check_vocabulary(folder: Path, shards: Shards) -> None:

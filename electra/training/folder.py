@@ -15,10 +15,11 @@ import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from electra import __version__, atomic, config
 from electra.config import UserError
+from electra.model.huggingface import Role
 from electra.training import checkpoint
 from electra.training.checkpoint import Checkpoint
 from electra.training.recipe import MAY_CHANGE, Recipe
@@ -33,6 +34,9 @@ def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tup
     `auto` continues the same run and starts fresh in an empty folder; another run's folder is refused.
     """
     check_place(run)
+    for role in get_args(Role):
+        if (run / role).exists() and run / role not in models(run):
+            raise UserError(f"{run / role} holds something else than a model; choose another --output-dir")
     if overwrite and resume != "never":
         raise UserError(f"--overwrite starts a run over and so needs --resume never; found --resume {resume}")
     if resume == "never":
@@ -40,6 +44,9 @@ def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tup
             raise UserError(f"{run} already holds a run; choose another --output-dir, continue it with --resume auto, "
                             f"or add --overwrite to start over")
         return recipe, None
+    if not (run / CONFIG).exists() and (there := models(run)):
+        raise UserError(f"{there[0]} holds a model, but {run} no run that made it; choose another --output-dir, or add "
+                        f"--resume never --overwrite to replace it")
     if (run / CONFIG).exists():
         earlier = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
         recipe = same_run(recipe, earlier, run)
@@ -113,12 +120,17 @@ def begin(run: Path, recipe: Recipe, *, fresh: bool) -> None:
     """Write down what the run is. A fresh start clears what an earlier one left."""
     run.mkdir(parents=True, exist_ok=True)
     if fresh:
-        for path in run.glob("checkpoint-*"):
+        for path in (*(path for _, path in checkpoint.numbered(run)), *models(run)):
             shutil.rmtree(path)
         for name in (METRICS, STATUS, CONFIG):
             (run / name).unlink(missing_ok=True)
     atomic.write_json(run / ENVIRONMENT, environment())
     atomic.write(run / CONFIG, config.as_toml(recipe))
+
+
+def models(run: Path) -> list[Path]:
+    """The model folders that stand in a run folder."""
+    return [run / name for name in get_args(Role) if (run / name / "config.json").is_file()]
 
 
 def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:

@@ -119,11 +119,13 @@ def update(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> di
     settings = run.recipe.optimizer
     rate = set_step(run.optimizer, settings, step=step, max_steps=run.recipe.training.max_steps, skipped=run.skipped)
     run.scaler.unscale_(run.optimizer)
-    norm = nn.utils.clip_grad_norm_(run.objective.parameters(), settings.max_grad_norm)
+    gradients = [p.grad for p in run.objective.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
     # In fp16 an overflow is part of the game: the scaler skips the step and halves its scale, down to one.
     if not torch.isfinite(norm) and not (run.scaler.is_enabled() and run.scaler.get_scale() > 1):
         culprit = diagnosis.first_bad_tensor(run, portion, step=step, share=share)
         raise RunFailed(f"{culprit} is not finite in step {step}")
+    nn.utils.clip_grads_with_norm_(run.objective.parameters(), settings.max_grad_norm, norm)
     scale = run.scaler.get_scale()
     run.scaler.step(run.optimizer)
     run.scaler.update()

@@ -70,6 +70,8 @@ class TrainingConfig:
                      "save_total_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"training.seed={self.seed} must be a number from 0 to 2^63 − 1")
         if self.micro_batch_size is not None and (self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size):
             raise ValueError(f"training.batch_size={self.batch_size} is not made of whole micro-batches of "
                              f"training.micro_batch_size={self.micro_batch_size}; choose a divisor")
@@ -95,9 +97,10 @@ class Recipe:
         return self.objective.workload(self.encoder, vocabulary=vocabulary, length=self.data.length)
 
 
-# What a run may change when it continues: how long it lasts, and how often it speaks, measures and saves.
-MAY_CHANGE = {"training.max_steps", "training.logging_steps", "training.eval_steps", "training.eval_rows",
-              "training.save_steps", "training.save_total_limit", "training.report_to"}
+# What a run may change when it continues: how long it lasts, how often it speaks, measures and saves, and how a batch
+# is cut. Another number of processes may need that; masks and dropout are then drawn otherwise, so not the same bits.
+MAY_CHANGE = {"training.max_steps", "training.micro_batch_size", "training.logging_steps", "training.eval_steps",
+              "training.eval_rows", "training.save_steps", "training.save_total_limit", "training.report_to"}
 
 
 def names() -> list[str]:

@@ -21,7 +21,7 @@ from electra.objectives import build_objective
 from electra.objectives.objective import Objective
 from electra.training import checkpoint, folder
 from electra.training.checkpoint import Checkpoint
-from electra.training.export import initialise_from
+from electra.training.export import initialise_from, tokenizer_beside
 from electra.training.journal import watching
 from electra.training.optimizer import build_optimizer
 from electra.training.parallel import World, be_deterministic, fitting_micro_batch, resolve_precision, wrap
@@ -82,6 +82,12 @@ class Start:
     def __post_init__(self) -> None:
         if (self.corpus is None) == (self.data is None):
             raise UserError("give either --corpus (text files) or --data (shards from `electra shard`)")
+        inside = [given for given in self.corpus or () if Path(given).resolve() in self.output_dir.resolve().parents]
+        if inside:
+            raise UserError(f"--output-dir {self.output_dir} lies inside the corpus {inside[0]} and would become part "
+                            f"of it; name a folder elsewhere")
+        if self.init_from is not None and self.init_from.resolve() == self.output_dir.resolve():
+            raise UserError(f"--init-from {self.init_from} is also the --output-dir, where it would be overwritten")
         if self.data is not None and self.tokenizer is not None:
             raise UserError("--tokenizer goes with --corpus; the shards of --data were cut with their own")
 
@@ -104,6 +110,8 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
         news += initialise_from(run.objective, start.init_from, shards)
     world.wait()  # nobody writes before everybody has read
     if world.leads:
+        if found is not None:
+            checkpoint.forget_after(start.output_dir, found.step)
         folder.begin(start.output_dir, recipe, fresh=found is None)
         folder.set_status(start.output_dir, "running", step=run.step, checkpoint=found.folder.name if found else None)
     return run, news
@@ -116,7 +124,8 @@ def opened(recipe: Recipe, start: Start, world: World) -> Shards:
         data = start.output_dir / "data" / "shards"
         if world.leads:
             with watching(quiet=start.quiet) as (stage, report):
-                prepare_data(start.corpus, start.output_dir / "data", recipe.data, tokenizer=start.tokenizer,
+                prepare_data(start.corpus, start.output_dir / "data", recipe.data,
+                             tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
                              text_field=start.text_field, stage=stage, report=report)
         world.wait()
     assert data is not None
@@ -137,8 +146,10 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
         raise UserError(f"{shards.folder} holds {rows} rows for training, fewer than one batch of "
                         f"{training.batch_size}; add text, or pass a smaller --batch-size")
     if not len(shards.held_out):
-        raise UserError(f"{shards.folder} has no held-out rows to measure progress on; cut it again with a larger "
-                        f"`--held-out` share")
+        few = shards.manifest.documents < 2
+        raise UserError(f"{shards.folder} has no held-out rows to measure progress on; "
+                        + ("it is all one document: separate documents by blank lines" if few else
+                           "cut it again with a larger `--held-out` share"))
     micro_batch_size = training.micro_batch_size
     if micro_batch_size is None:  # cards may differ in free memory, but every process must cut the batch alike
         micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))

@@ -216,3 +216,27 @@ def test_without_datasets_the_error_names_the_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'electra\[hub\]'"):
         sources.resolve(["owner/name"])
+
+
+def test_links_are_followed_once_and_a_dangling_one_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "corpus" / "circle").symlink_to(tmp_path / "corpus")
+    (tmp_path / "corpus" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    heard: list[str] = []
+    assert len(list(documents([tmp_path / "corpus"], report=heard.append))) == 2
+    assert any("gone.txt: a link that leads nowhere" in text for text in heard)
+
+
+def test_a_change_in_the_middle_of_a_file_changes_its_fingerprint(tmp_path: Path) -> None:
+    from electra.data.sources import resolve
+
+    path, content = tmp_path / "a.txt", bytearray(b"word " * 400_000)
+    prints = []
+    for letter in b"wv":
+        content[1_000_000] = letter
+        path.write_bytes(content)
+        prints.append(resolve([path])[0].fingerprint())
+    assert prints[0] != prints[1]

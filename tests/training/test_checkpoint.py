@@ -100,6 +100,15 @@ def test_rotation_keeps_the_newest(tmp_path, trained):
     assert sorted(step for step, _ in checkpoint.numbered(tmp_path)) == [10, 100]
 
 
+def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes_on_from(tmp_path, trained):
+    for step in (4, 8):
+        save(tmp_path, step, trained)
+    checkpoint.forget_after(tmp_path, 4)
+    save(tmp_path, 6, trained)
+    checkpoint.rotate(tmp_path, keep=1)
+    assert [step for step, _ in checkpoint.numbered(tmp_path)] == [6]
+
+
 def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
     folder = save(tmp_path, 1, trained)
     names = sorted(path.name for path in folder.iterdir())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from electra.config import UserError
 from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
@@ -98,3 +99,46 @@ def test_embeddings_shared_in_training_are_equal_in_both_exports(toy_shards, tmp
     tables = [load_file(tmp_path / name / "model.safetensors")["electra.embeddings.word_embeddings.weight"]
               for name in ("discriminator", "generator")]
     assert torch.equal(*tables)
+
+
+def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(toy_shards, tmp_path, monkeypatch):
+    from electra.training import pretrain as loop
+
+    descend = loop.descend
+
+    def spoilt(run, *arguments, **options):
+        losses = descend(run, *arguments, **options)
+        run.objective.discriminator.output.bias.grad.fill_(float("nan"))
+        return losses
+
+    monkeypatch.setattr(loop, "descend", spoilt)
+    with pytest.raises(RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"):
+        pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+
+
+def test_what_a_user_keeps_in_the_output_folder_is_not_touched(toy_shards, tmp_path):
+    (tmp_path / "run" / "checkpoint-best").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-notes.txt").write_text("mine")
+    pretrain(toy("--max-steps", "2"), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / "checkpoint-best").is_dir()
+    assert (tmp_path / "run" / "checkpoint-notes.txt").read_text() == "mine"
+
+
+def test_an_export_that_could_not_be_written_is_known_before_training(toy_shards, tmp_path):
+    (tmp_path / "run" / "discriminator").mkdir(parents=True)
+    (tmp_path / "run" / "discriminator" / "diary.txt").write_text("mine")
+    with pytest.raises(UserError, match="discriminator holds something else than a model"):
+        pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+
+
+def test_an_output_folder_inside_the_corpus_is_refused(toy_corpus, tmp_path):
+    with pytest.raises(UserError, match="lies inside the corpus"):
+        pretrain(toy(), corpus=[toy_corpus.parent], output_dir=toy_corpus.parent / "run", quiet=True)
+
+
+def test_text_for_a_model_to_start_from_is_cut_by_its_tokenizer(toy_shards, toy_corpus, tmp_path):
+    pretrain(toy("--max-steps", "2"), data=toy_shards, output_dir=tmp_path / "first", quiet=True)
+    pretrain(toy("--max-steps", "2", "--data.held-out", "0.1"), corpus=[toy_corpus], init_from=tmp_path / "first",
+             output_dir=tmp_path / "second", quiet=True)
+    tokenizers = [(tmp_path / run / "discriminator" / "tokenizer.json").read_text() for run in ("first", "second")]
+    assert tokenizers[0] == tokenizers[1]
