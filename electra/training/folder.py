@@ -153,7 +153,7 @@ def environment() -> dict[str, Any]:
     return {
         "electra": __version__,
         "commit": commit(),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: metadata.version(name) for name in packages},

@@ -15,7 +15,8 @@ from electra.training import checkpoint, folder
 from electra.training.recipe import MAY_CHANGE, Recipe, load_recipe
 
 CHANGES = {"training.max_steps": 50, "training.logging_steps": 3, "training.eval_steps": 3, "training.eval_rows": 3,
-           "training.save_steps": 3, "training.save_total_limit": 3, "training.report_to": "tensorboard"}
+           "training.save_steps": 3, "training.save_total_limit": 3, "training.report_to": "tensorboard",
+           "training.micro_batch_size": 8}
 
 
 def recipe(**flags: object) -> Recipe:
