@@ -58,7 +58,7 @@ def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool
     from electra.training.journal import watching
 
     with watching() as (stage, report):
-        words = train_wordpiece(needed(corpus), output_dir, vocab_size=vocab_size, lowercase=not cased,
+        words = train_wordpiece(needed(corpus), folder(output_dir), vocab_size=vocab_size, lowercase=not cased,
                                 keep_accents=keep_accents, text_field=text_field, overwrite=overwrite,
                                 progress=stage("vocabulary"), report=report)
     print(f"{output_dir}: {words.size:,} entries")
@@ -110,7 +110,7 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     if tokenizer is None:
         raise UserError("--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer folder")
     with watching() as (stage, report):
-        made = pack(needed(corpus), tokenizer=WordPiece.load(tokenizer), output_dir=output_dir, length=length,
+        made = pack(needed(corpus), tokenizer=WordPiece.load(tokenizer), output_dir=folder(output_dir), length=length,
                     held_out=held_out, part=parse_part(part), seed=seed, workers=workers, text_field=text_field,
                     overwrite=overwrite, progress=stage("shards"), report=report)
     print(f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, {made.fill:.1%} filled; "
@@ -262,6 +262,12 @@ def check_flags(settings: Sequence[str], command: str) -> None:
 
     options = [name for argument in app[command].assemble_argument_collection() for name in argument.names]
     flags(settings, Recipe, others=[name.removeprefix("--") for name in options])
+
+
+def folder(output_dir: Path) -> Path:
+    if output_dir.is_file():
+        raise UserError(f"--output-dir {output_dir} is a file; name a folder")
+    return output_dir
 
 
 def needed(corpus: Sequence[str]) -> Sequence[str]:

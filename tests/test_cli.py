@@ -491,3 +491,12 @@ def test_a_fault_of_ours_is_said_without_a_traceback_and_with_a_way_to_see_one(
 
 def test_a_misspelt_command_is_refused_with_the_nearest(complaint: Callable[..., str]) -> None:
     assert 'Did you mean "pretrain"?' in complaint("pretrian", "tiny")
+
+
+@pytest.mark.parametrize("command", ["vocab", "shard"])
+def test_an_output_folder_that_is_a_file_is_refused_before_the_work(
+        tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str], command: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    more = ["--tokenizer", toy_shards / "tokenizer"] if command == "shard" else []
+    assert complaint(command, toy_corpus, "--output-dir", tmp_path / "file", *more) == (
+        f"--output-dir {tmp_path / 'file'} is a file; name a folder")
