@@ -1,0 +1,221 @@
+"""Labelled data in whatever files it comes in: rows of CSV, TSV, JSONL, Parquet or a hub data set, one by one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from electra.config import UserError, nearest
+from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
+from electra.data.sources import COMPRESSIONS, HUB_NAME, Source, on_hub
+
+FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+PARQUET_ROWS = 1024
+CSV_FIELD_BYTES = 16 * 1024 * 1024
+
+Numbered = tuple[str, dict[str, Any]]  # where a row stands ("file:line" or "file, row n"), and the row
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file of labelled data, or one split of a data set on the hub."""
+
+    source: Source
+    form: str  # csv, tsv, jsonl, json, parquet, hub, or text for anything else
+    split: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.source.shown}/{self.split}" if self.split else self.source.shown
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {**self.source.fingerprint(), "split": self.split}
+
+
+def table(given: str | Path, *, split: str | None = None, form: str | None = None) -> Table:
+    """A file that is there, or a data set on the hub that answers; what cannot be read is refused now."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        raise UserError(f"{path}: a folder where a file is expected; it holds "
+                        f"{', '.join(sorted(p.name for p in path.iterdir())[:8]) or 'nothing'}")
+    if path.exists():
+        compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+        suffix = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
+        source = Source(shown=str(path), name=path.name, kind="text", path=path, compression=compression,
+                        size=path.stat().st_size)
+        return Table(source, form or FORMS.get(suffix, "text"))
+    if match := HUB_NAME.fullmatch(str(given)):
+        return Table(on_hub(match["dataset"], match["config"], match["revision"]), "hub", split)
+    raise UserError(f"{given}: no such file")
+
+
+def is_hub_name(given: str | Path) -> bool:
+    return not Path(given).expanduser().exists() and HUB_NAME.fullmatch(str(given)) is not None
+
+
+def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> Iterator[
+        Numbered]:
+    """Each row with its place. `header` names the columns of a file that has no first line of names; `columns` are
+    those wanted, which must be there."""
+    if table.form in ("csv", "tsv"):
+        return delimited(table, header=header, wanted=columns or ())
+    if table.form == "jsonl":
+        return json_lines(table)
+    if table.form == "parquet":
+        return parquet(table, wanted=columns)
+    if table.form == "hub":
+        return on_the_hub(table)
+    raise UserError(f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, .xz, "
+                    f".bz2, .zst), or from the hub; found {table.source.path.suffix or 'no suffix'}")
+
+
+def require(row: Mapping[str, Any], name: str, where: str) -> Any:
+    """A row's value in a column, or an error that lists the columns there are."""
+    if name not in row:
+        raise UserError(f"{where}: no column {name!r}{nearest(name, list(row))}; columns here are "
+                        f"{', '.join(map(str, row)) or 'none'}")
+    return row[name]
+
+
+def text(row: Mapping[str, Any], name: str, where: str) -> str:
+    """A row's text in a column."""
+    value = require(row, name, where)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: {name!r} is {type(value).__name__}, not text")
+    check_encodable(value, where)
+    return value
+
+
+def lines(table: Table) -> Iterator[tuple[str, str]]:
+    """Each line with its place, without its end."""
+    with opened(table.source) as (stream, _):
+        number = 0
+        while raw := stream.readline(JSON_LINE_BYTES + 1):
+            number += 1
+            where = f"{table}:{number}"
+            if len(raw) > JSON_LINE_BYTES:
+                raise UserError(f"{where}: a line of more than {JSON_LINE_BYTES >> 20} MB")
+            if b"\0" in raw:
+                raise UserError(f"{where}: a NUL byte; this is not UTF-8 text")
+            try:
+                yield where, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file, from Latin-1 "
+                                "for example: iconv -f LATIN1 -t UTF-8") from None
+
+
+def document(table: Table) -> Any:
+    """A file that is one JSON value, as SQuAD's are."""
+    with opened(table.source) as (stream, _):
+        content = stream.read()
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{table}: not valid JSON: {error}") from None
+
+
+# ---- forms ---------------------------------------------------------------------------------------------------------
+
+def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[str]) -> Iterator[Numbered]:
+    """CSV with its quotes. TSV as GLUE has it: a quote is a character like any other."""
+    csv.field_size_limit(CSV_FIELD_BYTES)
+    place = f"{table}:1"
+
+    def texts() -> Iterator[str]:
+        nonlocal place
+        for place, line in lines(table):  # noqa: B007 (read by the errors below)
+            yield line + "\n"
+
+    dialect: Any = ({"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else
+                    {"strict": True})
+    reader = csv.reader(texts(), **dialect)
+    names = list(header) if header is not None else None
+    try:
+        for fields in reader:
+            if not any(fields):
+                continue
+            if names is None:
+                names = checked_header(fields, table)
+                for name in wanted:
+                    require(dict.fromkeys(names), name, str(table))
+                continue
+            if len(fields) != len(names):
+                raise UserError(f"{place}: {len(fields)} fields where {len(names)} columns are expected "
+                                f"({', '.join(names)}); mend this line, or quote what holds a separator")
+            yield place, dict(zip(names, fields, strict=True))
+    except csv.Error as error:
+        raise UserError(f"{place}: not valid {table.form.upper()}: {error}") from None
+
+
+def checked_header(names: Sequence[str], table: Table) -> list[str]:
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise UserError(f"{table}:1: column {sorted(twice)[0]!r} is named more than once")
+    return list(names)
+
+
+def json_lines(table: Table) -> Iterator[Numbered]:
+    for where, line in lines(table):
+        if line.strip():
+            yield where, parsed(line, where)
+
+
+def parquet(table: Table, *, wanted: Sequence[str] | None) -> Iterator[Numbered]:
+    import pyarrow
+    import pyarrow.parquet
+
+    with opened(table.source) as (stream, _):
+        try:
+            file = pyarrow.parquet.ParquetFile(stream, buffer_size=1 << 20)
+            for name in wanted or ():
+                require(dict.fromkeys(file.schema_arrow.names), name, str(table))
+            row = 0
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for values in batch.to_pylist():
+                    row += 1
+                    yield f"{table}, row {row}", values
+        except pyarrow.ArrowInvalid as error:
+            raise OSError(str(error)) from None
+
+
+def on_the_hub(table: Table) -> Iterator[Numbered]:
+    """One split, streamed; a class that the hub stores as a number comes with its name."""
+    import datasets
+
+    source = table.source
+    try:
+        found = datasets.load_dataset(source.name, source.config, split=table.split, revision=source.revision,
+                                      streaming=True)
+        names = {column: feature for column, feature in (found.features or {}).items()}
+        for number, row in enumerate(found, start=1):
+            yield f"{table}, row {number}", {column: spelled(value, names.get(column)) for column, value in row.items()}
+    except UserError:
+        raise
+    except Exception as error:  # each builder and each transport raises its own kinds
+        raise UserError(f"{table}: cannot be read from the hub ({str(error).strip().partition(chr(10))[0]}); fetch its "
+                        "files, put them on this machine and name them") from None
+
+
+def spelled(value: Any, feature: Any) -> Any:
+    """A class by its name; −1 is the hub's word for an answer that is kept secret."""
+    inner = getattr(feature, "feature", None)
+    if isinstance(value, list) and inner is not None:
+        return [spelled(item, inner) for item in value]
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return None if value < 0 else feature.int2str(value)
+    return value
+
+
+def number(value: Any) -> float | None:
+    """A value as a finite number, if it is one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", value):
+        return None
+    found = float(value)
+    return found if abs(found) <= sys.float_info.max else None

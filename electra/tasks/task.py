@@ -1,0 +1,163 @@
+"""A task: example → features → head → loss → decode → score. To add one is to write these methods and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from electra.data.tables import Table
+from electra.data.wordpiece import WordPiece
+from electra.model.encoder import Encoder
+from electra.model.layers import LayerReader
+from electra.tasks.features import Array, Features, TaskBatch
+
+Example = TypeVar("Example")  # what the task reads; `where` says from which file and line
+Answer = TypeVar("Answer")  # what a model says of one: probabilities, so that several models can be averaged
+Outputs = Mapping[str, Any]  # of one unit, as numpy arrays
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a data set in its official layout. `dev` and `test` may have several parts; the first one counts."""
+
+    train: tuple[Table, ...]
+    dev: dict[str, tuple[Table, ...]]
+    test: dict[str, tuple[Table, ...]]
+
+
+class Head(nn.Module, ABC):
+    """The vectors of a batch become what `decode` needs; and, against the targets, a loss."""
+
+    architecture: ClassVar[str | None] = None  # the transformers class that holds this head, if one does
+
+    def stock(self) -> Head:
+        """This head in the form that its transformers class holds."""
+        return self
+
+    @abstractmethod
+    def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
+        """From vectors [R, T, D]; the first axis of every output is the unit (a row, or rows that stay together)."""
+
+    @abstractmethod
+    def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
+        """Summed over what is scored in the batch (see `Task.weight`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC, Generic[Example, Answer]):
+    """One kind of question about text. Its fields, what was learnt from training data among them, are plain data: a
+    model folder carries them, and `restore` makes the task again."""
+
+    kind: ClassVar[str]  # classify, span, tag, choose: how a saved model says which class reads it
+    name: str  # glue/rte, squad-2.0, classify
+    metric: str  # the score that counts
+    frozen: str = ""  # which layers of a frozen encoder the head reads; empty: the encoder is trained, its last layer
+
+    @abstractmethod
+    def locate(self, data: str) -> Files:
+        """The files of `--data`: a folder in the official layout, or a name on the hub."""
+
+    @abstractmethod
+    def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Example]:
+        """Examples, one by one. `labelled` ones must have their answer; others may."""
+
+    def learn(self, examples: Sequence[Example]) -> Self:
+        """The task with what only training examples can tell: its labels, whether it is a regression."""
+        return self
+
+    def check(self, examples: Sequence[Example]) -> None:
+        """Refuse examples that cannot be scored: a label never seen in training, say."""
+
+    @abstractmethod
+    def features(self, examples: Sequence[Example], words: WordPiece, *, length: int, training: bool) -> Features:
+        """Rows of at most `length` tokens, in the order of their examples; an example may give several."""
+
+    @abstractmethod
+    def head(self, width: int, *, dropout: float) -> Head:
+        """A fresh head for vectors of this width."""
+
+    def stored_head(self, width: int, *, architecture: str) -> Head:
+        """A head to be filled from a model folder of this transformers class."""
+        return self.head(width, dropout=0.0)
+
+    def weight(self, features: Features) -> Array:
+        """How much of each unit is scored, to take means over: one, or its number of scored tokens."""
+        return np.ones(len(features))
+
+    @abstractmethod
+    def decode(self, examples: Sequence[Example], features: Features, outputs: Sequence[Outputs]) -> list[Answer]:
+        """One answer for each example, from the outputs for each unit of its features."""
+
+    @abstractmethod
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models of this task to one example: the mean of their probabilities."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
+        """Scores in [−1, 1], `metric` among them."""
+
+    @abstractmethod
+    def trivial(self, examples: Sequence[Example]) -> float:
+        """`metric` of the best answer that ignores the text. A run that is no better has learnt nothing."""
+
+    @abstractmethod
+    def record(self, example: Example, answer: Answer) -> dict[str, Any]:
+        """A line of the predictions; plain JSON."""
+
+    def config(self) -> dict[str, Any]:
+        """What transformers should find in config.json beside the shape: id2label, say."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self)}
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any]) -> Self:
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
+                                  for key, value in settings.items() if key != "kind"}
+        return cls(**values)
+
+
+class Network(nn.Module):
+    """An encoder and a task's head. Calling it gives the summed loss; `answer` gives what is decoded."""
+
+    def __init__(self, encoder: Encoder, head: Head, *, frozen: str = "") -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.reader = LayerReader(encoder.shape.layers, frozen) if frozen else None
+        if frozen:
+            self.encoder.requires_grad_(False)
+
+    @property
+    def architecture(self) -> str | None:
+        """The transformers class that holds this network; a frozen encoder's head is ours alone."""
+        return None if self.reader else self.head.architecture
+
+    def forward(self, batch: TaskBatch) -> Tensor:
+        return self.head.loss(self.vectors(batch), batch)
+
+    def answer(self, batch: TaskBatch) -> dict[str, Tensor]:
+        outputs: dict[str, Tensor] = self.head(self.vectors(batch), batch)
+        return outputs
+
+    def vectors(self, batch: TaskBatch) -> Tensor:
+        if self.reader is None:
+            hidden: Tensor = self.encoder(batch.ids, batch.types, batch.real)
+            return hidden
+        self.encoder.eval()  # features that are frozen do not drop out
+        with torch.no_grad():
+            layers = self.encoder.layers(batch.ids, batch.types, batch.real)
+        read: Tensor = self.reader(layers)
+        return read
+
+
+def first_and_count(found: Iterable[str]) -> str:
+    """'a (and 3 more)', for messages about many."""
+    names = list(found)
+    return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
