@@ -8,21 +8,50 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, Protocol, get_args, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra import atomic
 from electra.config import UserError, convert
-from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS
-from electra.model.pair import Discriminator, Generator
+from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS, Encoder
 from electra.model.shape import EncoderShape
 
 Role = Literal["discriminator", "generator", "encoder"]
-Network = Discriminator | Generator
+
+
+class Network(Protocol):
+    """An encoder and a head: a discriminator, a generator, or a network of some task."""
+
+    encoder: Encoder
+
+    @property
+    def architecture(self) -> str | None:
+        """The transformers class that holds it; None where none does, and the head keeps its own names."""
+
+    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        """What that class computes, at every position."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every tensor, as nn.Module names them."""
+
+
+class Bare(nn.Module):
+    """An encoder alone, to be filled from a folder with whatever head."""
+
+    architecture = None
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        hidden: Tensor = self.encoder(ids, types, real)
+        return hidden
+
 
 CONFIG, WEIGHTS, INDEX, CARD = "config.json", "model.safetensors", "model.safetensors.index.json", "README.md"
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
@@ -44,18 +73,22 @@ BLOCK = {  # under encoder.blocks.N, and electra.encoder.layer.N
     "contract": "output.dense",
     "feedforward_norm": "output.LayerNorm",
 }
-HEADS: dict[type, dict[str, str]] = {
-    Discriminator: {
+HEADS = {  # by the class that holds them; a head that no class holds keeps its own names
+    "ElectraForPreTraining": {
         "dense": "discriminator_predictions.dense",
         "output": "discriminator_predictions.dense_prediction",
     },
-    Generator: {
+    "ElectraForMaskedLM": {
         "dense": "generator_predictions.dense",
         "norm": "generator_predictions.LayerNorm",
         "": "generator_lm_head",  # the bias alone: its weight is the word table
     },
+    "ElectraForSequenceClassification": {"head.dense": "classifier.dense", "head.output": "classifier.out_proj"},
+    "ElectraForTokenClassification": {"head.output": "classifier"},
+    "ElectraForQuestionAnswering": {"head.output": "qa_outputs"},
+    "ElectraForMultipleChoice": {"head.output": "classifier"},
 }
-ARCHITECTURES = {Discriminator: "ElectraForPreTraining", Generator: "ElectraForMaskedLM"}
+NO_HEAD = "ElectraModel"
 # Found in stock files, but told by others: the word table once more, and a count from 0 that older versions stored.
 REDUNDANT = {"generator_lm_head.weight", "electra.embeddings.position_ids", "embeddings.position_ids"}
 
@@ -80,7 +113,7 @@ FIXED_KEYS = {  # what an Encoder cannot be otherwise
 
 def name_table(network: Network) -> dict[str, list[str]]:
     """Each tensor of ours, and the tensors of theirs whose rows it stacks."""
-    modules = EMBEDDINGS | HEADS[type(network)]
+    modules = EMBEDDINGS | (HEADS[network.architecture] if network.architecture else {})
     for number in range(network.encoder.shape.layers):
         for ours, theirs in BLOCK.items():
             modules[f"encoder.blocks.{number}.{ours}"] = " ".join(
@@ -88,7 +121,8 @@ def name_table(network: Network) -> dict[str, list[str]]:
     table = {}
     for key in network.state_dict():
         module, _, kind = key.rpartition(".")
-        table[key] = [f"{name}.{kind}" for name in modules[module].split()]
+        own = "" if key.startswith("encoder.") or network.architecture else module
+        table[key] = [f"{name}.{kind}" for name in (own or modules[module]).split()]
     return table
 
 
@@ -111,7 +145,7 @@ def save(network: Network, folder: Path, *, role: Role, tokenizer_files: Callabl
 def config_of(network: Network, *, role: Role) -> dict[str, Any]:
     shape = network.encoder.shape
     return {
-        "architectures": [ARCHITECTURES[type(network)]],
+        "architectures": [network.architecture or NO_HEAD],
         "electra_role": role,
         **FIXED_KEYS,
         **{key: getattr(shape, field) for field, key in SHAPE_KEYS.items()},
@@ -195,6 +229,13 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     return shape, convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size"), role_of(folder)
 
 
+def load_encoder(folder: Path, *, filled: bool = True) -> tuple[Encoder, Loaded | None]:
+    """The encoder of any ELECTRA folder, whatever its head; unfilled, the same network from random weights."""
+    shape, vocabulary, _ = load_shape(folder)
+    encoder = Encoder(shape, vocabulary=vocabulary)
+    return encoder, load(Bare(encoder), folder) if filled else None
+
+
 def load(network: Network, folder: Path, *, section: str = "encoder") -> Loaded:
     """Copy a folder's weights into `network`. A head that the folder lacks stays as it is; nothing else may lack.
 
@@ -230,7 +271,8 @@ def check_fits(network: Network, folder: Path, *, section: str) -> None:
         if wanted != found:
             raise UserError(f"{folder / CONFIG}: {theirs} is {found}, but the network to fill has {ours}={wanted}; "
                             f"set {ours} to {found} or name another folder")
-    if isinstance(network, Generator) and read_json(folder, CONFIG).get("tie_word_embeddings", True) is False:
+    is_tied = read_json(folder, CONFIG).get("tie_word_embeddings", True) is not False
+    if network.architecture == "ElectraForMaskedLM" and not is_tied:
         raise UserError(f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the word "
                         "table it reads with, so such a model can only fill a discriminator")
 
@@ -294,20 +336,36 @@ def verify(network: Network, folder: Path, *, tolerance: float = 1e-4) -> float:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    stock = getattr(transformers, ARCHITECTURES[type(network)]).from_pretrained(folder, local_files_only=True).eval()
-    ours = copy.deepcopy(network).to("cpu", torch.float32).eval()
+    assert network.architecture is not None
+    stock = getattr(transformers, network.architecture).from_pretrained(folder, local_files_only=True).eval()
+    ours: Any = copy.deepcopy(network)
+    ours = ours.to("cpu", torch.float32).eval()
     length = min(64, network.encoder.shape.positions)
     source = torch.Generator().manual_seed(0)
     ids = torch.randint(network.encoder.vocabulary, (2, length), generator=source)
     types = (torch.arange(length) > length // 2).long().expand_as(ids)
     real = torch.arange(length) < torch.tensor([[length], [max(1, length // 2)]])
-    everywhere = (torch.arange(length).expand_as(ids),) if isinstance(ours, Generator) else ()
     with torch.no_grad():
-        theirs = stock(input_ids=ids, token_type_ids=types, attention_mask=real.long()).logits
-        difference: float = (ours(ids, types, real, *everywhere) - theirs)[real].abs().max().item()
+        theirs = stock_logits(stock, ids, types, real)
+        differences = (ours.logits(ids, types, real) - theirs).abs()
+    if differences.shape[:2] == real.shape:
+        differences = differences[real]  # where there is only padding, the two may disagree
+    difference = float(differences.max())
     # Rounding grows with what is rounded, and a trained generator's logits reach 20.
     allowed = tolerance * max(1.0, theirs.abs().max().item())
     if not difference <= allowed:
         raise RuntimeError(f"{folder}: transformers computes other logits from this folder than the network that was "
                            f"saved, by up to {difference:.1e} (up to {allowed:.1e} would be rounding)")
     return difference
+
+
+def stock_logits(stock: Any, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    """What a transformers model says of these rows, whichever way its class takes rows and gives logits."""
+    if type(stock).__name__ == "ElectraForMultipleChoice":  # the two rows as the options of one question
+        rows = (tensor[None] for tensor in (ids, types, real.long()))
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        return stock(**dict(zip(names, rows, strict=True))).logits  # type: ignore[no-any-return]
+    output = stock(input_ids=ids, token_type_ids=types, attention_mask=real.long())
+    if type(stock).__name__ == "ElectraForQuestionAnswering":
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+    return output.logits  # type: ignore[no-any-return]

@@ -14,6 +14,8 @@ from electra.model.shape import EncoderShape, GeneratorShape
 class Discriminator(nn.Module):
     """Judges every token: a positive logit says that it was replaced."""
 
+    architecture = "ElectraForPreTraining"
+
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         width = encoder.shape.width
@@ -29,9 +31,14 @@ class Discriminator(nn.Module):
         logits: Tensor = self.output(gelu(self.dense(hidden))).squeeze(-1)
         return logits
 
+    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        return self.forward(ids, types, real)
+
 
 class Generator(nn.Module):
     """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a BERT-style masked LM."""
+
+    architecture = "ElectraForMaskedLM"
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -49,6 +56,10 @@ class Generator(nn.Module):
         chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))  # [B, P, D]
         predicted = self.norm(gelu(self.dense(chosen)))  # [B, P, E]
         return F.linear(predicted, self.encoder.embeddings.words.weight, self.bias)
+
+    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        """At every position, [B, T, V]."""
+        return self.forward(ids, types, real, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
 
 
 def build_pair(discriminator: EncoderShape, generator: GeneratorShape, *,

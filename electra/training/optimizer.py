@@ -1,8 +1,10 @@
-"""AdamW as the paper's code has it, and as torch has it; schedules; which parameters decay."""
+"""AdamW as the paper's code has it, and as torch has it; schedules; what decays, and how fast each layer learns."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -10,15 +12,17 @@ from torch import nn
 from electra.training.recipe import OptimizerConfig
 
 
-def build_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Torch's fused AdamW over two groups: what decays, and LayerNorms and biases, which do not."""
-    decayed: list[tuple[str, nn.Parameter]] = []
-    plain: list[tuple[str, nn.Parameter]] = []
+def build_optimizer(module: nn.Module, config: OptimizerConfig, *,
+                    share: Callable[[str], float] = lambda name: 1.0) -> torch.optim.AdamW:
+    """Torch's fused AdamW. LayerNorms and biases do not decay; `share` of the rate a parameter gets, by its name."""
+    groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():  # a shared tensor comes once
         if parameter.requires_grad:
-            (plain if parameter.ndim < 2 else decayed).append((name, parameter))
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
+            decay = config.weight_decay if parameter.ndim >= 2 else 0.0
+            groups.setdefault((share(name), decay), []).append((name, parameter))
+    described = [{"params": named, "share": part, "decay": decay}
+                 for (part, decay), named in sorted(groups.items(), key=lambda group: group[0], reverse=True)]
+    return torch.optim.AdamW(described, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
 
 
 def set_step(optimizer: torch.optim.AdamW, config: OptimizerConfig, *, step: int, max_steps: int,
@@ -32,11 +36,24 @@ def set_step(optimizer: torch.optim.AdamW, config: OptimizerConfig, *, step: int
     updates = step - skipped
     root = math.sqrt(1 - config.betas[1] ** updates)
     scale = 1.0 if config.bias_correction else (1 - config.betas[0] ** updates) / root
-    for group, decay in zip(optimizer.param_groups, (config.weight_decay, 0.0), strict=True):
-        group["lr"] = rate * scale
+    for group in optimizer.param_groups:
+        group["lr"] = rate * scale * group["share"]
         group["eps"] = config.epsilon if config.bias_correction else config.epsilon / root
-        group["weight_decay"] = decay / scale
+        group["weight_decay"] = group["decay"] / scale
     return rate
+
+
+def layer_share(name: str, *, layers: int, decay: float, official: bool = False) -> float:
+    """The share of the learning rate that a parameter of encoder + head gets: each layer less than the one above it.
+
+    The head gets all of it, the top layer `decay` of it, and so down to the embeddings. The official code counts one
+    layer too many between head and top layer (its authors called it a bug; published numbers were made with it).
+    """
+    if not name.startswith("encoder."):
+        return 1.0
+    number = re.match(r"encoder\.blocks\.(\d+)\.", name)
+    below_head = layers - int(number[1]) if number else layers + 1
+    return float(decay ** (below_head + official))
 
 
 def schedule(config: OptimizerConfig, *, step: int, max_steps: int) -> float:

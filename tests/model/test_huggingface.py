@@ -88,7 +88,7 @@ def test_transformers_computes_our_logits_from_our_folder(kind: type[huggingface
 @pytest.mark.parametrize("size", SIZES)
 def test_we_compute_transformers_logits_from_its_folder(kind: type[huggingface.Network], size: str,
                                                         folder: Path) -> None:
-    save_stock(huggingface.ARCHITECTURES[kind], SIZES[size], folder)
+    save_stock(kind.architecture, SIZES[size], folder)
     built = network(kind, SIZES[size])
     report = huggingface.load(built, folder)
     assert not report.missing

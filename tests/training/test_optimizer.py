@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from electra.objectives import build_objective
-from electra.training.optimizer import build_optimizer, schedule, set_step
+from electra.training.optimizer import build_optimizer, layer_share, schedule, set_step
 from electra.training.recipe import OptimizerConfig, load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
@@ -90,3 +90,16 @@ def test_only_norms_and_biases_are_spared_from_decay():
     assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in spared["params"])
     assert not any("norm" in names[id(p)] or "bias" in names[id(p)] for p in decayed["params"])
     assert any("embeddings.words" in names[id(p)] for p in decayed["params"])
+
+
+def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
+    names = ("head.output.weight", "encoder.blocks.1.expand.weight", "encoder.blocks.0.expand.bias",
+             "encoder.projection.weight", "encoder.embeddings.words.weight")
+    assert [layer_share(name, layers=2, decay=0.5) for name in names] == [1, 0.5, 0.25, 0.125, 0.125]
+
+
+def test_the_official_code_counts_one_layer_too_many_below_the_head():
+    # d² for the top layer and d^(n+2) for the embeddings of n layers
+    names = ("head.output.weight", "encoder.blocks.11.expand.weight", "encoder.embeddings.norm.weight")
+    assert [layer_share(name, layers=12, decay=0.8, official=True) for name in names] == pytest.approx(
+        [1, 0.8**2, 0.8**14])
