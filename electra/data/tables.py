@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.config import UserError, nearest
+from electra.config import UserError, meant
 from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
-from electra.data.sources import COMPRESSIONS, HUB_NAME, Source, on_hub
+from electra.data.sources import COMPRESSIONS, HUB_NAME, Report, Source, on_hub
 
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 PARQUET_ROWS = 1024
@@ -58,12 +58,13 @@ def is_hub_name(given: str | Path) -> bool:
     return not Path(given).expanduser().exists() and HUB_NAME.fullmatch(str(given)) is not None
 
 
-def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> Iterator[
-        Numbered]:
+def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence[str] | None = None,
+         ragged: Report | None = None) -> Iterator[Numbered]:
     """Each row with its place. `header` names the columns of a file that has no first line of names; `columns` are
-    those wanted, which must be there."""
+    those wanted, which must be there. Lines with too many or too few fields go to `ragged`; without it, the first one
+    is an error."""
     if table.form in ("csv", "tsv"):
-        return delimited(table, header=header, wanted=columns or ())
+        return delimited(table, header=header, wanted=columns or (), ragged=ragged)
     if table.form == "jsonl":
         return json_lines(table)
     if table.form == "parquet":
@@ -74,11 +75,11 @@ def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence
                     f".bz2, .zst), or from the hub; found {table.source.path.suffix or 'no suffix'}")
 
 
-def require(row: Mapping[str, Any], name: str, where: str) -> Any:
-    """A row's value in a column, or an error that lists the columns there are."""
+def require(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
+    """A row's value in a column, or an error that lists the columns there are and the flag that names another."""
     if name not in row:
-        raise UserError(f"{where}: no column {name!r}{nearest(name, list(row))}; columns here are "
-                        f"{', '.join(map(str, row)) or 'none'}")
+        raise UserError(f"{where}: no column {name!r}{meant(name, row)}; columns here are "
+                        f"{', '.join(map(str, row)) or 'none'}" + (f"; name the right one with {flag}" if flag else ""))
     return row[name]
 
 
@@ -121,35 +122,33 @@ def document(table: Table) -> Any:
 
 # ---- forms ---------------------------------------------------------------------------------------------------------
 
-def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[str]) -> Iterator[Numbered]:
+def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[str],
+              ragged: Report | None) -> Iterator[Numbered]:
     """CSV with its quotes. TSV as GLUE has it: a quote is a character like any other."""
     csv.field_size_limit(CSV_FIELD_BYTES)
-    place = f"{table}:1"
-
-    def texts() -> Iterator[str]:
-        nonlocal place
-        for place, line in lines(table):  # noqa: B007 (read by the errors below)
-            yield line + "\n"
-
-    dialect: Any = ({"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else
-                    {"strict": True})
-    reader = csv.reader(texts(), **dialect)
+    dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else {"strict": True}
+    reader = csv.reader((line + "\n" for _, line in lines(table)), **dialect)
     names = list(header) if header is not None else None
+    begins = 1  # a quoted field may hold line ends: a row stands where it begins
     try:
         for fields in reader:
-            if not any(fields):
+            where, begins = f"{table}:{begins}", reader.line_num + 1
+            if not fields:
                 continue
             if names is None:
                 names = checked_header(fields, table)
                 for name in wanted:
                     require(dict.fromkeys(names), name, str(table))
-                continue
-            if len(fields) != len(names):
-                raise UserError(f"{place}: {len(fields)} fields where {len(names)} columns are expected "
-                                f"({', '.join(names)}); mend this line, or quote what holds a separator")
-            yield place, dict(zip(names, fields, strict=True))
+            elif len(fields) == len(names):
+                yield where, dict(zip(names, fields, strict=True))
+            else:
+                found = f"{where}: {len(fields)} fields where {len(names)} columns are expected ({', '.join(names)})"
+                if ragged is None:
+                    raise UserError(found + ("; mend this line" if table.form == "tsv" else
+                                             "; mend this line, or quote what holds a comma"))
+                ragged(found)
     except csv.Error as error:
-        raise UserError(f"{place}: not valid {table.form.upper()}: {error}") from None
+        raise UserError(f"{table}:{begins}: not valid {table.form.upper()}: {error}") from None
 
 
 def checked_header(names: Sequence[str], table: Table) -> list[str]:
@@ -216,6 +215,8 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", value):
+        return None
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
         return None
     found = float(value)
     return found if abs(found) <= sys.float_info.max else None
