@@ -67,7 +67,7 @@ def test_a_column_that_holds_no_tag_is_refused(tmp_path: Path, column: int) -> N
 
 
 def test_words_without_tags_are_refused_where_tags_are_needed(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="words.txt:1: 1 columns"):
+    with pytest.raises(UserError, match=r"words.txt:1: 1 columns"):
         read(written(tmp_path / "words.txt", "the\ndog\n"))
 
 

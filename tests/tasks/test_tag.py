@@ -74,20 +74,20 @@ def test_a_task_survives_its_settings(ner: Tag) -> None:
 def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
     data = [*EIGHT, sentence("the dog", "O PERSON", where="train.txt:77")]
     for name in ("ner", "tag"):
-        with pytest.raises(UserError, match="train.txt:77: 'PERSON' is no tag of an entity.*--scheme plain"):
+        with pytest.raises(UserError, match=r"train.txt:77: 'PERSON' is no tag of an entity.*--scheme plain"):
             Tag.named(name).learn(data)
     assert Tag.named("tag", scheme="plain").learn(data).metric == "accuracy"
 
 
 def test_a_tag_that_training_never_saw_is_refused_with_those_it_saw(ner: Tag) -> None:
     dev = [sentence("the cat", "O B-MISC", where="dev.txt:9")]
-    with pytest.raises(UserError, match="dev.txt:9: word 2, 'cat', is tagged 'B-MISC', which training never saw; it saw "
-                                        "O, B-LOC"):
+    with pytest.raises(UserError, match=r"dev.txt:9: word 2, 'cat', is tagged 'B-MISC', which training never saw; "
+                                        "it saw O, B-LOC"):
         ner.check(dev)
 
 
 def test_training_data_with_one_tag_is_refused() -> None:
-    with pytest.raises(UserError, match="train.txt:1: the training data that begins here has no tag but 'O'"):
+    with pytest.raises(UserError, match=r"train.txt:1: the training data that begins here has no tag but 'O'"):
         Tag.named("ner").learn([sentence("the cat", "O O")])
 
 
@@ -133,13 +133,13 @@ def test_chunks_without_a_dev_set_are_scored_on_a_part_called_test(tmp_path: Pat
 def test_files_that_could_both_be_meant_are_refused(tmp_path: Path) -> None:
     for name in ("train.txt", "train.jsonl"):
         written(tmp_path / name, "a O\n")
-    with pytest.raises(UserError, match="train.jsonl and train.txt could both be its train data"):
+    with pytest.raises(UserError, match=r"train.jsonl and train.txt could both be its train data"):
         Tag.named("ner").locate(str(tmp_path))
 
 
 def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
     written(tmp_path / "README", "")
-    with pytest.raises(UserError, match="no file is called as a part of a data set is .*it holds README"):
+    with pytest.raises(UserError, match=r"no file is called as a part of a data set is .*it holds README"):
         Tag.named("ner").locate(str(tmp_path))
 
 

@@ -34,7 +34,7 @@ def toy_encoder(words: WordPiece, *, layers: int = 2, positions: int = 64) -> En
     return Encoder(shape, vocabulary=words.size)
 
 
-def overfit(network: Network, task: Task[Any, Any], features: Features, *, steps: int = 60, rate: float = 3e-3) -> float:
+def overfit(network: Network, task: Task[Any, Any], features: Features, *, steps: int, rate: float) -> float:
     """The mean loss after training on all rows at once, so many times."""
     optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=rate)
     batch, scored = features.take(np.arange(len(features))), task.weight(features).sum()
