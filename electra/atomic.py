@@ -8,21 +8,31 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write(path: Path, content: str | bytes | memoryview) -> None:
     """Whoever opens `path`, now or after a power cut, sees all of `content` or what was there before."""
+    try:
+        with writing(path) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A stream that takes the place of `path` once it is whole and on the disk."""
     partial = sibling(path, "partial")
     try:
         with partial.open("wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
-    except OSError as error:
+    except BaseException:
         partial.unlink(missing_ok=True)
-        raise OSError(f"{path}: cannot be written: {error.strerror}") from error
+        raise
 
 
 def write_json(path: Path, values: Any) -> None:

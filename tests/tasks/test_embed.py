@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from electra.config import UserError
+from electra.data.tables import table
+from electra.data.wordpiece import WordPiece
+from electra.model import huggingface
+from electra.model.encoder import Encoder
+from electra.tasks import embed as embedding
+from electra.tasks.embed import Embedded, embed, texts, write
+from tests.tasks.toys import toy_encoder, toy_words, written
+
+TEXTS = ["the dog sat on a mat", "anna", "carla visits rome", "", "he ran home", "zoe"]
+
+
+@pytest.fixture(scope="module")
+def words() -> WordPiece:
+    return toy_words()
+
+
+@pytest.fixture(scope="module")
+def encoder(words: WordPiece) -> Encoder:
+    return toy_encoder(words, layers=4).eval()
+
+
+def found(encoder: Encoder, words: WordPiece, given: list[str] = TEXTS, **options: str) -> list[Embedded]:
+    return list(embed(encoder, words, given, length=16, **options))  # type: ignore[arg-type]
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+def test_layers_are_those_of_stock_transformers(encoder: Encoder, words: WordPiece, tmp_path: Path) -> None:
+    from transformers import ElectraModel
+
+    huggingface.save(huggingface.Bare(encoder), tmp_path / "model", role="encoder")
+    stock = ElectraModel.from_pretrained(tmp_path / "model").eval()
+    for text in TEXTS[:2]:
+        ids = torch.tensor([[words.cls, *words.encode([text])[0], words.sep]])
+        with torch.no_grad():
+            layers = [layer[0] for layer in stock(ids, output_hidden_states=True).hidden_states]
+        expected = {"last": layers[-1], "0": layers[0], "2": layers[2], "sum-last-4": sum(layers[-4:]),
+                    "concat-last-4": torch.cat(layers[-4:], dim=-1)}
+        for layer, vectors in expected.items():
+            ours = found(encoder, words, [text], layer=layer, pool="tokens")[0].vectors
+            np.testing.assert_allclose(ours, vectors, atol=1e-4, err_msg=layer)
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls", "tokens"])
+def test_a_text_has_the_same_vectors_alone_and_padded_among_longer_ones(encoder: Encoder, words: WordPiece,
+                                                                        pool: str) -> None:
+    for text, among in zip(TEXTS, found(encoder, words, pool=pool), strict=True):
+        (alone,) = found(encoder, words, [text], pool=pool)
+        assert among.text == text
+        np.testing.assert_allclose(among.vectors, alone.vectors, atol=1e-5)
+
+
+def test_the_mean_is_over_all_tokens_of_a_text(encoder: Encoder, words: WordPiece) -> None:
+    for mean, first, tokens in zip(*(found(encoder, words, pool=pool) for pool in ("mean", "cls", "tokens")),
+                                   strict=True):
+        np.testing.assert_allclose(mean.vectors, tokens.vectors.mean(0), atol=1e-6)
+        np.testing.assert_allclose(first.vectors, tokens.vectors[0], atol=1e-6)
+        assert len(tokens.vectors) == len(tokens.ids)
+
+
+def test_order_is_kept_over_chunks_that_are_sorted_by_length(encoder: Encoder, words: WordPiece,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = found(encoder, words)
+    monkeypatch.setattr(embedding, "CHUNK_TEXTS", 4)
+    for one, other in zip(whole, embed(encoder, words, TEXTS, length=16, batch_tokens=8), strict=True):
+        assert one.text == other.text
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
+
+
+def test_no_more_text_is_read_than_a_chunk_holds(encoder: Encoder, words: WordPiece,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "CHUNK_TEXTS", 2)
+    taken: list[str] = []
+
+    def endless() -> Iterator[str]:
+        while True:
+            taken.append("anna")
+            yield "anna"
+
+    next(embed(encoder, words, endless(), length=16))
+    assert len(taken) == 2
+
+
+def test_a_text_that_does_not_fit_is_cut_and_says_so(encoder: Encoder, words: WordPiece) -> None:
+    long, short = embed(encoder, words, ["the dog sat on a mat", "anna"], length=5)
+    assert words.tokens(long.ids.tolist()) == ["[CLS]", "the", "dog", "sat", "[SEP]"]
+    assert (long.was_cut, short.was_cut) == (True, False)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"layer": "sum-last-5"}, "--layer sum-last-5: this encoder has only 4 layers"),
+    ({"layer": "mix"}, "--layer mix: its weights are learnt with a task"),
+    ({"pool": "max"}, "--pool max: unknown; choose mean, cls, tokens"),
+    ({"length": 65}, "--length 65: this encoder has 64 positions"),
+])
+def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
+        encoder: Encoder, words: WordPiece, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        embed(encoder, words, iter([]), **{"length": 16} | options)  # type: ignore[arg-type]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
+    lines = written(tmp_path / "a.txt", "anna\n\nthe dog\n")
+    rows = written(tmp_path / "a.csv", "text,n\nanna,1\n")
+    assert list(texts(table(lines))) == ["anna", "", "the dog"]
+    assert list(texts(table(rows))) == ["anna"]
+    with pytest.raises(UserError, match=r"a.csv:2: no column 'body'.*columns here are text, n"):
+        list(texts(table(rows), "body"))
+
+
+def test_an_array_holds_a_row_for_each_text(encoder: Encoder, words: WordPiece, tmp_path: Path) -> None:
+    vectors = found(encoder, words)
+    assert write(tmp_path / "a.npy", vectors, words, pool="mean") == (6, 0)
+    array = np.load(tmp_path / "a.npy", allow_pickle=False)
+    assert array.dtype == np.float32
+    assert np.array_equal(array, np.stack([one.vectors for one in vectors]))
+
+
+def test_a_parquet_file_holds_texts_and_vectors(encoder: Encoder, words: WordPiece, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "GROUP_BYTES", 300)  # three vectors
+    vectors = found(encoder, words)
+    write(tmp_path / "a.parquet", vectors, words, pool="mean")
+    file = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet")
+    assert file.num_row_groups == 2
+    assert str(file.schema_arrow.field("vector").type) == "fixed_size_list<element: float>[32]"
+    rows = file.read().to_pylist()
+    assert [row["text"] for row in rows] == TEXTS
+    assert np.array_equal([row["vector"] for row in rows], [one.vectors for one in vectors])
+
+
+def test_a_parquet_file_holds_tokens_and_their_vectors(encoder: Encoder, words: WordPiece, tmp_path: Path) -> None:
+    vectors = found(encoder, words, pool="tokens")
+    write(tmp_path / "a.parquet", vectors, words, pool="tokens")
+    rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert rows[1]["tokens"] == ["[CLS]", "anna", "[SEP]"]
+    for row, one in zip(rows, vectors, strict=True):
+        assert np.array_equal(row["vectors"], one.vectors)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
+def test_a_crash_leaves_what_was_there_before(encoder: Encoder, words: WordPiece, tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, "before")
+
+    def crashing() -> Iterator[Embedded]:
+        yield from found(encoder, words)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(path, crashing(), words, pool="mean")
+    assert path.read_text(encoding="utf8") == "before"
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(("name", "pool", "message"), [
+    ("a.npy", "tokens", "different numbers of tokens, which one array cannot hold; write --pool tokens to a .parquet"),
+    ("a.csv", "mean", "vectors are written as .parquet or .npy; found .csv"),
+    ("nowhere/a.npy", "mean", "no folder .*nowhere; make it first"),
+])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(words: WordPiece, tmp_path: Path, name: str,
+                                                                  pool: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        write(tmp_path / name, iter(()), words, pool=pool)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
+def test_no_text_gives_no_file(words: WordPiece, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="nothing to embed"):
+        write(tmp_path / name, iter(()), words, pool="mean")
+    assert not list(tmp_path.iterdir())
