@@ -7,6 +7,7 @@ position of the right one from 0, its letter from A, or its text.
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -137,7 +138,8 @@ class Choose(Task[Choice, Array]):
                 # The context gives way. Should a completion alone be too long, its end is what tells it from others.
                 second = ids[completion][-room:]
                 first = ids[choice.context][:room - len(second)]
-                made.append(Row(number, [words.cls, *first, words.sep, *second, words.sep], second=len(first) + 2,
+                row = array("i", [words.cls, *first, words.sep, *second, words.sep])  # half the size of a list
+                made.append(Row(number, row, second=len(first) + 2,
                                 values={"target": choice.answer or 0},
                                 was_cut=len(ids[choice.context]) + len(ids[completion]) > room))
         return Features.of(made, together=self.count)

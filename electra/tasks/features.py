@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ class Features:
         """Units of batching: rows, or as many rows as stay together."""
         return len(self.examples) // self.together
 
-    @property
+    @cached_property
     def lengths(self) -> Array:
         """Of each unit: its longest row."""
         rows: Array = np.diff(self.begins)

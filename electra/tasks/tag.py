@@ -128,11 +128,10 @@ class Tag(Task[Sentence, Array]):
     def check(self, examples: Sequence[Sentence]) -> None:
         known = set(self.labels)
         for sentence in examples:
-            for number, tag in enumerate(self.targets(sentence), start=1):
-                if tag not in known:
-                    raise UserError(f"{sentence.where}: word {number}, {sentence.words[number - 1]!r}, is tagged "
-                                    f"{(sentence.tags or ())[number - 1]!r}, which training never saw; it saw "
-                                    f"{shown(self.labels)}")
+            for word, tag, target in zip(sentence.words, sentence.tags or (), self.targets(sentence), strict=False):
+                if target not in known or (self.scheme != "plain" and not is_entity_tag(tag)):
+                    raise UserError(f"{sentence.where}: {word!r} in this sentence is tagged {tag!r}, which training "
+                                    f"never saw; it saw {shown(self.labels)}")
 
     def targets(self, sentence: Sentence) -> list[str]:
         """The labels that the words should get."""
@@ -153,7 +152,8 @@ class Tag(Task[Sentence, Array]):
         index = {label: number for number, label in enumerate(self.labels)}
         rows = []
         for number, sentence in enumerate(examples):
-            targets = [index[tag] for tag in self.targets(sentence)] or [IGNORED] * len(sentence.words)
+            # A text that is only to be tagged may carry tags of another kind: nothing is learnt from them.
+            targets = [index.get(tag, IGNORED) for tag in self.targets(sentence)] or [IGNORED] * len(sentence.words)
             whole = [pieces[word] for word in sentence.words]
             found = [ids[:room] for ids in whole]
             for window in windows([len(ids) for ids in found], room=room):

@@ -34,7 +34,7 @@ class Files:
 class Head(nn.Module, ABC):
     """The vectors of a batch become what `decode` needs; and, against the targets, a loss."""
 
-    architecture: ClassVar[str | None] = None  # the transformers class that holds this head, if one does
+    architecture: str | None = None  # the transformers class that holds this head, if one does
 
     def stock(self) -> Head:
         """This head in the form that its transformers class holds."""
@@ -71,6 +71,11 @@ class Task(ABC, Generic[Example, Answer]):
         """The task with what only training examples can tell: its labels, whether it is a regression."""
         return self
 
+    @property
+    def announcement(self) -> str:
+        """What was found in the training data, for the user to disagree with."""
+        return ""
+
     def check(self, examples: Sequence[Example]) -> None:
         """Refuse examples that cannot be scored: a label never seen in training, say."""
 
@@ -105,6 +110,10 @@ class Task(ABC, Generic[Example, Answer]):
     @abstractmethod
     def trivial(self, examples: Sequence[Example]) -> float:
         """`metric` of the best answer that ignores the text. A run that is no better has learnt nothing."""
+
+    def tuned(self, examples: Sequence[Example], answers: Sequence[Answer]) -> Self:
+        """The task with what is chosen on dev once a model is trained: a threshold, say."""
+        return self
 
     @abstractmethod
     def record(self, example: Example, answer: Answer) -> dict[str, Any]:
@@ -145,6 +154,11 @@ class Network(nn.Module):
     def answer(self, batch: TaskBatch) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = self.head(self.vectors(batch), batch)
         return outputs
+
+    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+        """What stock transformers computes from this network's folder; several kinds of them side by side."""
+        found = list(self.answer(TaskBatch(ids, types, real, {})).values())
+        return found[0] if len(found) == 1 else torch.stack(found, dim=-1)
 
     def vectors(self, batch: TaskBatch) -> Tensor:
         if self.reader is None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Portion = TypeVar("Portion")
 
-SHOWN = {"mlm": "mlm {:.3f}", "rtd": "rtd {:.4f}", "auc": "auc {:.3f}", "tokens_per_second": "{:,.0f} tok/s",
-         "data_wait": "wait {:.1%}"}
+SHOWN = {"loss": "loss {:.4f}", "mlm": "mlm {:.3f}", "rtd": "rtd {:.4f}", "auc": "auc {:.3f}",
+         "tokens_per_second": "{:,.0f} tok/s", "data_wait": "wait {:.1%}"}
 
 
 class Journal:
@@ -50,7 +50,8 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.lively:
+            self.progress.stop()
         if self.file is not None:
             self.file.close()
         if self.writer is not None:
@@ -71,7 +72,7 @@ class Journal:
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(prefix + name, value, step)
-        if not self.lively and not self.silent:
+        if not self.lively and not self.silent and line(values):
             left = (time.monotonic() - self.started) / max(1, step - self.first) * (self.max_steps - step)
             self.say(f"step {step}/{self.max_steps}  {line(values)}  left {duration(left)}")
 
@@ -83,7 +84,8 @@ class Journal:
 
 
 def line(values: Mapping[str, float]) -> str:
-    return "  ".join(form.format(values[name]) for name, form in SHOWN.items() if name in values)
+    hidden = {"loss"} if "mlm" in values else set()  # of two losses the sum says little; of one it is all there is
+    return "  ".join(form.format(values[name]) for name, form in SHOWN.items() if name in values and name not in hidden)
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from electra.training.recipe import OptimizerConfig
 
@@ -70,3 +70,25 @@ def schedule(config: OptimizerConfig, *, step: int, max_steps: int) -> float:
     if config.schedule == "wsd":
         return warmup * min(1.0, remaining / config.decay_share)
     return warmup
+
+
+def gradient_norm(module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> Tensor:
+    """Of all gradients, unscaled."""
+    scaler.unscale_(optimizer)
+    return nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+
+
+def is_sound(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
+    """Finite; or an overflow in fp16, which is part of the game: the scaler skips the step and halves its scale, down
+    to one."""
+    return bool(torch.isfinite(norm)) or (scaler.is_enabled() and scaler.get_scale() > 1)
+
+
+def clip_and_step(module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, *, norm: Tensor,
+                  max_norm: float) -> bool:
+    """One update; False when the scaler skipped it."""
+    nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return not scaler.get_scale() < scale

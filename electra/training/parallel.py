@@ -61,6 +61,13 @@ class World:
         dist.all_reduce(votes, op=dist.ReduceOp.MIN)
         return int(votes.item())
 
+    def from_leader(self, value: Any) -> Any:
+        """What the leading process has, everywhere."""
+        box = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(box)
+        return box[0]
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()
@@ -103,10 +110,16 @@ def be_deterministic() -> None:
     inductor.deterministic = True  # type: ignore[attr-defined, unused-ignore]
 
 
+def free_bytes(device: torch.device) -> int:
+    """Memory for this process: what a GPU has left, or half of this machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
 def fitting_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     """The largest micro-batch that divides the batch, gives every process one, and should fit in memory."""
-    on_gpu = world.device.type == "cuda"
-    free = torch.cuda.mem_get_info()[0] if on_gpu else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    free = free_bytes(world.device)
     work, batch_size = recipe.workload(vocabulary), recipe.training.batch_size
     low_precision = resolve_precision(recipe.training.precision, world.device) != "fp32"
     for size in range(batch_size // world.size, 0, -1):

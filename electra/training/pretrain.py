@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra import __version__, config
 from electra.data.batches import Batch, Batches, in_order, random_key
 from electra.training import checkpoint, diagnosis, folder
 from electra.training.export import export
 from electra.training.journal import Journal, Window
-from electra.training.optimizer import set_step
+from electra.training.optimizer import clip_and_step, gradient_norm, is_sound, set_step
 from electra.training.parallel import accumulating, autocast, connected
 from electra.training.recipe import Recipe
 from electra.training.run import Run, RunFailed, Start, interrupts, prepare
@@ -118,18 +118,12 @@ def update(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> di
     """Clip and step. A gradient that is not finite ends the run before it can spoil the weights."""
     settings = run.recipe.optimizer
     rate = set_step(run.optimizer, settings, step=step, max_steps=run.recipe.training.max_steps, skipped=run.skipped)
-    run.scaler.unscale_(run.optimizer)
-    gradients = [p.grad for p in run.objective.parameters() if p.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
-    # In fp16 an overflow is part of the game: the scaler skips the step and halves its scale, down to one.
-    if not torch.isfinite(norm) and not (run.scaler.is_enabled() and run.scaler.get_scale() > 1):
+    norm = gradient_norm(run.objective, run.optimizer, run.scaler)
+    if not is_sound(norm, run.scaler):
         culprit = diagnosis.first_bad_tensor(run, portion, step=step, share=share)
         raise RunFailed(f"{culprit} is not finite in step {step}")
-    nn.utils.clip_grads_with_norm_(run.objective.parameters(), settings.max_grad_norm, norm)
-    scale = run.scaler.get_scale()
-    run.scaler.step(run.optimizer)
-    run.scaler.update()
-    run.skipped += run.scaler.get_scale() < scale
+    run.skipped += not clip_and_step(run.objective, run.optimizer, run.scaler, norm=norm,
+                                     max_norm=settings.max_grad_norm)
     return {"learning_rate": rate, "grad_norm": float(norm)}
 
 

@@ -79,11 +79,17 @@ def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
     assert Tag.named("tag", scheme="plain").learn(data).metric == "accuracy"
 
 
-def test_a_tag_that_training_never_saw_is_refused_with_those_it_saw(ner: Tag) -> None:
-    dev = [sentence("the cat", "O B-MISC", where="dev.txt:9")]
-    with pytest.raises(UserError, match=r"dev.txt:9: word 2, 'cat', is tagged 'B-MISC', which training never saw; "
-                                        "it saw O, B-LOC"):
+@pytest.mark.parametrize("tag", ["B-MISC", "PERSON"])
+def test_a_tag_that_training_never_saw_is_refused_with_those_it_saw(ner: Tag, tag: str) -> None:
+    dev = [sentence("the cat", f"O {tag}", where="dev.txt:9")]
+    with pytest.raises(UserError, match=f"dev.txt:9: 'cat' in this sentence is tagged '{tag}', which training never "
+                                        "saw; it saw O, B-LOC, I-LOC"):
         ner.check(dev)
+
+
+def test_a_text_that_is_only_to_be_tagged_may_carry_tags_of_another_kind(ner: Tag, words: WordPiece) -> None:
+    found = ner.features([sentence("the cat", "O B-MISC")], words, length=16, training=False)
+    assert found.tokens["word"].tolist() == [IGNORED, 0, 1, IGNORED]
 
 
 def test_training_data_with_one_tag_is_refused() -> None:

@@ -1,0 +1,242 @@
+"""Commands from text to a pre-trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from electra.commands import (
+    DONE,
+    STOPPED_EARLY,
+    Files,
+    Settings,
+    Several,
+    Whole,
+    app,
+    check_flags,
+    folder,
+    needed,
+)
+from electra.config import UserError
+
+
+@app.command
+def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool = False, keep_accents: bool = False,
+          text_field: str = "text", overwrite: bool = False) -> int:
+    """Train a WordPiece vocabulary on your text.
+
+    Parameters
+    ----------
+    corpus
+        Files (.txt .jsonl .parquet, also .gz .xz .bz2 .zst), folders, globs, or owner/name:config on the hub.
+    output_dir
+        The tokenizer folder to write; transformers loads it too.
+    vocab_size
+        Number of entries.
+    cased
+        Tell upper from lower case.
+    keep_accents
+        Tell é from e.
+    text_field
+        Field or column that holds the text of .jsonl and .parquet.
+    overwrite
+        Replace a vocabulary that is there already.
+    """
+    from electra.data.vocabulary import train_wordpiece
+    from electra.training.journal import watching
+
+    with watching() as (stage, report):
+        words = train_wordpiece(needed(corpus), folder(output_dir), vocab_size=vocab_size, lowercase=not cased,
+                                keep_accents=keep_accents, text_field=text_field, overwrite=overwrite,
+                                progress=stage("vocabulary"), report=report)
+    print(f"{output_dir}: {words.size:,} entries")
+    return DONE
+
+
+@app.command
+def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length: Whole = 128, held_out: float = 0.005,
+          part: str | None = None, seed: Whole = 0, workers: Whole | None = None, text_field: str = "text",
+          overwrite: bool = False, verify: bool = False) -> int:
+    """Cut text into rows of tokens, packed in memory-mapped shards.
+
+    Parameters
+    ----------
+    corpus
+        Files, folders, globs or hub names, as for `vocab`.
+    output_dir
+        Where the shards go. Interrupted, the same command goes on; finished, it does nothing.
+    tokenizer
+        Folder from `electra vocab`, or any transformers tokenizer folder.
+    length
+        Tokens in a row.
+    held_out
+        Share of the documents set aside for measuring.
+    part
+        i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and _COUNT.
+    seed
+        Decides cuts and held-out documents.
+    workers
+        Processes; the result does not depend on it.
+    text_field
+        Field or column that holds the text of .jsonl and .parquet.
+    overwrite
+        Start over in a folder that holds other shards.
+    verify
+        Only check the shards in OUTPUT_DIR against their checksums.
+    """
+    from electra.data.packing import parse_part
+    from electra.data.packing import shard as pack
+    from electra.data.shards import Shards
+    from electra.data.wordpiece import WordPiece
+    from electra.training.journal import watching
+
+    if verify:
+        shards = Shards.open(output_dir)
+        shards.verify()
+        print(f"{output_dir}: {shards.manifest.rows:,} rows, every file as it was written")
+        return DONE
+    if tokenizer is None:
+        raise UserError("--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer folder")
+    with watching() as (stage, report):
+        made = pack(needed(corpus), tokenizer=WordPiece.load(tokenizer), output_dir=folder(output_dir), length=length,
+                    held_out=held_out, part=parse_part(part), seed=seed, workers=workers, text_field=text_field,
+                    overwrite=overwrite, progress=stage("shards"), report=report)
+    print(f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, {made.fill:.1%} filled; "
+          f"{made.held_out_rows:,} rows held out")
+    return DONE
+
+
+@app.command
+def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, corpus: Several = None,
+             data: Path | None = None, tokenizer: Path | None = None, max_steps: Whole | None = None,
+             seed: Whole | None = None, resume: str = "auto", overwrite: bool = False, init_from: Path | None = None,
+             config: Files = None, text_field: str = "text", dry_run: bool = False, print_config: bool = False,
+             quiet: bool = False) -> int:
+    """Pre-train a generator and a discriminator (or a masked LM) as a recipe says.
+
+    Any setting of the recipe may follow as --section.key VALUE, or --key VALUE where that is clear: --batch-size 64
+    --learning-rate 2e-4 --encoder.layers 6 --objective.masking.rate 0.25. `--print-config` lists them all.
+
+    Parameters
+    ----------
+    recipe
+        tiny, small, small-official, base, large, bert-small, bert-base, bert-large, or a TOML file.
+    output_dir
+        The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
+    corpus
+        Text to train on; vocabulary and shards are made in OUTPUT_DIR/data unless they are there.
+    data
+        Shards from `electra shard`, instead of a corpus.
+    tokenizer
+        With --corpus: use this tokenizer folder instead of training a vocabulary.
+    max_steps
+        Steps to train for.
+    seed
+        Decides everything that is random.
+    resume
+        auto (continue this run if it is there), never, or a checkpoint folder.
+    overwrite
+        With --resume never: start over in a folder that holds a run.
+    init_from
+        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh optimiser.
+    config
+        TOML files that change settings of the recipe; later ones win, and settings on this line win over all.
+    text_field
+        With --corpus: field or column that holds the text of .jsonl and .parquet.
+    dry_run
+        Say what would be done and what it costs, and do nothing.
+    print_config
+        Print the settings as TOML and do nothing.
+    quiet
+        No progress.
+    """
+    from electra.config import as_toml
+    from electra.training.recipe import Recipe, load_recipe
+
+    check_flags(settings, "pretrain", Recipe)
+    short = {"--max-steps": max_steps, "--seed": seed}
+    flags = [*settings, *(word for name, value in short.items() if value is not None for word in (name, str(value)))]
+    chosen = load_recipe(recipe, files=config or [], flags=flags)
+    if print_config:
+        print(as_toml(chosen), end="")
+        return DONE
+    if dry_run:
+        print(as_toml(chosen))
+        return describe(recipe, *flags, config=config)
+    if output_dir is None:
+        raise UserError("--output-dir is missing: the folder to keep this run in")
+    from electra.training.pretrain import pretrain as run
+
+    outcome = run(chosen, corpus=None if corpus is None else needed(corpus), data=data, output_dir=output_dir,
+                  tokenizer=tokenizer, text_field=text_field, resume=resume, overwrite=overwrite, init_from=init_from,
+                  quiet=quiet)
+    return DONE if outcome.status == "finished" else STOPPED_EARLY
+
+
+@app.command
+def describe(recipe: str, *settings: Settings, config: Files = None, json: bool = False) -> int:
+    """Say what a recipe or a model is: networks, parameters, operations in both conventions, tokens, memory.
+
+    Parameters
+    ----------
+    recipe
+        A recipe's name or TOML file, or a run or model folder.
+    config
+        TOML files that change settings of the recipe.
+    json
+        For machines.
+    """
+    from rich.console import Console
+
+    from electra.training.describe import as_json, describe_folder, describe_recipe, show
+    from electra.training.recipe import Recipe, load_recipe
+
+    check_flags(settings, "describe", Recipe)
+    if Path(recipe).is_dir():
+        if settings or config:
+            raise UserError(f"{recipe} is a folder and carries its own settings; {' '.join(settings) or '--config'} "
+                            f"goes with a recipe")
+        described = describe_folder(Path(recipe))
+    else:
+        described = describe_recipe(load_recipe(recipe, files=config or [], flags=settings), name=recipe)
+    if json:
+        print(as_json(described))
+    else:
+        show(described, Console())
+    return DONE
+
+
+@app.command
+def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
+    """Put one sentence through a run: what was masked, what the generator guessed, what the discriminator doubts.
+
+    Parameters
+    ----------
+    model
+        A run folder with discriminator/ and generator/.
+    text
+        The sentence; one of ours when left out.
+    seed
+        Another seed masks and guesses otherwise.
+    """
+    from rich.console import Console
+
+    from electra.training.show import worked_sentence
+
+    worked_sentence(model, text, seed=seed, console=Console())
+    return DONE
+
+
+@app.command
+def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None) -> int:
+    """See the whole of it in minutes: text from this machine's own libraries to a tiny ELECTRA that transformers loads.
+
+    Parameters
+    ----------
+    output_dir
+        The run folder.
+    max_steps
+        Fewer or more than the recipe's.
+    """
+    from electra.training.quickstart import quickstart as run
+
+    return DONE if run(output_dir, max_steps=max_steps) else STOPPED_EARLY

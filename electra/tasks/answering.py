@@ -1,0 +1,101 @@
+"""Asking a network: examples in, answers out, in batches of equal length; one model, or the mean of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra.config import UserError
+from electra.data.tables import Table, table
+from electra.tasks.features import Array, Features, by_length
+from electra.tasks.models import Tuned
+from electra.tasks.task import Network, Outputs
+
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
+CHUNK = 4_096  # examples held at once
+
+
+def device_here() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def outputs(network: Network, features: Features, *, device: torch.device, batches: Sequence[Array] | None = None,
+            autocast: AbstractContextManager[Any] | None = None) -> dict[int, Outputs]:
+    """What the network says of each unit, or of those in `batches`."""
+    chosen = unit_batches(features, device) if batches is None else batches
+    found: dict[int, Outputs] = {}
+    was_training = network.training
+    network.eval()
+    with torch.inference_mode(), autocast or nullcontext():
+        for units in chosen:
+            batch = features.take(units, multiple=8 if device.type == "cuda" else 1)
+            answered = {name: tensor.float().cpu().numpy() if tensor.is_floating_point() else tensor.cpu().numpy()
+                        for name, tensor in network.answer(batch.to(device)).items()}
+            for place, unit in enumerate(units):
+                found[int(unit)] = {name: values[place] for name, values in answered.items()}
+    network.train(was_training)
+    return found
+
+
+def unit_batches(features: Features, device: torch.device) -> list[Array]:
+    tokens = BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"]) // features.together
+    return by_length(features.lengths, tokens=tokens)
+
+
+def answer(models: Sequence[Tuned], examples: Sequence[Any], *, device: torch.device | None = None,
+           features: Features | None = None) -> list[Any]:
+    """One answer for each example: the model's, or several models' combined."""
+    device = device or device_here()
+    low = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
+    said = []
+    for model in models:
+        rows = features or model.task.features(examples, model.words, length=model.length, training=False)
+        found = outputs(model.network.to(device), rows, device=device, autocast=low)
+        said.append(model.task.decode(examples, rows, [found[unit] for unit in range(len(rows))]))
+    if len(models) == 1:
+        return list(said[0])
+    return [models[0].task.combine(answers) for answers in zip(*said, strict=True)]
+
+
+def stream(models: Sequence[Tuned], examples: Iterable[Any], *, device: torch.device | None = None) -> Iterator[
+        tuple[Any, Any]]:
+    """Each example with its answer, in order; no more than a chunk of them is held."""
+    check_alike(models)
+    source = iter(examples)
+    while chunk := list(islice(source, CHUNK)):
+        yield from zip(chunk, answer(models, chunk, device=device), strict=True)
+
+
+def predict(models: Sequence[Tuned], inputs: Sequence[str | Path]) -> Iterator[dict[str, Any]]:
+    """What the models say of each example in files of any form: a label, an answer, tags, a choice."""
+    task = models[0].task
+    for example, found in stream(models, task.read([table(path) for path in inputs], labelled=False)):
+        yield task.record(example, found)
+
+
+def evaluate(models: Sequence[Tuned], parts: Mapping[str, Sequence[Table]]) -> dict[str, dict[str, float]]:
+    """Scores on each part of some labelled data."""
+    check_alike(models)
+    task, scores = models[0].task, {}
+    for part, tables in parts.items():
+        examples = list(task.read(tables, labelled=True))
+        if not examples:
+            raise UserError(f"{', '.join(map(str, tables))}: no examples")
+        task.check(examples)
+        scores[part] = task.score(examples, answer(models, examples))
+    return scores
+
+
+def check_alike(models: Sequence[Tuned]) -> None:
+    """Only models of one task, with the same labels, can be averaged."""
+    first = models[0]
+    for model in models[1:]:
+        same = model.task.kind == first.task.kind and model.task.config() == first.task.config()
+        if not same:
+            raise UserError(f"{model.folder} is of task {model.task.name} and {first.folder} of {first.task.name}, or "
+                            "their labels differ; only models of one task can be averaged")

@@ -1,0 +1,182 @@
+"""What is to be fine-tuned: a model, a task, its data and settings, all of it checked before any work begins."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from electra import __version__, atomic, config
+from electra.config import UserError
+from electra.data.batches import random_key
+from electra.data.tables import Table, table
+from electra.data.wordpiece import WordPiece
+from electra.model.huggingface import Loaded
+from electra.model.shape import EncoderShape
+from electra.tasks.features import Features
+from electra.tasks.models import load_pretrained, weights_hash
+from electra.tasks.task import Files
+from electra.training.tuning import Tuning
+
+CACHED_FROM = 10_000  # examples; fewer are encoded as fast as they are looked up
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Everything about a fine-tuning but its seed."""
+
+    model: Path
+    loaded: Loaded | None  # what the folder gave; None: random weights
+    shape: EncoderShape
+    words: WordPiece
+    task: Any
+    tuning: Tuning
+    recipe: str
+    train: Features
+    dev: Mapping[str, tuple[Sequence[Any], Features]]
+    data: Mapping[str, Any]  # which files, how many examples
+
+    @property
+    def weights(self) -> str:
+        return "random" if self.loaded is None else weights_hash(self.model)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes it this fine-tuning and no other; where model and data lie does not."""
+        return {"model": {"weights": self.weights}, "task": self.task.settings(), "data": self.data,
+                "tuning": config.as_dict(self.tuning)}
+
+
+def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning], *, recipe: str,
+           data: str | None = None, train: Sequence[str | Path] = (), dev: Sequence[str | Path] = (),
+           random_weights: bool = False, say: Callable[[str], None]) -> Assignment:
+    """Read, check and encode everything. `load` gives the settings for a model of this shape."""
+    source = load_pretrained(model, random_weights=random_weights)
+    words, shape = source.words, source.encoder.shape
+    tuning = load(shape)
+    if tuning.length > shape.positions:
+        raise UserError(f"--length {tuning.length}: the model has only {shape.positions} positions; use that or less")
+    files = given_files(task, data, train=train, dev=dev)
+    with told(say):
+        examples = list(task.read(files.train, labelled=True))
+        if not examples:
+            raise UserError(f"{names(files.train)}: no examples to train on")
+        task = task.learn(examples)
+        parts = {part: list(task.read(tables, labelled=True)) for part, tables in files.dev.items()}
+    for part, found in parts.items():
+        if not found:
+            raise UserError(f"{names(files.dev[part])}: no examples; the {part} set is empty")
+        task.check(found)
+    examples = chosen(examples, tuning.max_train_examples)
+    if task.announcement:
+        say(f"{task.name}: {task.announcement}")
+    encoded = {part: encode(task, found, words, tuning, training=False, tables=files.dev[part], say=say)
+               for part, found in parts.items()}
+    rows = encode(task, examples, words, tuning, training=True, tables=files.train, say=say)
+    return Assignment(
+        model=source.folder, loaded=source.loaded, shape=shape, words=words, task=task, tuning=tuning, recipe=recipe,
+        train=rows, dev={part: (found, encoded[part]) for part, found in parts.items()},
+        data={"train": described(files.train, len(examples)),
+              "dev": {part: described(files.dev[part], len(found)) for part, found in parts.items()}})
+
+
+def given_files(task: Any, data: str | None, *, train: Sequence[str | Path], dev: Sequence[str | Path]) -> Files:
+    """Named files win over those that a data folder holds."""
+    found = task.locate(data) if data else Files(train=(), dev={}, test={})
+    if train:
+        found = replace(found, train=tuple(table(path) for path in train))
+    if dev:
+        found = replace(found, dev={"dev": tuple(table(path) for path in dev)})
+    if not found.train:
+        raise UserError(f"{data or task.name}: no training data; name files with --train")
+    if not found.dev:
+        raise UserError(f"{data or task.name}: no dev data to score on; name a file with --dev")
+    return found
+
+
+def chosen(examples: list[Any], most: int | None) -> list[Any]:
+    """A random part of fixed content, the same for every seed, in the order of the file."""
+    if most is None or most >= len(examples):
+        return examples
+    picked = np.random.Generator(np.random.PCG64(random_key("examples"))).permutation(len(examples))[:most]
+    return [examples[i] for i in sorted(picked)]
+
+
+def described(tables: Sequence[Table], examples: int) -> dict[str, Any]:
+    return {"examples": examples, "files": [each.fingerprint() for each in tables]}
+
+
+def names(tables: Sequence[Table]) -> str:
+    return ", ".join(map(str, tables))
+
+
+@contextmanager
+def told(say: Callable[[str], None]) -> Iterator[None]:
+    """What readers warn of is said to the user, not printed with a line of source code."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in heard:
+        say(f"warning: {warning.message}")
+
+
+# ---- encoding ------------------------------------------------------------------------------------------------------
+
+def encode(task: Any, examples: Sequence[Any], words: WordPiece, tuning: Tuning, *, training: bool,
+           tables: Sequence[Table], say: Callable[[str], None]) -> Features:
+    """Features, from the cache when the same examples were cut the same way before. Says what did not fit."""
+    key = {"version": __version__, "code": inspect.getsource(inspect.getmodule(type(task)) or type(task)),
+           "task": task.settings(), "words": words.fingerprint, "length": tuning.length, "training": training,
+           "most": tuning.max_train_examples, "files": [each.fingerprint() for each in tables]}
+    path = cache_folder() / f"{config.fingerprint(key)}.safetensors"
+    features = cached(path) if len(examples) >= CACHED_FROM else None
+    if features is None:
+        features = task.features(examples, words, length=tuning.length, training=training)
+        if len(examples) >= CACHED_FROM:
+            keep(features, path)
+    cut = np.unique(features.examples[features.cut])
+    if len(cut):
+        first = getattr(examples[cut[0]], "where", "")
+        if tuning.too_long == "refuse":
+            raise UserError(f"{first}: longer than {tuning.length} tokens, as {len(cut) - 1} more are; raise --length, "
+                            "shorten the text, or let it be cut with --too-long cut")
+        say(f"{names(tables)}: {len(cut):,} of {len(examples):,} texts are longer than {tuning.length} tokens and were "
+            f"cut, {first} for one")
+    return features
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "electra" / "features"
+
+
+def cached(path: Path) -> Features | None:
+    try:
+        found = Features.load(path)
+    except (OSError, SafetensorError, KeyError):
+        return None
+    os.utime(path)  # the least recently used go first
+    return found
+
+
+def keep(features: Features, path: Path, *, most_bytes: int = 4_000_000_000) -> None:
+    """Into the cache, which never grows beyond a bound. A cache that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = atomic.sibling(path, str(os.getpid()))
+        features.save(partial)
+        partial.replace(path)
+        size = 0
+        for old in sorted(path.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime, reverse=True):
+            size += old.stat().st_size
+            if size > most_bytes and old != path:
+                old.unlink(missing_ok=True)
+    except (OSError, SafetensorError):
+        return
