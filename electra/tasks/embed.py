@@ -53,8 +53,9 @@ def embed(encoder: Encoder, words: WordPiece, given: Iterable[str], *, layer: st
         raise UserError("--layer mix: its weights are learnt with a task; without one choose another")
     if length > encoder.shape.positions:
         raise UserError(f"--length {length}: this encoder has {encoder.shape.positions} positions; name no more")
-    return embedded_chunks(encoder.eval(), words, given, reader=LayerReader(encoder.shape.layers, layer), pool=pool,
-                           length=length, batch_tokens=batch_tokens, device=device or torch.device("cpu"))
+    device = device or torch.device("cpu")
+    return embedded_chunks(encoder.to(device).eval(), words, given, reader=LayerReader(encoder.shape.layers, layer),
+                           pool=pool, length=length, batch_tokens=batch_tokens, device=device)
 
 
 def embedded_chunks(encoder: Encoder, words: WordPiece, given: Iterable[str], *, reader: LayerReader, pool: str,
