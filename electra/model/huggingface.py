@@ -86,7 +86,7 @@ HEADS = {  # by the class that holds them; a head that no class holds keeps its 
     "ElectraForSequenceClassification": {"head.dense": "classifier.dense", "head.output": "classifier.out_proj"},
     "ElectraForTokenClassification": {"head.output": "classifier"},
     "ElectraForQuestionAnswering": {"head.output": "qa_outputs"},
-    "ElectraForMultipleChoice": {"head.output": "classifier"},
+    "ElectraForMultipleChoice": {"head.dense": "sequence_summary.summary", "head.output": "classifier"},
 }
 NO_HEAD = "ElectraModel"
 # Found in stock files, but told by others: the word table once more, and a count from 0 that older versions stored.

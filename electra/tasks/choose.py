@@ -24,6 +24,7 @@ from electra.data.tables import Numbered, Table, document, require, rows, table,
 from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout
 from electra.model.encoder import initialise
+from electra.model.gelu import gelu
 from electra.tasks.features import Array, Features, Row, TaskBatch
 from electra.tasks.folders import Splits, splits
 from electra.tasks.task import Files, Head, Outputs, Task
@@ -61,7 +62,8 @@ class Choose(Task[Choice, Array]):
     question: str = ""
     options: tuple[str, ...] = ("options",)  # one column with a list, or a column for each option
     label: str = "label"
-    count: int = 0  # options of a question; 0 until learnt
+    count: int = 0  # options of a question; 0 until learnt, and in a model that others trained
+    projected: bool = False  # a dense layer before the score, as transformers has it by default; ours have none
 
     @classmethod
     def named(cls, name: str, **options: Any) -> Self:
@@ -129,7 +131,7 @@ class Choose(Task[Choice, Array]):
     # ---- features --------------------------------------------------------------------------------------------------
 
     def features(self, examples: Sequence[Choice], words: WordPiece, *, length: int, training: bool) -> Features:
-        room = length - 3
+        room, count = length - 3, self.learn(examples).count if examples else self.count
         unique = list({part: None for choice in examples for part in (choice.context, *choice.completions)})
         ids = dict(zip(unique, words.encode(unique), strict=True))  # RACE asks several questions about one passage
         made = []
@@ -140,14 +142,12 @@ class Choose(Task[Choice, Array]):
                 first = ids[choice.context][:room - len(second)]
                 row = array("i", [words.cls, *first, words.sep, *second, words.sep])  # half the size of a list
                 made.append(Row(number, row, second=len(first) + 2,
-                                values={"target": choice.answer or 0},
+                                values={"target": choice.answer or 0, "options": count},
                                 was_cut=len(ids[choice.context]) + len(ids[completion]) > room))
-        return Features.of(made, together=self.count)
+        return Features.of(made, together=count)
 
     def head(self, width: int, *, dropout: float) -> ChoiceHead:
-        if not self.count:  # of a model that others trained
-            raise UserError("how many options a question has is not known; say it with --count")
-        return ChoiceHead(width, count=self.count, dropout=dropout)
+        return ChoiceHead(width, count=self.count, dropout=dropout, projected=self.projected)
 
     def config(self) -> dict[str, Any]:
         """By default transformers puts a dense layer and gelu between the first vector and the scores."""
@@ -185,21 +185,25 @@ class ChoiceHead(Head):
 
     architecture: str | None = "ElectraForMultipleChoice"
 
-    def __init__(self, width: int, *, count: int, dropout: float) -> None:
+    def __init__(self, width: int, *, count: int, dropout: float, projected: bool = False) -> None:
         super().__init__()
         self.count = count
+        self.dense = nn.Linear(width, width) if projected else None
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, 1)
         initialise(self.output)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        scores = self.output(self.dropout(hidden[:, 0]))[:, 0]
+        vectors = hidden[:, 0] if self.dense is None else gelu(self.dense(hidden[:, 0]))
+        scores = self.output(self.dropout(vectors))[:, 0]
         # Bare rows, without a column, are the options of one question: this is how transformers takes them.
-        return {"logits": scores.reshape(-1, self.count if batch.columns else len(scores))}  # [U, C]
+        if not batch.columns:
+            return {"logits": scores[None]}
+        return {"logits": scores.reshape(-1, self.count or int(batch.columns["options"][0]))}  # [U, C]
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        target = batch.columns["target"][::self.count]
-        return F.cross_entropy(self(hidden, batch)["logits"].float(), target, reduction="sum")
+        logits = self(hidden, batch)["logits"].float()
+        return F.cross_entropy(logits, batch.columns["target"][::logits.shape[1]], reduction="sum")
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------

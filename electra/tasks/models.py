@@ -183,21 +183,41 @@ def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked
     """How to read a model that transformers fine-tuned: its class says the kind, its config the labels."""
     if architecture not in STOCK:
         raise UserError(f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} --task …")
-    if asked is not None and asked.kind not in (STOCK[architecture], "glue"):
+    kinds = (STOCK[architecture], "glue") if STOCK[architecture] == "classify" else (STOCK[architecture],)
+    if asked is not None and asked.kind not in kinds:
         raise UserError(f"{folder} is of class {architecture}, which --task {asked.name} does not fit")
     task = asked or tasks.find_task(STOCK[architecture])
     if architecture == "ElectraForQuestionAnswering":
         return replace(task, head_kind="simple")
     if architecture == "ElectraForMultipleChoice":
-        return task
-    names = config.get("id2label") or {}
-    labels = tuple(str(names[key]) for key in sorted(names, key=int))
+        return replace(task, projected=is_projected(folder, config))
+    labels = stock_labels(config, otherwise=getattr(asked, "labels", ()))
     if architecture == "ElectraForTokenClassification":
         return replace(task, labels=labels)
     regression = config.get("problem_type") == "regression" or len(labels) == 1
     metrics = task.metrics or (("spearmanr",) if regression else ("accuracy",))
     return replace(task, labels=() if regression else labels, regression=regression, metrics=metrics,
                    metric=task.metric or metrics[0])
+
+
+def stock_labels(config: Mapping[str, Any], *, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of classes. LABEL_0 and LABEL_1 are what transformers writes when nobody named them: then they are those of
+    the task that was asked for, or the numbers that the training data had."""
+    names = config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}
+    labels = tuple(str(names[key]) for key in sorted(names, key=int))
+    if labels != tuple(f"LABEL_{number}" for number in range(len(labels))):
+        return labels
+    return otherwise if len(otherwise) == len(labels) else tuple(map(str, range(len(labels))))
+
+
+def is_projected(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether transformers puts a dense layer and gelu before the scores, as it does unless told otherwise."""
+    found = config.get("summary_type", "first"), config.get("summary_activation", "gelu")
+    projected = config.get("summary_use_proj", True) is True
+    if found[0] != "first" or (found[1] or None) != ("gelu" if projected else None):
+        raise UserError(f"{folder / CONFIG}: summary_type {found[0]!r} with summary_activation {found[1]!r}; only the "
+                        "first vector, through a dense layer with gelu or as it is, can be read")
+    return projected
 
 
 def task_fingerprint(task: Task[Any, Any]) -> str:

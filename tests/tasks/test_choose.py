@@ -150,9 +150,12 @@ def test_a_task_survives_its_settings() -> None:
     assert Choose.restore(json.loads(json.dumps(task.settings()))) == task
 
 
-def test_a_model_that_others_trained_must_be_told_the_number_of_options() -> None:
-    with pytest.raises(UserError, match="say it with --count"):
-        Choose.named("choose").head(32, dropout=0.0)
+def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have(words: WordPiece) -> None:
+    task, examples = Choose.named("choose"), [Choice("here", "a", ("dog", "cat", "mat"), ("dog", "cat", "mat"))] * 2
+    assert task.features(examples, words, length=16, training=False).together == 3
+    with pytest.raises(UserError, match="there: 2 options where 3 are expected"):
+        task.features([*examples, Choice("there", "a", ("dog", "cat"), ("dog", "cat"))], words, length=16,
+                      training=False)
 
 
 # ---- features --------------------------------------------------------------------------------------------------------
