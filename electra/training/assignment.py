@@ -20,6 +20,7 @@ from electra.data.batches import random_key
 from electra.data.tables import Table, table
 from electra.data.wordpiece import WordPiece
 from electra.model.huggingface import Loaded
+from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
 from electra.tasks.features import Features
 from electra.tasks.models import load_pretrained, weights_hash
@@ -50,7 +51,8 @@ class Assignment:
 
     def identity(self) -> dict[str, Any]:
         """What makes it this fine-tuning and no other; where model and data lie does not."""
-        return {"model": {"weights": self.weights}, "task": self.task.settings(), "data": self.data,
+        model = {"weights": self.weights, "shape": config.as_dict(self.shape), "tokenizer": self.words.fingerprint}
+        return {"model": model, "task": self.task.settings(), "data": self.data,
                 "tuning": config.as_dict(self.tuning)}
 
 
@@ -63,6 +65,7 @@ def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning],
     tuning = load(shape)
     if tuning.length > shape.positions:
         raise UserError(f"--length {tuning.length}: the model has only {shape.positions} positions; use that or less")
+    layer_width(task.frozen or "last", shape.width, layers=shape.layers)  # refuses layers that are not there
     files = given_files(task, data, train=train, dev=dev)
     with told(say):
         examples = list(task.read(files.train, labelled=True))
@@ -77,9 +80,13 @@ def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning],
     examples = chosen(examples, tuning.max_train_examples)
     if task.announcement:
         say(f"{task.name}: {task.announcement}")
-    encoded = {part: encode(task, found, words, tuning, training=False, tables=files.dev[part], say=say)
-               for part, found in parts.items()}
-    rows = encode(task, examples, words, tuning, training=True, tables=files.train, say=say)
+    with told(say):
+        encoded = {part: encode(task, found, words, tuning, training=False, tables=files.dev[part], say=say)
+                   for part, found in parts.items()}
+        rows = encode(task, examples, words, tuning, training=True, tables=files.train, say=say)
+    if not len(rows):
+        raise UserError(f"{names(files.train)}: none of its {len(examples):,} examples can be learnt from in rows of "
+                        f"{tuning.length} tokens; raise --length")
     return Assignment(
         model=source.folder, loaded=source.loaded, shape=shape, words=words, task=task, tuning=tuning, recipe=recipe,
         train=rows, dev={part: (found, encoded[part]) for part, found in parts.items()},
@@ -95,7 +102,8 @@ def given_files(task: Any, data: str | None, *, train: Sequence[str | Path], dev
     if dev:
         found = replace(found, dev={"dev": tuple(table(path) for path in dev)})
     if not found.train:
-        raise UserError(f"{data or task.name}: no training data; name files with --train")
+        raise UserError(f"{data or task.name}: no training data; name files with --train" + ("" if data else
+                        ", or a folder that holds them with --data"))
     if not found.dev:
         raise UserError(f"{data or task.name}: no dev data to score on; name a file with --dev")
     return found
@@ -132,24 +140,35 @@ def told(say: Callable[[str], None]) -> Iterator[None]:
 def encode(task: Any, examples: Sequence[Any], words: WordPiece, tuning: Tuning, *, training: bool,
            tables: Sequence[Table], say: Callable[[str], None]) -> Features:
     """Features, from the cache when the same examples were cut the same way before. Says what did not fit."""
-    key = {"version": __version__, "code": inspect.getsource(inspect.getmodule(type(task)) or type(task)),
-           "task": task.settings(), "words": words.fingerprint, "length": tuning.length, "training": training,
-           "most": tuning.max_train_examples, "files": [each.fingerprint() for each in tables]}
-    path = cache_folder() / f"{config.fingerprint(key)}.safetensors"
-    features = cached(path) if len(examples) >= CACHED_FROM else None
+    path = None
+    if len(examples) >= CACHED_FROM and (code := source_of(task)):
+        path = cache_folder() / (config.fingerprint({
+            "version": __version__, "code": code, "task": task.settings(), "words": words.fingerprint,
+            "length": tuning.length, "training": training, "most": tuning.max_train_examples,
+            "files": [each.fingerprint() for each in tables]}) + ".safetensors")
+    features = cached(path) if path else None
     if features is None:
         features = task.features(examples, words, length=tuning.length, training=training)
-        if len(examples) >= CACHED_FROM:
+        if path:
             keep(features, path)
     cut = np.unique(features.examples[features.cut])
     if len(cut):
         first = getattr(examples[cut[0]], "where", "")
         if tuning.too_long == "refuse":
-            raise UserError(f"{first}: longer than {tuning.length} tokens, as {len(cut) - 1} more are; raise --length, "
-                            "shorten the text, or let it be cut with --too-long cut")
+            more = f", as {len(cut) - 1:,} more are" if len(cut) > 1 else ""
+            raise UserError(f"{first}: longer than {tuning.length} tokens{more}; raise --length, shorten the text, or "
+                            "let it be cut with --too-long cut")
         say(f"{names(tables)}: {len(cut):,} of {len(examples):,} texts are longer than {tuning.length} tokens and were "
             f"cut, {first} for one")
     return features
+
+
+def source_of(task: Any) -> str:
+    """The code that encodes; empty where it cannot be read, as that of a task written in a notebook."""
+    try:
+        return inspect.getsource(inspect.getmodule(type(task)) or type(task))
+    except (OSError, TypeError):
+        return ""
 
 
 def cache_folder() -> Path:
