@@ -11,8 +11,10 @@ from typing import Literal
 from electra import config
 from electra.config import Layer, UserError
 from electra.model.shape import EncoderShape
+from electra.tasks import KINDS
 from electra.training.recipe import RECIPES, OptimizerConfig, Precision
 
+SIZES = ("small", "base", "large")  # of the paper
 FINETUNING = RECIPES / "finetuning"
 PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
 
@@ -102,10 +104,24 @@ def load_tuning(name: str, *, shape: EncoderShape, kind: str, task: str, frozen:
 
 def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer:
     whole = config.read(path)
-    tables = [whole.pop(section, {}) for section in ("size", "kind", "task")]
-    for_frozen = whole.pop("frozen", {})
-    chosen = [table.get(name, {}) for table, name in zip(tables, (size, kind, task), strict=True)]
+    for_frozen = section(whole, "frozen", path)
+    chosen = []
+    for name, wanted, known in (("size", size, SIZES), ("kind", kind, (*KINDS, kind)), ("task", task, None)):
+        found = section(whole, name, path)
+        for part in found:
+            section(dict(found), part, path)
+            if known is not None and part not in known:
+                raise UserError(f"{path}: unknown section [{name}.{part}]{config.nearest(part, known)}")
+        chosen.append(found.get(wanted, {}))
     return config.merge(whole, *chosen, for_frozen if frozen else {})
+
+
+def section(layer: Layer, name: str, path: Path) -> Layer:
+    """A section of a recipe, taken out of it; empty if it is not there."""
+    found = layer.pop(name, {})
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: {name} = {found!r} should be a section of settings")
+    return found
 
 
 def find(name: str) -> Path:
