@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,8 +143,9 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
     if world.leads:
         output_dir.mkdir(parents=True, exist_ok=True)
         if wish.overwrite:
-            for path in output_dir.glob("seed-*"):
-                shutil.rmtree(path)
+            for path in output_dir.iterdir():
+                if re.fullmatch(r"seed-\d+", path.name):
+                    shutil.rmtree(path)
             (output_dir / RESULTS).unlink(missing_ok=True)
         atomic.write_json(output_dir / folder.ENVIRONMENT, folder.environment())
         atomic.write(output_dir / folder.CONFIG, config.as_toml(assignment.tuning))
@@ -167,8 +169,8 @@ def introduce(assignment: Assignment, wish: Wish, say: Callable[[str], None]) ->
     say(f"{assignment.model}: " + (f"{assignment.loaded}; the head for {assignment.task.name} is fresh"
                                    if assignment.loaded else "its shape and tokenizer, random weights"))
     dev = ", ".join(f"{part} {len(examples):,}" for part, (examples, _) in assignment.dev.items())
-    say(f"{assignment.data['train']['examples']:,} training examples in {len(assignment.train.examples):,} rows of at most "
-        f"{tuning.length} tokens; {dev}; {tuning.steps(len(assignment.train)):,} steps of {tuning.batch_size}, "
+    say(f"{assignment.data['train']['examples']:,} training examples in {len(assignment.train.examples):,} rows of at "
+        f"most {tuning.length} tokens; {dev}; {tuning.steps(len(assignment.train)):,} steps of {tuning.batch_size}, "
         f"learning rate {tuning.learning_rate:g}, recipe {wish.recipe}")
     if wish.verbose:
         official = tuning.layer_counting == "official"
