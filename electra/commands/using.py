@@ -256,7 +256,9 @@ def write_records(found: Iterator[dict[str, Any]], output: Path | None) -> int:
                 stream.write(json.dumps(record, ensure_ascii=False) + "\n")
                 continue
             if writer is None:
-                writer = csv.DictWriter(stream, record, delimiter="\t" if output.suffix == ".tsv" else ",")
+                # Some rows may lack an id or a label to repeat, and a table has the columns that it began with.
+                writer = csv.DictWriter(stream, record, delimiter="\t" if output.suffix == ".tsv" else ",",
+                                        extrasaction="ignore")
                 writer.writeheader()
             writer.writerow({key: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
                              for key, value in record.items()})

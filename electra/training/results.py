@@ -70,8 +70,8 @@ def provenance(assignment: Assignment) -> dict[str, Any]:
 
 
 def shown(value: float, metric: str) -> str:
-    """Scores are shown in points, as papers do; an error is not a share of anything."""
-    return f"{value:.4f}" if metric in ("mse", "loss") else f"{100 * value:.1f}"
+    """Scores are shown in points, as papers do; an error or a threshold is not a share of anything."""
+    return f"{value:.4f}" if metric in ("mse", "loss") or metric.endswith("_threshold") else f"{100 * value:.1f}"
 
 
 def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table:
