@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -82,6 +81,8 @@ def finetune_seed(assignment: Assignment, seed: int, output_dir: Path, world: Wo
     found = checkpoint.newest(output_dir)
     if found is not None:
         tuner.step, tuner.skipped = found.step, found.state["skipped"]
+        # What drops out is keyed by micro-batch, so cut them as before, whatever memory is free today.
+        tuner.micro_batch_size = assignment.tuning.micro_batch_size or found.state["micro_batch_size"]
         tuner.seconds, tuner.diverged = found.state["seconds"], found.state["diverged"]
         checkpoint.load(found, module=tuner.network, optimizer=tuner.optimizer, updates=found.step - tuner.skipped)
         tuner.scaler.load_state_dict(found.state["scaler"])
@@ -201,7 +202,8 @@ def save(tuner: Tuner) -> None:
     if tuner.world.leads:
         checkpoint.save(tuner.output_dir, step=tuner.step, module=tuner.network, optimizer=tuner.optimizer,
                         state={"skipped": tuner.skipped, "scaler": tuner.scaler.state_dict(),
-                               "seconds": tuner.seconds, "diverged": tuner.diverged})
+                               "seconds": tuner.seconds, "diverged": tuner.diverged,
+                               "micro_batch_size": tuner.micro_batch_size})
         checkpoint.rotate(tuner.output_dir, keep=1)
 
 
@@ -252,7 +254,7 @@ def finish(tuner: Tuner, journal: Journal) -> dict[str, Any]:
         stored = save_tuned(tuner.network, task, assignment.words, tuner.output_dir / "model",
                             length=assignment.tuning.length, extra={"electra_result": result},
                             card=task_card(assignment, result))
-        if stored.architecture is not None and np.isfinite(score):
+        if stored.architecture is not None and not tuner.diverged:  # of what is no number nothing can be proven
             huggingface.verify(stored, tuner.output_dir / "model")
         atomic.write_json(tuner.output_dir / RESULT, result)
         for _, path in checkpoint.numbered(tuner.output_dir):
