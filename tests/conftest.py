@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -34,6 +35,12 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or fills the cache of whoever runs it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @dataclass(frozen=True)
@@ -109,3 +116,26 @@ def few_threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained folder of 2 layers × 32."""
+    from tests.tasks.toys import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("pretrained") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def by_heart(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a fine-tuning on eight examples of some kind, made when it is first asked for."""
+    from tests.tasks.toys import TOYS
+
+    root = tmp_path_factory.mktemp("by-heart")
+
+    @cache
+    def made(name: str) -> Path:
+        TOYS[name].learnt(tiny, root / name)
+        return root / name
+
+    return made
