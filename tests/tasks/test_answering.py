@@ -1,0 +1,94 @@
+"""Asking one model, or several: the same answers in any company, and only models of one task are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electra.config import UserError
+from electra.data.tables import table
+from electra.tasks import answering
+from electra.tasks.answering import answer, evaluate, predict, stream
+from electra.tasks.models import Tuned, load_tuned
+from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, written
+
+pytestmark = pytest.mark.usefixtures("few_threads")
+
+ByHeart = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def two(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Tuned]:
+    """Models of one task that are of two minds."""
+    run = tmp_path_factory.mktemp("two") / "run"
+    TOYS["classes"].learnt(tiny, run, seeds=2, flags=[*BY_HEART, "--max-steps", "6"])
+    return [load_tuned(run / f"seed-{seed}" / "model") for seed in (0, 1)]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return written(tmp_path / "rows.csv", keyword_rows(9, seed=3))
+
+
+def test_several_models_answer_with_the_mean_of_their_probabilities(two: list[Tuned], rows: Path) -> None:
+    examples = list(two[0].task.read([table(rows)], labelled=True))
+    first, second, both = answer(two[:1], examples), answer(two[1:], examples), answer(two, examples)
+    assert not np.allclose(first, second)
+    assert np.allclose(both, (np.array(first) + np.array(second)) / 2)
+
+
+def test_scores_are_of_the_averaged_answers(two: list[Tuned], rows: Path) -> None:
+    examples = list(two[0].task.read([table(rows)], labelled=True))
+    expected = two[0].task.score(examples, answer(two, examples))
+    assert evaluate(two, {"dev": [table(rows)]}) == {"dev": expected}
+
+
+def test_models_of_different_tasks_are_not_averaged(by_heart: ByHeart, rows: Path) -> None:
+    models = [load_tuned(by_heart(name)) for name in ("classes", "scores")]
+    with pytest.raises(UserError, match="only models of one task can be averaged"):
+        next(predict(models, [rows]))
+
+
+def test_models_with_other_labels_are_not_averaged(two: list[Tuned], tiny: Path, tmp_path: Path, rows: Path) -> None:
+    data = written(tmp_path / "other.csv", "text,label\nthe dog,good\nthe cat,bad\n")
+    TOYS["classes"].learnt(tiny, tmp_path / "run", train=[data], dev=[data], flags=[*BY_HEART, "--max-steps", "1"])
+    with pytest.raises(UserError, match="their labels differ"):
+        evaluate([two[0], load_tuned(tmp_path / "run")], {"dev": [table(rows)]})
+
+
+def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(two: list[Tuned], rows: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = list(two[0].task.read([table(rows)], labelled=True))
+    together = answer(two[:1], examples)
+    monkeypatch.setitem(answering.BATCH_TOKENS, "cpu", 1)
+    assert np.allclose(answer(two[:1], examples), together, atol=1e-6)
+
+
+def test_no_more_examples_are_read_than_a_chunk_holds_and_their_order_stays(two: list[Tuned], rows: Path,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "CHUNK", 2)
+    examples = list(two[0].task.read([table(rows)], labelled=True))
+    read = 0
+
+    def source():
+        nonlocal read
+        for example in examples:
+            read += 1
+            yield example
+
+    answered = stream(two[:1], source())
+    found = [next(answered)]
+    assert read == 2
+    found += answered
+    assert [example.where for example, _ in found] == [example.where for example in examples]
+    assert np.allclose([said for _, said in found], answer(two[:1], examples), atol=1e-6)
+
+
+def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(two: list[Tuned], tmp_path: Path) -> None:
+    empty = written(tmp_path / "empty.csv", "text,label\n")
+    with pytest.raises(UserError, match=r"empty\.csv: no examples"):
+        evaluate(two, {"dev": [table(empty)]})
+    assert list(predict(two, [empty])) == []

@@ -1,0 +1,92 @@
+"""A task of one's own is one class: how often does a word occur in a text? It is trained, saved and asked like ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from electra import tasks
+from electra.data.tables import Table, require, rows, text
+from electra.data.wordpiece import WordPiece
+from electra.tasks.answering import predict
+from electra.tasks.features import Array, Features, Row, pair
+from electra.tasks.first_vector import LinearHead
+from electra.tasks.folders import splits
+from electra.tasks.models import load_tuned
+from electra.tasks.task import Files, Outputs, Task
+from electra.training.seeds import finetune
+from tests.tasks.toys import BY_HEART, written
+
+
+@dataclass(frozen=True)
+class Text:
+    where: str
+    text: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowMany(Task[Text, Array]):
+    """Answers are the probabilities of none, one, two and three."""
+
+    kind: ClassVar[str] = "how-many"
+    name: str = "how-many"
+    metric: str = "accuracy"
+
+    def locate(self, data: str) -> Files:
+        found = splits(data)
+        return Files(train=found.get("train", ()), dev={"dev": found.get("dev", ())}, test={})
+
+    def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
+        for where, row in (row for table in tables for row in rows(table)):
+            yield Text(where, text(row, "text", where), int(require(row, "count", where)) if labelled else 0)
+
+    def features(self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool) -> Features:
+        made = []
+        for number, (example, ids) in enumerate(zip(examples, words.encode([e.text for e in examples]), strict=True)):
+            row, _, was_cut = pair(words, ids, None, length=length)
+            made.append(Row(number, row, values={"target": example.count}, was_cut=was_cut))
+        return Features.of(made)
+
+    def head(self, width: int, *, dropout: float) -> LinearHead:
+        head = LinearHead(width, 4, dropout=dropout, regression=False)
+        head.architecture = None  # kept as it is, for us alone to read
+        return head
+
+    def decode(self, examples: Sequence[Text], features: Features, outputs: Sequence[Outputs]) -> list[Array]:
+        grown = [np.exp(output["logits"] - output["logits"].max()) for output in outputs]
+        return [each / each.sum() for each in grown]
+
+    def combine(self, answers: Sequence[Array]) -> Array:
+        return np.asarray(np.mean(answers, axis=0))
+
+    def score(self, examples: Sequence[Text], answers: Sequence[Array]) -> dict[str, float]:
+        return {"accuracy": float(np.mean([a.argmax() == e.count for e, a in zip(examples, answers, strict=True)]))}
+
+    def trivial(self, examples: Sequence[Text]) -> float:
+        return max(np.bincount([e.count for e in examples])) / len(examples)
+
+    def record(self, example: Text, answer: Array) -> dict[str, Any]:
+        return {"count": int(answer.argmax()), "probability": float(answer.max())}
+
+
+def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(tiny: Path, tmp_path: Path, few_threads: None,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tasks.KINDS, "how-many", HowMany)
+    data = written(tmp_path / "train.csv", "text,count\n" + "".join(
+        f"{' '.join(['dog'] * count + ['cat'] * (3 - count))} ran {where},{count}\n"
+        for count in range(4) for where in ("home", "to rome")))
+    summary = finetune(tiny, HowMany(), output_dir=tmp_path / "run", train=[data], dev=[data], flags=BY_HEART,
+                       quiet=True)
+    assert summary is not None
+    assert (summary.task, summary.trivial, summary.median) == ("how-many", 0.25, 1.0)
+    model = load_tuned(tmp_path / "run")
+    assert model.task == HowMany()
+    asked = written(tmp_path / "asked.jsonl", json.dumps({"text": "cat dog dog ran home"}) + "\n")
+    assert [answer["count"] for answer in predict([model], [asked])] == [2]
