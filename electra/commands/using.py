@@ -251,18 +251,20 @@ def write_records(found: Iterator[dict[str, Any]], output: Path | None) -> int:
         raise UserError(f"--output {output}: predictions are written as .jsonl, .csv or .tsv")
     with atomic.writing(output) if output is not None else nullcontext(sys.stdout.buffer) as binary:
         stream = io.TextIOWrapper(binary, encoding="utf8", newline="", write_through=True)
-        for count, record in enumerate(found, start=1):  # noqa: B007 (the number of the last is the count)
-            if output is None or output.suffix == ".jsonl":
-                stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-                continue
-            if writer is None:
-                # Some rows may lack an id or a label to repeat, and a table has the columns that it began with.
-                writer = csv.DictWriter(stream, record, delimiter="\t" if output.suffix == ".tsv" else ",",
-                                        extrasaction="ignore")
-                writer.writeheader()
-            writer.writerow({key: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
-                             for key, value in record.items()})
-        stream.detach()
+        try:
+            for count, record in enumerate(found, start=1):  # noqa: B007 (the number of the last is the count)
+                if output is None or output.suffix == ".jsonl":
+                    stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    continue
+                if writer is None:
+                    # Some rows may lack an id or a label to repeat, and a table has the columns that it began with.
+                    writer = csv.DictWriter(stream, record, delimiter="\t" if output.suffix == ".tsv" else ",",
+                                            extrasaction="ignore")
+                    writer.writeheader()
+                writer.writerow({key: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else
+                                 value for key, value in record.items()})
+        finally:
+            stream.detach()  # or it would close standard output with itself
     return count
 
 

@@ -20,7 +20,7 @@ from electra.training import folder
 from electra.training.assignment import Assignment, assign
 from electra.training.finetune import finetune_seed
 from electra.training.optimizer import layer_share
-from electra.training.parallel import World, connected
+from electra.training.parallel import World, connected, resolve_precision
 from electra.training.results import RESULT, Summary, summarise
 from electra.training.run import RunFailed, interrupts
 from electra.training.tuning import Tuning, load_tuning
@@ -126,6 +126,7 @@ def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, wo
 
 def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) -> None:
     """The folder of this fine-tuning, and of no other."""
+    resolve_precision(assignment.tuning.precision, world.device)  # refuses what this device does not have
     asked = json.loads(json.dumps(assignment.identity()))
     there = (output_dir / RUN).exists()
     if there and wish.resume == "never" and not wish.overwrite:
