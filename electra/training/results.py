@@ -78,7 +78,8 @@ def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table
     """One line a task. The average is of what was run, and says over how many."""
     from rich.table import Column, Table
 
-    drawn = Table(Column("task", no_wrap=True), "metric", "median", "mean ± sd", "best", "trivial", "seeds", "other scores")
+    drawn = Table(Column("task", no_wrap=True), "metric", "median", "mean ± sd", "best", "trivial", "seeds",
+                  "other scores")
     for summary in summaries:
         spread = "" if summary.sd is None else f" ± {shown(summary.sd, summary.metric)}"
         marks = f" ({len(summary.degenerate)} degenerate)" if summary.degenerate else ""
