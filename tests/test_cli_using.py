@@ -72,6 +72,18 @@ def test_predictions_go_to_standard_output_as_json_lines(by_heart: ByHeart, rows
     assert all(0.5 < line["probability"] <= 1 for line in found)
 
 
+def test_columns_that_are_called_otherwise_are_named(by_heart: ByHeart, tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    rows = written(tmp_path / "rows.csv", keyword_rows(8, header="sentence,animal"))
+    columns = ["--text", "sentence", "--label=animal"]
+    assert main(["evaluate", str(tuned(by_heart, "classes")), *columns, "--dev", str(rows)]) == 0
+    assert "accuracy 1.0000" in capsys.readouterr().out
+    assert main(["predict", *columns, str(tuned(by_heart, "classes")), str(rows), "--output",
+                 str(tmp_path / "said.jsonl")]) == 0
+    said = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in said] == [line["gold"] for line in said] == ["dogs", "cats"] * 4
+
+
 @pytest.mark.parametrize("first", ["the dog,\nthe cat,cats\n", "the dog,dogs\nthe cat,\n"])
 def test_a_table_of_predictions_is_whole_when_only_some_rows_are_labelled(by_heart: ByHeart, tmp_path: Path,
                                                                           first: str) -> None:
@@ -245,6 +257,9 @@ def test_questions_to_a_model_that_make_no_sense_are_refused(complaint: Callable
     assert "written as .jsonl, .csv or .tsv" in complaint("predict", model, rows, "--output", tmp_path / "said.txt")
     assert "no folder" in complaint("predict", model, rows, "--output", tmp_path / "nowhere" / "said.csv")
     assert "nowhere.csv: no such file" in complaint("predict", model, "nowhere.csv")
+    assert "unknown option --outptu for classify; did you mean --output?" in complaint("predict", model, rows,
+                                                                                      "--outptu", "said.csv")
+    assert "unknown option --labels" in complaint("evaluate", model, "--labels", "a,b", "--dev", rows)
     assert "only models of one task" in complaint("predict", model, tuned(by_heart, "tags"), rows)
     assert "--form squad needs a model of that benchmark" in complaint("predict", model, rows, "--form", "squad")
     assert "give --data" in complaint("evaluate", model)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from electra.commands import DONE, STOPPED_EARLY, Files, Settings, Several, Whole, app, check_flags
-from electra.config import UserError
+from electra.config import UserError, meant
+
+Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # options of a task come among them
 
 
 @app.command
@@ -77,7 +81,7 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, data:
     from electra.training.tuning import Tuning
 
     is_glue = task.lower() == "glue"
-    options, flags = tasks.split_options("glue/rte" if is_glue else task, settings)
+    options, flags = tasks.split_options(tasks.task_class("glue/rte" if is_glue else task), settings)
     check_flags(flags, "finetune", Tuning)
     options |= {"frozen": layer} if frozen else {}
     if print_config:
@@ -134,15 +138,19 @@ def show(summaries: Sequence[Any], missing: Sequence[str], *, as_json: bool) -> 
                          indent=1, ensure_ascii=False))
         return
     console = Console()
+    if not console.is_terminal:  # a log may be as wide as it needs to be
+        console = Console(width=160)
     console.print(table(summaries, missing=missing))
     console.print(f"{summaries[0].protocol}; every run is in results.json" +
                   (f"; no data for {', '.join(missing)}" if missing else ""), highlight=False)
 
 
 @app.command
-def evaluate(*model: str, task: str | None = None, data: str | None = None, dev: Several = None, split: str = "dev",
+def evaluate(*model: Words, task: str | None = None, data: str | None = None, dev: Several = None, split: str = "dev",
              json: bool = False) -> int:
     """Score a fine-tuned model, or several that are averaged, without training.
+
+    Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
 
     Parameters
     ----------
@@ -162,7 +170,8 @@ def evaluate(*model: str, task: str | None = None, data: str | None = None, dev:
     from electra.data.tables import table
     from electra.tasks.answering import evaluate as score
 
-    models = loaded(model, task)
+    folders, options = apart(model)
+    models = loaded(folders, task, options=options, command="evaluate")
     if dev:
         parts: Mapping[str, Any] = {"dev": [table(path) for path in dev]}
     elif data:
@@ -187,9 +196,11 @@ def evaluate(*model: str, task: str | None = None, data: str | None = None, dev:
 
 
 @app.command
-def predict(*models_and_input: str, output: Path | None = None, task: str | None = None,
+def predict(*models_and_input: Words, output: Path | None = None, task: str | None = None,
             form: Literal["records", "glue", "squad"] = "records") -> int:
     """Ask a fine-tuned model, or several that are averaged, about every example of a file.
+
+    Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
 
     Parameters
     ----------
@@ -202,16 +213,17 @@ def predict(*models_and_input: str, output: Path | None = None, task: str | None
     form
         records; glue: the file that the GLUE server takes; squad: the file that SQuAD's evaluation takes.
     """
-    if len(models_and_input) < 2:
+    places, options = apart(models_and_input)
+    if len(places) < 2:
         raise UserError("name at least one model and, last, the file to read: electra predict MODEL INPUT")
-    *folders, source = models_and_input
+    *folders, source = places
     from electra.data.tables import table
     from electra.tasks.answering import predict as records
     from electra.tasks.answering import stream
 
     inputs = [table(source)]
     check_output(output)
-    models = loaded(folders, task)
+    models = loaded(folders, task, options=options, command="predict")
     if form == "records":
         count = write_records(records(models, [source]), output)
     else:
@@ -268,8 +280,35 @@ def write_records(found: Iterator[dict[str, Any]], output: Path | None) -> int:
     return count
 
 
-def loaded(folders: Sequence[str], task: str | None) -> list[Any]:
-    """Fine-tuned models. A task that is named says how to read; what a model has learnt stays."""
+def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is named, and the options among it with their values."""
+    places, options, rest = [], [], list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            places.append(word)
+            continue
+        options.append(word)
+        if "=" not in word and rest:
+            options.append(rest.pop(0))
+    return places, options
+
+
+def loaded(folders: Sequence[str], task: str | None, *, options: Sequence[str], command: str) -> list[Any]:
+    """Fine-tuned models, with options of their task."""
+    from electra import tasks
+
+    models = fine_tuned(folders, task)
+    found, unknown = tasks.split_options(type(models[0].task), options)
+    if unknown:
+        named = [name for argument in app[command].assemble_argument_collection() for name in argument.names]
+        near = meant(unknown[0].partition("=")[0], named) or f"; electra {command} --help and electra finetune --help"
+        raise UserError(f"unknown option {unknown[0]} for {models[0].task.name}{near}")
+    return [replace(model, task=replace(model.task, **found)) for model in models] if found else models
+
+
+def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
+    """A task that is named says how to read; what a model has learnt stays."""
     from electra import tasks
     from electra.tasks.models import load_tuned
 

@@ -51,12 +51,11 @@ def task_class(name: str) -> Any:
     return kind_class(kind)
 
 
-def split_options(name: str, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Flags that set a field of this task (its columns, say), converted; and the flags that are left."""
-    found = task_class(name)
-    hints = get_type_hints(found)
-    known = {field.name: hints[field.name] for field in fields(found)
-             if field.name not in ("name", "labels", "metrics", "frozen", "count", "extent")}
+def split_options(kind: Any, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Flags that set a field of a task of this class (its columns, say), converted; and the flags that are left."""
+    hints = get_type_hints(kind)
+    known = {field.name: hints[field.name] for field in fields(kind)
+             if field.name not in ("name", "labels", "metrics", "frozen", "count", "extent", "projected")}
     options, rest, words = {}, [], list(flags)
     while words:
         word = words.pop(0)

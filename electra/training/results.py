@@ -76,10 +76,11 @@ def shown(value: float, metric: str) -> str:
 
 def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table:
     """One line a task. The average is of what was run, and says over how many."""
+    from rich import box
     from rich.table import Column, Table
 
-    drawn = Table(Column("task", no_wrap=True), "metric", "median", "mean ± sd", "best", "trivial", "seeds",
-                  "other scores")
+    names = ("task", "metric", "median", "mean ± sd", "best", "trivial", "seeds")
+    drawn = Table(*(Column(name, no_wrap=True) for name in names), "other scores", box=box.SIMPLE_HEAD)
     for summary in summaries:
         spread = "" if summary.sd is None else f" ± {shown(summary.sd, summary.metric)}"
         marks = f" ({len(summary.degenerate)} degenerate)" if summary.degenerate else ""

@@ -108,7 +108,7 @@ def test_a_table_of_several_tasks_has_an_average_that_names_what_it_lacks(learn:
     summary, screen = learn(), io.StringIO()
     Console(width=200, file=screen).print(table([summary, summary], missing=["glue/cola", "glue/rte"]))
     shown = screen.getvalue()
-    assert f"average of 2 │          │ {100 * summary.median:.1f}" in shown
+    assert f"average of 2 {100 * summary.median:.1f}" in " ".join(shown.split())
     assert "without glue/cola, glue/rte" in shown
 
 
