@@ -22,7 +22,12 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.rate)
-        dropped = round(self.rate * LEVELS)
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        kept = words.view(torch.int16)[:x.numel()].view(x.shape) >= dropped - LEVELS // 2
-        return x * kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
+        return x * kept(x, self.rate)
+
+
+def kept(x: Tensor, rate: float) -> Tensor:
+    """Zero where a value is dropped; elsewhere what makes up for those."""
+    dropped = round(rate * LEVELS)
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    drawn = words.view(torch.int16)[:x.numel()].view(x.shape)
+    return (drawn >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))

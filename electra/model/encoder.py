@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.config import UserError
+from electra.model.attention import attend
 from electra.model.dropout import Dropout
 from electra.model.gelu import gelu
 from electra.model.shape import EncoderShape
@@ -110,8 +110,7 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, attended: Tensor) -> Tensor:
         split = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_width))  # [B, T, 3, H, K]
         query, key, value = split.permute(2, 0, 3, 1, 4)  # [B, H, T, K] each
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attended,
-                                               dropout_p=self.dropout if self.training else 0.0)
+        mixed = attend(query, key, value, attended=attended, dropout=self.dropout if self.training else 0.0)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
