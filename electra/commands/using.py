@@ -169,6 +169,7 @@ def evaluate(*model: Words, task: str | None = None, data: str | None = None, de
     """
     from electra.data.tables import table
     from electra.tasks.answering import evaluate as score
+    from electra.training.assignment import told
 
     folders, options = apart(model)
     models = loaded(folders, task, options=options, command="evaluate")
@@ -183,7 +184,8 @@ def evaluate(*model: Words, task: str | None = None, data: str | None = None, de
             raise UserError(f"{data}: no {split} data there; name files with --dev")
     else:
         raise UserError("give --data (a folder or hub name) or --dev (files)")
-    scores = score(models, parts)
+    with told(aside):
+        scores = score(models, parts)
     if json:
         import json as form
 
@@ -219,28 +221,40 @@ def predict(*models_and_input: Words, output: Path | None = None, task: str | No
     *folders, source = places
     from electra.data.tables import table
     from electra.tasks.answering import predict as records
-    from electra.tasks.answering import stream
+    from electra.training.assignment import told
 
     inputs = [table(source)]
     check_output(output)
     models = loaded(folders, task, options=options, command="predict")
-    if form == "records":
-        count = write_records(records(models, [source]), output)
-    else:
-        from electra.tasks.span import write_squad
-        from electra.tasks.submission import write_glue
-
-        writers: dict[str, tuple[str, Any]] = {"glue": ("glue", write_glue), "squad": ("span", write_squad)}
-        kind, write = writers[form]
-        if models[0].task.kind != kind or output is None:
-            raise UserError(f"--form {form} needs a model of that benchmark (this one is of {models[0].task.name}) and "
-                            "--output")
-        answered = list(stream(models, models[0].task.read(inputs, labelled=False)))
-        write(output, models[0].task, [pair[0] for pair in answered], [pair[1] for pair in answered])
-        count = len(answered)
+    with told(aside):
+        count = (write_records(records(models, [source]), output) if form == "records" else
+                 write_official(models, inputs, output, form=form))
     if output is not None:
         print(f"{output}: {count:,} predictions")
     return DONE
+
+
+def write_official(models: Sequence[Any], inputs: Sequence[Any], output: Path | None, *, form: str) -> int:
+    """The file that a benchmark's own evaluation takes."""
+    from electra.tasks.answering import stream
+    from electra.tasks.span import write_squad
+    from electra.tasks.submission import write_glue
+
+    writers: dict[str, tuple[str, Any]] = {"glue": ("glue", write_glue), "squad": ("span", write_squad)}
+    kind, write = writers[form]
+    if models[0].task.kind != kind or output is None:
+        raise UserError(f"--form {form} needs a model of that benchmark (this one is of {models[0].task.name}) and "
+                        "--output")
+    answered = list(stream(models, models[0].task.read(inputs, labelled=False)))
+    write(output, models[0].task, [pair[0] for pair in answered], [pair[1] for pair in answered])
+    return len(answered)
+
+
+def aside(text: str) -> None:
+    """What is worth knowing, where it is not taken for a prediction."""
+    import sys
+
+    print(text, file=sys.stderr)
 
 
 def check_output(output: Path | None) -> None:

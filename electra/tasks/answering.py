@@ -8,9 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from electra.config import UserError
+from electra.data.sources import warn
 from electra.data.tables import Table, table
 from electra.tasks.features import Array, Features, by_length
 from electra.tasks.models import Tuned
@@ -55,11 +57,20 @@ def answer(models: Sequence[Tuned], examples: Sequence[Any], *, device: torch.de
     said = []
     for model in models:
         rows = features or model.task.features(examples, model.words, length=model.length, training=False)
+        if model is models[0]:
+            warn_of_cuts(rows, examples, length=model.length)
         found = outputs(model.network.to(device), rows, device=device, autocast=low)
         said.append(model.task.decode(examples, rows, [found[unit] for unit in range(len(rows))]))
     if len(models) == 1:
         return list(said[0])
     return [models[0].task.combine(answers) for answers in zip(*said, strict=True)]
+
+
+def warn_of_cuts(rows: Features, examples: Sequence[Any], *, length: int) -> None:
+    cut = np.unique(rows.examples[rows.cut])
+    if len(cut):
+        warn(f"{len(cut):,} of {len(examples):,} texts are longer than the {length} tokens that the model was "
+             f"fine-tuned with and were cut, {getattr(examples[cut[0]], 'where', 'the first')} for one")
 
 
 def stream(models: Sequence[Tuned], examples: Iterable[Any], *, device: torch.device | None = None) -> Iterator[

@@ -128,11 +128,10 @@ def names(tables: Sequence[Table]) -> str:
 @contextmanager
 def told(say: Callable[[str], None]) -> Iterator[None]:
     """What readers warn of is said to the user, not printed with a line of source code."""
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_: say(f"warning: {message}")
         yield
-    for warning in heard:
-        say(f"warning: {warning.message}")
 
 
 # ---- encoding ------------------------------------------------------------------------------------------------------
