@@ -84,6 +84,16 @@ def test_columns_that_are_called_otherwise_are_named(by_heart: ByHeart, tmp_path
     assert [line["label"] for line in said] == [line["gold"] for line in said] == ["dogs", "cats"] * 4
 
 
+def test_texts_that_were_cut_to_be_asked_about_are_counted_on_standard_error(
+        by_heart: ByHeart, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = written(tmp_path / "long.csv", f"text,label\nthe dog,dogs\n{'the cat ' * 30},cats\n")
+    for words in (["evaluate", "--dev"], ["predict"]):
+        assert main([words[0], str(tuned(by_heart, "classes")), *words[1:], str(rows)]) == 0
+        said = capsys.readouterr().err
+        assert "warning: 1 of 2 texts are longer than the 32 tokens that the model was fine-tuned with" in said
+        assert said.count("\n") == 1, "and no line of source code"
+
+
 @pytest.mark.parametrize("first", ["the dog,\nthe cat,cats\n", "the dog,dogs\nthe cat,\n"])
 def test_a_table_of_predictions_is_whole_when_only_some_rows_are_labelled(by_heart: ByHeart, tmp_path: Path,
                                                                           first: str) -> None:
@@ -184,6 +194,8 @@ def test_a_mistake_in_the_data_is_named_with_its_place(complaint: Callable[..., 
     (["--lable", "x"], "unknown setting --lable"),
     (["--seeds", "0"], "--seeds 0: at least one run is needed"),
     (["--overwrite"], "--overwrite starts over and so needs --resume never"),
+    (["--text"], "--text needs a value"),
+    (["--swapped", "perhaps"], "swapped must be true or false, found 'perhaps'"),
     (["--frozen", "--layer", "7"], "--layer 7: this encoder has 2 layers"),
     (["--metric", "f2"], "metric 'f2' is none of a classification"),
     (["--precision", "fp16"], "fp16"),

@@ -65,9 +65,12 @@ def split_options(kind: Any, flags: Sequence[str]) -> tuple[dict[str, Any], list
             rest.append(word)
             continue
         if not equals:
-            if not words:
+            if words and not words[0].startswith("--"):
+                value = words.pop(0)
+            elif known[key] in (bool, bool | None):
+                value = "true"
+            else:
                 raise UserError(f"--{flag} needs a value")
-            value = words.pop(0)
         several = get_origin(known[key]) is tuple
         options[key] = tuple(value.split(",")) if several else convert(Flag(value), known[key], source="command line",
                                                                        key=flag)

@@ -1,0 +1,42 @@
+"""Options of a task on the command line are the fields of its class."""
+
+from __future__ import annotations
+
+import pytest
+
+from electra import tasks
+from electra.config import UserError
+from electra.tasks import split_options, task_class
+
+
+def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left() -> None:
+    words = ["--head", "simple", "--epochs", "3", "--unanswerable", "--stride=64", "--null-threshold", "-1.5"]
+    options, rest = split_options(task_class("squad-2.0"), words)
+    assert options == {"head_kind": "simple", "unanswerable": True, "stride": 64, "null_threshold": -1.5}
+    assert rest == ["--epochs", "3"]
+
+
+def test_a_flag_may_say_true_or_false_or_stand_alone() -> None:
+    for words, meant in ((["--regression"], True), (["--regression", "false"], False), (["--regression=true"], True)):
+        assert split_options(task_class("classify"), words) == ({"regression": meant}, [])
+
+
+def test_several_columns_are_separated_by_commas() -> None:
+    assert split_options(task_class("choose"), ["--options", "a,b,c"])[0] == {"options": ("a", "b", "c")}
+
+
+def test_what_is_learnt_from_data_is_no_option() -> None:
+    for flag in ("--labels", "--name", "--metrics"):
+        assert split_options(task_class("classify"), [flag, "x"]) == ({}, [flag, "x"])
+
+
+def test_an_option_without_its_value_is_refused() -> None:
+    with pytest.raises(UserError, match="--label needs a value"):
+        split_options(task_class("classify"), ["--label", "--text", "sentence"])
+
+
+def test_every_name_leads_to_a_task_that_survives_its_settings() -> None:
+    for name in (*tasks.NAMES, "glue/rte"):
+        task = tasks.find_task(name)
+        assert task.name == name
+        assert tasks.restore_task(task.settings(), source="config.json") == task
