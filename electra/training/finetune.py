@@ -64,6 +64,12 @@ class Tuner:
     diverged: bool = False
     order: tuple[int, list[Array]] = field(default=(-1, []))
 
+    @property
+    def multiple(self) -> int:
+        """Rows are padded to multiples of this: tensor cores like eights, and compiled code is made once a width."""
+        compiled = self.assignment.tuning.compile == "on"
+        return 32 if compiled else 8 if self.world.device.type == "cuda" else 1
+
     def units(self, step: int) -> Array:
         """The examples of a step, counted from 1."""
         tuning, lengths = self.assignment.tuning, self.assignment.train.lengths
@@ -176,7 +182,7 @@ def descend(tuner: Tuner, units: Array, *, step: int) -> Tensor:
     total = torch.zeros((), device=world.device)
     for number in mine or [0]:  # a process without a part passes with weight zero, since the others wait for it
         torch.manual_seed(random_key(tuner.seed, step, number))
-        batch = assignment.train.take(pieces[number], multiple=8 if world.device.type == "cuda" else 1)
+        batch = assignment.train.take(pieces[number], multiple=tuner.multiple)
         with accumulating(tuner.wrapped, last=not mine or number == mine[-1]):
             with autocast(tuner.precision, world.device):
                 loss = tuner.wrapped(batch.to(world.device)) * (bool(mine) / count)
