@@ -25,10 +25,14 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "electra", "quickstart", "--output-dir", folder], check=True)
         minutes = (time.perf_counter() - began) / 60
         lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf8").splitlines()
+        tuned = {name: json.loads((Path(folder) / "finetuned" / name / "results.json").read_text(encoding="utf8"))
+                 for name in ("pretrained", "random")}
     scores = {name.removeprefix("eval_"): value for name, value in json.loads(lines[-1]).items() if "eval_" in name}
     print(f"{minutes:.1f} minutes")
     if options.output:
-        keep(options.output, {"minutes": minutes, "scores": scores})
+        finetuned = {name: {key: found[key] for key in ("metric", "median", "sd", "trivial", "runs")}
+                     for name, found in tuned.items()}
+        keep(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})
 
 
 if __name__ == "__main__":
