@@ -108,6 +108,9 @@ def test_the_readme_is_short():
 @pytest.mark.slow
 def test_quickstart_shows_what_it_learned(tmp_path):
     said = run(f"electra quickstart --output-dir {tmp_path / 'quick'} --max-steps 30", tmp_path)
-    for part in ("generator loss", "what it learned", "average precision", "discriminator", "what next"):
+    for part in ("generator loss", "what it learned", "average precision", "discriminator", "which library",
+                 "pre-trained", "random", "Pre-training", "what next"):
         assert part in said
     assert (tmp_path / "quick" / "generator" / "model.safetensors").exists()
+    (predict,) = re.findall(r"electra predict .*", said)
+    assert '"probability"' in run(predict, tmp_path).splitlines()[-1]

@@ -228,14 +228,14 @@ def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
 
 @app.command
 def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None) -> int:
-    """See the whole of it in minutes: text from this machine's own libraries to a tiny ELECTRA that transformers loads.
+    """See the whole of it in minutes: this machine's own libraries' prose to a tiny ELECTRA, and that to a classifier.
 
     Parameters
     ----------
     output_dir
         The run folder.
     max_steps
-        Fewer or more than the recipe's.
+        Of pre-training, and of each fine-tuning: fewer or more than the recipe's.
     """
     from electra.training.quickstart import quickstart as run
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from electra.objectives.trace import Pair, TracedToken
 from electra.training import folder, journal
+from electra.training.results import Summary, shown
 
 SENTENCE = "The function returns a new list with the elements of the array in the same order."
 DOUBTFUL = 0.5
@@ -82,3 +83,24 @@ def curves(run: Path, console: Console) -> None:
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))
             console.print(Text(journal.chart(values)))
+
+
+def compared(pretrained: Summary, random: Summary, console: Console) -> None:
+    """Fine-tuned with and without pre-training, and in words whether that is a gain, a loss, or neither."""
+    metric = pretrained.metric
+    table = Table("weights before fine-tuning", f"{metric}, {pretrained.protocol}", "every seed")
+    for name, summary in (("pre-trained", pretrained), ("random", random)):
+        scores = ", ".join(shown(run["score"], metric) for run in summary.runs)
+        table.add_row(name, shown(summary.median, metric), scores)
+    table.add_row("(always the same answer)", shown(pretrained.trivial, metric), "")
+    console.print(table)
+    gain = pretrained.median - random.median
+    spread = max(pretrained.sd or 0.0, random.sd or 0.0)
+    if gain > spread:
+        verdict = f"Pre-training brought {shown(gain, metric)} points here."
+    elif gain < -spread:
+        verdict = (f"Pre-training cost {shown(-gain, metric)} points here. What these minutes teach, how frequent "
+                   "words are and to copy them, is no start for telling libraries apart.")
+    else:
+        verdict = "Pre-training made no difference here that is larger than the one between seeds."
+    console.print(verdict, soft_wrap=True)

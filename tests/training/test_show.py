@@ -12,7 +12,8 @@ from electra.config import UserError
 from electra.objectives.trace import Pair
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
-from electra.training.show import curves, doubt_style, learned, row, worked_sentence
+from electra.training.results import Summary
+from electra.training.show import compared, curves, doubt_style, learned, row, worked_sentence
 from tests.conftest import TOY_FLAGS
 
 TEXT = "the old dog sees the green house . the small cat follows the river ."
@@ -140,3 +141,19 @@ def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Console) -
 def test_a_run_that_said_nothing_has_no_curves(tmp_path: Path, console: Console) -> None:
     curves(tmp_path, console)
     assert console.export_text() == ""
+
+
+def summary(*scores: float) -> Summary:
+    ordered, runs = sorted(scores), [{"score": score} for score in scores]
+    return Summary(task="classify", metric="accuracy", split="dev", trivial=0.25, median=ordered[1], mean=ordered[1],
+                   sd=0.02, best=ordered[2], runs=runs)
+
+
+@pytest.mark.parametrize(("pretrained", "words"), [((0.60, 0.58, 0.62), "brought 10.0 points"),
+                                                   ((0.51, 0.49, 0.53), "made no difference"),
+                                                   ((0.40, 0.38, 0.42), "cost 10.0 points")])
+def test_the_comparison_says_whether_pretraining_gained_lost_or_neither(pretrained, words, console):
+    compared(summary(*pretrained), summary(0.50, 0.48, 0.52), console)
+    said = console.export_text()
+    assert words in said
+    assert "50.0, 48.0, 52.0" in said
