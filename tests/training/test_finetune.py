@@ -178,6 +178,23 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize("name", ["joint", "frozen", "choices"])
+def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(tiny: Path, tmp_path: Path, name: str,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashing(tuner: Tuner, units: Any, *, step: int) -> Tensor:
+        if step == 7:
+            raise RuntimeError("the power went out")
+        return descend(tuner, units, step=step)
+
+    flags = [*FEW, "--save-steps", "4"]
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="the power went out"):
+        patched.setattr(finetune, "descend", crashing)
+        TOYS[name].learnt(tiny, tmp_path / "crashed", flags=flags)
+    for run in ("crashed", "unbroken"):
+        TOYS[name].learnt(tiny, tmp_path / run, flags=flags)
+    assert_identical(tmp_path / "crashed", tmp_path / "unbroken")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_goes_on(
         tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
