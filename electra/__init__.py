@@ -1,19 +1,22 @@
 """Pre-train a text encoder by replaced token detection (ELECTRA): from plain text to a model that transformers loads.
 
-    text ── train_wordpiece ──► tokenizer ── shard ──► rows ── pretrain ──► discriminator/ and generator/
+    text ── train_wordpiece ──► tokenizer ── shard ──► rows ── pretrain ──► discriminator/ ── finetune ──► answers
 
-    from electra import load_recipe, pretrain, shard, train_wordpiece
+    from electra import finetune, load_recipe, load_tuned, predict, pretrain, shard, train_wordpiece
 
     words = train_wordpiece(["texts/"], "vocabulary")
     shard(["texts/"], tokenizer=words, output_dir="rows", length=128)
     pretrain(load_recipe("small"), data="rows", output_dir="runs/small")
+    finetune("runs/small", "glue/rte", data="glue/", output_dir="runs/rte", seeds=5)
+    answers = list(predict([load_tuned("runs/rte")], ["new.tsv"]))
 
 Nine words to know: Document, WordPiece, Shard, Batch, Encoder, Objective, Task, Recipe, Trial. The folders stand in the
 order in which data flows through them, and each imports only from those before it:
 
     config      settings as data                     objectives  vectors become a pre-training loss
     data        text becomes batches                 recipes     named runs, as TOML
-    model       ids become vectors                   training    losses become weights
+    model       ids become vectors                   tasks       vectors become answers
+                                                     training    losses become weights
 """
 
 from __future__ import annotations
@@ -26,31 +29,35 @@ __version__ = "0.1.0"
 # Looked up when first used, so that `import electra` costs nothing.
 PUBLIC = {
     "UserError": "electra.config",
-    "documents": "electra.data.corpus",
     "train_wordpiece": "electra.data.vocabulary",
     "WordPiece": "electra.data.wordpiece",
     "shard": "electra.data.packing",
     "Shards": "electra.data.shards",
-    "EncoderShape": "electra.model.shape",
     "Recipe": "electra.training.recipe",
     "load_recipe": "electra.training.recipe",
-    "describe_recipe": "electra.training.describe",
     "pretrain": "electra.training.pretrain",
+    "finetune": "electra.training.seeds",
+    "load_tuned": "electra.tasks.models",
+    "predict": "electra.tasks.answering",
 }
-__all__ = ["EncoderShape", "Recipe", "Shards", "UserError", "WordPiece", "__version__", "describe_recipe", "documents",
-           "load_recipe", "pretrain", "shard", "train_wordpiece"]
+__all__ = ["Recipe", "Shards", "UserError", "WordPiece", "__version__", "finetune", "load_recipe", "load_tuned",
+           "predict", "pretrain", "shard", "train_wordpiece"]
 
 if TYPE_CHECKING:
     from electra.config import UserError
-    from electra.data.corpus import documents
     from electra.data.packing import shard
     from electra.data.shards import Shards
     from electra.data.vocabulary import train_wordpiece
     from electra.data.wordpiece import WordPiece
-    from electra.model.shape import EncoderShape
-    from electra.training.describe import describe_recipe
+    from electra.tasks.answering import predict
+    from electra.tasks.models import load_tuned
     from electra.training.pretrain import pretrain
     from electra.training.recipe import Recipe, load_recipe
+    from electra.training.seeds import finetune
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -68,7 +68,8 @@ def test_one_command_makes_models_that_transformers_loads(home):
 
 
 def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
-    _, vocab, shard, pretrain, describe, shard_again, continued = [c for c in commands() if c.startswith("electra ")]
+    stages = ("electra vocab", "electra shard", "electra pretrain", "electra describe")
+    _, vocab, shard, pretrain, describe, shard_again, continued = [c for c in commands() if c.startswith(stages)]
     run(vocab.replace("30522", "300"), home)
     run(shard, home)
     run(pretrain, home, *SMALLER[2:])
@@ -81,14 +82,43 @@ def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
     assert "generator: no model in google-electra-small" in said
 
 
+def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
+    shutil.copytree(tiny, home / "runs/mine/discriminator")
+    reviews(home / "train.csv", column="review", label="stars")
+    shutil.copy(home / "train.csv", home / "dev.csv")
+    (home / "new.csv").write_text("review\nan old dog\na green house\n", encoding="utf8")
+    (home / "glue/RTE").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (home / f"glue/RTE/{split}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + "".join(
+            f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment\n" for n in range(6)), encoding="utf8")
+    glue, own, evaluate, predict, embed = [c for c in commands() if c.startswith(
+        ("electra finetune", "electra evaluate", "electra predict", "electra embed"))]
+    assert "median of 2 seeds" in run(glue.replace("--seeds 5", "--seeds 2"), home, "--max-steps", "2")
+    run(own, home, "--max-steps", "2")
+    assert "accuracy" in run(evaluate, home)
+    run(predict, home)
+    assert len((home / "answers.jsonl").read_text(encoding="utf8").splitlines()) == 2
+    run(embed, home)
+    assert (home / "vectors.parquet").stat().st_size > 0
+
+
+def reviews(path, *, column, label):
+    path.write_text(f"{column},{label}\n" + "".join(f"a {word} dog,{word}\n" for word in ("good", "bad") * 8),
+                    encoding="utf8")
+
+
 def test_the_python_of_the_readme_runs(home, monkeypatch):
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     flags = ", ".join(repr(word) for word in SMALLER)
     small = program.replace('"--max-steps", "50000"', flags).replace("runs/mine", "runs/python")
+    small = small.replace("seeds=3", 'flags=["--max-steps", "2"]')
     assert small != program
+    reviews(home / "train.csv", column="text", label="label")
+    shutil.copy(home / "train.csv", home / "dev.csv")
     subprocess.run([sys.executable, "-c", small], cwd=home, check=True, timeout=240, capture_output=True,
                    env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     assert (home / "runs/python/discriminator/model.safetensors").exists()
+    assert (home / "runs/tuned/results.json").exists()
 
 
 def test_the_tables_are_what_the_recipes_and_the_kept_results_say():
@@ -96,8 +126,9 @@ def test_the_tables_are_what_the_recipes_and_the_kept_results_say():
 
 
 def test_every_file_the_documents_name_exists():
-    for document in (ROOT / "README.md", ROOT / "docs" / "reading.md", ROOT / "CONTRIBUTING.md"):
-        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf8")):
+    for document in (ROOT / "README.md", ROOT / "docs" / "reading.md", ROOT / "docs" / "finetuning.md",
+                     ROOT / "CONTRIBUTING.md"):
+        for link in re.findall(r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 

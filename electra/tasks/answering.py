@@ -35,7 +35,8 @@ def outputs(network: Network, features: Features, *, device: torch.device, batch
     network.eval()
     with torch.inference_mode(), autocast or nullcontext():
         for units in chosen:
-            batch = features.take(units, multiple=8 if device.type == "cuda" else 1)
+            batch = features.take(units, multiple=8 if device.type == "cuda" else 1,
+                                  most=network.encoder.shape.positions)
             answered = {name: tensor.float().cpu().numpy() if tensor.is_floating_point() else tensor.cpu().numpy()
                         for name, tensor in network.answer(batch.to(device)).items()}
             for place, unit in enumerate(units):

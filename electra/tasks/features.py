@@ -88,11 +88,13 @@ class Features:
         rows: Array = np.diff(self.begins)
         return rows.reshape(len(self), self.together).max(axis=1) if len(self) else rows
 
-    def take(self, units: Array, *, multiple: int = 1) -> TaskBatch:
-        """A batch as wide as its longest row, or the next multiple."""
+    def take(self, units: Array, *, multiple: int = 1, most: int | None = None) -> TaskBatch:
+        """A batch as wide as its longest row, or the next multiple, but for a network that reads no more than `most`.
+        """
         rows = (np.asarray(units)[:, None] * self.together + np.arange(self.together)).reshape(-1)
         lengths = self.begins[rows + 1] - self.begins[rows]
         width = -(-int(lengths.max()) // multiple) * multiple
+        width = width if most is None else min(width, most)
         places = np.arange(width)
         real = places < lengths[:, None]
         source = np.minimum(self.begins[rows][:, None] + places, len(self.ids) - 1)

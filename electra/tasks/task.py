@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -128,9 +128,18 @@ class Task(ABC, Generic[Example, Answer]):
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any]) -> Self:
-        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
-                                  for key, value in settings.items() if key != "kind"}
-        return cls(**values)
+        hints = get_type_hints(cls)
+        return cls(**{key: as_declared(value, hints.get(key), key) for key, value in settings.items() if key != "kind"})
+
+
+def as_declared(value: Any, hint: Any, key: str) -> Any:
+    """A value from JSON as its field declares it: a tuple, something that may be missing, or a plain value."""
+    if get_origin(hint) is tuple and isinstance(value, (list, tuple)):
+        return tuple(as_declared(item, get_args(hint)[0], key) for item in value)
+    plain = get_args(hint) or (hint,)
+    if get_origin(hint) is tuple or not isinstance(value, plain) or (isinstance(value, bool) and bool not in plain):
+        raise ValueError(f"{key} is {value!r}")
+    return value
 
 
 class Network(nn.Module):

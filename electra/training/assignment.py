@@ -67,16 +67,7 @@ def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning],
         raise UserError(f"--length {tuning.length}: the model has only {shape.positions} positions; use that or less")
     layer_width(task.frozen or "last", shape.width, layers=shape.layers)  # refuses layers that are not there
     files = given_files(task, data, train=train, dev=dev)
-    with told(say):
-        examples = list(task.read(files.train, labelled=True))
-        if not examples:
-            raise UserError(f"{names(files.train)}: no examples to train on")
-        task = task.learn(examples)
-        parts = {part: list(task.read(tables, labelled=True)) for part, tables in files.dev.items()}
-    for part, found in parts.items():
-        if not found:
-            raise UserError(f"{names(files.dev[part])}: no examples; the {part} set is empty")
-        task.check(found)
+    task, examples, parts = read(task, files, say)
     examples = chosen(examples, tuning.max_train_examples)
     if task.announcement:
         say(f"{task.name}: {task.announcement}")
@@ -92,6 +83,21 @@ def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning],
         train=rows, dev={part: (found, encoded[part]) for part, found in parts.items()},
         data={"train": described(files.train, len(examples)),
               "dev": {part: described(files.dev[part], len(found)) for part, found in parts.items()}})
+
+
+def read(task: Any, files: Files, say: Callable[[str], None]) -> tuple[Any, list[Any], dict[str, list[Any]]]:
+    """The task with what training data taught it, the training examples, and those of each part of the dev data."""
+    with told(say):
+        examples = list(task.read(files.train, labelled=True))
+        if not examples:
+            raise UserError(f"{names(files.train)}: no examples to train on")
+        task = task.learn(examples)
+        parts = {part: list(task.read(tables, labelled=True)) for part, tables in files.dev.items()}
+    for part, found in parts.items():
+        if not found:
+            raise UserError(f"{names(files.dev[part])}: no examples; the {part} set is empty")
+        task.check(found)
+    return task, examples, parts
 
 
 def given_files(task: Any, data: str | None, *, train: Sequence[str | Path], dev: Sequence[str | Path]) -> Files:
@@ -163,9 +169,10 @@ def encode(task: Any, examples: Sequence[Any], words: WordPiece, tuning: Tuning,
 
 
 def source_of(task: Any) -> str:
-    """The code that encodes; empty where it cannot be read, as that of a task written in a notebook."""
+    """The code that encodes, in short; empty where it cannot be read, as that of a task written in a notebook."""
     try:
-        return inspect.getsource(inspect.getmodule(type(task)) or type(task))
+        files = {Path(inspect.getfile(type(task))), *Path(inspect.getfile(Features)).parent.glob("*.py")}
+        return config.fingerprint(sorted(path.read_text(encoding="utf8") for path in files))
     except (OSError, TypeError):
         return ""
 

@@ -64,7 +64,7 @@ def newest(run: Path) -> Checkpoint | None:
         try:
             return opened(folder)
         except ValueError as error:
-            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+            warnings.warn(f"{error}; using the checkpoint before it, if there is one", stacklevel=2)
     return None
 
 

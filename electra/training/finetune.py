@@ -23,7 +23,7 @@ from electra.tasks.features import Array, epoch_order
 from electra.tasks.models import Pretrained, build_network, load_pretrained, save_tuned
 from electra.tasks.task import Network
 from electra.training import checkpoint, folder
-from electra.training.assignment import Assignment
+from electra.training.assignment import Assignment, told
 from electra.training.journal import Journal, Window
 from electra.training.optimizer import (
     build_optimizer,
@@ -84,7 +84,9 @@ def finetune_seed(assignment: Assignment, seed: int, output_dir: Path, world: Wo
                   interrupted: Callable[[], bool], quiet: bool = False) -> dict[str, Any] | None:
     """Train, score and save one seed, from where its folder was left; None when it was stopped early."""
     tuner = assembled(assignment, seed, output_dir, world)
-    found = checkpoint.newest(output_dir)
+    damaged: list[str] = []
+    with told(damaged.append):
+        found = checkpoint.newest(output_dir)
     if found is not None:
         tuner.step, tuner.skipped = found.step, found.state["skipped"]
         # What drops out is keyed by micro-batch, so cut them as before, whatever memory is free today.
@@ -98,6 +100,8 @@ def finetune_seed(assignment: Assignment, seed: int, output_dir: Path, world: Wo
         checkpoint.forget_after(output_dir, tuner.step)
     with Journal(output_dir / folder.METRICS if world.leads else None, max_steps=tuner.steps, after=tuner.step,
                  quiet=quiet) as journal:
+        for text in damaged:
+            journal.say(text)
         if found is not None:
             journal.say(f"seed {seed}: continuing from {found.folder} at step {found.step:,}")
         try:
@@ -182,7 +186,7 @@ def descend(tuner: Tuner, units: Array, *, step: int) -> Tensor:
     total = torch.zeros((), device=world.device)
     for number in mine or [0]:  # a process without a part passes with weight zero, since the others wait for it
         torch.manual_seed(random_key(tuner.seed, step, number))
-        batch = assignment.train.take(pieces[number], multiple=tuner.multiple)
+        batch = assignment.train.take(pieces[number], multiple=tuner.multiple, most=assignment.shape.positions)
         with accumulating(tuner.wrapped, last=not mine or number == mine[-1]):
             with autocast(tuner.precision, world.device):
                 loss = tuner.wrapped(batch.to(world.device)) * (bool(mine) / count)
@@ -239,30 +243,32 @@ def scored(tuner: Tuner) -> Scores:
 
 def finish(tuner: Tuner, journal: Journal) -> dict[str, Any]:
     """Score, write predictions, model and result; the result last, for with it the seed is done."""
-    assignment, world = tuner.assignment, tuner.world
-    result: dict[str, Any] = {}
-    began = time.monotonic()
-    said = {part: answers(tuner, part) for part in assignment.dev}
-    if world.leads:
-        first, (examples, _) = next(iter(assignment.dev.items()))
-        task = assignment.task.tuned(examples, said[first])
-        scores = {part: task.score(assignment.dev[part][0], said[part]) for part in said}
-        journal.record(tuner.step, {f"{part}_{name}": value for part, each in scores.items()
-                                    for name, value in each.items()})
-        for part, found in said.items():
-            lines = (json.dumps(task.record(example, answer), ensure_ascii=False) + "\n"
-                     for example, answer in zip(assignment.dev[part][0], found, strict=True))
-            atomic.write(tuner.output_dir / f"predictions-{part}.jsonl", "".join(lines))
-        score, trivial = scores[first][task.metric], float(task.trivial(examples))
-        result = {"seed": tuner.seed, "score": score, "scores": scores, "trivial": trivial,
-                  "degenerate": bool(score <= trivial + 1e-9), "diverged": tuner.diverged, "steps": tuner.step,
-                  "seconds": round(tuner.seconds, 2), "scoring_seconds": round(time.monotonic() - began, 2)}
-        stored = save_tuned(tuner.network, task, assignment.words, tuner.output_dir / "model",
-                            length=assignment.tuning.length, extra={"electra_result": result},
-                            card=task_card(assignment, result))
-        if stored.architecture is not None and not tuner.diverged:  # of what is no number nothing can be proven
-            huggingface.verify(stored, tuner.output_dir / "model")
-        atomic.write_json(tuner.output_dir / RESULT, result)
-        for _, path in checkpoint.numbered(tuner.output_dir):
-            shutil.rmtree(path)
-    return dict(world.from_leader(result))
+    said = {part: answers(tuner, part) for part in tuner.assignment.dev}
+    result = concluded(tuner, said, journal) if tuner.world.leads else {}
+    return dict(tuner.world.from_leader(result))
+
+
+def concluded(tuner: Tuner, said: dict[str, list[Any]], journal: Journal) -> dict[str, Any]:
+    dev, place = tuner.assignment.dev, tuner.output_dir
+    first, (examples, _) = next(iter(dev.items()))
+    task = tuner.assignment.task.tuned(examples, said[first])
+    scores = {part: task.score(dev[part][0], said[part]) for part in said}
+    for part, each in scores.items():
+        journal.record(tuner.step, each, prefix=f"{part}_")
+    for part, found in said.items():
+        lines = (json.dumps(task.record(example, answer), ensure_ascii=False) + "\n"
+                 for example, answer in zip(dev[part][0], found, strict=True))
+        atomic.write(place / f"predictions-{part}.jsonl", "".join(lines))
+    score, trivial = scores[first][task.metric], float(task.trivial(examples))
+    result = {"seed": tuner.seed, "score": score, "scores": scores, "trivial": trivial,
+              "degenerate": bool(score <= trivial + 1e-9), "diverged": tuner.diverged, "steps": tuner.step,
+              "seconds": round(tuner.seconds, 2)}
+    stored = save_tuned(tuner.network, task, tuner.assignment.words, place / "model",
+                        length=tuner.assignment.tuning.length, extra={"electra_result": result},
+                        card=task_card(tuner.assignment, result))
+    if stored.architecture is not None and not tuner.diverged:  # of what is no number nothing can be proven
+        huggingface.verify(stored, place / "model")
+    atomic.write_json(place / RESULT, result)
+    for _, path in checkpoint.numbered(place):
+        shutil.rmtree(path)
+    return result

@@ -94,7 +94,7 @@ def connected() -> Iterator[World]:
 
 def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
     if device.type == "cpu" and wanted == "fp16":
-        raise UserError("training.precision='fp16' needs a GPU; use 'bf16' or 'fp32' on a CPU")
+        raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
     if wanted != "auto":
         return wanted
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"

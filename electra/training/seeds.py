@@ -17,7 +17,7 @@ from electra.config import UserError
 from electra.model.shape import EncoderShape
 from electra.tasks.models import RESULTS
 from electra.training import folder
-from electra.training.assignment import Assignment, assign
+from electra.training.assignment import Assignment, assign, given_files, read
 from electra.training.finetune import finetune_seed
 from electra.training.optimizer import layer_share
 from electra.training.parallel import World, connected, resolve_precision
@@ -78,6 +78,9 @@ def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -
     if not found:
         raise UserError(f"{wish.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv and "
                         f"dev.tsv is expected")
+    for name in found:  # a fault in the last one should not show after hours of the others
+        task = tasks.find_task(name)
+        read(task, given_files(task, wish.data, train=(), dev=()), say=lambda text: None)
     summaries: list[Summary] = []
     with connected() as world, interrupts() as interrupted:
         for name in found:

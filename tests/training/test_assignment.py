@@ -166,7 +166,7 @@ def test_a_task_whose_source_cannot_be_read_is_encoded_without_the_cache(
     def unreadable(module: object) -> str:
         raise OSError("could not get source code")
 
-    monkeypatch.setattr(assignment.inspect, "getsource", unreadable)
+    monkeypatch.setattr(assignment.inspect, "getfile", unreadable)
     assert len(assigned().train) == 12
     assert not cache_folder().exists()
 
