@@ -213,7 +213,7 @@ def test_half_precision_without_a_gpu_is_refused(tmp_path: Path, toy_shards: Pat
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     said = complaint(*run_words(tmp_path / "run", data=toy_shards, precision="fp16"))
-    assert said == "training.precision='fp16' needs a GPU; use 'bf16' or 'fp32' on a CPU"
+    assert said == "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"
     assert not (tmp_path / "run").exists()
 
 

@@ -266,14 +266,16 @@ def test_questions_to_a_model_that_make_no_sense_are_refused(complaint: Callable
                                                              rows: Path, tmp_path: Path) -> None:
     model = tuned(by_heart, "classes")
     assert "electra predict MODEL INPUT" in complaint("predict", model)
-    assert "written as .jsonl, .csv or .tsv" in complaint("predict", model, rows, "--output", tmp_path / "said.txt")
+    assert "written as .jsonl, .csv, .tsv" in complaint("predict", model, rows, "--output", tmp_path / "said.txt")
     assert "no folder" in complaint("predict", model, rows, "--output", tmp_path / "nowhere" / "said.csv")
     assert "nowhere.csv: no such file" in complaint("predict", model, "nowhere.csv")
     assert "unknown option --outptu for classify; did you mean --output?" in complaint("predict", model, rows,
                                                                                       "--outptu", "said.csv")
     assert "unknown option --labels" in complaint("evaluate", model, "--labels", "a,b", "--dev", rows)
     assert "only models of one task" in complaint("predict", model, tuned(by_heart, "tags"), rows)
-    assert "--form squad needs a model of that benchmark" in complaint("predict", model, rows, "--form", "squad")
+    assert "--form squad needs a model of that benchmark" in complaint(
+        "predict", model, rows, "--form", "squad", "--output", tmp_path / "said.json")
+    assert "name it with --output" in complaint("predict", model, rows, "--form", "squad")
     assert "give --data" in complaint("evaluate", model)
     assert "name at least one model" in complaint("evaluate", "--dev", rows)
     assert "was fine-tuned for classify, not for ner" in complaint("evaluate", model, "--task", "ner", "--dev", rows)
