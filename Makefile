@@ -22,6 +22,8 @@ benchmarks: .venv/.installed
 	$(BIN)/python -m benchmarks.help
 	$(BIN)/python -m benchmarks.shard
 	$(BIN)/python -m benchmarks.pretrain_cpu
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable '.[benchmarks]'
+	$(BIN)/python -m benchmarks.finetune_cpu
 
 .venv/.installed: pyproject.toml constraints/cpu.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'

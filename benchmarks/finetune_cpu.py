@@ -1,0 +1,205 @@
+"""Fine-tuning on a CPU, and asking the result: examples a second, against transformers' `Trainer`.
+
+    python -m benchmarks.finetune_cpu [--examples 512] [--repeats 3] [--quick] [--output FILE]
+
+Both sides load the same folder (`small`, random weights), read the same texts of mixed length, already encoded, and
+train one epoch in batches of 32 with fused AdamW, float32, dropout 0.1, clipping at 1.0. The Trainer pads each batch to
+its longest text; it runs with its default sampler and with the one that groups by length (within a
+quarter of the data here, in pools of 50 batches where there is more). Asking is in batches of the same size there, and
+of `BATCH_TOKENS` tokens here: what each does when left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.evidence import keep
+from electra.data.vocabulary import finished, rules
+from electra.data.wordpiece import SPECIAL_TOKENS
+from electra.model import huggingface
+from electra.model.encoder import Encoder
+from electra.model.pair import Discriminator
+from electra.tasks import find_task
+from electra.tasks.answering import outputs, unit_batches
+from electra.training.assignment import Assignment, assign
+from electra.training.finetune import assembled, train
+from electra.training.journal import Journal
+from electra.training.parallel import connected
+from electra.training.recipe import load_recipe
+from electra.training.tuning import load_tuning
+
+BATCH, VOCABULARY = 32, 30_522
+Round = dict[str, float]  # seconds and tokens, padding included, of training and of asking
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a network of two layers: does it run?")
+    parser.add_argument("--output")
+    options = parser.parse_args()
+    if importlib.util.find_spec("accelerate") is None:
+        sys.exit("transformers' Trainer needs accelerate: pip install -e '.[benchmarks]'")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        save_model(folder / "model", quick=options.quick)
+        write_texts(folder / "texts.csv", options.examples)
+        write_texts(folder / "few.csv", BATCH)
+        sides = {name: prepare(folder / "model", folder / "texts.csv") for name, prepare in PREPARED.items()}
+        for prepare in PREPARED.values():
+            prepare(folder / "model", folder / "few.csv")(0)  # warms up
+        rounds: dict[str, list[Round]] = {name: [] for name in sides}
+        for seed in range(options.repeats):
+            for name, side in sides.items():  # in turn, so that a slow moment of the machine hits all
+                rounds[name].append(side(seed))
+                print(name, rounds[name][-1], flush=True)
+    found = summary(rounds, options.examples)
+    if options.output:
+        keep(options.output, found)
+
+
+# ---- the same model and texts for all ------------------------------------------------------------------------------
+
+def save_model(folder: Path, *, quick: bool) -> None:
+    shape = load_recipe("small").encoder
+    shape = replace(shape, layers=2) if quick else shape
+    entries = [*SPECIAL_TOKENS, *(f"word{n}" for n in range(VOCABULARY - len(SPECIAL_TOKENS)))]
+    words = finished(rules(lowercase=True, keep_accents=False), {entry: n for n, entry in enumerate(entries)})
+    torch.manual_seed(0)
+    huggingface.save(Discriminator(Encoder(shape, vocabulary=words.size)), folder, role="discriminator",
+                     tokenizer_files=lambda path: words.copy_to(path, model_max_length=shape.positions))
+
+
+def write_texts(path: Path, count: int) -> None:
+    """A third each as long as CoLA's sentences, SST-2's, and RTE's pairs: 5 to 120 words. Which words does not matter.
+    """
+    rng = random.Random(0)
+    with path.open("w", encoding="utf8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("text", "label"))
+        for n in range(count):
+            words = round(rng.choice((8, 18, 55)) * rng.lognormvariate(0, 0.5))
+            text = " ".join(f"word{rng.randrange(20_000)}" for _ in range(min(120, max(5, words))))
+            writer.writerow((text, "yes" if n % 2 else "no"))
+
+
+# ---- ours ----------------------------------------------------------------------------------------------------------
+
+def ours(model: Path, texts: Path) -> Callable[[int], Round]:
+    task = find_task("classify")
+    assignment: Assignment = assign(
+        model, task, lambda shape: load_tuning("paper", shape=shape, kind=task.kind, task=task.name,
+                                               flags=["--epochs", "1"]),
+        recipe="paper", train=[texts], dev=[texts], say=lambda text: None)
+    rows = assignment.train
+
+    def round_of(seed: int) -> Round:
+        with connected() as world, Journal(None, max_steps=1, quiet=True) as journal:
+            tuner = assembled(assignment, seed, texts.parent / "unused", world)
+            began = time.perf_counter()
+            assert train(tuner, journal, lambda: False)
+            trained = time.perf_counter()
+            answered = outputs(tuner.network, rows, device=world.device)
+            asked = time.perf_counter()
+        assert len(answered) == len(rows) == sum(len(tuner.units(step + 1)) for step in range(tuner.steps))
+        batches = [tuner.units(step + 1) for step in range(tuner.steps)]
+        return {"train_seconds": trained - began, "train_tokens": padded(rows.lengths, batches),
+                "ask_seconds": asked - trained, "ask_tokens": padded(rows.lengths, unit_batches(rows, world.device)),
+                "real_tokens": int(rows.lengths.sum())}
+
+    return round_of
+
+
+def padded(lengths: Any, batches: list[Any]) -> int:
+    return sum(len(units) * int(lengths[units].max()) for units in batches)
+
+
+# ---- theirs --------------------------------------------------------------------------------------------------------
+
+def trainer(sampling: str) -> Callable[[Path, Path], Callable[[int], Round]]:
+    def prepare(model: Path, texts: Path) -> Callable[[int], Round]:
+        from transformers import (
+            AutoTokenizer,
+            DataCollatorWithPadding,
+            ElectraForSequenceClassification,
+            Trainer,
+            TrainingArguments,
+            logging,
+        )
+
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        words = AutoTokenizer.from_pretrained(model)
+        with texts.open(encoding="utf8", newline="") as file:
+            rows = [{**words(row["text"], truncation=True, max_length=128), "labels": int(row["label"] == "yes")}
+                    for row in csv.DictReader(file)]
+        collate = DataCollatorWithPadding(words)
+        passed: list[tuple[int, int]] = []  # examples and tokens of each batch
+
+        def counted(batch: list[Any]) -> Any:
+            found = collate(batch)
+            passed.append((len(found["labels"]), found["input_ids"].numel()))
+            return found
+
+        def round_of(seed: int) -> Round:
+            arguments = TrainingArguments(
+                output_dir=str(texts.parent / "unused"), per_device_train_batch_size=BATCH, num_train_epochs=1,
+                per_device_eval_batch_size=BATCH, learning_rate=3e-4, warmup_steps=0.1, optim="adamw_torch_fused",
+                train_sampling_strategy=sampling, save_strategy="no", report_to="none", disable_tqdm=True,
+                logging_steps=50, seed=seed, use_cpu=True)
+            network = ElectraForSequenceClassification.from_pretrained(model, num_labels=2)
+            loop = Trainer(model=network, args=arguments, train_dataset=rows, processing_class=words,
+                           data_collator=counted)
+            times, counts = [time.perf_counter()], []
+            for work in (loop.train, lambda: loop.predict(rows)):
+                passed.clear()
+                work()
+                times.append(time.perf_counter())
+                counts.append([sum(part) for part in zip(*passed, strict=True)])
+            assert all(examples == len(rows) for examples, _ in counts), counts
+            return {"train_seconds": times[1] - times[0], "train_tokens": counts[0][1],
+                    "ask_seconds": times[2] - times[1], "ask_tokens": counts[1][1],
+                    "real_tokens": sum(len(row["input_ids"]) for row in rows)}
+
+        return round_of
+
+    return prepare
+
+
+PREPARED = {"ours": ours, "trainer": trainer("random"), "trainer_grouped": trainer("group_by_length")}
+
+
+# ---- what came of it -----------------------------------------------------------------------------------------------
+
+def summary(rounds: dict[str, list[Round]], examples: int) -> dict[str, Any]:
+    """Ratios are taken within a repeat, where the machine was equally busy; their median counts."""
+    assert len({each["real_tokens"] for found in rounds.values() for each in found}) == 1, "not the same tokens"
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for work in ("train", "ask"):
+        ratios[work] = {}
+        for name, found in rounds.items():
+            seconds = [each[f"{work}_seconds"] for each in found]
+            times = ratios[work][name] = [their / our[f"{work}_seconds"]
+                                          for their, our in zip(seconds, rounds["ours"], strict=True)]
+            print(f"{work:<6} {name:<16} {examples / median(seconds):7.1f} examples/s; ours is {median(times):.2f} "
+                  f"times as fast ({min(times):.2f} to {max(times):.2f}); "
+                  f"{1 - found[0]['real_tokens'] / found[0][f'{work}_tokens']:.0%} padding")
+    return {"examples": examples, "threads": torch.get_num_threads(), "rounds": rounds, "ratios": ratios}
+
+
+if __name__ == "__main__":
+    main()
