@@ -1,4 +1,4 @@
-"""The README's tables, from recipes and from kept results: nobody types a number that a file can tell.
+"""The documents' tables, from recipes and from kept results: nobody types a number that a file can tell.
 
     python -m benchmarks.tables        # writes them; tests/test_story.py checks that they are current
 """
@@ -16,6 +16,7 @@ from electra.training.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "finetuning.md")
 SHOWN = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-large")
 
 
@@ -63,6 +64,21 @@ def measured() -> str:
     return "\n".join(["| | ours |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
+def sanity() -> str:
+    """Medians, with the lowest and highest seed."""
+    kept = result("sanity")
+    tasks = list(next(iter(kept["arms"].values())))
+    examples = f", at most {kept['max_train_examples']:,} training examples" if kept["max_train_examples"] else ""
+    lines = [f"| {kept['seeds']} seeds{examples} | " + " | ".join(f"{task} ({arm['metric']})" for task, arm in next(
+        iter(kept["arms"].values())).items()) + " |", "|---|" + "---|" * len(tasks)]
+    for arm, found in kept["arms"].items():
+        cells = (f"{100 * each['median']:.1f} ({100 * min(each['scores']):.1f} to {100 * max(each['scores']):.1f})"
+                 for each in found.values())
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    trivial = (f"{100 * found['trivial']:.1f}" for found in next(iter(kept["arms"].values())).values())
+    return "\n".join([*lines, f"| an answer that ignores the text | {' | '.join(trivial)} |"])
+
+
 def against_trainer(tuning: dict[str, Any], work: str) -> str:
     plain, grouped = (median(tuning["ratios"][work][name]) for name in ("trainer", "trainer_grouped"))
     return (f"{plain:.2f} times as fast, {grouped:.2f} where it groups by length ({tuning['threads']} threads, "
@@ -75,13 +91,15 @@ def result(name: str) -> dict[str, Any]:
 
 
 def filled(text: str) -> str:
-    """The README with its tables as they should be."""
-    for name, table in (("recipes", recipes()), ("measured", measured())):
+    """A document with its tables as they should be."""
+    for name, table in (("recipes", recipes), ("measured", measured), ("sanity", sanity)):
+        if f"<!-- {name}:" not in text:
+            continue
         block = rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)"
-        text = re.sub(block, rf"\g<1>{table}\n\g<2>", text, flags=re.DOTALL)
+        text = re.sub(block, rf"\g<1>{table()}\n\g<2>", text, flags=re.DOTALL)
     return text
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(encoding="utf8")), encoding="utf8")
+    for document in DOCUMENTS:
+        document.write_text(filled(document.read_text(encoding="utf8")), encoding="utf8")

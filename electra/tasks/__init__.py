@@ -1,5 +1,12 @@
 """Vectors become answers: example → features → head → loss → decode → score.
 
+    what a task is        task (the interface), features (rows and batches)
+    the tasks             classify and glue, span, tag, choose; embed has no answers to learn
+    what they read        folders (which files), conll, span_files; electra.data.tables reads rows
+    their heads           first_vector, span_heads, tag_heads
+    their scores          metrics, span_scores, entities
+    a model of a task     models (⇄ transformers folders), answering, predictions, submission
+
 `KINDS` says which class a saved model's task is of; add your own to it, and your task is saved and loaded like ours.
 """
 
