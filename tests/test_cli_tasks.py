@@ -114,6 +114,25 @@ def test_glue_prints_the_average_and_what_is_missing(tiny: Path, tmp_path: Path,
         printed.split())
 
 
+def test_a_folder_of_glue_becomes_files_that_are_called_as_its_server_wants(tiny: Path, tmp_path: Path) -> None:
+    task = tmp_path / "glue" / "RTE"
+    task.mkdir(parents=True)
+    pairs = [f"{n}\tthe cat sat\tthe dog sat" for n in range(4)]
+    for split in ("train", "dev"):
+        labels = ("entailment", "not_entailment") * 2
+        written(task / f"{split}.tsv", "index\tsentence1\tsentence2\tlabel\n" + "".join(
+            f"{pair}\t{label}\n" for pair, label in zip(pairs, labels, strict=True)))
+    written(task / "test.tsv", "\n".join(["index\tsentence1\tsentence2", *pairs]) + "\n")
+    model, answers = tmp_path / "run", tmp_path / "submission"
+    assert main(["finetune", str(tiny), "--task", "glue/rte", "--data", str(tmp_path / "glue"), "--output-dir",
+                 str(model), "--max-steps", "1", "--quiet"]) == 0
+    assert main(["predict", str(model), str(tmp_path / "glue"), "--form", "glue", "--output", str(answers)]) == 0
+    header, *lines = (answers / "RTE.tsv").read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3"]
+    assert {line.split("\t")[1] for line in lines} <= {"entailment", "not_entailment"}
+
+
 def test_questions_are_answered_in_the_form_that_squads_evaluation_takes(by_heart: ByHeart, tmp_path: Path) -> None:
     asked = written(tmp_path / "asked.jsonl", TOYS["joint"].content)
     assert main(["predict", str(by_heart("joint")), str(asked), "--form", "squad", "--output",
@@ -253,10 +272,11 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(complaint: Call
     (torn / "model.safetensors").write_bytes((torn / "model.safetensors").read_bytes()[:1000])
     alien = damaged(by_heart, tmp_path / "alien", kind="rhyme")
     newer = damaged(by_heart, tmp_path / "newer", tune="major")
+    wrong = damaged(by_heart, tmp_path / "wrong", labels=5)
     empty = damaged(by_heart, tmp_path / "empty")
     (empty / "config.json").write_text("{")
     for folder, message in ((torn, "model.safetensors: cannot be read"), (alien, "unknown kind of task 'rhyme'"),
-                            (newer, "electra_task cannot be read"), (empty, "config.json: cannot be read"),
+                            (newer, "electra_task cannot be read"), (wrong, "labels is 5"), (empty, "config.json: cannot be read"),
                             (tiny, "an encoder without a task; fine-tune it first")):
         assert message in complaint("predict", folder, rows)
         assert message in complaint("evaluate", folder, "--dev", rows)

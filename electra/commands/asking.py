@@ -83,7 +83,8 @@ def predict(*models_and_input: Words, output: Path | None = None, task: str | No
     task
         For a model that transformers fine-tuned: how to read the input.
     form
-        records; glue: the file that the GLUE server takes; squad: the file that SQuAD's evaluation takes.
+        records; glue: the file that the GLUE server takes (INPUT may be GLUE's folder, OUTPUT then is one); squad: the
+        file that SQuAD's evaluation takes.
     """
     places, options = apart(models_and_input)
     if len(places) < 2:
@@ -94,14 +95,15 @@ def predict(*models_and_input: Words, output: Path | None = None, task: str | No
     from electra.tasks.answering import predict as records
     from electra.training.assignment import told
 
-    inputs = [table(source)]
+    if form == "records":
+        table(source)  # what is not there is said before models are loaded
     predictions.check_output(output, form=form)
     models = loaded(folders, task, options=options, command="predict")
     with told(aside):
         if output is None or form == "records":
             count = predictions.write_records(records(models, [source]), output)
         else:
-            count = predictions.write_official(models, inputs, output, form=form)
+            count = predictions.write_official(models, source, output, form=form)
     if output is not None:
         print(f"{output}: {count:,} predictions")
     return DONE

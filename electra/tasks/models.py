@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from electra import __version__, atomic, tasks
-from electra.config import UserError, fingerprint
+from electra.config import UserError
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
@@ -218,7 +217,3 @@ def is_projected(folder: Path, config: Mapping[str, Any]) -> bool:
         raise UserError(f"{folder / CONFIG}: summary_type {found[0]!r} with summary_activation {found[1]!r}; only the "
                         "first vector, through a dense layer with gelu or as it is, can be read")
     return projected
-
-
-def task_fingerprint(task: Task[Any, Any]) -> str:
-    return fingerprint(json.loads(json.dumps(task.settings())))

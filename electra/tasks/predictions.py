@@ -13,11 +13,11 @@ from typing import Any
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.tables import Table
+from electra.data.tables import Table, table
 from electra.tasks.answering import stream as answered
 from electra.tasks.models import Tuned
 from electra.tasks.span import write_squad
-from electra.tasks.submission import write_glue
+from electra.tasks.submission import server_file, write_glue
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 OFFICIAL: dict[str, tuple[str, Any]] = {"glue": ("glue", write_glue), "squad": ("span", write_squad)}
@@ -35,14 +35,24 @@ def check_output(output: Path | None, *, form: str) -> None:
         raise UserError(f"--output {output}: no folder {output.parent}; make it first")
 
 
-def write_official(models: Sequence[Tuned], inputs: Sequence[Table], output: Path, *, form: str) -> int:
+def write_official(models: Sequence[Tuned], source: str, output: Path, *, form: str) -> int:
+    """The file for one input; or, for a folder of GLUE's, a folder of files that are called as its server wants."""
     kind, write = OFFICIAL[form]
     task = models[0].task
     if task.kind != kind:
         raise UserError(f"--form {form} needs a model of that benchmark; this one is of {task.name}")
-    found = list(answered(models, task.read(inputs, labelled=False)))
-    write(output, task, [example for example, _ in found], [answer for _, answer in found])
-    return len(found)
+    targets: dict[Path, Sequence[Table]] = {}
+    if form == "glue" and Path(source).is_dir():
+        targets = {output / server_file(task.name, part): tables for part, tables in task.locate(source).test.items()}
+        if not targets:
+            raise UserError(f"{source}: no test data for {task.name} there")
+        output.mkdir(exist_ok=True)
+    count = 0
+    for path, tables in (targets or {output: [table(source)]}).items():
+        found = list(answered(models, task.read(tables, labelled=False)))
+        write(path, task, [example for example, _ in found], [answer for _, answer in found])
+        count += len(found)
+    return count
 
 
 def write_records(found: Iterator[dict[str, Any]], output: Path | None) -> int:
