@@ -151,6 +151,8 @@ def test_settings_can_be_seen_before_anything_is_done(tiny: Path, tmp_path: Path
     assert "batch_size = 16" in printed
     assert "length = 64" in printed, "the model has no more positions"
     assert not (tmp_path / "run").exists()
+    main(["finetune", str(tiny), "--task", "glue/stsb", "--output-dir", str(tmp_path / "run"), "--print-config"])
+    assert "epochs = 10.0" in capsys.readouterr().out, "another spelling of glue/sts-b"
 
 
 def test_texts_become_vectors(tiny: Path, rows: Path, tmp_path: Path) -> None:
@@ -276,7 +278,8 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(complaint: Call
     empty = damaged(by_heart, tmp_path / "empty")
     (empty / "config.json").write_text("{")
     for folder, message in ((torn, "model.safetensors: cannot be read"), (alien, "unknown kind of task 'rhyme'"),
-                            (newer, "electra_task cannot be read"), (wrong, "labels is 5"), (empty, "config.json: cannot be read"),
+                            (newer, "electra_task cannot be read"), (wrong, "labels is 5"),
+                            (empty, "config.json: cannot be read"),
                             (tiny, "an encoder without a task; fine-tune it first")):
         assert message in complaint("predict", folder, rows)
         assert message in complaint("evaluate", folder, "--dev", rows)
@@ -297,6 +300,9 @@ def test_questions_to_a_model_that_make_no_sense_are_refused(complaint: Callable
         "predict", model, rows, "--form", "squad", "--output", tmp_path / "said.json")
     assert "name it with --output" in complaint("predict", model, rows, "--form", "squad")
     assert "give --data" in complaint("evaluate", model)
+    assert "--regression was decided when" in complaint("predict", model, rows, "--regression", "true")
+    assert "--dev names files" in complaint("evaluate", model, "--dev", rows, "--split", "test")
+    assert "must be from 3 to" in complaint("embed", model, rows, "--output", tmp_path / "v.npy", "--length", "1")
     assert "name at least one model" in complaint("evaluate", "--dev", rows)
     assert "was fine-tuned for classify, not for ner" in complaint("evaluate", model, "--task", "ner", "--dev", rows)
     other = written(tmp_path / "other.csv", "text,label\nthe mat,mats\n")

@@ -16,8 +16,8 @@ Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # options of a tas
 
 
 @app.command
-def evaluate(*model: Words, task: str | None = None, data: str | None = None, dev: Several = None, split: str = "dev",
-             json: bool = False) -> int:
+def evaluate(*model: Words, task: str | None = None, data: str | None = None, dev: Several = None,
+             split: Literal["dev", "test"] = "dev", json: bool = False) -> int:
     """Score a fine-tuned model, or several that are averaged, without training.
 
     Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
@@ -43,12 +43,12 @@ def evaluate(*model: Words, task: str | None = None, data: str | None = None, de
 
     folders, options = apart(model)
     models = loaded(folders, task, options=options, command="evaluate")
+    if dev and (data or split != "dev"):
+        raise UserError("--dev names files; leave out --data and --split, which choose files in a folder")
     if dev:
         parts: Mapping[str, Any] = {"dev": [table(path) for path in dev]}
     elif data:
         files = models[0].task.locate(data)
-        if split not in ("dev", "test"):
-            raise UserError(f"--split {split}: dev or test")
         parts = files.dev if split == "dev" else files.test
         if not parts:
             raise UserError(f"{data}: no {split} data there; name files with --dev")
@@ -136,6 +136,9 @@ def loaded(folders: Sequence[str], task: str | None, *, options: Sequence[str], 
 
     models = fine_tuned(folders, task)
     found, unknown = tasks.split_options(type(models[0].task), options)
+    if learnt := [name for name in found if name not in models[0].task.reading]:
+        raise UserError(f"--{learnt[0].replace('_', '-')} was decided when {models[0].folder} was fine-tuned; what may "
+                        f"follow is {', '.join('--' + name.replace('_', '-') for name in models[0].task.reading)}")
     if unknown:
         named = [name for argument in app[command].assemble_argument_collection() for name in argument.names]
         near = meant(unknown[0].partition("=")[0], named) or f"; electra {command} --help and electra finetune --help"
@@ -193,7 +196,7 @@ def embed(model: str, input: str, *, output: Path, layer: str = "last",
     vectors.check_output(output, pool=pool)
     source, loaded = table(input), load_pretrained(model)
     found = vectors.embed(loaded.encoder, loaded.words, vectors.texts(source, text), layer=layer, pool=pool,
-                          length=length or loaded.encoder.shape.positions, device=device_here())
+                          length=loaded.encoder.shape.positions if length is None else length, device=device_here())
     written = vectors.write(output, found, loaded.words, pool=pool)
     cut = f"; {written.cut:,} were longer than the model reads and were cut" if written.cut else ""
     print(f"{output}: {written.texts:,} texts{cut}")

@@ -70,7 +70,7 @@ NOTHING_MORE = Wishes()
 
 @app.command
 def finetune(model: str, *settings: Settings, task: str, output_dir: Path, frozen: bool = False,
-             layer: str = "concat-last-4", wishes: Annotated[Wishes, Parameter(name="*")] = NOTHING_MORE,
+             layer: str | None = None, wishes: Annotated[Wishes, Parameter(name="*")] = NOTHING_MORE,
              print_config: bool = False, json: bool = False) -> int:
     """Fine-tune a model on a task, once or with several seeds, and score it.
 
@@ -98,7 +98,7 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     frozen
         Do not train the encoder: its vectors are features for a small network (for tags a two-layer BiLSTM).
     layer
-        With --frozen: last, sum-last-4, concat-last-4, mix, or a number.
+        With --frozen: last, sum-last-4, concat-last-4 (the default), mix, or a number.
     print_config
         Print the settings as TOML and do nothing.
     json
@@ -111,7 +111,9 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     one = "glue/rte" if is_glue else task
     options, flags = tasks.split_options(tasks.task_class(one), settings)
     check_flags(flags, "finetune", Tuning)
-    options |= {"frozen": layer} if frozen else {}
+    if layer and not frozen:
+        raise UserError(f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last layer")
+    options |= {"frozen": layer or "concat-last-4"} if frozen else {}
     if print_config:
         return print_settings(model, one, wishes, flags=flags, frozen=frozen)
     from electra.training import seeds
@@ -137,8 +139,9 @@ def print_settings(model: str, task: str, wishes: Wishes, *, flags: Sequence[str
     from electra.training.tuning import load_tuning
 
     shape, _, _ = load_shape(model_folder(model))
-    print(as_toml(load_tuning(wishes.recipe, shape=shape, kind=tasks.task_class(task).kind, task=task.lower(),
-                              frozen=frozen, files=wishes.config, flags=flags)), end="")
+    asked = tasks.find_task(task)
+    print(as_toml(load_tuning(wishes.recipe, shape=shape, kind=asked.kind, task=asked.name, frozen=frozen,
+                              files=wishes.config, flags=flags)), end="")
     return DONE
 
 

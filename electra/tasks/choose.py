@@ -57,6 +57,7 @@ class Choose(Task[Choice, Array]):
     """One row for each option, one score for each row, a softmax over the scores: an answer is probabilities [C]."""
 
     kind: ClassVar[str] = "choose"
+    reading: ClassVar[tuple[str, ...]] = ("context", "question", "options", "label")
     metric: str = "accuracy"
     context: str = "context"
     question: str = ""

@@ -51,6 +51,7 @@ class Classify(Task[Text, Array]):
     """Answers are the probabilities of the classes [labels], or a score [1]."""
 
     kind: ClassVar[str] = "classify"
+    reading: ClassVar[tuple[str, ...]] = ("text", "text_pair", "label")
     metric: str = ""  # empty until learnt, as are `metrics`, `labels` and `regression`
     text: str = "text"
     text_pair: str = ""

@@ -18,6 +18,7 @@ from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
 from electra.tasks.features import Array, Features, Row, TaskBatch, by_length, pair
 
+SHORTEST = 3  # [CLS], a token, [SEP]
 POOLS = ("mean", "cls", "tokens")
 SUFFIXES = (".parquet", ".npy")
 # Texts that are sorted by length among themselves. Fewer pad more; more characters would be more vectors held at once.
@@ -51,8 +52,9 @@ def embed(encoder: Encoder, words: WordPiece, given: Iterable[str], *, layer: st
         raise UserError(f"--pool {pool}: unknown; choose {', '.join(POOLS)}")
     if layer == "mix":
         raise UserError("--layer mix: its weights are learnt with a task; without one choose another")
-    if length > encoder.shape.positions:
-        raise UserError(f"--length {length}: this encoder has {encoder.shape.positions} positions; name no more")
+    if not SHORTEST <= length <= encoder.shape.positions:
+        raise UserError(f"--length {length}: must be from {SHORTEST} to {encoder.shape.positions}, the positions of this "
+                        "encoder")
     device = device or torch.device("cpu")
     return embedded_chunks(encoder.to(device).eval(), words, given, reader=LayerReader(encoder.shape.layers, layer),
                            pool=pool, length=length, batch_tokens=batch_tokens, device=device)

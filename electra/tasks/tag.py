@@ -50,6 +50,7 @@ class Tag(Task[Sentence, Array]):
     """
 
     kind: ClassVar[str] = "tag"
+    reading: ClassVar[tuple[str, ...]] = ("words", "tags", "column")
     metric: str = "f1"
     words: str = "tokens"
     tags: str = "tags"

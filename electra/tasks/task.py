@@ -55,6 +55,7 @@ class Task(ABC, Generic[Example, Answer]):
     model folder carries them, and `restore` makes the task again."""
 
     kind: ClassVar[str]  # classify, span, tag, choose: how a saved model says which class reads it
+    reading: ClassVar[tuple[str, ...]] = ()  # fields that may differ when a model is asked: how files call things
     name: str  # glue/rte, squad-2.0, classify
     metric: str  # the score that counts
     frozen: str = ""  # which layers of a frozen encoder the head reads; empty: the encoder is trained, its last layer

@@ -202,6 +202,9 @@ def told(result: dict[str, Any]) -> str:
 
 def conclude(assignment: Assignment, runs: list[dict[str, Any]], output_dir: Path, wish: Wish,
              world: World) -> Summary:
+    # Seeds of an earlier command count as well: it is the same fine-tuning.
+    found = {run["seed"]: run for run in (*map(finished, sorted(output_dir.glob("seed-*"))), *runs) if run}
+    runs = [found[seed] for seed in sorted(found)]
     summary = summarise(assignment, runs)
     if not world.leads:
         return summary

@@ -189,6 +189,11 @@ def test_a_seed_whose_result_was_lost_is_trained_again_to_the_same_score(learn: 
         "score", "scores", "steps")}
 
 
+def test_seeds_that_were_run_before_count_too(learn: Learn) -> None:
+    learn(seeds=2)
+    assert [run["seed"] for run in learn(seed=7).runs] == [0, 1, 7]
+
+
 # ---- what is passed on -----------------------------------------------------------------------------------------------
 
 def test_a_fine_tuned_model_gives_its_encoder_and_gets_a_fresh_head(
