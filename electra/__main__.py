@@ -11,7 +11,7 @@ import electra.commands.asking
 import electra.commands.finetuning
 import electra.commands.pretraining  # noqa: F401 (to import a command is to have it)
 from electra.commands import DONE, FAILED, INTERRUPTED, WRONG_USE, app
-from electra.config import UserError
+from electra.config import RunFailed, UserError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def complain(error: Exception, code: int, debug: bool) -> int:
     """One clear message; where the error came from only when asked."""
     if debug:
         raise error
-    expected = isinstance(error, (CycloptsError, UserError, OSError)) or type(error).__name__ == "RunFailed"
+    expected = isinstance(error, (CycloptsError, UserError, RunFailed, OSError))
     text = str(error) if expected else f"{type(error).__name__}: {error} (--debug shows where)"
     print(f"error: {text}", file=sys.stderr)
     return code

@@ -27,6 +27,10 @@ class UserError(ValueError):
     """A mistake the user can put right. The message says what was asked, what was found and what to do."""
 
 
+class RunFailed(RuntimeError):
+    """A run that cannot go on, through no mistake of its user. The message says what is safe and what to do."""
+
+
 class Flag(str):
     """Text from the command line or the environment: its type is decided by the field that it meets."""
 

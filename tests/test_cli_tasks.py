@@ -302,7 +302,7 @@ def test_questions_to_a_model_that_make_no_sense_are_refused(complaint: Callable
     assert "give --data" in complaint("evaluate", model)
     assert "--regression was decided when" in complaint("predict", model, rows, "--regression", "true")
     assert "--dev names files" in complaint("evaluate", model, "--dev", rows, "--split", "test")
-    assert "must be from 3 to" in complaint("embed", model, rows, "--output", tmp_path / "v.npy", "--length", "1")
+    assert "name a number from 3" in complaint("embed", model, rows, "--output", tmp_path / "v.npy", "--length", "1")
     assert "name at least one model" in complaint("evaluate", "--dev", rows)
     assert "was fine-tuned for classify, not for ner" in complaint("evaluate", model, "--task", "ner", "--dev", rows)
     other = written(tmp_path / "other.csv", "text,label\nthe mat,mats\n")

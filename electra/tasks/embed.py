@@ -53,8 +53,8 @@ def embed(encoder: Encoder, words: WordPiece, given: Iterable[str], *, layer: st
     if layer == "mix":
         raise UserError("--layer mix: its weights are learnt with a task; without one choose another")
     if not SHORTEST <= length <= encoder.shape.positions:
-        raise UserError(f"--length {length}: must be from {SHORTEST} to {encoder.shape.positions}, the positions of this "
-                        "encoder")
+        raise UserError(f"--length {length}: this encoder has {encoder.shape.positions} positions; name a number from "
+                        f"{SHORTEST} up to that")
     device = device or torch.device("cpu")
     return embedded_chunks(encoder.to(device).eval(), words, given, reader=LayerReader(encoder.shape.layers, layer),
                            pool=pool, length=length, batch_tokens=batch_tokens, device=device)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from electra import atomic
+from electra.config import RunFailed
 from electra.data.batches import random_key
 from electra.model import huggingface
 from electra.model.flops import kept_by_encoder
@@ -36,7 +37,6 @@ from electra.training.optimizer import (
 from electra.training.parallel import World, accumulating, autocast, free_bytes, resolve_precision, wrap
 from electra.training.recipe import OptimizerConfig
 from electra.training.results import RESULT, task_card
-from electra.training.run import RunFailed
 
 Scores = dict[str, dict[str, float]]  # part of the dev data → metric → value
 

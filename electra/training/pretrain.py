@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from electra import __version__, config
+from electra.config import RunFailed
 from electra.data.batches import Batch, Batches, in_order, random_key
 from electra.training import checkpoint, diagnosis, folder
 from electra.training.export import export
@@ -18,7 +19,7 @@ from electra.training.journal import Journal, Window
 from electra.training.optimizer import clip_and_step, gradient_norm, is_sound, set_step
 from electra.training.parallel import accumulating, autocast, connected
 from electra.training.recipe import Recipe
-from electra.training.run import Run, RunFailed, Start, interrupts, prepare
+from electra.training.run import Run, Start, interrupts, prepare
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,6 @@ from electra.training.parallel import World, be_deterministic, fitting_micro_bat
 from electra.training.recipe import Recipe
 
 
-class RunFailed(RuntimeError):
-    """A run that cannot go on, through no mistake in its settings."""
-
-
 @dataclass
 class Run:
     """Everything that one process needs to take a step."""

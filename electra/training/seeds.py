@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from electra import atomic, config, tasks
-from electra.config import UserError
+from electra.config import RunFailed, UserError
 from electra.model.shape import EncoderShape
 from electra.tasks.models import RESULTS
 from electra.training import folder
@@ -22,7 +22,7 @@ from electra.training.finetune import finetune_seed
 from electra.training.optimizer import layer_share
 from electra.training.parallel import World, connected, resolve_precision
 from electra.training.results import RESULT, Summary, summarise
-from electra.training.run import RunFailed, interrupts
+from electra.training.run import interrupts
 from electra.training.tuning import Tuning, load_tuning
 
 RUN = "run.json"  # what this folder is a fine-tuning of

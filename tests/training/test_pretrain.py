@@ -8,11 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra.config import UserError
+from electra.config import RunFailed, UserError
 from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
-from electra.training.run import RunFailed
 from tests.conftest import TOY_FLAGS
 
 pytestmark = pytest.mark.usefixtures("few_threads")
