@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from electra.model.huggingface import Role
 
@@ -16,12 +16,34 @@ USES: dict[Role, tuple[str, str]] = {
 }
 
 
+PIPELINES = {  # of transformers' task classes
+    "ElectraForSequenceClassification": "text-classification",
+    "ElectraForTokenClassification": "token-classification",
+    "ElectraForQuestionAnswering": "question-answering",
+    "ElectraForMultipleChoice": "multiple-choice",
+}
+
+
 def model_card(name: str, *, role: Role, facts: Mapping[str, object], language: str | None = None,
                license: str | None = None) -> str:
-    """README.md of a model folder. Facts come from the run; what nobody recorded is said to be unknown, not guessed."""
+    """README.md of a pre-trained model. What nobody recorded is said to be unknown, not guessed."""
     pipeline, use = USES[role]
-    stated = [f"{key}: {json.dumps(value)}" for key, value in (("language", language), ("license", license)) if value]
-    header = [*stated, "library_name: transformers", f"pipeline_tag: {pipeline}", "tags:", "- electra", f"- {role}"]
+    stated = {"language": language, "license": license, "pipeline_tag": pipeline}
     known = {"Language": language, "Licence": license, **facts}
-    table = [f"| {key} | {'not recorded' if value is None else value} |" for key, value in known.items()]
+    return card(name, use, stated=stated, tags=["electra", role], facts=known)
+
+
+def task_card(name: str, *, architecture: str | None, facts: Mapping[str, object]) -> str:
+    """README.md of a fine-tuned model."""
+    use = (f"Load it with transformers' `{architecture}`, or ask it with `electra predict`." if architecture else
+           "**Stock transformers has no class for this head** and would load the encoder alone; ask it with `electra "
+           "predict`.")
+    return card(name, use, stated={"pipeline_tag": PIPELINES.get(architecture or "")}, tags=["electra"], facts=facts)
+
+
+def card(name: str, use: str, *, stated: Mapping[str, str | None], tags: Sequence[str],
+         facts: Mapping[str, object]) -> str:
+    header = ["library_name: transformers", *(f"{key}: {json.dumps(value)}" for key, value in stated.items() if value),
+              "tags:", *(f"- {tag}" for tag in tags)]
+    table = [f"| {key} | {'not recorded' if value is None else value} |" for key, value in facts.items()]
     return "\n".join(["---", *header, "---", f"# {name}", "", use, "", "| | |", "|---|---|", *table, ""])

@@ -12,6 +12,7 @@ from electra.config import UserError
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
+from electra.model.card import task_card
 from electra.model.dropout import Dropout
 from electra.model.encoder import Attention, Encoder
 from electra.model.huggingface import CONFIG, Loaded
@@ -141,13 +142,14 @@ class Tuned:
 
 
 def save_tuned(network: Network, task: Task[Any, Any], words: WordPiece, folder: Path, *, length: int,
-               extra: Mapping[str, Any], card: str) -> Network:
+               extra: Mapping[str, Any], facts: Mapping[str, object]) -> Network:
     """Write a transformers folder; returns the network in the form that lies there."""
     stored = Network(network.encoder, network.head.stock(), frozen=task.frozen)
     stored.reader = network.reader
     config = {**task.config(), TASK: task.settings(), LENGTH: length, "pad_token_id": words.pad,
               "electra_version": __version__, **extra}
-    huggingface.save(stored, folder, role="encoder", config_extra=config, card=card,
+    huggingface.save(stored, folder, role="encoder", config_extra=config,
+                     card=task_card(task.name, architecture=stored.architecture, facts=facts),
                      tokenizer_files=lambda path: words.copy_to(path, model_max_length=network.encoder.shape.positions))
     return stored
 

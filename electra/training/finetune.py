@@ -36,7 +36,7 @@ from electra.training.optimizer import (
 )
 from electra.training.parallel import World, accumulating, autocast, free_bytes, resolve_precision, wrap
 from electra.training.recipe import OptimizerConfig
-from electra.training.results import RESULT, task_card
+from electra.training.results import RESULT, facts
 
 Scores = dict[str, dict[str, float]]  # part of the dev data → metric → value
 
@@ -265,7 +265,7 @@ def concluded(tuner: Tuner, said: dict[str, list[Any]], journal: Journal) -> dic
               "seconds": round(tuner.seconds, 2)}
     stored = save_tuned(tuner.network, task, tuner.assignment.words, place / "model",
                         length=tuner.assignment.tuning.length, extra={"electra_result": result},
-                        card=task_card(tuner.assignment, result))
+                        facts=facts(tuner.assignment, result))
     if stored.architecture is not None and not tuner.diverged:  # of what is no number nothing can be proven
         huggingface.verify(stored, place / "model")
     atomic.write_json(place / RESULT, result)

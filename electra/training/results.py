@@ -107,19 +107,11 @@ def others(summary: Summary) -> str:
     return ", ".join(found)
 
 
-def task_card(assignment: Assignment, result: Mapping[str, Any]) -> str:
-    """README.md of a fine-tuned model."""
+def facts(assignment: Assignment, result: Mapping[str, Any]) -> dict[str, object]:
+    """What a fine-tuned model's card says of it."""
     task = assignment.task
-    head = task.head(assignment.shape.width, dropout=0.0)
-    architecture = None if task.frozen else head.architecture
-    use = (f"Load it with transformers' `{architecture}`, or ask it with `electra predict`." if architecture else
-           "**Stock transformers has no class for this head** and would load the encoder alone; ask it with `electra "
-           "predict`.")
-    facts = {"Task": task.name, f"{task.metric} on {next(iter(assignment.dev))}": shown(result["score"], task.metric),
-             "An answer that ignores the text": shown(result["trivial"], task.metric), "Seed": result["seed"],
-             "Steps": f"{result['steps']:,}", "Recipe": assignment.recipe,
-             "Fine-tuned from": "random weights" if assignment.loaded is None else assignment.model.name,
-             "Training examples": f"{assignment.data['train']['examples']:,}", "electra": __version__}
-    lines = [f"| {key} | {value} |" for key, value in facts.items()]
-    header = ["---", "library_name: transformers", "tags:", "- electra", f"- {task.kind}", "---"]
-    return "\n".join([*header, f"# {task.name}", "", use, "", "| | |", "|---|---|", *lines, ""])
+    return {"Task": task.name, f"{task.metric} on {next(iter(assignment.dev))}": shown(result["score"], task.metric),
+            "An answer that ignores the text": shown(result["trivial"], task.metric), "Seed": result["seed"],
+            "Steps": f"{result['steps']:,}", "Recipe": assignment.recipe,
+            "Fine-tuned from": "random weights" if assignment.loaded is None else assignment.model.name,
+            "Training examples": f"{assignment.data['train']['examples']:,}", "electra": __version__}

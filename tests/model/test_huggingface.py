@@ -307,7 +307,7 @@ def test_a_card_says_which_model_to_fine_tune_and_which_fills_masks() -> None:
     assert "**fine-tune this one**" in model_card("tiny", role="discriminator", facts={})
     generator = model_card("tiny", role="generator", facts={})
     assert "**fills masks**" in generator
-    assert "pipeline_tag: fill-mask" in generator
+    assert 'pipeline_tag: "fill-mask"' in generator
 
 
 def test_a_card_states_given_facts_and_calls_the_rest_not_recorded() -> None:
