@@ -161,9 +161,11 @@ def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
     if learnt.kind != "span" or asked.kind != "span":
         raise UserError(f"{models[0].folder} was fine-tuned for {learnt.name}, not for {asked.name}; leave out --task, "
                         "or fine-tune a model for it")
-    # A model that finds answers finds them in any data set of questions.
-    return [replace(model, task=replace(model.task, name=asked.name, unanswerable=asked.unanswerable))
-            for model in models]
+    if asked.unanswerable and not learnt.unanswerable:
+        raise UserError(f"{models[0].folder} was fine-tuned for {learnt.name}, where every question has an answer; it "
+                        f"cannot say that {asked.name} has none")
+    # Otherwise a model that finds answers finds them in any data set of questions.
+    return [replace(model, task=replace(model.task, name=asked.name)) for model in models]
 
 
 @app.command

@@ -114,6 +114,8 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     if layer and not frozen:
         raise UserError(f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last layer")
     options |= {"frozen": layer or "concat-last-4"} if frozen else {}
+    if print_config and is_glue:
+        raise UserError("--print-config shows the settings of one task: --task glue/rte, for example")
     if print_config:
         return print_settings(model, one, wishes, flags=flags, frozen=frozen)
     from electra.training import seeds

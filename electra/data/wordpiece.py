@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
+ENCODED_AT_ONCE = 8_192  # lines
 # What else a transformers tokenizer folder may hold; tokenizer.json and tokenizer_config.json we write ourselves.
 COMPANIONS = ("vocab.txt", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")
 
@@ -77,7 +78,9 @@ class WordPiece:
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """The ids of each line, without special tokens around them."""
-        return [found.ids for found in self.tokenizer.encode_batch_fast(lines, add_special_tokens=False)]
+        # In parts, since what the library hands back weighs many times as much as the ids that are kept of it.
+        return [found.ids for start in range(0, len(lines), ENCODED_AT_ONCE) for found in
+                self.tokenizer.encode_batch_fast(lines[start:start + ENCODED_AT_ONCE], add_special_tokens=False)]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """How each id is spelled; one beyond the vocabulary shows as its number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from electra.tasks.models import Tuned
 from electra.tasks.task import Network, Outputs
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
-CHUNK = 4_096  # examples held at once
+CHUNK_EXAMPLES, CHUNK_CHARACTERS = 4_096, 4_000_000  # held at once
 
 
 def device_here() -> torch.device:
@@ -78,14 +78,36 @@ def stream(models: Sequence[Tuned], examples: Iterable[Any], *, device: torch.de
         tuple[Any, Any]]:
     """Each example with its answer, in order; no more than a chunk of them is held."""
     check_alike(models)
-    source = iter(examples)
-    while chunk := list(islice(source, CHUNK)):
+    for chunk in chunks(examples):
         yield from zip(chunk, answer(models, chunk, device=device), strict=True)
+
+
+def chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
+    """As many examples as may be held, be they many or long."""
+    chunk: list[Any] = []
+    size = 0
+    for example in examples:
+        chunk.append(example)
+        size += len(repr(example))
+        if len(chunk) == CHUNK_EXAMPLES or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def task_of(models: Sequence[Tuned]) -> Any:
+    """The task of several models: the first one's, but with a threshold that is the mean of theirs, as their odds are.
+    """
+    task = models[0].task
+    if not hasattr(task, "null_threshold"):
+        return task
+    return replace(task, null_threshold=float(np.mean([model.task.null_threshold for model in models])))
 
 
 def predict(models: Sequence[Tuned], inputs: Sequence[str | Path]) -> Iterator[dict[str, Any]]:
     """What the models say of each example in files of any form: a label, an answer, tags, a choice."""
-    task = models[0].task
+    task = task_of(models)
     for example, found in stream(models, task.read([table(path) for path in inputs], labelled=False)):
         yield task.record(example, found)
 
@@ -93,7 +115,7 @@ def predict(models: Sequence[Tuned], inputs: Sequence[str | Path]) -> Iterator[d
 def evaluate(models: Sequence[Tuned], parts: Mapping[str, Sequence[Table]]) -> dict[str, dict[str, float]]:
     """Scores on each part of some labelled data."""
     check_alike(models)
-    task, scores = models[0].task, {}
+    task, scores = task_of(models), {}
     for part, tables in parts.items():
         examples = list(task.read(tables, labelled=True))
         if not examples:
@@ -104,10 +126,12 @@ def evaluate(models: Sequence[Tuned], parts: Mapping[str, Sequence[Table]]) -> d
 
 
 def check_alike(models: Sequence[Tuned]) -> None:
-    """Only models of one task, with the same labels, can be averaged."""
+    """Only models of one task, with the same labels and the same kind of head, can be averaged."""
+    def nature(task: Any) -> list[Any]:
+        return [task.kind, task.config(), *(getattr(task, name, None) for name in ("head_kind", "unanswerable"))]
+
     first = models[0]
     for model in models[1:]:
-        same = model.task.kind == first.task.kind and model.task.config() == first.task.config()
-        if not same:
+        if nature(model.task) != nature(first.task):
             raise UserError(f"{model.folder} is of task {model.task.name} and {first.folder} of {first.task.name}, or "
-                            "their labels differ; only models of one task can be averaged")
+                            "their labels or heads differ; only models of one task can be averaged")

@@ -103,7 +103,7 @@ class Choose(Task[Choice, Array]):
         listed = named[0] if len(named) == 1 else [option for option in named if option not in (None, "")]
         if not isinstance(listed, (list, tuple)) or not all(isinstance(option, str) for option in listed):
             raise UserError(f"{where}: {self.options[0]!r} holds {str(listed)[:60]!r}; a list of texts is expected, or "
-                            "a column for each option: --options a b c d")
+                            "a column for each option: --options a,b,c,d")
         for option in listed:
             check_encodable(option, where)
         self.check_count(len(listed), where, expected=self.count)

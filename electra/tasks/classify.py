@@ -13,7 +13,7 @@ import numpy as np
 
 from electra.config import UserError, nearest
 from electra.data.sources import warn
-from electra.data.tables import Numbered, Table, number, require, rows, text
+from electra.data.tables import Numbered, Table, lines, number, require, rows, text
 from electra.data.wordpiece import WordPiece
 from electra.tasks.features import Array, Features, Row, pair
 from electra.tasks.first_vector import ARCHITECTURE, LinearHead, StockHead, VectorHead
@@ -84,6 +84,8 @@ class Classify(Task[Text, Array]):
                 warn(f"{source}: {blank} rows hold no text; they are kept")
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[Numbered]:
+        if source.form == "text" and not labelled and not self.text_pair:  # to be asked about: a text a line
+            return ((where, {self.text: line}) for where, line in lines(source))
         return rows(source)
 
     def columns(self, row: Mapping[str, Any]) -> Columns:

@@ -196,6 +196,9 @@ def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked
     if architecture == "ElectraForTokenClassification":
         return replace(task, labels=labels)
     regression = config.get("problem_type") == "regression" or len(labels) == 1
+    if asked is not None and asked.labels and len(asked.labels) != len(labels):
+        raise UserError(f"{folder} tells {len(labels)} classes apart ({', '.join(labels)}), and {asked.name} has "
+                        f"{len(asked.labels)}: {', '.join(asked.labels)}")
     metrics = task.metrics or (("spearmanr",) if regression else ("accuracy",))
     return replace(task, labels=() if regression else labels, regression=regression, metrics=metrics,
                    metric=task.metric or metrics[0])

@@ -15,6 +15,7 @@ from electra import atomic
 from electra.config import UserError
 from electra.data.tables import Table, table
 from electra.tasks.answering import stream as answered
+from electra.tasks.answering import task_of
 from electra.tasks.models import Tuned
 from electra.tasks.span import write_squad
 from electra.tasks.submission import server_file, write_glue
@@ -38,7 +39,7 @@ def check_output(output: Path | None, *, form: str) -> None:
 def write_official(models: Sequence[Tuned], source: str, output: Path, *, form: str) -> int:
     """The file for one input; or, for a folder of GLUE's, a folder of files that are called as its server wants."""
     kind, write = OFFICIAL[form]
-    task = models[0].task
+    task = task_of(models)
     if task.kind != kind:
         raise UserError(f"--form {form} needs a model of that benchmark; this one is of {task.name}")
     targets: dict[Path, Sequence[Table]] = {}

@@ -67,7 +67,7 @@ class Span(Task[Question, SpanAnswer]):
     limits in tokens."""
 
     kind: ClassVar[str] = "span"
-    reading: ClassVar[tuple[str, ...]] = ("question", "context", "answers", "null_threshold", "unanswerable")
+    reading: ClassVar[tuple[str, ...]] = ("question", "context", "answers", "null_threshold")
     metric: str = "f1"
     head_kind: str = "joint"
     unanswerable: bool = False

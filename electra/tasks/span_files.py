@@ -49,12 +49,14 @@ class QuestionReader:
 
     def read(self, tables: Sequence[Table]) -> Iterator[Question]:
         places: dict[str, str] = {}
-        for table in tables:
+        for table in tables:  # of questions without answers the ids are the asker's own affair
+            places.clear()
             for found in self.squad(table) if table.form == "json" else self.lines(table):
-                if found.id in places:
+                if self.labelled and found.id in places:
                     raise UserError(f"{found.where}: id {found.id!r} was seen before, at {places[found.id]}; answers "
                                     "are handed in by id, so give each question its own")
-                places[found.id] = found.where
+                if self.labelled:
+                    places[found.id] = found.where
                 yield found
 
     def squad(self, table: Table) -> Iterator[Question]:

@@ -262,7 +262,7 @@ def concluded(tuner: Tuner, said: dict[str, list[Any]], journal: Journal) -> dic
     score, trivial = scores[first][task.metric], float(task.trivial(examples))
     result = {"seed": tuner.seed, "score": score, "scores": scores, "trivial": trivial,
               "degenerate": bool(score <= trivial + 1e-9), "diverged": tuner.diverged, "steps": tuner.step,
-              "seconds": round(tuner.seconds, 2)}
+              "micro_batch_size": tuner.micro_batch_size, "seconds": round(tuner.seconds, 2)}
     stored = save_tuned(tuner.network, task, tuner.assignment.words, place / "model",
                         length=tuner.assignment.tuning.length, extra={"electra_result": result},
                         facts=facts(tuner.assignment, result))

@@ -51,6 +51,8 @@ class Wish:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise UserError(f"--seeds {self.seeds}: at least one run is needed")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must not be negative")
         if self.overwrite and self.resume != "never":
             raise UserError("--overwrite starts over and so needs --resume never")
 
@@ -123,7 +125,7 @@ def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, wo
             say(f"stopped early; the same command goes on with seed {seed}")
             return None
         runs.append(result)
-        say(told(result))
+        say(in_words(result))
     return conclude(assignment, runs, output_dir, wish, world)
 
 
@@ -194,7 +196,7 @@ def finished(place: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def told(result: dict[str, Any]) -> str:
+def in_words(result: dict[str, Any]) -> str:
     scores = ", ".join(f"{name} {value:.4f}" for name, value in next(iter(result["scores"].values())).items())
     mark = "; warning: no better than an answer that ignores the text" if result["degenerate"] else ""
     return f"seed {result['seed']}: {scores} ({result['steps']:,} steps in {result['seconds']:.0f} s){mark}"

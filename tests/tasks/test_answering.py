@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from electra.config import UserError
 from electra.data.tables import table
 from electra.tasks import answering
-from electra.tasks.answering import answer, evaluate, predict, stream
+from electra.tasks.answering import answer, evaluate, predict, stream, task_of
 from electra.tasks.models import Tuned, load_tuned
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, written
 
@@ -55,7 +56,7 @@ def test_models_of_different_tasks_are_not_averaged(by_heart: ByHeart, rows: Pat
 def test_models_with_other_labels_are_not_averaged(two: list[Tuned], tiny: Path, tmp_path: Path, rows: Path) -> None:
     data = written(tmp_path / "other.csv", "text,label\nthe dog,good\nthe cat,bad\n")
     TOYS["classes"].learnt(tiny, tmp_path / "run", train=[data], dev=[data], flags=[*BY_HEART, "--max-steps", "1"])
-    with pytest.raises(UserError, match="their labels differ"):
+    with pytest.raises(UserError, match="their labels or heads differ"):
         evaluate([two[0], load_tuned(tmp_path / "run")], {"dev": [table(rows)]})
 
 
@@ -67,10 +68,11 @@ def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(two: list[Tuned], 
     assert np.allclose(answer(two[:1], examples), together, atol=1e-6)
 
 
-def test_no_more_examples_are_read_than_a_chunk_holds_and_their_order_stays(two: list[Tuned], rows: Path,
-                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "CHUNK", 2)
+@pytest.mark.parametrize("bound", ["CHUNK_EXAMPLES", "CHUNK_CHARACTERS"])
+def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(two: list[Tuned], rows: Path, bound: str,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     examples = list(two[0].task.read([table(rows)], labelled=True))
+    monkeypatch.setattr(answering, bound, 2 if bound == "CHUNK_EXAMPLES" else len(repr(examples[0])) + 1)
     read = 0
 
     def source():
@@ -85,6 +87,22 @@ def test_no_more_examples_are_read_than_a_chunk_holds_and_their_order_stays(two:
     found += answered
     assert [example.where for example, _ in found] == [example.where for example in examples]
     assert np.allclose([said for _, said in found], answer(two[:1], examples), atol=1e-6)
+
+
+def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are(by_heart: ByHeart) -> None:
+    model = load_tuned(by_heart("joint"))
+    models = [replace(model, task=replace(model.task, null_threshold=at)) for at in (-1.0, 4.0)]
+    assert task_of(models).null_threshold == 1.5
+
+
+def test_different_heads_are_not_averaged(by_heart: ByHeart, tmp_path: Path) -> None:
+    asked = written(tmp_path / "asked.jsonl", TOYS["joint"].content)
+    with pytest.raises(UserError, match="heads differ"):
+        next(predict([load_tuned(by_heart(name)) for name in ("joint", "simple")], [asked]))
+
+
+def test_a_classifier_is_asked_about_plain_text_line_by_line(two: list[Tuned], tmp_path: Path) -> None:
+    assert len(list(predict(two, [written(tmp_path / "asked.txt", "the dog\na cat, perhaps\n")]))) == 2
 
 
 def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(two: list[Tuned], tmp_path: Path) -> None:

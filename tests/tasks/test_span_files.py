@@ -122,9 +122,15 @@ def test_an_answer_of_a_question_said_to_be_impossible_is_refused(tmp_path: Path
     assert "question q1: is_impossible, but has the answer 'Alps'" in refusal(path, task=Span.named("squad-2.0"))
 
 
-def test_an_id_that_was_seen_before_is_refused_with_both_places(tmp_path: Path) -> None:
-    first, second = (squad_file(tmp_path / name, asked("q1", ("Alps", 23))) for name in ("a.json", "b.json"))
-    assert f"{second}, question q1: id 'q1' was seen before, at {first}, question q1" in refusal(first, second)
+def test_an_id_that_a_file_has_twice_is_refused_unless_the_file_is_only_asked_about(tmp_path: Path) -> None:
+    path = squad_file(tmp_path / "a.json", asked("q1", ("Alps", 23)), asked("q1", ("Alps", 23)))
+    assert f"{path}, question q1: id 'q1' was seen before, at {path}, question q1" in refusal(path)
+    assert len(list(Span.named("squad-1.1").read([table(path)], labelled=False))) == 2
+
+
+def test_files_that_are_joined_may_have_ids_in_common(tmp_path: Path) -> None:
+    both = [table(squad_file(tmp_path / name, asked("q1", ("Alps", 23)))) for name in ("a.json", "b.json")]
+    assert len(list(Span.named("squad-1.1").read(both, labelled=True))) == 2
 
 
 def test_rows_name_the_line_of_the_mistake_and_the_columns_there_are(tmp_path: Path) -> None:
