@@ -110,6 +110,8 @@ class Glue(Classify):
             raise UserError(f"{folder}: holds no {self.layout.folder} files; train.tsv, "
                             f"{next(iter(self.layout.dev.values()))[0]}.tsv and so on are expected, found "
                             f"{', '.join(sorted(path.name for path in folder.iterdir())[:8]) or 'nothing'}")
+        if files.dev and (unscored := [part for part in found if part not in files.dev]):
+            warn(f"{folder}: no {unscored[0]} part of the dev data; scored on {', '.join(files.dev)} alone")
         return files
 
     def on_hub(self, data: str) -> Files:

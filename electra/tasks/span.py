@@ -131,7 +131,8 @@ class Span(Task[Question, SpanAnswer]):
                 row.was_cut = len(kept) < len(asked)
             rows += found
         if lost:
-            warn(f"{first_and_count(lost)}: left out of training, since no window holds the answer whole")
+            warn(f"{first_and_count(lost)}: left out of training, since no window holds the answer whole, or the file "
+                 "does not say where it is")
         return Features.of(rows)
 
     def rows(self, number: int, asked: Sequence[int], paragraph: Paragraph, words: WordPiece, *,

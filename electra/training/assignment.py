@@ -66,7 +66,8 @@ def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning],
     if tuning.length > shape.positions:
         raise UserError(f"--length {tuning.length}: the model has only {shape.positions} positions; use that or less")
     layer_width(task.frozen or "last", shape.width, layers=shape.layers)  # refuses layers that are not there
-    files = given_files(task, data, train=train, dev=dev)
+    with told(say):
+        files = given_files(task, data, train=train, dev=dev)
     task, examples, parts = read(task, files, say)
     examples = chosen(examples, tuning.max_train_examples)
     if task.announcement:

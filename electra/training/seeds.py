@@ -17,7 +17,7 @@ from electra.config import RunFailed, UserError
 from electra.model.shape import EncoderShape
 from electra.tasks.models import RESULTS
 from electra.training import folder
-from electra.training.assignment import Assignment, assign, given_files, read
+from electra.training.assignment import Assignment, assign, given_files, read, told
 from electra.training.finetune import finetune_seed
 from electra.training.optimizer import layer_share
 from electra.training.parallel import World, connected, resolve_precision
@@ -82,7 +82,8 @@ def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -
                         f"dev.tsv is expected")
     for name in found:  # a fault in the last one should not show after hours of the others
         task = tasks.find_task(name)
-        read(task, given_files(task, wish.data, train=(), dev=()), say=lambda text: None)
+        with told(unheard):  # what is worth saying is said when its turn comes
+            read(task, given_files(task, wish.data, train=(), dev=()), say=unheard)
     summaries: list[Summary] = []
     with connected() as world, interrupts() as interrupted:
         for name in found:
@@ -92,6 +93,10 @@ def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -
                 return summaries, list(missing), False
             summaries.append(summary)
     return summaries, list(missing), True
+
+
+def unheard(text: str) -> None:
+    """Where nobody is to be told."""
 
 
 def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, world: World,
