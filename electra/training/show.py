@@ -95,12 +95,12 @@ def compared(pretrained: Summary, random: Summary, console: Console) -> None:
     table.add_row("(always the same answer)", shown(pretrained.trivial, metric), "")
     console.print(table)
     gain = pretrained.median - random.median
-    spread = max(pretrained.sd or 0.0, random.sd or 0.0)
-    if gain > spread:
+    ours, theirs = ([run["score"] for run in summary.runs] for summary in (pretrained, random))
+    if min(ours) > max(theirs):
         verdict = f"Pre-training brought {shown(gain, metric)} points here."
-    elif gain < -spread:
+    elif max(ours) < min(theirs):
         verdict = (f"Pre-training cost {shown(-gain, metric)} points here. What these minutes teach, how frequent "
                    "words are and to copy them, is no start for telling libraries apart.")
     else:
-        verdict = "Pre-training made no difference here that is larger than the one between seeds."
+        verdict = "Pre-training made no clear difference here: some seeds without it are better than some with it."
     console.print(verdict, soft_wrap=True)
