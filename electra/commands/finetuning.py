@@ -88,8 +88,7 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     Parameters
     ----------
     model
-        A discriminator: run folder, transformers ELECTRA folder, or owner/name on the hub. A fine-tuned one gets a
-        fresh head.
+        A discriminator: run folder, transformers folder, or owner/name on the hub; a fine-tuned one gets a fresh head.
     task
         glue/cola sst-2 mrpc sts-b qqp mnli qnli rte wnli, or glue for all of them; squad-1.1, squad-2.0, mrqa; ner,
         chunk; swag, race; for data of your own: classify, span, tag, choose.
@@ -114,10 +113,8 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     if layer and not frozen:
         raise UserError(f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last layer")
     options |= {"frozen": layer or "concat-last-4"} if frozen else {}
-    if print_config and is_glue:
-        raise UserError("--print-config shows the settings of one task: --task glue/rte, for example")
     if print_config:
-        return print_settings(model, one, wishes, flags=flags, frozen=frozen)
+        return print_settings(model, task, wishes, flags=flags, frozen=frozen)
     from electra.training import seeds
 
     asked: dict[str, Any] = {"output_dir": output_dir, "flags": flags, **asdict(wishes)}
@@ -140,6 +137,8 @@ def print_settings(model: str, task: str, wishes: Wishes, *, flags: Sequence[str
     from electra.tasks.models import model_folder
     from electra.training.tuning import load_tuning
 
+    if task.lower() == "glue":
+        raise UserError("--print-config shows the settings of one task: --task glue/rte, for example")
     shape, _, _ = load_shape(model_folder(model))
     asked = tasks.find_task(task)
     print(as_toml(load_tuning(wishes.recipe, shape=shape, kind=asked.kind, task=asked.name, frozen=frozen,

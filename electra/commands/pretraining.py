@@ -156,12 +156,9 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, c
     short = {"--max-steps": max_steps, "--seed": seed}
     flags = [*settings, *(word for name, value in short.items() if value is not None for word in (name, str(value)))]
     chosen = load_recipe(recipe, files=config or [], flags=flags)
-    if print_config:
-        print(as_toml(chosen), end="")
-        return DONE
-    if dry_run:
-        print(as_toml(chosen))
-        return describe(recipe, *flags, config=config)
+    if print_config or dry_run:
+        print(as_toml(chosen), end="\n" if dry_run else "")
+        return describe(recipe, *flags, config=config) if dry_run else DONE
     if output_dir is None:
         raise UserError("--output-dir is missing: the folder to keep this run in")
     from electra.training.pretrain import pretrain as run
