@@ -88,6 +88,12 @@ class Features:
         rows: Array = np.diff(self.begins)
         return rows.reshape(len(self), self.together).max(axis=1) if len(self) else rows
 
+    @cached_property
+    def sizes(self) -> Array:
+        """Of each unit: the tokens in all its rows."""
+        tokens: Array = np.diff(self.begins).reshape(len(self), self.together).sum(axis=1)
+        return tokens
+
     def take(self, units: Array, *, multiple: int = 1, most: int | None = None) -> TaskBatch:
         """A batch as wide as its longest row, or the next multiple, but for a network that reads no more than `most`.
         """

@@ -159,10 +159,12 @@ def train(tuner: Tuner, journal: Journal, interrupted: Callable[[], bool]) -> bo
             journal.warn(f"seed {tuner.seed}: the gradient is not finite in step {step}; training ends here")
             break
         tuner.step, tuner.seconds = step, before + time.monotonic() - began
-        window.add({"loss": loss}, int(rows.lengths[units].sum()) * rows.together)
+        window.add({"loss": loss}, int(rows.sizes[units].sum()))
         stopping = tuner.world.any(interrupted())
         if step % tuning.logging_steps == 0 or stopping or step == tuner.steps:
-            journal.record(step, {**window.close(tuner.world.sum), "learning_rate": rate, "grad_norm": norm,
+            numbers = window.close(tuner.world.sum)
+            del numbers["data_wait"]  # rows lie in memory: nothing is waited for, and nothing measured
+            journal.record(step, {**numbers, "learning_rate": rate, "grad_norm": norm,
                                   "epoch": step * tuning.batch_size / len(rows)})
         if tuning.eval_steps and step % tuning.eval_steps == 0 and step < tuner.steps:
             for part, scores in scored(tuner).items():
