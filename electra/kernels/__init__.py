@@ -1,0 +1,43 @@
+"""Hand-written GPU kernels (Triton): what a few plain lines elsewhere say, in fewer passes over memory.
+
+A 16k-token step of Small moves little data in many small operations, and the GPU waits for the next one, or for memory,
+far longer than for arithmetic. So everything between two matrix products is one kernel here, and no kernel's result
+depends on the order in which its parts happen to finish: the same step gives the same bits.
+
+    dropout     which values are kept, from a key and a place alone: recomputed in the backward pass, never stored
+    norm        dropout, residual and LayerNorm
+    activation  gelu
+    attention   softmax(QKᵀ)V over padded rows, with dropout
+    words       the vocabulary's cross-entropy and a sample from it, without logits in memory
+    block       a transformer block of these and matrix products, its backward pass written out
+    adamw       clipping and AdamW over all weights at once
+
+The plain path stays the reference: a module runs it unless `enable` was called, and tests compare the two. Triton's
+interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor, nn
+
+
+def usable(device: torch.device) -> bool:
+    """Triton is there, and a GPU that it is written for."""
+    return (device.type == "cuda" and importlib.util.find_spec("triton") is not None
+            and torch.cuda.get_device_capability(device) >= (8, 0))
+
+
+def enable(module: nn.Module, on: bool = True) -> None:
+    """Every part of the module that has a fused form takes it, or no longer does."""
+    for part in module.modules():
+        if hasattr(type(part), "fused"):
+            part.fused = on
+
+
+def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight in low precision: the copy that the optimiser keeps beside it, or one made now."""
+    copy: Tensor | None = getattr(weight, "low", None)
+    return copy if copy is not None and copy.dtype == dtype else weight.detach().to(dtype)
