@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from electra.data.batches import Batch, random_key
+from electra.data.batches import Batch, Batches, random_key
 from electra.data.shards import Shards
+from electra.kernels import enable
 from electra.training.parallel import autocast
 from electra.training.recipe import Recipe
 
@@ -51,12 +51,16 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
     return found
 
 
-def first_bad_tensor(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> str:
-    """The first tensor of this step that is not finite, found by taking the step's forward passes again."""
+def first_bad_tensor(run: Run, step: int) -> str:
+    """The first tensor of this step that is not finite, found by taking the step's forward passes again, plainly."""
+    batches = Batches(run.shards.train, batch_size=run.recipe.training.batch_size,
+                      micro_batch_size=run.micro_batch_size, seed=run.recipe.training.seed)
+    share = run.world.share(batches.micro_batches)
+    enable(run.objective, False)
     for name, parameter in run.objective.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"the weight {name}"
-    for micro_batch, batch in zip(share, portion, strict=True):
+    for micro_batch, batch in zip(share, batches.of_step(step, share), strict=True):
         torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
         with autocast(run.recipe.training.precision, run.world.device):
             if output := first_bad_output(run.objective, batch.to(run.world.device)):

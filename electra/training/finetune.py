@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra import atomic
 from electra.config import RunFailed
@@ -26,17 +26,11 @@ from electra.tasks.task import Network
 from electra.training import checkpoint, folder
 from electra.training.assignment import Assignment, told
 from electra.training.journal import Journal, Window
-from electra.training.optimizer import (
-    build_optimizer,
-    clip_and_step,
-    gradient_norm,
-    is_sound,
-    layer_share,
-    set_step,
-)
-from electra.training.parallel import World, accumulating, autocast, free_bytes, resolve_precision, wrap
-from electra.training.recipe import OptimizerConfig
+from electra.training.optimizer import build_optimizer, layer_share
+from electra.training.parallel import World, autocast, free_bytes, resolve_precision, resolve_speed
+from electra.training.recipe import OptimizerConfig, Precision
 from electra.training.results import RESULT, facts
+from electra.training.steps import NotFinite, Steps, build_steps
 
 Scores = dict[str, dict[str, float]]  # part of the dev data → metric → value
 
@@ -50,25 +44,24 @@ class Tuner:
     output_dir: Path
     world: World
     network: Network
-    wrapped: nn.Module
     optimizer: torch.optim.AdamW
     settings: OptimizerConfig
     scaler: torch.amp.GradScaler
-    precision: str
-    steps: int
+    precision: Precision
+    max_steps: int
     micro_batch_size: int
     weights: Array  # how much of each unit is scored
     step: int = 0
-    skipped: int = 0
     seconds: float = 0.0
     diverged: bool = False
     order: tuple[int, list[Array]] = field(default=(-1, []))
+    steps: Steps = field(init=False)  # built when weights and slots are what they were
 
     @property
     def multiple(self) -> int:
-        """Rows are padded to multiples of this: tensor cores like eights, and compiled code is made once a width."""
+        """Rows are padded to multiples of this: compiled code is made, and a graph captured, once for each width."""
         compiled = self.assignment.tuning.compile == "on"
-        return 32 if compiled else 8 if self.world.device.type == "cuda" else 1
+        return 32 if compiled else 16 if self.world.device.type == "cuda" else 1
 
     def units(self, step: int) -> Array:
         """The examples of a step, counted from 1."""
@@ -88,24 +81,26 @@ def finetune_seed(assignment: Assignment, seed: int, output_dir: Path, world: Wo
     with told(damaged.append):
         found = checkpoint.newest(output_dir)
     if found is not None:
-        tuner.step, tuner.skipped = found.step, found.state["skipped"]
+        tuner.step = found.step
         # What drops out is keyed by micro-batch, so cut them as before, whatever memory is free today.
         tuner.micro_batch_size = assignment.tuning.micro_batch_size or found.state["micro_batch_size"]
         tuner.seconds, tuner.diverged = found.state["seconds"], found.state["diverged"]
-        checkpoint.load(found, module=tuner.network, optimizer=tuner.optimizer, updates=found.step - tuner.skipped)
+        checkpoint.load(found, module=tuner.network, optimizer=tuner.optimizer,
+                        updates=found.step - found.state["skipped"])
         tuner.scaler.load_state_dict(found.state["scaler"])
+    begin(tuner, skipped=found.state["skipped"] if found else 0)
     world.wait()
     if world.leads:
         output_dir.mkdir(parents=True, exist_ok=True)
         checkpoint.forget_after(output_dir, tuner.step)
-    with Journal(output_dir / folder.METRICS if world.leads else None, max_steps=tuner.steps, after=tuner.step,
+    with Journal(output_dir / folder.METRICS if world.leads else None, max_steps=tuner.max_steps, after=tuner.step,
                  quiet=quiet) as journal:
         for text in damaged:
             journal.say(text)
         if found is not None:
             journal.say(f"seed {seed}: continuing from {found.folder} at step {found.step:,}")
         try:
-            if not train(tuner, journal, interrupted):
+            if not endured(tuner, journal, interrupted):
                 return None
             return finish(tuner, journal)
         except OSError as error:
@@ -126,12 +121,24 @@ def assembled(assignment: Assignment, seed: int, output_dir: Path, world: World)
     precision = resolve_precision(tuning.precision, world.device)
     return Tuner(
         assignment, seed, output_dir, world, network,
-        wrapped=wrap(network, world, compiled=tuning.compile == "on"),
         optimizer=build_optimizer(network, settings, share=lambda name: layer_share(
             name, layers=layers, decay=tuning.layer_decay, official=official)),
         settings=settings, scaler=torch.amp.GradScaler(world.device.type, enabled=precision == "fp16"),
-        precision=precision, steps=steps, micro_batch_size=tuning.micro_batch_size or fitting(assignment, world),
+        precision=precision, max_steps=steps, micro_batch_size=tuning.micro_batch_size or fitting(assignment, world),
         weights=assignment.task.weight(assignment.train))
+
+
+def begin(tuner: Tuner, *, skipped: int = 0) -> None:
+    """Weights and slots are in place; from here on they move."""
+    tuning = tuner.assignment.tuning
+    off_unless_said = "off" if tuning.compile == "auto" else tuning.compile
+    kernels, cuda_graph, compiled = resolve_speed(tuning.kernels, tuning.cuda_graph, off_unless_said, tuner.precision,
+                                                  tuner.world.device)
+    tuner.steps = build_steps(
+        tuner.network, lambda loss: {"loss": loss}, tuner.optimizer, tuner.settings, world=tuner.world,
+        max_steps=tuner.max_steps, scaler=tuner.scaler, skipped=skipped, precision=tuner.precision,
+        kernels=kernels == "on", cuda_graph=cuda_graph == "on" and not tuner.assignment.task.frozen,
+        compiled=compiled == "on")
 
 
 def fitting(assignment: Assignment, world: World) -> int:
@@ -145,75 +152,64 @@ def fitting(assignment: Assignment, world: World) -> int:
     return world.least(size)
 
 
+def endured(tuner: Tuner, journal: Journal, interrupted: Callable[[], bool]) -> bool:
+    """Trained to the end, or until its gradient broke: such a run is kept and marked, and scored as it stands."""
+    try:
+        return train(tuner, journal, interrupted)
+    except NotFinite as found:
+        journal.warn(f"seed {tuner.seed}: {found}; training ends here")
+        tuner.step, tuner.diverged = found.step - 1, True
+        return True
+
+
 def train(tuner: Tuner, journal: Journal, interrupted: Callable[[], bool]) -> bool:
     """Read, descend, update, say, save. False when it was stopped early, with a checkpoint."""
     tuning, window = tuner.assignment.tuning, Window()
     rows, before = tuner.assignment.train, tuner.seconds
     began = time.monotonic()
     tuner.network.train()
-    for step in range(tuner.step + 1, tuner.steps + 1) if not tuner.diverged else ():
+    for step in range(tuner.step + 1, tuner.max_steps + 1) if not tuner.diverged else ():
         units = tuner.units(step)
         loss = descend(tuner, units, step=step)
-        rate, norm = update(tuner, step=step)
-        if tuner.diverged:  # kept and marked, not hidden: it is scored as it stands
-            journal.warn(f"seed {tuner.seed}: the gradient is not finite in step {step}; training ends here")
-            break
+        rate = tuner.steps.update(step)
         tuner.step, tuner.seconds = step, before + time.monotonic() - began
         window.add({"loss": loss}, int(rows.sizes[units].sum()))
         stopping = tuner.world.any(interrupted())
-        if step % tuning.logging_steps == 0 or stopping or step == tuner.steps:
-            numbers = window.close(tuner.world.sum)
+        if step % tuning.logging_steps == 0 or stopping or step == tuner.max_steps:
+            norm, numbers = tuner.steps.settle(), window.close(tuner.world.sum)
             del numbers["data_wait"]  # rows lie in memory: nothing is waited for, and nothing measured
             journal.record(step, {**numbers, "learning_rate": rate, "grad_norm": norm,
                                   "epoch": step * tuning.batch_size / len(rows)})
-        if tuning.eval_steps and step % tuning.eval_steps == 0 and step < tuner.steps:
+        if tuning.eval_steps and step % tuning.eval_steps == 0 and step < tuner.max_steps:
             for part, scores in scored(tuner).items():
                 journal.record(step, scores, prefix=f"{part}_")
-        if (step % tuning.save_steps == 0 and step < tuner.steps) or stopping:
+        if (step % tuning.save_steps == 0 and step < tuner.max_steps) or stopping:
             save(tuner)
         journal.advance(step)
-        if stopping and step < tuner.steps:
+        if stopping and step < tuner.max_steps:
             return False
     return True
 
 
 def descend(tuner: Tuner, units: Array, *, step: int) -> Tensor:
-    """Forward and backward over this process's part of a step; returns the loss of that part."""
+    """The gradients of this process's part of a step; returns the loss of that part."""
     assignment, world = tuner.assignment, tuner.world
     size = tuner.micro_batch_size
     pieces = [units[at:at + size] for at in range(0, len(units), size)]
     mine = range(len(pieces))[world.rank::world.size]
     count = float(tuner.weights[units].sum()) if assignment.tuning.loss == "mean" else 1.0
-    tuner.optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), device=world.device)
-    for number in mine or [0]:  # a process without a part passes with weight zero, since the others wait for it
-        torch.manual_seed(random_key(tuner.seed, step, number))
-        batch = assignment.train.take(pieces[number], multiple=tuner.multiple, most=assignment.shape.positions)
-        with accumulating(tuner.wrapped, last=not mine or number == mine[-1]):
-            with autocast(tuner.precision, world.device):
-                loss = tuner.wrapped(batch.to(world.device)) * (bool(mine) / count)
-            # DDP takes the mean over processes, but the parts of a step's loss are to be added up.
-            tuner.scaler.scale(loss * world.size).backward()
-        total += loss.detach()
-    return total
-
-
-def update(tuner: Tuner, *, step: int) -> tuple[float, float]:
-    """Clip and step; a gradient that is not finite changes nothing and marks the run."""
-    rate = set_step(tuner.optimizer, tuner.settings, step=step, max_steps=tuner.steps, skipped=tuner.skipped)
-    norm = gradient_norm(tuner.network, tuner.optimizer, tuner.scaler)
-    if not is_sound(norm, tuner.scaler):
-        tuner.diverged = True
-        return rate, float("nan")
-    tuner.skipped += not clip_and_step(tuner.network, tuner.optimizer, tuner.scaler, norm=norm,
-                                       max_norm=tuner.settings.max_grad_norm)
-    return rate, float(norm)
+    # A process without a part passes with weight zero, since the others wait for it.
+    passes = [(random_key(tuner.seed, step, number),
+               assignment.train.take(pieces[number], multiple=tuner.multiple, most=assignment.shape.positions))
+              for number in mine or [0]]
+    return tuner.steps.descend(passes, weight=bool(mine) / count)["loss"]
 
 
 def save(tuner: Tuner) -> None:
+    tuner.steps.settle()
     if tuner.world.leads:
         checkpoint.save(tuner.output_dir, step=tuner.step, module=tuner.network, optimizer=tuner.optimizer,
-                        state={"skipped": tuner.skipped, "scaler": tuner.scaler.state_dict(),
+                        state={"skipped": tuner.steps.skipped, "scaler": tuner.scaler.state_dict(),
                                "seconds": tuner.seconds, "diverged": tuner.diverged,
                                "micro_batch_size": tuner.micro_batch_size})
         checkpoint.rotate(tuner.output_dir, keep=1)

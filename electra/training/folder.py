@@ -104,8 +104,8 @@ def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
     recipe = replace(recipe, training=replace(
         training,
         micro_batch_size=training.micro_batch_size or decided.micro_batch_size,
-        precision=decided.precision if training.precision == "auto" else training.precision,
-        compile=decided.compile if training.compile == "auto" else training.compile,
+        **{name: getattr(decided if getattr(training, name) == "auto" else training, name)
+           for name in ("precision", "kernels", "cuda_graph", "compile")},
     ))
     wanted, found = config.as_dict(recipe), config.as_dict(earlier)
     if changed := [key for key in config.differences(wanted, found) if key not in MAY_CHANGE]:

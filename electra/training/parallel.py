@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from electra.config import UserError
+from electra.kernels import usable
 from electra.model.flops import training_bytes
-from electra.training.recipe import Precision, Recipe
+from electra.training.recipe import Precision, Recipe, Switch
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,26 @@ def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
     if wanted != "auto":
         return wanted
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+def resolve_speed(kernels: Switch, cuda_graph: Switch, compile_: Switch, precision: Precision,
+                  device: torch.device) -> tuple[Switch, Switch, Switch]:
+    """What "auto" means here for the kernels, the CUDA graph and torch.compile; what cannot be is refused."""
+    able = usable(device) and precision == "bf16"
+    if kernels == "on" and not able:
+        raise UserError("--training.kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, and "
+                        "--precision bf16; leave it at auto to use them where they run")
+    if kernels == "auto":
+        kernels = "on" if able and compile_ != "on" else "off"
+    if kernels == "on" and compile_ == "on":
+        raise UserError("--training.kernels on and --training.compile on do the same work; choose one of them")
+    if cuda_graph == "on" and kernels == "off":
+        raise UserError("--training.cuda-graph on needs --training.kernels on")
+    if cuda_graph == "auto":
+        cuda_graph = kernels
+    if compile_ == "auto":
+        compile_ = "on" if device.type == "cuda" and kernels == "off" else "off"
+    return kernels, cuda_graph, compile_
 
 
 def be_deterministic() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from electra import __version__, config
 from electra.config import RunFailed
@@ -16,10 +15,10 @@ from electra.data.batches import Batch, Batches, in_order, random_key
 from electra.training import checkpoint, diagnosis, folder
 from electra.training.export import export
 from electra.training.journal import Journal, Window
-from electra.training.optimizer import clip_and_step, gradient_norm, is_sound, set_step
-from electra.training.parallel import accumulating, autocast, connected
+from electra.training.parallel import autocast, connected
 from electra.training.recipe import Recipe
 from electra.training.run import Run, Start, interrupts, prepare
+from electra.training.steps import NotFinite
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,10 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
             with interrupts() as interrupted:
                 try:
                     return train(run, journal, interrupted)
+                except NotFinite as found:
+                    culprit = diagnosis.first_bad_tensor(run, found.step)
+                    run.step = found.step - 1
+                    raise RunFailed(run.obituary(f"{culprit} is not finite in step {found.step}")) from found
                 except (RunFailed, OSError, SafetensorError) as failure:
                     raise RunFailed(run.obituary(failure)) from failure
 
@@ -68,14 +71,17 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     for step in steps:
         last = step == settings.max_steps
         portion = window.waiting(stream)
-        losses = descend(run, portion, step=step, share=share)
-        taken = update(run, portion, step=step, share=share)
+        losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
+                                    for micro_batch, batch in zip(share, portion, strict=True)])
+        rate = run.steps.update(step)
         run.step, tokens = step, int(portion[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
         stopping = world.any(interrupted())
         if step % settings.logging_steps == 0 or stopping or last:
-            journal.record(step, {**window.close(world.sum), **taken, "tokens_seen": run.tokens_seen,
+            norm = run.steps.settle()
+            journal.record(step, {**window.close(world.sum), "learning_rate": rate, "grad_norm": norm,
+                                  "tokens_seen": run.tokens_seen,
                                   "epoch": step * settings.batch_size / len(run.shards.train)})
         if step % settings.eval_steps == 0 or last:
             run.scores = evaluate(run)
@@ -93,39 +99,8 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
 def rehearse(run: Run, batch: Batch) -> None:
     """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first step after a resume
     must not differ for it from the same step of a run that never stopped."""
-    with autocast(run.recipe.training.precision, run.world.device):
-        loss = run.wrapped(batch.to(run.world.device))
-    loss.total.backward()
+    run.steps.descend([(0, batch)])
     run.optimizer.zero_grad(set_to_none=True)
-
-
-def descend(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> dict[str, Tensor]:
-    """Forward and backward over this process's micro-batches; the step's mean loss has its gradients in place after."""
-    run.optimizer.zero_grad(set_to_none=True)
-    sums: dict[str, Tensor] = {}
-    for micro_batch, batch in zip(share, portion, strict=True):
-        torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
-        with accumulating(run.wrapped, last=micro_batch == share[-1]):
-            with autocast(run.recipe.training.precision, run.world.device):
-                loss = run.wrapped(batch.to(run.world.device))
-            # DDP takes the mean over processes, but the shares of a step's loss are to be added up.
-            run.scaler.scale(loss.total * run.world.size).backward()
-        for name, part in {"loss": loss.total.detach(), **loss.parts}.items():
-            sums[name] = sums[name] + part if name in sums else part
-    return sums
-
-
-def update(run: Run, portion: Sequence[Batch], *, step: int, share: range) -> dict[str, float]:
-    """Clip and step. A gradient that is not finite ends the run before it can spoil the weights."""
-    settings = run.recipe.optimizer
-    rate = set_step(run.optimizer, settings, step=step, max_steps=run.recipe.training.max_steps, skipped=run.skipped)
-    norm = gradient_norm(run.objective, run.optimizer, run.scaler)
-    if not is_sound(norm, run.scaler):
-        culprit = diagnosis.first_bad_tensor(run, portion, step=step, share=share)
-        raise RunFailed(f"{culprit} is not finite in step {step}")
-    run.skipped += not clip_and_step(run.objective, run.optimizer, run.scaler, norm=norm,
-                                     max_norm=settings.max_grad_norm)
-    return {"learning_rate": rate, "grad_norm": float(norm)}
 
 
 def evaluate(run: Run) -> dict[str, float]:
@@ -148,10 +123,12 @@ def evaluate(run: Run) -> dict[str, float]:
 
 def save(run: Run) -> None:
     """A checkpoint, by the leading process. The last good one stays when this one cannot be written."""
+    run.steps.settle()
     if not run.world.leads:
         return
     state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
-             "skipped": run.skipped, "scaler": run.scaler.state_dict(), "scores": run.scores, "electra": __version__}
+             "skipped": run.steps.skipped, "scaler": run.scaler.state_dict(), "scores": run.scores,
+             "electra": __version__}
     try:
         path = checkpoint.save(run.output_dir, step=run.step, module=run.objective, optimizer=run.optimizer,
                                state=state)

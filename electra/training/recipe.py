@@ -16,6 +16,7 @@ from electra.model.shape import EncoderShape
 from electra.objectives.settings import ObjectiveConfig, ReplacedTokenDetectionConfig
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Switch = Literal["auto", "on", "off"]
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -56,8 +57,10 @@ class TrainingConfig:
     micro_batch_size: int | None = None  # sequences in one pass; from memory when not said, then kept
     seed: int = 0
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
-    compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU
-    deterministic: bool = False  # compiled GPU runs resume bit for bit only with it
+    kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
+    cuda_graph: Switch = "auto"  # replay a pass instead of launching its parts one by one; auto: with the kernels
+    compile: Switch = "auto"  # torch.compile; auto: on a GPU where the kernels are off
+    deterministic: bool = False  # compiled GPU runs resume bit for bit only with it; with the kernels all do
     logging_steps: int = 100
     eval_steps: int = 5_000
     eval_rows: int = 2_048

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from electra.config import UserError
 from electra.data.prepare import prepare as prepare_data
@@ -24,8 +23,15 @@ from electra.training.checkpoint import Checkpoint
 from electra.training.export import initialise_from, tokenizer_beside
 from electra.training.journal import watching
 from electra.training.optimizer import build_optimizer
-from electra.training.parallel import World, be_deterministic, fitting_micro_batch, resolve_precision, wrap
+from electra.training.parallel import (
+    World,
+    be_deterministic,
+    fitting_micro_batch,
+    resolve_precision,
+    resolve_speed,
+)
 from electra.training.recipe import Recipe
+from electra.training.steps import Steps, build_steps
 
 
 @dataclass
@@ -37,11 +43,10 @@ class Run:
     world: World
     output_dir: Path
     objective: Objective
-    wrapped: nn.Module
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler
+    steps: Steps = field(init=False)  # built when weights and slots are what they were
     step: int = 0
-    skipped: int = 0  # updates that the scaler of fp16 left out
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
 
@@ -50,7 +55,7 @@ class Run:
         assert self.recipe.training.micro_batch_size is not None
         return self.recipe.training.micro_batch_size
 
-    def obituary(self, failure: Exception) -> str:
+    def obituary(self, failure: Exception | str) -> str:
         """What happened, what is safe, what to do; also written to the status."""
         last = checkpoint.newest(self.output_dir)
         if self.world.leads:
@@ -104,6 +109,12 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
             news.append(f"--init-from {start.init_from} was for the first start and is not read again")
     elif start.init_from is not None:
         news += initialise_from(run.objective, start.init_from, shards)
+    settings = recipe.training
+    run.steps = build_steps(
+        run.objective, lambda loss: {"loss": loss.total, **loss.parts}, run.optimizer, recipe.optimizer, world=world,
+        max_steps=settings.max_steps, scaler=run.scaler, skipped=found.state["skipped"] if found else 0,
+        precision=settings.precision, kernels=settings.kernels == "on", cuda_graph=settings.cuda_graph == "on",
+        compiled=settings.compile == "on")
     world.wait()  # nobody writes before everybody has read
     if world.leads:
         if found is not None:
@@ -150,12 +161,11 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
     if micro_batch_size is None:  # cards may differ in free memory, but every process must cut the batch alike
         micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))
     world.share(training.batch_size // micro_batch_size)
-    return replace(recipe, training=replace(
-        training,
-        micro_batch_size=micro_batch_size,
-        precision=resolve_precision(training.precision, world.device),
-        compile=("on" if world.device.type == "cuda" else "off") if training.compile == "auto" else training.compile,
-    ))
+    precision = resolve_precision(training.precision, world.device)
+    kernels, cuda_graph, compiled = resolve_speed(training.kernels, training.cuda_graph, training.compile, precision,
+                                                  world.device)
+    return replace(recipe, training=replace(training, micro_batch_size=micro_batch_size, precision=precision,
+                                            kernels=kernels, cuda_graph=cuda_graph, compile=compiled))
 
 
 def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path) -> Run:
@@ -166,9 +176,7 @@ def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path) ->
     counts = torch.from_numpy(shards.counts).double() + 1  # no word is impossible
     objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=shards.tokenizer,
                                 unigrams=(counts / counts.sum()).float()).to(world.device)
-    return Run(recipe, shards, world, output_dir, objective,
-               wrapped=wrap(objective, world, compiled=recipe.training.compile == "on"),
-               optimizer=build_optimizer(objective, recipe.optimizer),
+    return Run(recipe, shards, world, output_dir, objective, optimizer=build_optimizer(objective, recipe.optimizer),
                scaler=torch.amp.GradScaler(world.device.type, enabled=recipe.training.precision == "fp16"))
 
 
@@ -177,8 +185,7 @@ def restore(run: Run, found: Checkpoint) -> None:
     if found.state["data"] != run.shards.fingerprint:
         raise UserError(f"{found.folder} was trained on other shards than {run.shards.folder}; point --data at those, "
                         f"or start a run of its own from the models with --init-from")
-    run.skipped = found.state["skipped"]
-    checkpoint.load(found, module=run.objective, optimizer=run.optimizer, updates=found.step - run.skipped)
+    checkpoint.load(found, module=run.objective, optimizer=run.optimizer, updates=found.step - found.state["skipped"])
     run.scaler.load_state_dict(found.state["scaler"])
     run.step, run.tokens_seen, run.scores = found.step, found.state["tokens_seen"], found.state["scores"]
 

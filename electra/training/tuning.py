@@ -12,7 +12,7 @@ from electra import config
 from electra.config import Layer, UserError
 from electra.model.shape import EncoderShape
 from electra.tasks import KINDS
-from electra.training.recipe import RECIPES, OptimizerConfig, Precision
+from electra.training.recipe import RECIPES, OptimizerConfig, Precision, Switch
 
 SIZES = ("small", "base", "large")  # of the paper
 FINETUNING = RECIPES / "finetuning"
@@ -43,7 +43,9 @@ class Tuning:
     dropout: float = 0.1
     max_train_examples: int | None = None  # a random part of the training data, the same for every seed
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
-    compile: Literal["auto", "on", "off"] = "auto"
+    kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
+    cuda_graph: Switch = "auto"  # auto: with the kernels
+    compile: Switch = "auto"  # torch.compile; auto: off, since rows of many widths compile many times
     eval_steps: int | None = None  # score on dev meanwhile; nothing is chosen by it
     logging_steps: int = 50
     save_steps: int = 1_000

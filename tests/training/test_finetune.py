@@ -23,7 +23,7 @@ from electra.__main__ import main
 from electra.tasks import find_task
 from electra.training import finetune
 from electra.training.assignment import assign
-from electra.training.finetune import Tuner, assembled, descend
+from electra.training.finetune import Tuner, assembled, begin, descend
 from electra.training.journal import read
 from electra.training.parallel import World
 from electra.training.tuning import Tuning
@@ -49,7 +49,9 @@ def tuner_of(tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: A
     tuning = Tuning(**{"batch_size": 8, "length": 32, "dropout": 0.0} | settings)
     assignment = assign(tiny, find_task(toy.task, **toy.options), lambda shape: tuning, recipe="paper", train=[data],
                         dev=[data], say=lambda text: None)
-    return assembled(assignment, seed, folder / "out", World(0, 1, torch.device("cpu")))
+    tuner = assembled(assignment, seed, folder / "out", World(0, 1, torch.device("cpu")))
+    begin(tuner)
+    return tuner
 
 
 def gradients(tuner: Tuner) -> dict[str, Tensor]:

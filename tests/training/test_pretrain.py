@@ -12,6 +12,7 @@ from electra.config import RunFailed, UserError
 from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
+from electra.training.steps import PlainSteps
 from tests.conftest import TOY_FLAGS
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -101,16 +102,14 @@ def test_embeddings_shared_in_training_are_equal_in_both_exports(toy_shards, tmp
 
 
 def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(toy_shards, tmp_path, monkeypatch):
-    from electra.training import pretrain as loop
+    descend = PlainSteps.descend
 
-    descend = loop.descend
-
-    def spoilt(run, *arguments, **options):
-        losses = descend(run, *arguments, **options)
-        run.objective.discriminator.output.bias.grad.fill_(float("nan"))
+    def spoilt(steps, *arguments, **options):
+        losses = descend(steps, *arguments, **options)
+        steps.module.discriminator.output.bias.grad.fill_(float("nan"))
         return losses
 
-    monkeypatch.setattr(loop, "descend", spoilt)
+    monkeypatch.setattr(PlainSteps, "descend", spoilt)
     with pytest.raises(RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"):
         pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 

@@ -1,0 +1,232 @@
+"""How an update is made: passes over micro-batches add up gradients, then the weights move.
+
+`PlainSteps` is torch as everybody knows it, on any device, in any precision. `FusedSteps` is for a GPU that waits for
+Python otherwise: weights, gradients and Adam's slots lie in one stretch each, a pass is captured once for each shape of
+batch and replayed as one CUDA graph, and nothing is read back until somebody asks. Both take the same step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from electra.kernels import enable
+from electra.training.optimizer import clip_and_step, gradient_norm, is_sound, set_step
+from electra.training.parallel import World, accumulating, autocast, wrap
+from electra.training.recipe import OptimizerConfig, Precision
+
+Forward = Callable[[Any], dict[str, Tensor]]  # a batch on the device → "loss", which is descended, and its parts
+Pass = tuple[int, Any]  # the key of its randomness, and its batch
+
+
+class NotFinite(Exception):
+    """The gradient of a step was not finite; the weights are as they were before it."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the gradient is not finite in step {step}")
+        self.step = step
+
+
+class Steps(ABC):
+    """One update after another."""
+
+    skipped = 0  # updates that the scaler of fp16 left out
+
+    @abstractmethod
+    def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
+        """The gradients of `weight` times the summed losses, in place; and those sums, on the device."""
+
+    @abstractmethod
+    def update(self, step: int) -> float:
+        """Move the weights; returns the learning rate."""
+
+    @abstractmethod
+    def settle(self) -> float:
+        """Wait for all of it: the last gradient's norm. Raises NotFinite, here at the latest."""
+
+
+def build_steps(module: nn.Module, read: Callable[[Any], dict[str, Tensor]], optimizer: torch.optim.AdamW,
+                settings: OptimizerConfig, *, world: World, max_steps: int, scaler: torch.amp.GradScaler, skipped: int,
+                precision: Precision, kernels: bool, cuda_graph: bool, compiled: bool) -> Steps:
+    """`read` makes losses by name, "loss" among them, of what the module returns."""
+    low = partial(autocast, precision, world.device)
+    if kernels:
+        enable(module)
+        return FusedSteps(lambda batch: read(module(batch)), optimizer, settings, world=world, max_steps=max_steps,
+                          autocast=low, capture=cuda_graph)
+    called = wrap(module, world, compiled=compiled)
+    return PlainSteps(lambda batch: read(called(batch)), module, optimizer, settings, wrapped=called, world=world,
+                      max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped)
+
+
+class PlainSteps(Steps):
+    def __init__(self, forward: Forward, module: nn.Module, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *,
+                 wrapped: nn.Module, world: World, max_steps: int, autocast: Callable[[], torch.autocast],
+                 scaler: torch.amp.GradScaler, skipped: int = 0) -> None:
+        self.forward, self.module, self.optimizer, self.settings = forward, module, optimizer, settings
+        self.wrapped, self.world, self.max_steps, self.autocast = wrapped, world, max_steps, autocast
+        self.scaler, self.skipped, self.norm = scaler, skipped, torch.zeros(())
+
+    def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, Tensor] = {}
+        for number, (key, batch) in enumerate(passes):
+            torch.manual_seed(key)
+            with accumulating(self.wrapped, last=number == len(passes) - 1):
+                with self.autocast():
+                    parts = self.forward(batch.to(self.world.device))
+                # DDP takes the mean over processes, but the shares of a step's loss are to be added up.
+                self.scaler.scale(parts["loss"] * weight * self.world.size).backward()  # type: ignore[no-untyped-call]
+            for name, part in parts.items():
+                sums[name] = sums[name] + part.detach() * weight if name in sums else part.detach() * weight
+        return sums
+
+    def update(self, step: int) -> float:
+        rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped)
+        self.norm = gradient_norm(self.module, self.optimizer, self.scaler)
+        if not is_sound(self.norm, self.scaler):
+            raise NotFinite(step)
+        self.skipped += not clip_and_step(self.module, self.optimizer, self.scaler, norm=self.norm,
+                                          max_norm=self.settings.max_grad_norm)
+        return rate
+
+    def settle(self) -> float:
+        return float(self.norm)
+
+
+class FusedSteps(Steps):
+    """A pass runs as it is the first time its batch's shape comes, is captured the second time, and replayed then."""
+
+    def __init__(self, forward: Forward, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *, world: World,
+                 max_steps: int, autocast: Callable[[], torch.autocast], capture: bool = True) -> None:
+        self.forward, self.optimizer, self.settings = forward, optimizer, settings
+        self.world, self.max_steps, self.autocast, self.capture = world, max_steps, autocast, capture
+        self.flat = Flat(optimizer, autocast().fast_dtype)
+        self.weight = torch.ones((), device=world.device)
+        self.seen: dict[Any, Captured | None] = {}
+        self.pool: Any = None
+
+    def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
+        self.flat.gradient.zero_()
+        self.weight.fill_(weight)
+        sums: dict[str, Tensor] = {}
+        for key, batch in passes:
+            torch.manual_seed(key)
+            for name, part in self.take(batch).items():
+                sums[name] = sums[name] + part if name in sums else part.clone()
+        if self.world.size > 1:
+            dist.all_reduce(self.flat.gradient)
+        return sums
+
+    def take(self, batch: Any) -> dict[str, Tensor]:
+        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tree_leaves(batch))
+        if shape not in self.seen or not self.capture:
+            self.seen[shape] = None
+            return self.once(batch.to(self.world.device))
+        captured = self.seen[shape]
+        if captured is None:
+            self.seen[shape] = captured = Captured(self.once, batch.to(self.world.device), self.pool)
+            self.pool = captured.graph.pool()
+        return captured(batch)
+
+    def once(self, batch: Any) -> dict[str, Tensor]:
+        """One pass; its gradients are added to those of the step. Touches the device alone."""
+        with self.autocast():
+            parts = self.forward(batch)
+        found = torch.autograd.grad(parts["loss"] * self.weight, self.flat.parameters, allow_unused=True)
+        used = [(place, gradient) for place, gradient in zip(self.flat.gradients, found, strict=True)
+                if gradient is not None]
+        torch._foreach_add_([place for place, _ in used], [gradient for _, gradient in used])
+        return {name: part.detach() * self.weight for name, part in parts.items()}
+
+    def update(self, step: int) -> float:
+        rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps)
+        self.flat.update(step, self.settings.max_grad_norm)
+        return rate
+
+    def settle(self) -> float:
+        if broken := int(self.flat.broken):
+            raise NotFinite(broken)
+        return float(self.flat.norm)
+
+
+class Captured:
+    """One pass as a CUDA graph, with the batch it reads."""
+
+    def __init__(self, once: Callable[[Any], dict[str, Tensor]], batch: Any, pool: Any) -> None:
+        self.batch = tree_map(torch.clone, batch)
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):  # others may read batches
+            self.parts = once(self.batch)
+
+    def __call__(self, batch: Any) -> dict[str, Tensor]:
+        for place, tensor in zip(tree_leaves(self.batch), tree_leaves(batch), strict=True):
+            place.copy_(tensor, non_blocking=True)
+        self.graph.replay()
+        return self.parts
+
+
+class Flat:
+    """Every weight of an optimiser in one stretch of memory, its gradient, its slots and its 16-bit copy in others.
+
+    Parameters and slots become views, so whoever saves or reads them notices nothing. A parameter begins at a multiple
+    of the kernel's block, which then needs to know no more than its group.
+    """
+
+    def __init__(self, optimizer: torch.optim.AdamW, low: torch.dtype) -> None:
+        from electra.kernels.adamw import BLOCK
+
+        self.optimizer = optimizer
+        groups = [(number, parameter) for number, group in enumerate(optimizer.param_groups)
+                  for parameter in group["params"]]
+        self.parameters = [parameter for _, parameter in groups]
+        device, blocks = self.parameters[0].device, [-(-parameter.numel() // BLOCK) for parameter in self.parameters]
+        self.weight, self.gradient, self.mean, self.square = (
+            torch.zeros(sum(blocks) * BLOCK, device=device) for _ in range(4))
+        self.low = torch.zeros_like(self.weight, dtype=low)
+        self.group_of = torch.tensor([number for (number, _), count in zip(groups, blocks, strict=True)
+                                      for _ in range(count)], dtype=torch.int32, device=device)
+        self.norm, self.broken = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.gradients: list[Tensor] = []
+        self.updates, begin = 0, 0
+        for parameter, count in zip(self.parameters, blocks, strict=True):
+            self.move(parameter, slice(begin, begin + parameter.numel()))
+            begin += count * BLOCK
+        self.low.copy_(self.weight)
+
+    def move(self, parameter: nn.Parameter, where: slice) -> None:
+        places = [stretch[where].view_as(parameter) for stretch in (self.weight, self.gradient, self.mean, self.square,
+                                                                    self.low)]
+        weight, gradient, mean, square, parameter.low = places  # type: ignore[attr-defined]
+        weight.copy_(parameter.detach())
+        parameter.data, parameter.grad = weight, gradient
+        self.gradients.append(gradient)
+        slots = self.optimizer.state[parameter]
+        if slots:
+            mean.copy_(slots["exp_avg"])
+            square.copy_(slots["exp_avg_sq"])
+            self.updates = int(slots["step"])
+        slots.update(exp_avg=mean, exp_avg_sq=square)
+        slots.setdefault("step", torch.tensor(0.0))
+
+    def update(self, step: int, limit: float) -> None:
+        """Clip at `limit` and take the step that the optimiser's groups are set to."""
+        from electra.kernels import adamw
+
+        self.updates += 1
+        betas = self.optimizer.param_groups[0]["betas"]
+        root = (1 - betas[1] ** self.updates) ** -0.5
+        rows = [[group["lr"] / (1 - betas[0] ** self.updates), root, group["eps"], group["lr"] * group["weight_decay"],
+                 float(step)] for group in self.optimizer.param_groups]
+        settings = torch.tensor(rows, pin_memory=self.weight.is_cuda).to(self.weight.device, non_blocking=True)
+        torch.linalg.vector_norm(self.gradient, out=self.norm)
+        adamw.update(self.weight, self.gradient, self.mean, self.square, self.low, group_of=self.group_of,
+                     settings=settings, norm=self.norm, broken=self.broken, limit=limit, betas=betas)
