@@ -34,6 +34,7 @@ class Masked(NamedTuple):
     positions: Tensor  # [B, P] the chosen positions
     originals: Tensor  # [B, P] the tokens that stood there
     scored: Tensor  # [B, P] bool: short rows choose fewer than P
+    distinct: bool  # no position of a row is chosen twice
 
 
 class Corrupted(NamedTuple):
@@ -62,9 +63,9 @@ def mask_tokens(batch: Batch, masking: Masking, vocabulary: Vocabulary, rng: tor
     if masking.random:
         swapped = scored & (coin >= 1 - masking.random)
         words = torch.randint(vocabulary.size, positions.shape, device=batch.ids.device, generator=rng)
-        drawn = torch.zeros_like(ids).scatter_reduce(1, positions, words * swapped, "amax")
+        drawn = torch.zeros_like(ids).scatter_reduce_(1, positions, words * swapped, "amax")
         ids = torch.where(anywhere(positions, swapped, batch.ids), drawn, ids)
-    return Masked(ids, positions, batch.ids.gather(1, positions), scored)
+    return Masked(ids, positions, batch.ids.gather(1, positions), scored, distinct=masking.draws == "distinct")
 
 
 def choose_positions(batch: Batch, masking: Masking, vocabulary: Vocabulary,
@@ -72,13 +73,14 @@ def choose_positions(batch: Batch, masking: Masking, vocabulary: Vocabulary,
     """Positions [B, P] among the words of each row, and which of them count. Special tokens and padding never do."""
     length = batch.ids.shape[1]
     counts = masked_counts(batch.lengths, masking, length=length)
-    special = (batch.ids == vocabulary.cls) | (batch.ids == vocabulary.sep) | (batch.ids == vocabulary.mask)
-    candidates = batch.real & ~special
+    candidates = batch.real
+    for special in (vocabulary.cls, vocabulary.sep, vocabulary.mask):
+        candidates = candidates & (batch.ids != special)
     most = masking.most(length)
     if masking.draws == "distinct":
         # Drawing with replacement would mask some tokens twice and so too few (13.8 % of 128, not 15 %); rank instead.
         keys = torch.rand(candidates.shape, device=batch.ids.device, generator=rng)
-        positions = keys.masked_fill(~candidates, -1.0).topk(most, dim=1).indices
+        positions = torch.where(candidates, keys, -1.0).topk(most, dim=1).indices
     else:
         positions = torch.multinomial(candidates.float(), most, replacement=True, generator=rng)
     scored = torch.arange(most, device=batch.ids.device) < counts[:, None]
@@ -95,14 +97,17 @@ def fill_masks(ids: Tensor, masked: Masked, sampled: Tensor) -> Corrupted:
     """Splice the samples into the original text. A token that was guessed right counts as original.
 
     Two draws of one position (official masking only) leave the mean of their ids there, whatever word that is: a bug
-    its authors know of, kept because published numbers were made with it. With distinct positions it is the sample.
+    its authors know of, kept because published numbers were made with it.
     """
-    written = torch.zeros_like(ids).scatter_add(1, masked.positions, masked.scored.long())
-    total = torch.zeros_like(ids).scatter_add(1, masked.positions, sampled * masked.scored)
+    if masked.distinct:
+        spliced = ids.scatter(1, masked.positions, torch.where(masked.scored, sampled, masked.originals))
+        return Corrupted(spliced, spliced != ids)
+    written = torch.zeros_like(ids).scatter_add_(1, masked.positions, masked.scored.long())
+    total = torch.zeros_like(ids).scatter_add_(1, masked.positions, sampled * masked.scored)
     spliced = torch.where(written > 0, total // written.clamp(min=1), ids)
     return Corrupted(spliced, spliced != ids)
 
 
 def anywhere(positions: Tensor, which: Tensor, like: Tensor) -> Tensor:
     """[B, T] true at every position that some chosen draw names."""
-    return torch.zeros_like(like).scatter_reduce(1, positions, which.long(), "amax").bool()
+    return torch.zeros_like(like).scatter_reduce_(1, positions, which.long(), "amax").bool()

@@ -110,6 +110,17 @@ def test_a_token_the_generator_guesses_right_counts_as_original():
     assert corrupted.ids.equal(batch.ids)
 
 
+@settings(max_examples=30, deadline=None)
+@given(rows, rates, st.integers(0, 1000))
+def test_distinct_positions_are_spliced_as_if_they_might_coincide(lengths, rate, seed):
+    batch = toy_batch(lengths, length=32, seed=seed)
+    masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
+    sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
+    simply, carefully = (fill_masks(batch.ids, masked._replace(distinct=known), sampled) for known in (True, False))
+    assert simply.ids.equal(carefully.ids)
+    assert simply.replaced.equal(carefully.replaced)
+
+
 def test_official_draws_of_one_position_leave_the_mean_of_their_ids():
     batch = toy_batch([16])
     masked = mask_tokens(batch, Masking(draws="official"), VOCABULARY, seeded(0))
