@@ -39,6 +39,7 @@ class Generator(nn.Module):
     """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a BERT-style masked LM."""
 
     architecture = "ElectraForMaskedLM"
+    fused = False  # losses and samples come without logits in memory (electra.kernels.enable)
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -51,11 +52,20 @@ class Generator(nn.Module):
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
         """Logits [B, P, V] at `positions` [B, P]."""
+        return F.linear(self.predict(ids, types, real, positions), self.table, self.bias)
+
+    @property
+    def table(self) -> Tensor:
+        """The words' vectors [V, E], the same that the encoder reads with."""
+        return self.encoder.embeddings.words.weight
+
+    def predict(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
+        """The vector [B, P, E] that the word at each of `positions` should have."""
         hidden = self.encoder(ids, types, real)
         # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows would be thrown away.
         chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))  # [B, P, D]
-        predicted = self.norm(gelu(self.dense(chosen)))  # [B, P, E]
-        return F.linear(predicted, self.encoder.embeddings.words.weight, self.bias)
+        predicted: Tensor = self.norm(gelu(self.dense(chosen)))
+        return predicted
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         """At every position, [B, T, V]."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,7 +12,7 @@ from electra.data.batches import Batch
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator, Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Masked, Vocabulary, mask_tokens, masked_counts
+from electra.objectives.corruption import Masked, Vocabulary, mask_tokens, masked_counts, sample
 from electra.objectives.measures import Loss, Tally, quotient
 from electra.objectives.objective import Objective
 from electra.objectives.settings import MaskedLMConfig
@@ -27,9 +29,9 @@ class MaskedLM(Objective):
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
-        guesses = self.encoder(masked.ids, batch.types, batch.real, masked.positions)
+        guesses = guess_words(self.encoder, batch, masked, rng)
         scored = masked_counts(batch.step_lengths, self.config.masking, length=batch.ids.shape[1]).sum()
-        mlm = word_losses(guesses, masked).sum() / scored
+        mlm = guesses.losses.sum() / scored
         return Loss(mlm, {"mlm": mlm.detach()})
 
     @torch.no_grad()
@@ -40,6 +42,33 @@ class MaskedLM(Objective):
 
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"encoder": self.encoder}
+
+
+class Guesses(NamedTuple):
+    """What a network makes of the words that were hidden from it."""
+
+    losses: Tensor  # [B, P] how surprised it is by each; zero at the places that do not count
+    sampled: Tensor | None  # [B, P] one word each, drawn from what it believes
+    logits: Tensor | None  # [B, P, V] what it believes, where that was ever in memory
+
+
+def guess_words(network: Generator, batch: Batch, masked: Masked, rng: torch.Generator | None, *,
+                temperature: float | None = None, keep_logits: bool = False) -> Guesses:
+    """Guess every hidden word, and sample one for each when a temperature says how. On a GPU, [B, P, V] is the largest
+    thing of a step by far, and a loss and a sample can do without it."""
+    device = batch.ids.device
+    if keep_logits or not network.fused or not torch.is_autocast_enabled(device.type):
+        logits = network(masked.ids, batch.types, batch.real, masked.positions)
+        sampled = None if temperature is None else sample(logits, temperature=temperature, rng=rng)
+        return Guesses(word_losses(logits, masked), sampled, logits)
+    from electra.kernels.words import guess
+
+    predicted = network.predict(masked.ids, batch.types, batch.real, masked.positions).flatten(0, 1)
+    uniform = None if temperature is None else torch.rand(len(predicted), device=device, generator=rng)
+    losses, words = guess(predicted.to(torch.get_autocast_dtype(device.type)), network.table, network.bias,
+                          masked.originals.flatten(), uniform=uniform, temperature=temperature or 1.0)
+    sampled = None if words is None else words.view_as(masked.originals)
+    return Guesses(losses.view_as(masked.originals) * masked.scored, sampled, None)
 
 
 def word_losses(logits: Tensor, masked: Masked) -> Tensor:

@@ -11,17 +11,9 @@ from torch import Tensor
 from electra.data.batches import Batch
 from electra.model.pair import Discriminator, Generator, build_pair
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import (
-    Corrupted,
-    Masked,
-    Vocabulary,
-    fill_masks,
-    mask_tokens,
-    masked_counts,
-    sample,
-)
+from electra.objectives.corruption import Corrupted, Masked, Vocabulary, fill_masks, mask_tokens, masked_counts
 from electra.objectives.measures import Loss, Tally, detections, quotient
-from electra.objectives.mlm import word_losses, word_tallies
+from electra.objectives.mlm import guess_words, word_tallies
 from electra.objectives.objective import Objective
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 
@@ -30,7 +22,8 @@ class Play(NamedTuple):
     """One round of the game, move by move."""
 
     masked: Masked
-    guesses: Tensor | None  # [B, P, V] the generator's logits, when it is a network
+    guesses: Tensor | None  # [B, P, V] the generator's logits, when it is a network and they were kept
+    surprises: Tensor | None  # [B, P] its loss at each hidden word, when it is a network
     corrupted: Corrupted
     doubts: Tensor  # [B, T] the discriminator's logits: above zero means "replaced"
 
@@ -49,25 +42,26 @@ class ReplacedTokenDetection(Objective):
         blind = unigrams if config.generator.kind == "unigram" else torch.ones_like(unigrams)
         self.register_buffer("blind", blind.index_fill(0, specials, 0.0), persistent=False)
 
-    def play(self, batch: Batch, rng: torch.Generator | None = None) -> Play:
+    def play(self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True) -> Play:
         """Mask, guess, sample, splice, doubt."""
         masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
-        if self.generator is None:
-            guesses, sampled = None, self.draw_blindly(masked, rng)
-        else:
-            guesses = self.generator(masked.ids, batch.types, batch.real, masked.positions)
-            sampled = sample(guesses, temperature=self.config.temperature, rng=rng)
+        surprises, sampled, guesses = None, None, None
+        if self.generator is not None:
+            surprises, sampled, guesses = guess_words(self.generator, batch, masked, rng, keep_logits=keep_logits,
+                                                      temperature=self.config.temperature)
+        if sampled is None:
+            sampled = self.draw_blindly(masked, rng)
         corrupted = fill_masks(batch.ids, masked, sampled)
         doubts = self.discriminator(corrupted.ids, batch.types, batch.real)
-        return Play(masked, guesses, corrupted, doubts)
+        return Play(masked, guesses, surprises, corrupted, doubts)
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
-        play = self.play(batch, rng)
+        play = self.play(batch, rng, keep_logits=False)
         rtd = (doubt_losses(play) * batch.real).sum() / batch.step_lengths.sum()
         total, parts = self.config.discriminator_weight * rtd, {"rtd": rtd.detach()}
-        if play.guesses is not None:
+        if play.surprises is not None:
             scored = masked_counts(batch.step_lengths, self.config.masking, length=batch.ids.shape[1]).sum()
-            mlm = word_losses(play.guesses, play.masked).sum() / scored
+            mlm = play.surprises.sum() / scored
             total, parts = total + self.config.generator_weight * mlm, {"mlm": mlm.detach(), **parts}
         return Loss(total, parts)
 

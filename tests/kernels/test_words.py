@@ -1,0 +1,195 @@
+"""Losses, gradients and samples are those of a softmax over all words, though no two tiles of logits ever meet."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from electra.kernels.words import AT_ONCE, guess, guess_plainly
+from electra.model.shape import EncoderShape
+from electra.objectives import build_objective
+from electra.objectives.settings import MaskedLMConfig, ReplacedTokenDetectionConfig
+from tests.conftest import ToyVocabulary, toy_batch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# The interpreter multiplies bf16 as if it were integers.
+LOW = [torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float16]
+# No multiples of a tile, nor of a part of a vector: less than one, and a few of each.
+SMALL, WIDE = (5, 50, 16), (150, 900, 200)
+
+
+def inputs(count: int, vocabulary: int, width: int, dtype: torch.dtype, *, seed: int = 0) -> list[torch.Tensor]:
+    """Vectors, table and bias such that some words are likely and most are not; values that `dtype` holds exactly."""
+    rng = torch.Generator().manual_seed(seed)
+    predicted = torch.randn(count, width, generator=rng)
+    table = torch.randn(vocabulary, width, generator=rng) * (3 / width**0.5)
+    bias, originals = torch.randn(vocabulary, generator=rng), torch.randint(vocabulary, (count,), generator=rng)
+    uniform = torch.rand(count, generator=rng)
+    return [tensor.to(DEVICE) for tensor in (predicted.to(dtype), table.to(dtype).float(), bias, originals, uniform)]
+
+
+def in_float64(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
+
+
+def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
+    """Losses and gradients of both, with unequal weights on the losses and none on every third."""
+    predicted, table, bias, originals, _ = inputs(count, vocabulary, width, dtype)
+    weights = torch.linspace(-1, 1, count, device=DEVICE) * (torch.arange(count, device=DEVICE) % 3 > 0)
+    asked = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
+    losses, sampled = guess(*asked, originals)
+    assert sampled is None
+    plain = in_float64(*asked)
+    expected, _ = guess_plainly(*plain, originals.cpu(), torch.zeros(count))
+    return ((losses, *torch.autograd.grad((losses * weights).sum(), asked)),
+            (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)))
+
+
+@pytest.mark.parametrize("size", [SMALL, pytest.param(WIDE, marks=pytest.mark.skipif(
+    DEVICE.type == "cuda", reason="wide vectors in 32 bits outgrow a multiprocessor; only the interpreter has room"))])
+def test_losses_and_gradients_are_those_of_cross_entropy(size):
+    ours, plain = ours_and_plain(*size, torch.float32)
+    for our, their in zip(ours, plain, strict=True):
+        assert our.dtype == torch.float32
+        torch.testing.assert_close(our.cpu().double(), their, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_in_low_precision_only_the_gradients_of_logits_are_rounded(dtype):
+    """The losses are as exact as in float32, and the gradients of the float32 weights arrive in float32."""
+    ours, plain = ours_and_plain(*WIDE, dtype)
+    assert [our.dtype for our in ours] == [torch.float32, dtype, torch.float32, torch.float32]
+    torch.testing.assert_close(ours[0].cpu().double(), plain[0], atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(ours[3].cpu().double(), plain[3], atol=2e-5, rtol=2e-5)
+    for our, their in zip(ours[1:3], plain[1:3], strict=True):
+        assert (our.cpu().double() - their).norm() < 3 * torch.finfo(dtype).eps * their.norm()
+
+
+def test_a_row_whose_loss_counts_for_nothing_gets_no_gradient():
+    predicted, table, bias, originals, _ = inputs(7, 300, 32, torch.float32)
+    losses, _ = guess(predicted.requires_grad_(), table, bias, originals)
+    losses[[0, 1, 2, 4, 5, 6]].sum().backward()
+    assert not predicted.grad[3].any()
+    assert predicted.grad[[0, 1, 2, 4, 5, 6]].any(dim=1).all()
+
+
+def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
+    whole, _ = ours_and_plain(300, 200, 16, torch.float32)
+    monkeypatch.setattr("electra.kernels.words.AT_ONCE", 128)
+    parts, _ = ours_and_plain(300, 200, 16, torch.float32)
+    assert AT_ONCE > 300
+    for our, their in zip(parts, whole, strict=True):
+        torch.testing.assert_close(our, their, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
+@pytest.mark.parametrize("size", [(20, 300, 16), (20, 300, 200)])
+def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_number(size, temperature):
+    predicted, table, bias, originals, uniform = inputs(*size, LOW[-1])
+    losses, sampled = guess(predicted, table, bias, originals, uniform=uniform, temperature=temperature)
+    plain = in_float64(predicted, table, bias)
+    expected_losses, expected = guess_plainly(*plain, originals.cpu(), uniform.cpu().double(), temperature)
+    torch.testing.assert_close(losses.cpu().double(), expected_losses, atol=2e-5, rtol=2e-5)  # never tempered
+    reached = ((plain[0] @ plain[1].T + plain[2]) / temperature).softmax(-1).cumsum(-1)
+    doubtful = (reached - uniform.cpu()[:, None]).abs().amin(-1) < 1e-5
+    assert not doubtful.all()
+    assert ((sampled.cpu() == expected) | doubtful).all()
+
+
+def test_samples_follow_the_softmax_over_tiles_and_inside_them():
+    predicted, table, bias, _, _ = inputs(1, 300, 16, torch.float32, seed=1)
+    count = 150
+    uniform = (torch.arange(count, device=DEVICE) + 0.5) / count
+    _, sampled = guess(predicted.expand(count, -1), table, bias, torch.zeros(count, dtype=torch.int64, device=DEVICE),
+                       uniform=uniform)
+    shares = torch.bincount(sampled, minlength=300) / count
+    expected = (predicted @ table.T + bias).softmax(-1)[0]
+    # Of evenly spaced numbers, as many fall into a word's share as its size says, give or take one.
+    torch.testing.assert_close(shares, expected, atol=1.01 / count, rtol=0)
+
+
+@pytest.mark.parametrize("word", [0, 127, 128, 299])
+def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
+    """Its neighbours' shares underflow to zero: no uniform number, not even at the ends, may fall on them."""
+    _, table, bias, _, _ = inputs(1, 300, 16, torch.float32)
+    bias[word] = 1e4
+    uniform = torch.tensor([0.0, 1e-38, 0.5, 1 - 2**-24], device=DEVICE)
+    originals = torch.full((4,), word, device=DEVICE)
+    losses, sampled = guess(torch.zeros(4, 16, device=DEVICE), table, bias, originals, uniform=uniform)
+    assert sampled.tolist() == [word] * 4
+    assert not losses.any()
+
+
+def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_word_that_have_mass():
+    bias = torch.zeros(300, device=DEVICE)
+    bias[:10], bias[290:] = -1e4, -1e4
+    _, sampled = guess(torch.zeros(2, 16, device=DEVICE), torch.zeros(300, 16, device=DEVICE), bias,
+                       torch.zeros(2, dtype=torch.int64, device=DEVICE),
+                       uniform=torch.tensor([0.0, 1 - 2**-24], device=DEVICE))
+    assert sampled.tolist() == [10, 289]
+
+
+# ---- inside an objective ---------------------------------------------------------------------------------------------
+
+SHAPE = EncoderShape(layers=1, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
+                     attention_dropout=0.0)
+OBJECTIVES = pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"])
+
+
+def objective(config, *, fused: bool):
+    torch.manual_seed(0)
+    model = build_objective(config, encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02))
+    guesser = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
+    guesser.fused = fused
+    return model.to(DEVICE), guesser
+
+
+def low_precision() -> torch.autocast:
+    return torch.autocast(DEVICE.type, dtype=LOW[-1])
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator(DEVICE).manual_seed(seed)
+
+
+@OBJECTIVES
+def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one_with_them(config):
+    found = []
+    for fused in (False, True):
+        model, guesser = objective(config, fused=fused)
+        calls = []
+        guesser.register_forward_hook(lambda *_, calls=calls: calls.append("logits"))
+        with low_precision():
+            loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
+        assert calls == ([] if fused else ["logits"])
+        loss.total.backward()
+        found.append((loss.parts["mlm"].item(), guesser.bias.grad, guesser.dense.weight.grad))
+    (plain_loss, *plain), (fused_loss, *fused_gradients) = found
+    assert fused_loss == pytest.approx(plain_loss, rel=2e-3)
+    for ours, theirs in zip(fused_gradients, plain, strict=True):
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
+@OBJECTIVES
+def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
+    scores = []
+    for fused in (False, True):
+        model, _ = objective(config, fused=fused)
+        with low_precision():
+            scores.append(model.eval().measure(toy_batch([16, 9, 12]).to(DEVICE), seeded()).scores())
+    assert scores[0] == scores[1]
+
+
+def test_in_full_precision_an_objective_keeps_to_the_plain_path():
+    losses = [objective(ReplacedTokenDetectionConfig(), fused=fused)[0](toy_batch([16, 9]).to(DEVICE), seeded())
+              for fused in (False, True)]
+    assert losses[0].total.equal(losses[1].total)
+
+
+def test_the_seed_alone_decides_what_is_sampled():
+    model, _ = objective(ReplacedTokenDetectionConfig(), fused=True)
+    with low_precision():
+        plays = [model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False) for seed in (1, 1, 2)]
+    assert plays[0].guesses is None
+    assert plays[0].corrupted.ids.equal(plays[1].corrupted.ids)
+    assert not plays[0].corrupted.ids.equal(plays[2].corrupted.ids)
