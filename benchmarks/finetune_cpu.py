@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.evidence import keep
+from benchmarks.peer import build_trainer
 from electra.data.vocabulary import finished, rules
 from electra.data.wordpiece import SPECIAL_TOKENS
 from electra.model import huggingface
@@ -35,7 +36,7 @@ from electra.model.pair import Discriminator
 from electra.tasks import find_task
 from electra.tasks.answering import outputs, unit_batches
 from electra.training.assignment import Assignment, assign
-from electra.training.finetune import assembled, train
+from electra.training.finetune import assembled, begin, train
 from electra.training.journal import Journal
 from electra.training.parallel import connected
 from electra.training.recipe import load_recipe
@@ -110,13 +111,14 @@ def ours(model: Path, texts: Path) -> Callable[[int], Round]:
     def round_of(seed: int) -> Round:
         with connected() as world, Journal(None, max_steps=1, quiet=True) as journal:
             tuner = assembled(assignment, seed, texts.parent / "unused", world)
+            begin(tuner)
             began = time.perf_counter()
             assert train(tuner, journal, lambda: False)
             trained = time.perf_counter()
             answered = outputs(tuner.network, rows, device=world.device)
             asked = time.perf_counter()
-        assert len(answered) == len(rows) == sum(len(tuner.units(step + 1)) for step in range(tuner.steps))
-        batches = [tuner.units(step + 1) for step in range(tuner.steps)]
+        assert len(answered) == len(rows) == sum(len(tuner.units(step + 1)) for step in range(tuner.max_steps))
+        batches = [tuner.units(step + 1) for step in range(tuner.max_steps)]
         return {"train_seconds": trained - began, "train_tokens": padded(rows.lengths, batches),
                 "ask_seconds": asked - trained, "ask_tokens": padded(rows.lengths, unit_batches(rows, world.device)),
                 "real_tokens": int(rows.lengths.sum())}
@@ -132,17 +134,8 @@ def padded(lengths: Any, batches: list[Any]) -> int:
 
 def trainer(sampling: str) -> Callable[[Path, Path], Callable[[int], Round]]:
     def prepare(model: Path, texts: Path) -> Callable[[int], Round]:
-        from transformers import (
-            AutoTokenizer,
-            DataCollatorWithPadding,
-            ElectraForSequenceClassification,
-            Trainer,
-            TrainingArguments,
-            logging,
-        )
+        from transformers import AutoTokenizer, DataCollatorWithPadding
 
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
         words = AutoTokenizer.from_pretrained(model)
         with texts.open(encoding="utf8", newline="") as file:
             rows = [{**words(row["text"], truncation=True, max_length=128), "labels": int(row["label"] == "yes")}
@@ -156,14 +149,8 @@ def trainer(sampling: str) -> Callable[[Path, Path], Callable[[int], Round]]:
             return found
 
         def round_of(seed: int) -> Round:
-            arguments = TrainingArguments(
-                output_dir=str(texts.parent / "unused"), per_device_train_batch_size=BATCH, num_train_epochs=1,
-                per_device_eval_batch_size=BATCH, learning_rate=3e-4, warmup_steps=0.1, optim="adamw_torch_fused",
-                train_sampling_strategy=sampling, save_strategy="no", report_to="none", disable_tqdm=True,
-                logging_steps=50, seed=seed, use_cpu=True)
-            network = ElectraForSequenceClassification.from_pretrained(model, num_labels=2)
-            loop = Trainer(model=network, args=arguments, train_dataset=rows, processing_class=words,
-                           data_collator=counted)
+            loop = build_trainer(model, rows, words, place=texts.parent / "unused", batch_size=BATCH, sampling=sampling,
+                                 seed=seed, collate=counted, num_train_epochs=1, use_cpu=True)
             times, counts = [time.perf_counter()], []
             for work in (loop.train, lambda: loop.predict(rows)):
                 passed.clear()
