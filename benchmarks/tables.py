@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from electra.training.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "finetuning.md")
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 SHOWN = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-large")
 
 
@@ -85,6 +86,169 @@ def against_trainer(tuning: dict[str, Any], work: str) -> str:
             f"{tuning['made']['processor']}, median of {len(tuning['ratios'][work]['trainer'])})")
 
 
+# ---- on a GPU ------------------------------------------------------------------------------------------------------
+
+SIDES = {"peer_eager": "transformers", "peer_compiled": "transformers, compiled", "ours_plain": "ours, plain",
+         "ours_fast": "ours"}
+Kept = dict[str, Any]
+
+
+def speed(kept: Kept | None = None) -> str:
+    """Tokens a second of all sides, how much faster ours is, and its share of what matrix products reach alone."""
+    entries = compared(the(kept, "pretrain_gpu"))
+    lines = header(f"tokens/s, {hardware(entries.values())}", *SIDES.values(), "÷ eager", "÷ compiled", "ours, MFU",
+                   "matrix products alone")
+    for name, entry in entries.items():
+        sides = {side: entry["sides"].get(side, {}) for side in SIDES}
+        rates = (shown(each, "tokens_per_second", thousands) for each in sides.values())
+        times = (shown_ratio(sides["ours_fast"], sides[side]) for side in ("peer_eager", "peer_compiled"))
+        ceiling = shown(entry, "matmul_flops", lambda rate: f"{rate / 1e12:.0f} TFLOP/s")
+        lines.append(row(name, *rates, *times, mfu(entry), ceiling))
+    return "\n".join(lines)
+
+
+def memory(kept: Kept | None = None) -> str:
+    entries = compared(the(kept, "pretrain_gpu"))
+    lines = header(f"peak memory, GB, {hardware(entries.values())}", *SIDES.values(), "ours waits for data")
+    for name, entry in entries.items():
+        sides = {side: entry["sides"].get(side, {}) for side in SIDES}
+        peaks = (shown(each, "peak_bytes", gigabytes) for each in sides.values())
+        lines.append(row(name, *peaks, shown(sides["ours_fast"], "data_wait", "{:.2%}".format)))
+    return "\n".join(lines)
+
+
+def scaling(kept: Kept | None = None) -> str:
+    entries = the(kept, "pretrain_gpu").get("scaling", {})
+    lines = header(f"ours, {hardware(entries.values())}", "tokens/s", "MFU", "peak memory, GB")
+    for name, entry in entries.items():
+        side = entry["sides"]["ours_fast"]
+        lines.append(row(name, shown(side, "tokens_per_second", thousands), mfu(entry),
+                         shown(side, "peak_bytes", gigabytes)))
+    return "\n".join(lines)
+
+
+def startup(kept: Kept | None = None) -> str:
+    found = the(kept, "pretrain_gpu").get("startup", {})
+    lines = header(f"seconds from process start to the first step, {hardware([found])}", "nothing compiled yet",
+                   "again")
+    seconds = found.get("seconds", {})
+    return "\n".join([*lines, row(found.get("setting", "–"), *(
+        shown(seconds, name, "{:.1f}".format) for name in ("cold", "warm")))])
+
+
+def profile(kept: Kept | None = None) -> str:
+    """Milliseconds of a step by kind of kernel; a column for each batch."""
+    found = the(kept, "pretrain_gpu").get("profile", {})
+    if not found:
+        return "Where the milliseconds of a step go: not measured."
+    lines = header(f"milliseconds of a step, ours, {hardware(found.values())}", *found)
+    kinds = dict.fromkeys(kind for each in found.values() for kind in each["kinds_ms"] if kind not in ("other", "idle"))
+    for kind in (*kinds, "other", "idle"):
+        lines.append(row(kind, *(f"{each['kinds_ms'].get(kind, 0.0):.2f}" for each in found.values())))
+    return "\n".join([*lines, row("all", *(f"{each['wall_ms']:.2f}" for each in found.values()))])
+
+
+def curves(kept: Kept | None = None) -> str:
+    found = the(kept, "pretrain_gpu").get("curves")
+    if found is None:
+        return "Loss curves of the plain and the fast path: not measured."
+    steps = found["every"] * len(found["losses"]["plain"][0])
+    return (f"Plain and fast path, {found['setting']}, {steps} steps, {len(found['losses']['plain'])} seeds each, "
+            f"{hardware([found])}: the mean losses differ most at step {found['step']}, by "
+            f"{found['largest_difference']:.3f} of {found['mean_loss']:.2f}; there the seeds of one path span "
+            f"{found['seed_range']:.3f}.")
+
+
+PRETRAINING = (speed, memory, scaling, startup, profile, curves)
+
+
+def tuning_speed(kept: Kept | None = None) -> str:
+    """Fine-tuning against transformers' Trainer, each task's training texts in batches of one size."""
+    found = the(kept, "finetune_gpu").get("compare", {})
+    lines = header(f"examples/s, {hardware(found.values())}", "`Trainer`", "… by length", "ours", "÷ `Trainer`",
+                   "÷ by length")
+    for task, entry in found.items():
+        rates = {side: median(each["examples_per_second"] for each in rounds)
+                 for side, rounds in entry["rounds"].items()}
+        times = (median(our["examples_per_second"] / their["examples_per_second"] for our, their in zip(
+            entry["rounds"]["ours"], entry["rounds"][side], strict=True)) for side in ("trainer", "trainer_grouped"))
+        lines.append(row(task, *(f"{rates[side]:,.0f}" for side in ("trainer", "trainer_grouped", "ours")),
+                         *(f"{each:.1f}" for each in times)))
+    return "\n".join(lines)
+
+
+def glue_time(kept: Kept | None = None) -> str:
+    found = the(kept, "finetune_gpu").get("glue", {})
+    lines = header(f"{found.get('seeds', '–')} seeds, {hardware([found])}", "score, median", "steps a seed",
+                   "training, seconds a seed")
+    for task, each in found.get("tasks", {}).items():
+        lines.append(row(task, f"{100 * each['median']:.1f} ({each['metric']})", f"{each['steps']:,}",
+                         f"{median(each['seconds']):.1f}"))
+    done = f"{found['minutes']:.1f} minutes, {found['at_once']} at once" if found else "not measured"
+    return "\n".join([*lines, row("all, start to end", done, "", "")])
+
+
+FINETUNING = (tuning_speed, glue_time)
+
+
+def the(kept: Kept | None, name: str) -> Kept:
+    """What a benchmark hands over at its end, or what was kept of it."""
+    return result(name) if kept is None else kept
+
+
+def compared(kept: Kept) -> Kept:
+    """The settings in which all sides were measured, of all parts."""
+    return {name: entry for part in ("paper", "best", "base") for name, entry in kept.get(part, {}).items()}
+
+
+def hardware(entries: Iterable[Kept]) -> str:
+    """Where figures come from; from several places when parts were measured on several."""
+    made = [entry["made"] for entry in entries if "made" in entry]
+    return " and ".join(sorted({f"{each['hardware']}, torch {each['torch']}" for each in made})) or "no machine yet"
+
+
+def mfu(entry: Kept) -> str:
+    """Against the matrix product measured in the same run."""
+    side = entry["sides"].get("ours_fast", {})
+    if "matmul_flops" not in entry or "tokens_per_second" not in side:
+        return shown(side, "", str)
+    return f"{entry['flops_per_token'] * side['tokens_per_second'] / entry['matmul_flops']:.1%}"
+
+
+def shown(values: Kept, name: str, form: Callable[[float], str]) -> str:
+    if "failed" in values:
+        return f"failed ({values['failed']})"
+    return form(values[name]) if name in values else "not measured"
+
+
+def thousands(rate: float) -> str:
+    return f"{rate / 1000:,.0f}k"
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2f}"
+
+
+def shown_ratio(ours: Kept, theirs: Kept) -> str:
+    if not ("tokens_per_second" in ours and "tokens_per_second" in theirs):
+        return "–"
+    return f"{ours['tokens_per_second'] / theirs['tokens_per_second']:.2f}"
+
+
+def header(*cells: str) -> list[str]:
+    return [row(*cells), "|" + "---|" * len(cells)]
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+# ---- into the documents --------------------------------------------------------------------------------------------
+
+TABLES: dict[str, Callable[[], str]] = {
+    table.__name__: table for table in (recipes, measured, sanity, *PRETRAINING, *FINETUNING)}
+
+
 def result(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf8"))
     return found
@@ -92,7 +256,7 @@ def result(name: str) -> dict[str, Any]:
 
 def filled(text: str) -> str:
     """A document with its tables as they should be."""
-    for name, table in (("recipes", recipes), ("measured", measured), ("sanity", sanity)):
+    for name, table in TABLES.items():
         if f"<!-- {name}:" not in text:
             continue
         block = rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)"

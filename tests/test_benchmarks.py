@@ -1,0 +1,170 @@
+"""The GPU benchmarks run at toy size on a CPU, and their tables say what was measured and what was not."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, pretrain_gpu, tables
+from benchmarks.step_profile import Kernel, by_kind, kind_of
+from electra.tasks.features import Features, Row
+from electra.training.recipe import load_recipe
+from tests.conftest import ToyVocabulary, toy_batch
+
+QUICK = "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2 --profile-steps 1".split()
+
+
+def entry(**sides):
+    """What is kept of one setting, measured on a machine of round numbers."""
+    return {"size": "small", "rows": 128, "length": 128, "flops_per_token": 100.0, "matmul_flops": 1e9,
+            "made": {"hardware": "a GPU", "torch": "2.11"}, "sides": sides}
+
+
+def rate(tokens_per_second):
+    return {"tokens_per_second": tokens_per_second, "peak_bytes": 2e9}
+
+
+# ---- pre-training ----------------------------------------------------------------------------------------------------
+
+def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(toy_shards, tmp_path, capsys):
+    kept = tmp_path / "kept.json"
+    sides = ["--sides", "peer_eager", "ours_plain", "ours_fast"]
+    for parts in (["paper", "profile"], ["scaling", "curves"]):
+        pretrain_gpu.main(["--data", f"32={toy_shards}", "--output", str(kept), "--only", *parts, *sides, *QUICK])
+    found = json.loads(kept.read_text(encoding="utf8"))
+    assert set(found) == {"paper", "profile", "scaling", "curves", "made"}
+    measured = found["paper"]["tiny 4 × 32"]["sides"]
+    assert list(measured) == ["peer_eager", "ours_plain", "ours_fast"]
+    assert all(len(side["windows"]) == 1 and side["tokens_per_second"] > 0 for side in measured.values())
+    assert len(found["curves"]["losses"]["fast"]) == 2
+    assert found["curves"]["largest_difference"] == 0  # on a CPU both are the plain path
+    said = capsys.readouterr().out
+    assert "no CUDA device" in said
+    assert "| tiny 4 × 32 | " in said
+
+
+@pytest.mark.slow
+def test_the_start_is_timed_with_an_empty_cache_and_again_with_a_full_one(toy_shards, tmp_path):
+    kept = tmp_path / "kept.json"
+    pretrain_gpu.main(["--data", str(toy_shards), "--output", str(kept), "--only", "startup", *QUICK])
+    assert list(json.loads(kept.read_text(encoding="utf8"))["startup"]["seconds"]) == ["cold", "warm"]
+
+
+def test_a_setting_without_rows_of_its_length_is_left_out_aloud(toy_shards, capsys):
+    pretrain_gpu.main(["--data", str(toy_shards), "--only", "base"])
+    assert "base 64 × 512 is left out: no --data has rows of 512 tokens" in capsys.readouterr().out
+
+
+def test_a_side_that_fails_is_kept_as_failed(capsys):
+    def fails():
+        raise torch.OutOfMemoryError("too much")
+
+    found = pretrain_gpu.measured(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
+    assert found == {"failed": "OutOfMemoryError"}
+    assert "failed (OutOfMemoryError)" in tables.speed({"best": {"small 128 × 128": entry(ours_fast=found)}})
+
+
+def test_curves_are_compared_where_their_means_differ_most():
+    losses = {"plain": [[9.0, 5.0], [9.0, 6.0]], "fast": [[9.1, 5.0], [9.3, 6.25]]}
+    found = pretrain_gpu.apart(losses, every=10)
+    assert found["step"] == 10
+    assert found["largest_difference"] == pytest.approx(0.2)
+    assert found["seed_range"] == pytest.approx(0.2)
+
+
+def test_the_peer_learns_nothing_from_padding():
+    recipe = load_recipe("tiny", flags="--data.length 16 --encoder.layers 1".split())
+    batch = toy_batch([16, 8])
+    other = batch._replace(ids=torch.where(batch.real, batch.ids, 7))
+    losses = []
+    for each in (batch, other):
+        torch.manual_seed(0)
+        step = peer.pretraining_step(recipe, peer.Words.of(ToyVocabulary()), device=torch.device("cpu"))
+        losses.append(step(each))
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+# ---- where the time goes ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "matrix products"),
+    ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16>(T1::Params)", "matrix products"),
+    ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", "attention"),
+    ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
+    ("void at::native::vectorized_gather_kernel<16, long>", "embeddings and masking"),
+    ("Memcpy HtoD (Pinned -> Device)", "copies and fills"),
+    ("void at::native::reduce_kernel<512, 1>", "other"),
+])
+def test_a_kernel_is_known_by_its_name(name, kind):
+    assert kind_of(name) == kind
+
+
+def test_kernels_of_one_kind_add_up_and_unknown_ones_come_last():
+    found = [Kernel("mystery", 1, 90.0), Kernel("gemm_a", 2, 5.0), Kernel("gemm_b", 1, 6.0), Kernel("Memset", 1, 20.0)]
+    assert by_kind(found) == {"copies and fills": 20.0, "matrix products": 11.0, "other": 90.0}
+    assert list(by_kind(found)) == ["copies and fills", "matrix products", "other"]
+
+
+# ---- fine-tuning -----------------------------------------------------------------------------------------------------
+
+def test_the_trainer_reads_the_rows_that_ours_encodes():
+    rows = Features.of([Row(0, [2, 9, 3, 8, 3], second=3, values={"target": 1}),
+                        Row(1, [2, 7, 3], values={"target": 0})])
+    assert finetune_gpu.encoded(rows) == [
+        {"input_ids": [2, 9, 3, 8, 3], "token_type_ids": [0, 0, 0, 1, 1], "attention_mask": [1] * 5, "labels": 1},
+        {"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "attention_mask": [1] * 3, "labels": 0}]
+
+
+def test_the_clock_runs_from_the_first_logged_step_to_the_last():
+    assert finetune_gpu.rate([(50, 110.0), (100, 111.0), (150, 112.0)]) == {"examples_per_second": 32 * 100 / 2}
+
+
+def test_a_round_on_a_cpu_trains_on_every_example_and_asks_for_it(tiny, tmp_path):
+    finetune_cpu.write_texts(tmp_path / "texts.csv", 40)
+    found = finetune_cpu.ours(tiny, tmp_path / "texts.csv")(0)
+    assert found["train_tokens"] >= found["real_tokens"] > 40 * 5
+    assert found["train_seconds"] > 0
+
+
+def test_the_finetuning_benchmark_compares_three_sides_on_made_up_texts(tiny, tmp_path, capsys):
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
+    kept = tmp_path / "kept.json"
+    finetune_gpu.main(["--model", str(tiny), "--output", str(kept), "--quick", "--repeats", "1"])
+    (found,) = json.loads(kept.read_text(encoding="utf8"))["compare"].values()
+    assert {side: len(rounds) for side, rounds in found["rounds"].items()} == {
+        "trainer": 1, "trainer_grouped": 1, "ours": 1}
+    assert "glue is left out: name GLUE's folder with --data" in capsys.readouterr().out
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+def test_the_table_of_speed_says_ratios_utilisation_and_what_is_missing():
+    table = tables.speed({"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}})
+    assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11 |")
+    assert table.splitlines()[-1] == ("| small 128 × 128 | 1,000k | not measured | not measured | 5,000k | 5.00 | – "
+                                      "| 50.0% | 0 TFLOP/s |")
+
+
+@pytest.mark.parametrize("table", [*tables.PRETRAINING, *tables.FINETUNING], ids=lambda table: table.__name__)
+def test_a_table_of_nothing_says_so(table):
+    assert "no machine yet" in table({}) or "not measured" in table({})
+
+
+def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/my/bench.py", "--data", "128=/my/own/shards", "/my/other", "--quick"])
+    evidence.keep(tmp_path / "kept.json", {})
+    made = json.loads((tmp_path / "kept.json").read_text(encoding="utf8"))["made"]
+    assert made["command"] == ["bench.py", "--data", "128=shards", "other", "--quick"]
+
+
+def test_the_same_results_give_the_same_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks import plots
+
+    kept = {"scaling": {"small 128 × 128": entry(ours_fast=rate(5e6))}}
+    for name in ("one.svg", "two.svg"):
+        plots.draw(kept, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
