@@ -8,8 +8,10 @@ sees the same losses as many.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,9 @@ import torch
 from torch import Tensor
 
 from electra.data.shards import Rows
+
+
+AHEAD = 4  # steps that are read before they are wanted
 
 
 class Batch(NamedTuple):
@@ -35,6 +40,10 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+    def pinned(self) -> Batch:
+        """In memory that a GPU reads by itself, while the process goes on."""
+        return Batch(*(tensor.pin_memory() for tensor in self))
 
 
 class Batches:
@@ -65,16 +74,20 @@ class Batches:
         size = self.micro_batch_size
         return [assemble(self.rows, rows[m * size:(m + 1) * size], step_lengths) for m in which]
 
-    def stream(self, steps: Sequence[int], which: Sequence[int]) -> Iterator[list[Batch]]:
-        """The batches of many steps, each read while the one before it is being used."""
+    def stream(self, steps: Sequence[int], which: Sequence[int], *, pinned: bool = False) -> Iterator[list[Batch]]:
+        """The batches of many steps, read while those before them are being used."""
+        def read(step: int) -> list[Batch]:
+            batches = self.of_step(step, which)
+            return [batch.pinned() for batch in batches] if pinned else batches
+
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as reader:
-            pending = [reader.submit(self.of_step, step, which) for step in steps[:2]]
-            for step in [*steps[2:], None, None]:
+            pending = deque(reader.submit(read, step) for step in steps[:AHEAD])
+            for step in chain(steps[AHEAD:], [None] * AHEAD):
                 if not pending:
                     return
-                yield pending.pop(0).result()
+                yield pending.popleft().result()
                 if step is not None:
-                    pending.append(reader.submit(self.of_step, step, which))
+                    pending.append(reader.submit(read, step))
 
 
 def in_order(rows: Rows, *, micro_batch_size: int, most: int) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ depends on the order in which its parts happen to finish: the same step gives th
     words       the vocabulary's cross-entropy and a sample from it, without logits in memory
     block       a transformer block of these and matrix products, its backward pass written out
     adamw       clipping and AdamW over all weights at once
+    columns     sums over programs
 
 The plain path stays the reference: a module runs it unless `enable` was called, and tests compare the two. Triton's
 interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.

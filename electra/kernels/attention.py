@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.dropout import cutoff, kept
+from electra.kernels.dropout import cutoff, kept, words_of
 from electra.kernels.norm import Site
 
 LOG2_E = math.log2(math.e)
@@ -39,6 +39,7 @@ def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost,
     base = qkv + row * length * stride + head * width
     query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     query = tile(base, query_at, length, stride, column, width)
+    query_words = words_of(which * length + query_at, keys, site, False)
     highest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
@@ -51,8 +52,8 @@ def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost,
         share, fade = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
         total = total * fade + tl.sum(share, axis=1)
         if DROP:
-            place = (which * length + query_at[:, None]) * length + key_at[None, :]
-            share = tl.where(kept(place, keys, site, threshold), share, 0.0)
+            stays = kept(query_words[:, None], words_of(key_at, keys, site, True)[None, :], threshold)
+            share = tl.where(stays, share, 0.0)
         value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
         mixed = mixed * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         highest = higher
@@ -63,16 +64,16 @@ def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost,
 
 
 @triton.jit
-def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_at, key_at, real, which, length, scale,
-                    keys, site, threshold, boost, DROP: tl.constexpr):
+def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_words, key_words, there, scale,
+                    threshold, boost, DROP: tl.constexpr):
     """A and dS (but for its factor 1/√K) in float32, as [queries, keys] or the other way round: `left` is then K and
     `left_mixed` V, `right` Q and `right_mixed` dO, and what belongs to queries or keys lies along their axis."""
     share = tl.exp2(tl.dot(left, tl.trans(right), input_precision="ieee") * scale - log_sum)
-    share = tl.where((query_at < length) & (key_at < real), share, 0.0)
+    share = tl.where(there, share, 0.0)
     d_share = tl.dot(left_mixed, tl.trans(right_mixed), input_precision="ieee")
     dropped = share
     if DROP:
-        stays = kept((which * length + query_at) * length + key_at, keys, site, threshold)
+        stays = kept(query_words, key_words, threshold)
         dropped = tl.where(stays, share * boost, 0.0)
         d_share = tl.where(stays, d_share * boost, 0.0)
     return dropped, share * (d_share - delta)
@@ -108,13 +109,15 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
     d_key = tl.zeros((KEYS, WIDTH), tl.float32)
     d_value = tl.zeros((KEYS, WIDTH), tl.float32)
     query_sum = tl.zeros((WIDTH,), tl.float32)
+    words = words_of(own_at, keys, site, True)[:, None]
     for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
         query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, which, length, stride, narrow,
                                                     column, width)
-        dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], at[None, :],
-                                            own_at[:, None], real, which, length, scale, keys, site, threshold, boost,
-                                            DROP)
+        query_words = words_of(which * length + at, keys, site, False)[None, :]
+        dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], query_words,
+                                            words, (at < length)[None, :] & (own_at < real)[:, None], scale, threshold,
+                                            boost, DROP)
         d_value += tl.dot(dropped.to(low), d_mixed, input_precision="ieee")
         d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
         if ONE_BLOCK:
@@ -128,13 +131,15 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
     if not ONE_BLOCK:
         query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, which, length, stride, narrow,
                                                     column, width)
+        words = words_of(which * length + own_at, keys, site, False)[:, None]
         d_query = tl.zeros((KEYS, WIDTH), tl.float32)
         for first in range(0, real, QUERIES):
             at = first + tl.arange(0, QUERIES)
             other_key = tile(base + narrow, at, length, stride, column, width)
             other_value = tile(base + 2 * narrow, at, length, stride, column, width)
+            key_words = words_of(at, keys, site, True)[None, :]
             _, d_scores = score_gradients(query, other_key, d_mixed, other_value, log_sum[:, None], delta[:, None],
-                                          own_at[:, None], at[None, :], real, which, length, scale, keys, site,
+                                          words, key_words, (own_at < length)[:, None] & (at < real)[None, :], scale,
                                           threshold, boost, DROP)
             d_query += tl.dot(d_scores.to(low), other_key, input_precision="ieee")
         d_query = d_query * root
@@ -151,38 +156,41 @@ def attend(qkv: Tensor, lengths: Tensor, heads: int, site: Site) -> tuple[Tensor
     batch, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
     out = torch.empty(batch, length, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(batch, heads, length, dtype=torch.float32, device=qkv.device)
-    queries = block_of(length)
-    attention_forward[(triton.cdiv(length, queries), batch * heads)](
+    block = min(64, padded(length))
+    attention_forward[(triton.cdiv(length, block), batch * heads)](
         qkv, lengths, out, log_sums, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate),
-        LOG2_E / math.sqrt(width), heads, length, width, QUERIES=queries, KEYS=min(64, queries), WIDTH=padded(width),
-        DROP=site.rate > 0, num_warps=warps(queries))
+        LOG2_E / math.sqrt(width), heads, length, width, QUERIES=block, KEYS=block, WIDTH=padded(width),
+        DROP=site.rate > 0, num_warps=4, num_stages=3)
     return out, log_sums
 
 
 def attend_gradients(qkv: Tensor, lengths: Tensor, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int,
                      site: Site) -> tuple[Tensor, Tensor]:
-    """d qkv [B, T, 3·H·K], and its sum over all rows and tokens: the gradient of the projections' bias."""
+    """d qkv [B, T, 3·H·K], and for `sum_programs` [programs, 3·H·K]: the gradient of the projections' bias."""
     d_qkv = torch.empty_like(qkv)
     batch, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
-    block = block_of(length)
-    blocks = triton.cdiv(length, block)
+    fit = blocking(length, batch * heads)
+    blocks = triton.cdiv(length, fit["KEYS"])
     sums = torch.empty(batch * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
     attention_backward[(blocks, batch * heads)](
         qkv, lengths, out, d_out, log_sums, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
         1 / (1 - site.rate), LOG2_E / math.sqrt(width), 1 / math.sqrt(width), heads, length, width,
-        QUERIES=min(64, block), KEYS=block, WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1,
-        num_warps=warps(block))
-    return d_qkv, sums.sum(dim=0)
+        WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1, **fit)
+    return d_qkv, sums
 
 
-def block_of(length: int) -> int:
-    return int(min(128, padded(length)))
+def blocking(length: int, rows: int) -> dict[str, int]:
+    """What was fastest on an H200 with heads of 64: in rows of 128 two programs share a multiprocessor, unless there are
+    too few of them, and then each takes all of one; longer rows like smaller blocks."""
+    if length > 128:
+        return {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2}
+    keys = padded(length)
+    if keys < 128 or rows > 264:
+        return {"QUERIES": min(32, keys), "KEYS": keys, "num_warps": 4, "num_stages": 2}
+    return {"QUERIES": 64, "KEYS": keys, "num_warps": 8, "num_stages": 1}
 
 
 def padded(size: int) -> int:
     """What the matrix units take: a power of two, sixteen at least."""
     return max(16, int(triton.next_power_of_2(size)))
 
-
-def warps(block: int) -> int:
-    return 8 if block == 128 else 4

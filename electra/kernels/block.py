@@ -15,6 +15,7 @@ from torch import Tensor
 from electra.kernels import lowered
 from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend, attend_gradients
+from electra.kernels.columns import sum_programs
 from electra.kernels.norm import Site, add_norm, add_norm_gradients
 
 SITES = 3  # where a block drops values out: shares of attention, and both branches
@@ -90,21 +91,22 @@ class Block(torch.autograd.Function):
         shape = gradients[0].shape
         gradient = gradients[0].reshape(-1, shape[-1]).contiguous()
 
-        d_feedforward, d_middle, last = add_norm_gradients(gradient, feedforward, middle, feedforward_scale,
-                                                           at_feedforward)
+        d_feedforward, d_middle, last_sums = add_norm_gradients(gradient, feedforward, middle, feedforward_scale,
+                                                               at_feedforward)
         d_contract = summed(d_feedforward.t(), active)
-        d_expanded, d_expand_bias = gelu_gradients(d_feedforward @ contract_weight, expanded)
+        d_expanded, expand_sums = gelu_gradients(d_feedforward @ contract_weight, expanded)
         d_expand = summed(d_expanded.t(), middle)
-        d_middle = torch.addmm(d_middle, d_expanded, expand_weight)
+        d_middle.addmm_(d_expanded, expand_weight)
 
-        d_attention, d_flat, first = add_norm_gradients(d_middle, attention, flat, attention_scale, at_attention)
+        d_attention, d_flat, first_sums = add_norm_gradients(d_middle, attention, flat, attention_scale, at_attention)
         d_output = summed(d_attention.t(), mixed.flatten(0, 1))
         d_mixed = (d_attention @ output_weight).view_as(mixed)
-        d_qkv, d_qkv_bias = attend_gradients(qkv, lengths, mixed, d_mixed, log_sums, plan.heads, at_scores)
+        d_qkv, qkv_sums = attend_gradients(qkv, lengths, mixed, d_mixed, log_sums, plan.heads, at_scores)
         d_qkv = d_qkv.flatten(0, 1)
         d_weight = summed(d_qkv.t(), flat)
-        d_hidden = torch.addmm(d_flat, d_qkv, qkv_weight).view(shape)
-        return (d_hidden, None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
+        d_flat.addmm_(d_qkv, qkv_weight)
+        last, d_expand_bias, first, d_qkv_bias = sum_programs(last_sums, expand_sums, first_sums, qkv_sums)
+        return (d_flat.view(shape), None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
                 d_expand_bias, d_contract, last[2], last[0], last[1])
 
 

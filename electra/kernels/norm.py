@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.dropout import cutoff, kept
+from electra.kernels.dropout import cutoff, kept, words_of
 
 EPSILON = 1e-12  # as electra.model.encoder has it
-PROGRAMS = 512  # that share the rows in the backward pass; about what an H200 holds at once
-TILE = 2048  # values that a program holds at once
+PROGRAMS = 264  # that share the rows in the backward pass: what an H200 holds at once
+TILE = 4096  # values that a program holds at once
 
 
 class Site(NamedTuple):
@@ -33,13 +33,14 @@ class Site(NamedTuple):
 
 
 @triton.jit
-def centred(branch, residual, place, inside, keys, site, threshold, boost, width, epsilon, DROP: tl.constexpr):
+def centred(branch, residual, place, inside, row_words, column_words, threshold, boost, width, epsilon,
+            DROP: tl.constexpr):
     """(x̂, 1/√(var + ε), which values of the branch are kept times 1/(1 − p))."""
     b = tl.load(branch + place, mask=inside, other=0.0).to(tl.float32)
     r = tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     share = tl.full(b.shape, 1.0, tl.float32)
     if DROP:
-        share = tl.where(kept(place, keys, site, threshold), boost, 0.0)
+        share = tl.where(kept(row_words[:, None], column_words[None, :], threshold), boost, 0.0)
     s = r + b * share
     distance = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
     spread = tl.rsqrt(tl.sum(distance * distance, axis=1) / width + epsilon)[:, None]
@@ -52,7 +53,8 @@ def add_norm_forward(branch, residual, scale, shift, out, keys, site, threshold,
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     place = row[:, None] * width + column[None, :]
-    normal, _, _ = centred(branch, residual, place, inside, keys, site, threshold, boost, width, epsilon, DROP)
+    normal, _, _ = centred(branch, residual, place, inside, words_of(row, keys, site, False),
+                           words_of(column, keys, site, True), threshold, boost, width, epsilon, DROP)
     gamma = tl.load(scale + column, mask=column < width, other=0.0).to(tl.float32)
     beta = tl.load(shift + column, mask=column < width, other=0.0).to(tl.float32)
     tl.store(out + place, (normal * gamma[None, :] + beta[None, :]).to(out.dtype.element_ty), mask=inside)
@@ -63,6 +65,7 @@ def add_norm_backward(gradient, branch, residual, scale, d_branch, d_residual, s
                       rows, width, epsilon, ROWS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(scale + column, mask=column < width, other=0.0).to(tl.float32)
+    column_words = words_of(column, keys, site, True)
     d_scale = tl.zeros((ROWS, WIDTH), tl.float32)
     d_shift = tl.zeros((ROWS, WIDTH), tl.float32)
     d_bias = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -70,8 +73,8 @@ def add_norm_backward(gradient, branch, residual, scale, d_branch, d_residual, s
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         place = row[:, None] * width + column[None, :]
-        normal, spread, share = centred(branch, residual, place, inside, keys, site, threshold, boost, width, epsilon,
-                                        DROP)
+        normal, spread, share = centred(branch, residual, place, inside, words_of(row, keys, site, False), column_words,
+                                        threshold, boost, width, epsilon, DROP)
         dy = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         w = dy * gamma[None, :]
         ds = (w - tl.sum(w, axis=1)[:, None] / width - normal * (tl.sum(w * normal, axis=1)[:, None] / width)) * spread
@@ -100,7 +103,7 @@ def add_norm(branch: Tensor, residual: Tensor, scale: Tensor, shift: Tensor, sit
 
 def add_norm_gradients(gradient: Tensor, branch: Tensor, residual: Tensor, scale: Tensor,
                        site: Site) -> tuple[Tensor, Tensor, Tensor]:
-    """d branch, d residual [N, D], and [3, D]: dγ, dβ and the gradient of the branch's bias."""
+    """d branch, d residual [N, D], and for `sum_programs` [programs, 3, D]: dγ, dβ and the branch's bias."""
     d_branch, d_residual = torch.empty_like(branch), torch.empty_like(residual)
     rows, width = residual.shape
     settings = tiles(width, site)
@@ -109,7 +112,7 @@ def add_norm_gradients(gradient: Tensor, branch: Tensor, residual: Tensor, scale
     add_norm_backward[(programs,)](
         gradient, branch, residual, scale, d_branch, d_residual, sums, site.keys, site.number, cutoff(site.rate),
         1 / (1 - site.rate), rows, width, EPSILON, **settings)
-    return d_branch, d_residual, sums.sum(dim=0)
+    return d_branch, d_residual, sums
 
 
 def tiles(width: int, site: Site) -> dict[str, int | bool]:

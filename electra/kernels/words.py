@@ -16,11 +16,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from electra.kernels import lowered
+from electra.kernels.columns import sum_programs
 
 ROWS = 128  # of a tile of logits
 SHARE = 768  # words of a program: it reads its rows once for all of them
@@ -70,20 +72,21 @@ class Guess(torch.autograd.Function):
         predicted, low, bias, originals, totals = cast("tuple[Tensor, ...]", ctx.saved_tensors)
         d_losses, vocabulary = gradients[0].contiguous(), len(bias)
         d_predicted, d_table = torch.empty_like(predicted), None
+        padded = F.pad(low, (0, 0, 0, -vocabulary % 64))
         partial = bias.new_empty(triton.cdiv(len(predicted), ROWS), vocabulary)
         for start in range(0, len(predicted), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
             count, width = predicted[rows].shape
-            # Rows start at multiples of 128 bytes: products of rows that do not are slow. None reads beyond V.
-            d_logits = predicted.new_empty(count, vocabulary + -vocabulary % 64)
+            # cuBLAS has its fast kernels only for sizes that are multiples of eight; dℓ of the words beyond V is zero.
+            d_logits = predicted.new_empty(count, len(padded))
             word_gradients[launch(count, vocabulary)](
                 predicted[rows], low, bias, originals[rows], totals[rows], d_losses[rows], d_logits,
                 partial[start // ROWS:], count, vocabulary, d_logits.shape[1], **blocks(width))
-            d_logits = d_logits[:, :vocabulary]
-            torch.mm(d_logits, low, out=d_predicted[rows])
+            torch.mm(d_logits, padded, out=d_predicted[rows])
             part = product(d_logits.T, predicted[rows])
             d_table = part if d_table is None else d_table.add_(part)
-        return d_predicted, d_table, partial.sum(0), None, None, None
+        assert d_table is not None
+        return d_predicted, d_table[:vocabulary], sum_programs(partial)[0], None, None, None
 
 
 def launch(count: int, vocabulary: int) -> tuple[int]:

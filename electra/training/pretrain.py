@@ -67,7 +67,8 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
-    stream, window, stopping = batches.stream(steps, share), Window(), False
+    stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
+    window, stopping = Window(), False
     for step in steps:
         last = step == settings.max_steps
         portion = window.waiting(stream)

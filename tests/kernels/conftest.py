@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # triton reads it when it is imported
 
 
 class Untested(pytest.Module):

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from electra.kernels.dropout import cutoff, draw_keys, kept, kept_plainly, words_of
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@triton.jit
+def write_kept(out, keys, site, threshold, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    stays = kept(words_of(row, keys, site, False)[:, None], words_of(column, keys, site, True)[None, :], threshold)
+    tl.store(out + row[:, None] * COLUMNS + column[None, :], stays.to(tl.int32))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_a_kernel_keeps_what_the_plain_twin_keeps(rate: float) -> None:
+    keys, out = draw_keys(3, DEVICE), torch.full((256, 64), -1, dtype=torch.int32, device=DEVICE)
+    write_kept[(1,)](out, keys, 2, cutoff(rate), ROWS=256, COLUMNS=64)
+    assert torch.equal(out.bool(), kept_plainly(256, 64, keys, 2, rate))
+
+
+def test_rates_and_correlations_are_those_of_independent_draws() -> None:
+    torch.manual_seed(0)
+    masks = torch.stack([kept_plainly(4096, 128, draw_keys(1, torch.device("cpu")), 0, 0.1) for _ in range(4)]).double()
+    assert masks.mean() == pytest.approx(0.9, abs=4 * (0.09 / masks.numel()) ** 0.5)
+    for columns in masks:
+        standard = (columns - columns.mean(0)) / columns.std(0)
+        between = standard.T @ standard / len(standard) - torch.eye(128)
+        assert between.std() == pytest.approx(4096**-0.5, rel=0.05), "as random columns of 4,096 values"
+        assert between.abs().max() < 6 * 4096**-0.5
+        assert columns.mean(1).std() == pytest.approx((0.09 / 128) ** 0.5, rel=0.05), "rows vary as coins do"
+
+
+def test_another_site_and_another_seed_keep_other_values() -> None:
+    keys = draw_keys(2, torch.device("cpu"))
+    first, second = (kept_plainly(512, 128, keys, site, 0.5) for site in (0, 1))
+    assert 0.49 < (first == second).float().mean() < 0.51
+    torch.manual_seed(7)
+    again = draw_keys(2, torch.device("cpu"))
+    torch.manual_seed(7)
+    assert torch.equal(again, draw_keys(2, torch.device("cpu")))

@@ -1,0 +1,99 @@
+"""Two ways to take a step: what the fused one keeps in one stretch of memory is what torch's AdamW would have made."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from electra.model.shape import EncoderShape
+from electra.objectives import build_objective
+from electra.objectives.objective import Objective
+from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.training import checkpoint
+from electra.training.optimizer import build_optimizer
+from electra.training.parallel import World
+from electra.training.recipe import OptimizerConfig
+from electra.training.steps import FusedSteps, NotFinite, PlainSteps, Steps, build_steps
+from tests.conftest import ToyVocabulary, toy_batch
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
+                     attention_dropout=0.0)
+SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5)
+
+
+def built(*, kernels: bool, **options: Any) -> tuple[Objective, Any, Steps]:
+    """The same network each time; in float32 its kernels rest, so what is compared is the update alone."""
+    torch.manual_seed(0)
+    objective = build_objective(ReplacedTokenDetectionConfig(), encoder=SHAPE, vocabulary=ToyVocabulary(),
+                                unigrams=torch.full((50,), 1 / 50)).to(DEVICE)
+    optimizer = build_optimizer(objective, SETTINGS)
+    return objective, optimizer, build_steps(
+        objective, lambda loss: {"loss": loss.total, **loss.parts}, optimizer, SETTINGS, world=World(0, 1, DEVICE),
+        max_steps=10, scaler=torch.amp.GradScaler(DEVICE.type, enabled=False), skipped=0, kernels=kernels,
+        **{"precision": "fp32", "cuda_graph": False, "compiled": False} | options)
+
+
+def walk(steps: Steps, numbers: range) -> list[tuple[float, float]]:
+    found = []
+    for step in numbers:
+        losses = steps.descend([(step, toy_batch([16, 9])), (100 + step, toy_batch([12, 16]))])
+        steps.update(step)
+        found.append((float(losses["loss"]), steps.settle()))
+    return found
+
+
+def test_an_update_over_one_stretch_of_memory_is_that_of_torch() -> None:
+    (plain, _, steps), (fused, _, others) = built(kernels=False), built(kernels=True)
+    assert (type(steps), type(others)) == (PlainSteps, FusedSteps)
+    for ours, theirs in zip(walk(others, range(1, 7)), walk(steps, range(1, 7)), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    for (name, mine), exact in zip(fused.named_parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine, exact, atol=2e-5), name
+
+
+def test_low_precision_copies_follow_the_weights() -> None:
+    objective, _, steps = built(kernels=True, precision="fp16")
+    walk(steps, range(1, 3))
+    for name, parameter in objective.named_parameters():
+        assert torch.equal(parameter.low, parameter.detach().half()), name
+
+
+def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
+    """In float16 and with other samples: curves, not digits."""
+    plain, fused = (walk(built(kernels=kernels, precision="fp16")[2], range(1, 7)) for kernels in (False, True))
+    assert [loss for loss, _ in fused] == pytest.approx([loss for loss, _ in plain], rel=0.05)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> None:
+    objective, _, steps = built(kernels=True)
+    walk(steps, range(1, 3))
+    before = [parameter.detach().clone() for parameter in objective.parameters()]
+    steps.descend([(3, toy_batch([16, 9]))])
+    steps.flat.gradients[5].view(-1)[0] = float("nan")
+    steps.update(3)
+    for step in (4, 5):  # the host has not looked yet
+        steps.descend([(step, toy_batch([16, 9]))])
+        steps.update(step)
+    with pytest.raises(NotFinite, match="not finite in step 3"):
+        steps.settle()
+    assert all(torch.equal(*pair) for pair in zip(before, objective.parameters(), strict=True))
+
+
+def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
+    unbroken, _, steps = built(kernels=True)
+    walk(steps, range(1, 7))
+    first, optimizer, steps = built(kernels=True)
+    walk(steps, range(1, 4))
+    checkpoint.save(tmp_path, step=3, module=first, optimizer=optimizer, state={})
+    second, optimizer, _ = built(kernels=False)
+    checkpoint.load(checkpoint.newest(tmp_path), module=second, optimizer=optimizer, updates=3)
+    steps = FusedSteps(lambda batch: {"loss": second(batch).total}, optimizer, SETTINGS, world=World(0, 1, DEVICE),
+                       max_steps=10, autocast=steps.autocast, capture=False)
+    walk(steps, range(4, 7))
+    assert all(torch.equal(*pair) for pair in zip(unbroken.parameters(), second.parameters(), strict=True))
