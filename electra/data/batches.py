@@ -21,7 +21,6 @@ from torch import Tensor
 
 from electra.data.shards import Rows
 
-
 AHEAD = 4  # steps that are read before they are wanted
 
 

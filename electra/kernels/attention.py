@@ -180,8 +180,8 @@ def attend_gradients(qkv: Tensor, lengths: Tensor, out: Tensor, d_out: Tensor, l
 
 
 def blocking(length: int, rows: int) -> dict[str, int]:
-    """What was fastest on an H200 with heads of 64: in rows of 128 two programs share a multiprocessor, unless there are
-    too few of them, and then each takes all of one; longer rows like smaller blocks."""
+    """What was fastest on an H200 with heads of 64: in rows of 128 two programs share a multiprocessor, unless there
+    are too few of them, and then each takes all of one; longer rows like smaller blocks."""
     if length > 128:
         return {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2}
     keys = padded(length)

@@ -1,12 +1,12 @@
-"""Which values dropout keeps: a hash of the value's row and column under two 32-bit keys, so that nobody has to remember.
+"""Which values dropout keeps: a hash of the value's row and column under two 32-bit keys, so that nobody remembers it.
 
     word(i) = i ⊕ k₁;  x ⊕= x≫16;  x ·= A;  x ⊕= x≫15;  x += k₂;  x ·= B;  x ⊕= x≫16
     kept where  word(row) · odd word(column) mod 2³² ≥ rate · 2³²
 
-A word is a bijection of 32 bits that spreads every input bit over all; columns take the keys the other way round. To mix
-each value like that would cost more than the exponentials of attention. One product does: with a random odd factor it is
-the universal hash of Dietzfelbinger and others, uniform in each argument, and in rows of 128 or 1,024 neither rates nor
-correlations differ from those of independent draws.
+A word is a bijection of 32 bits that spreads every input bit over all; columns take the keys the other way round. To
+mix each value like that would cost more than the exponentials of attention. One product does: with a random odd factor
+it is the universal hash of Dietzfelbinger and others, uniform in each argument, and neither rates nor correlations
+differ from those of independent draws.
 """
 
 from __future__ import annotations
