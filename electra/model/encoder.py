@@ -82,6 +82,8 @@ class Encoder(nn.Module):
 class Embeddings(nn.Module):
     """What a token is, where it stands and in which segment, as one normalised vector."""
 
+    fused = False  # runs as the GPU's kernels (electra.kernels.enable)
+
     def __init__(self, shape: EncoderShape, *, vocabulary: int) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, shape.embedding)
@@ -96,9 +98,21 @@ class Embeddings(nn.Module):
         if length > self.positions.num_embeddings:
             raise UserError(f"rows of {length} tokens do not fit a network with encoder.positions="
                             f"{self.positions.num_embeddings}; cut shorter rows or raise encoder.positions")
+        if self.fused and torch.is_autocast_enabled(ids.device.type):
+            return self.fused_forward(ids, types)
         summed = self.words(ids) + self.positions.weight[:length] + self.types(types)  # [B, T, E]
         vectors: Tensor = self.dropout(self.norm(summed))
         return vectors
+
+    def fused_forward(self, ids: Tensor, types: Tensor) -> Tensor:
+        """In autocast's precision."""
+        from electra.kernels.dropout import draw_keys
+        from electra.kernels.embeddings import Weights, embed
+        from electra.kernels.norm import Site
+
+        weights = Weights(self.words.weight, self.positions.weight, self.types.weight, self.norm.weight, self.norm.bias)
+        site = Site(self.dropout.rate if self.training else 0.0, draw_keys(1, ids.device), 0)
+        return embed(ids, types, weights, site, torch.get_autocast_dtype(ids.device.type))
 
 
 class Block(nn.Module):
