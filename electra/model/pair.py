@@ -15,6 +15,7 @@ class Discriminator(nn.Module):
     """Judges every token: a positive logit says that it was replaced."""
 
     architecture = "ElectraForPreTraining"
+    fused = False  # the head runs as the GPU's kernels (electra.kernels.enable)
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -28,8 +29,16 @@ class Discriminator(nn.Module):
     def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         """Logits [B, T]."""
         hidden = self.encoder(ids, types, real)
+        if self.fused and torch.is_autocast_enabled(hidden.device.type):
+            return self.fused_head(hidden)
         logits: Tensor = self.output(gelu(self.dense(hidden))).squeeze(-1)
         return logits
+
+    def fused_head(self, hidden: Tensor) -> Tensor:
+        from electra.kernels.verdict import verdict
+
+        return verdict(hidden.to(torch.get_autocast_dtype(hidden.device.type)), self.dense.weight, self.dense.bias,
+                       self.output.weight, self.output.bias)
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         return self.forward(ids, types, real)

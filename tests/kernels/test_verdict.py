@@ -1,0 +1,85 @@
+"""The discriminator's head gives the logits and gradients of plain torch, though gelu's values are never in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from electra import kernels
+from electra.kernels.verdict import verdict
+from electra.model.encoder import Encoder
+from electra.model.pair import Discriminator
+from electra.model.shape import EncoderShape
+from tests.conftest import toy_batch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def ours_and_plain(shape: tuple[int, int, int], dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Logits and gradients; `hidden` and weights have values that `dtype` holds exactly, and one token no gradient."""
+    rng, width = torch.Generator().manual_seed(0), shape[-1]
+    sizes = [shape, (width, width), (width,), (1, width), (1,)]
+    values = [torch.randn(*size, generator=rng) for size in sizes]
+    values[1] /= width**0.5
+    given = [value.to(dtype).to(DEVICE, dtype if number == 0 else torch.float32).requires_grad_()
+             for number, value in enumerate(values)]
+    gradient = torch.randn(*shape[:2], generator=rng)
+    gradient[0, 1] = 0
+    logits = verdict(*given)
+    ours = [logits, *torch.autograd.grad(logits, given, gradient.to(DEVICE))]
+
+    plain = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
+    hidden, dense, dense_bias, output, output_bias = plain
+    expected = F.linear(F.gelu(F.linear(hidden, dense, dense_bias)), output, output_bias).squeeze(-1)
+    return ours, [expected, *torch.autograd.grad(expected, plain, gradient.double())]
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 24), (7, 30, 128), (2, 9, 160)])
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 3e-6), (torch.float16, 1e-3)])
+def test_logits_and_gradients_are_those_of_plain_torch(shape, dtype, within):
+    ours, plain = ours_and_plain(shape, dtype)
+    assert [tensor.dtype for tensor in ours] == [torch.float32, dtype, *[torch.float32] * 4]
+    for our, their in zip(ours, plain, strict=True):
+        assert our.shape == their.shape
+        assert (our.detach().cpu().double() - their).norm() < within * their.norm()
+    assert not ours[1][0, 1].any()
+
+
+def test_more_tokens_than_programs_are_shared_among_them(monkeypatch):
+    monkeypatch.setattr("electra.kernels.verdict.PROGRAMS", 2)
+    monkeypatch.setattr("electra.kernels.verdict.TILE", 64)
+    ours, plain = ours_and_plain((4, 11, 24), torch.float32)
+    for our, their in zip(ours, plain, strict=True):
+        torch.testing.assert_close(our.detach().cpu().double(), their.detach(), atol=2e-5, rtol=2e-5)
+
+
+SHAPE = EncoderShape(layers=1, width=32, heads=2, feedforward=64, embedding=24, positions=16, dropout=0.0,
+                     attention_dropout=0.0)
+
+
+def discriminator(*, fused: bool) -> Discriminator:
+    torch.manual_seed(0)
+    module = Discriminator(Encoder(SHAPE, vocabulary=50)).to(DEVICE)
+    kernels.enable(module, fused)
+    return module
+
+
+def test_the_discriminator_judges_and_learns_alike_with_all_its_kernels_and_without():
+    batch, found = toy_batch([16, 9, 12]).to(DEVICE), []
+    for fused in (False, True):
+        judge = discriminator(fused=fused)
+        with torch.autocast(DEVICE.type, dtype=torch.float16):
+            logits = judge(batch.ids, batch.types, batch.real)
+        assert logits.dtype == (torch.float32 if fused else torch.float16)
+        replaced = (batch.ids % 3 == 0).float()
+        F.binary_cross_entropy_with_logits(logits.float(), replaced, weight=batch.real.float()).backward()
+        found.append({"logits": logits[batch.real], **{name: weight.grad for name, weight in judge.named_parameters()}})
+    for name, plain in found[0].items():
+        assert (found[1][name] - plain).norm() < 0.02 * plain.norm(), name
+
+
+def test_in_full_precision_the_plain_path_runs():
+    batch = toy_batch([16, 9]).to(DEVICE)
+    plain, fused = (discriminator(fused=on)(batch.ids, batch.types, batch.real) for on in (False, True))
+    assert fused.equal(plain)
