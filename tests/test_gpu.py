@@ -1,4 +1,4 @@
-"""What only a GPU can show: low precision, compilation, and exact resume there. `pytest -m gpu`"""
+"""What only a GPU can show: low precision, kernels, graphs, compilation, and exact resume there. `pytest -m gpu`"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
 from tests.conftest import TOY_FLAGS
+from tests.tasks.toys import TOYS
 from tests.test_resume import assert_identical, finish, start, wait_for_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -24,18 +25,34 @@ def losses(data, run, *flags):
     return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("compiled", ["on", "off"])
-def test_low_precision_and_compilation_follow_the_plain_run(toy_shards, tmp_path, precision, compiled):
-    """Compiled code draws other random numbers, and fp16 leaves out its first updates until its scaler has found its
-    scale: such runs agree as two seeds do, not to the digit."""
+@pytest.mark.parametrize(("precision", "kernels", "compiled"), [
+    ("bf16", "on", "off"), ("bf16", "off", "off"), ("bf16", "off", "on"), ("fp16", "off", "off"), ("fp16", "off", "on")])
+def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, precision, kernels, compiled):
+    """Compiled code and kernels draw other random numbers, and fp16 leaves out its first updates until its scaler has
+    found its scale: such runs agree as two seeds do, not to the digit."""
     plain = losses(toy_shards, tmp_path / "plain", "--precision", "fp32", "--compile", "off")
-    fast = losses(toy_shards, tmp_path / "fast", "--precision", precision, "--compile", compiled)
-    tolerance = 0.02 if compiled == "off" and precision == "bf16" else 0.15
+    fast = losses(toy_shards, tmp_path / "fast", "--precision", precision, "--training.kernels", kernels, "--compile",
+                  compiled)
+    tolerance = 0.02 if (precision, kernels, compiled) == ("bf16", "off", "off") else 0.15
     assert sum(fast[-5:]) == pytest.approx(sum(plain[-5:]), rel=tolerance)
 
 
-@pytest.mark.parametrize("more", [("--training.compile", "off"),
+def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards, tmp_path):
+    replayed, taken = (losses(toy_shards, tmp_path / graph, "--training.cuda-graph", graph, "--encoder.dropout", "0.1")
+                       for graph in ("on", "off"))
+    assert replayed == taken
+
+
+@pytest.mark.parametrize("name", [name for name in TOYS if name != "frozen"])
+def test_every_kind_of_head_learns_the_same_weights_by_graphs_and_without(tiny, tmp_path, name):
+    for graph in ("on", "off"):
+        TOYS[name].learnt(tiny, tmp_path / graph, flags=["--max-steps", "30", "--batch-size", "4", "--length", "32",
+                                                         "--cuda-graph", graph])
+    ours, theirs = (load_file(tmp_path / graph / "seed-0" / "model" / "model.safetensors") for graph in ("on", "off"))
+    assert [name for name in ours if not ours[name].equal(theirs[name])] == []
+
+
+@pytest.mark.parametrize("more", [(), ("--training.kernels", "off", "--training.compile", "off"),
                                   ("--training.compile", "on", "--training.deterministic", "true")])
 def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     finish(toy_shards, tmp_path / "unbroken", *more)
@@ -48,6 +65,6 @@ def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
 
 
 def test_the_export_of_a_gpu_run_is_float32_and_was_verified_with_transformers(toy_shards, tmp_path):
-    losses(toy_shards, tmp_path, "--compile", "off")
+    losses(toy_shards, tmp_path)
     weights = load_file(tmp_path / "discriminator" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}

@@ -8,6 +8,8 @@ depends on the order in which its parts happen to finish: the same step gives th
     norm        dropout, residual and LayerNorm
     activation  gelu
     attention   softmax(QKᵀ)V over padded rows, with dropout
+    embeddings  a token's word, position and type as one vector
+    verdict     the discriminator's head
     words       the vocabulary's cross-entropy and a sample from it, without logits in memory
     block       a transformer block of these and matrix products, its backward pass written out
     adamw       clipping and AdamW over all weights at once
