@@ -26,7 +26,8 @@ def losses(data, run, *flags):
 
 
 @pytest.mark.parametrize(("precision", "kernels", "compiled"), [
-    ("bf16", "on", "off"), ("bf16", "off", "off"), ("bf16", "off", "on"), ("fp16", "off", "off"), ("fp16", "off", "on")])
+    ("bf16", "on", "off"), ("bf16", "off", "off"), ("bf16", "off", "on"), ("fp16", "off", "off"),
+    ("fp16", "off", "on")])
 def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, precision, kernels, compiled):
     """Compiled code and kernels draw other random numbers, and fp16 leaves out its first updates until its scaler has
     found its scale: such runs agree as two seeds do, not to the digit."""
