@@ -67,8 +67,8 @@ class Setting:
 PAPER = Setting("small", 128, 128)
 COMPARED = {
     "paper": [PAPER],
-    "best": [Setting("small", rows, 128) for rows in (256, 512, 1024)],
-    "base": [Setting("base", rows, 512) for rows in (64, 128)],
+    "best": [Setting("small", rows, 128) for rows in (1024,)],
+    "base": [Setting("base", rows, 512) for rows in (64,)],
 }
 SCALED = [
     *(Setting("small", rows, 128) for rows in (32, 64, 128, 256, 512, 1024)),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from electra.model.shape import EncoderShape
 from electra.objectives import build_objective
@@ -21,6 +26,7 @@ from tests.conftest import ToyVocabulary, toy_batch
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
+ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
                      attention_dropout=0.0)
@@ -33,10 +39,10 @@ def built(*, kernels: bool, **options: Any) -> tuple[Objective, Any, Steps]:
     objective = build_objective(ReplacedTokenDetectionConfig(), encoder=SHAPE, vocabulary=ToyVocabulary(),
                                 unigrams=torch.full((50,), 1 / 50)).to(DEVICE)
     optimizer = build_optimizer(objective, SETTINGS)
+    settings = {"world": World(0, 1, DEVICE), "precision": "fp32", "cuda_graph": False, "compiled": False} | options
     return objective, optimizer, build_steps(
-        objective, lambda loss: {"loss": loss.total, **loss.parts}, optimizer, SETTINGS, world=World(0, 1, DEVICE),
-        max_steps=10, scaler=torch.amp.GradScaler(DEVICE.type, enabled=False), skipped=0, kernels=kernels,
-        **{"precision": "fp32", "cuda_graph": False, "compiled": False} | options)
+        objective, lambda loss: {"loss": loss.total, **loss.parts}, optimizer, SETTINGS, max_steps=10, skipped=0,
+        scaler=torch.amp.GradScaler(DEVICE.type, enabled=False), kernels=kernels, **settings)
 
 
 def walk(steps: Steps, numbers: range) -> list[tuple[float, float]]:
@@ -66,8 +72,10 @@ def test_low_precision_copies_follow_the_weights() -> None:
 
 def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     """In float16 and with other samples: curves, not digits."""
-    plain, fused = (walk(built(kernels=kernels, precision="fp16")[2], range(1, 7)) for kernels in (False, True))
-    assert [loss for loss, _ in fused] == pytest.approx([loss for loss, _ in plain], rel=0.05)
+    plain, fused = ([loss for loss, _ in walk(built(kernels=kernels, precision="fp16")[2], range(1, 7))]
+                    for kernels in (False, True))
+    assert fused[0] == pytest.approx(plain[0], rel=0.02), "the same weights; what was sampled differs"
+    assert sum(fused[-3:]) == pytest.approx(sum(plain[-3:]), rel=0.1)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> None:
@@ -97,3 +105,36 @@ def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
                        max_steps=10, autocast=steps.autocast, capture=False)
     walk(steps, range(4, 7))
     assert all(torch.equal(*pair) for pair in zip(unbroken.parameters(), second.parameters(), strict=True))
+
+
+WORKER = """
+import sys
+import torch.distributed as dist
+from safetensors.torch import save_file
+from electra.training.parallel import connected
+from tests.conftest import toy_batch
+from tests.training.test_steps import built
+
+with connected() as world:
+    objective, _, steps = built(kernels=True, world=world)
+    for step in range(1, 4):
+        steps.descend([(10 * step + world.rank, toy_batch([16, 9], seed=world.rank))])
+        steps.update(step)
+    if world.leads:
+        save_file({name: p.detach() for name, p in objective.named_parameters()}, sys.argv[1])
+"""
+
+
+def test_two_processes_that_share_a_step_move_as_one(tmp_path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
+           "--rdzv-endpoint", "localhost:0", str(tmp_path / "worker.py"), str(tmp_path / "weights.safetensors")]
+    subprocess.run(run, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
+                                                      "CUDA_VISIBLE_DEVICES": ""}, timeout=120)
+    objective, _, steps = built(kernels=True)
+    for step in range(1, 4):
+        steps.descend([(10 * step + rank, toy_batch([16, 9], seed=rank)) for rank in (0, 1)])
+        steps.update(step)
+    shared = load_file(tmp_path / "weights.safetensors")
+    for name, parameter in objective.named_parameters():
+        assert torch.allclose(parameter.detach().cpu(), shared[name], atol=2e-6), name

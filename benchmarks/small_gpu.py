@@ -1,0 +1,85 @@
+"""A real model as proof: `small` for a sixteenth of the paper's steps on one GPU, then fine-tuned on six GLUE tasks.
+
+    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500] [--seeds 5] [--output FILE]
+
+Runs `electra pretrain small --corpus TEXTS --output-dir DIR --max-steps 62500`, then `electra finetune DIR` for each
+task. Interrupted, the same command goes on. Shards that are there already go to --data instead of --corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks import finetune_gpu
+from benchmarks.evidence import keep
+from electra.data.shards import Shards
+from electra.training.folder import METRICS
+from electra.training.journal import read
+from electra.training.recipe import load_recipe
+
+HELD_OUT = ("eval_mlm_accuracy", "eval_trivial_mlm_accuracy", "eval_mlm_loss", "eval_trivial_mlm_loss", "eval_auc",
+            "eval_average_precision", "eval_replaced_fraction")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", nargs="+", default=[])
+    parser.add_argument("--data")
+    parser.add_argument("--glue")
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--recipe", default="small")
+    parser.add_argument("--max-steps", type=int, default=62_500)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of `electra pretrain`, last")
+    parser.add_argument("--output")
+    options = parser.parse_args(arguments)
+    source = ["--data", options.data] if options.data else ["--corpus", *options.corpus]
+    command = [options.recipe, *source, "--output-dir", str(options.run), "--max-steps", str(options.max_steps),
+               *options.flags]
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "electra", "pretrain", *command], check=True)
+    found: dict[str, Any] = {"pretraining": {
+        **story(options.run, Shards.open(options.data or options.run / "data" / "shards"), options),
+        "minutes_in_all": (time.perf_counter() - began) / 60}}
+    if options.output:
+        keep(options.output, found)
+    if options.glue:
+        wish = SimpleNamespace(model=options.run, data=options.glue, seeds=options.seeds, at_once=options.at_once,
+                               quick=False)
+        for part in finetune_gpu.glue(wish, {}):  # type: ignore[arg-type]
+            found["glue"] = part
+        if options.output:
+            keep(options.output, found)
+    print(json.dumps(found, indent=1))
+
+
+def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, Any]:
+    """What the model read and how it fared on the way, from its journal."""
+    journal = read(run / METRICS)
+    logged = [entry for entry in journal if "tokens_per_second" in entry]
+    recipe = load_recipe(options.recipe, flags=options.flags)
+    evaluated = [{"step": entry["step"], **{name.removeprefix("eval_"): round(entry[name], 4) for name in HELD_OUT}}
+                 for entry in journal if "eval_auc" in entry]
+    return {"recipe": options.recipe, "flags": options.flags, "steps": options.max_steps,
+            "rows": f"{recipe.training.batch_size} × {recipe.data.length}",
+            "corpus_tokens": shards.manifest.tokens, "documents": shards.manifest.documents,
+            "vocabulary": shards.manifest.vocab_size, "tokens_seen": logged[-1]["tokens_seen"],
+            "epochs": round(logged[-1]["epoch"], 2), "minutes": (logged[-1]["time"] - logged[0]["time"]) / 60,
+            "tokens_per_second": median(entry["tokens_per_second"] for entry in logged[1:]),
+            "data_wait": median(entry["data_wait"] for entry in logged[1:]), "held_out": evaluated,
+            "losses": [[entry["step"], round(entry["mlm"], 4), round(entry["rtd"], 4)]
+                       for entry in logged[::max(1, len(logged) // 100)]]}
+
+
+if __name__ == "__main__":
+    main()
