@@ -71,7 +71,7 @@ COMPARED = {
     "base": [Setting("base", rows, 512) for rows in (64,)],
 }
 SCALED = [
-    *(Setting("small", rows, 128) for rows in (32, 64, 128, 256, 512, 1024)),
+    *(Setting("small", rows, 128) for rows in (32, 128, 512, 1024)),
     *(Setting("small", 16_384 // length, length) for length in (256, 512)),
     *(Setting(size, 64, 512) for size in ("tiny", "small", "base", "large")),
 ]

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, pretrain_gpu, tables
+from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, pretrain_gpu, small_gpu, tables
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.tasks.features import Features, Row
 from electra.training.recipe import load_recipe
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
 QUICK = "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2 --profile-steps 1".split()
 
@@ -168,3 +168,21 @@ def test_the_same_results_give_the_same_figure(tmp_path):
     for name in ("one.svg", "two.svg"):
         plots.draw(kept, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+# ---- a model as proof ------------------------------------------------------------------------------------------------
+
+def test_a_small_proof_says_what_was_read_and_how_the_model_fared(toy_shards, tmp_path, capsys):
+    kept, flags = tmp_path / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
+    del flags["--max-steps"]
+    small_gpu.main(["--data", str(toy_shards), "--run", str(tmp_path / "run"), "--recipe", "tiny", "--max-steps", "4",
+                    "--output", str(kept), "--flags", *(word for pair in flags.items() for word in pair)])
+    found = json.loads(kept.read_text(encoding="utf8"))
+    training = found["pretraining"]
+    assert (training["steps"], training["rows"], len(training["losses"])) == (4, "12 × 32", 4)
+    assert [each["step"] for each in training["held_out"]] == [4]
+    found["glue"] = {"seeds": 3, "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN}}
+    said = tables.proof(found)
+    assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
+    assert "1,000,000 steps (published)" in said
+    assert f"{training['held_out'][0]['auc']:.3f}" in tables.held_out(found)
