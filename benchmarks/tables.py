@@ -42,7 +42,17 @@ def measured() -> str:
     peaks = ", ".join(f"{stage} of {int(size) / 1000:g} GB {found[stage]['peak_megabytes']} MB"
                       for size, found in memory.items() if size != "made" for stage in ("vocab", "shard"))
     scores, tuned = first["scores"], first["finetuned"]
+    gpu, proven = result("pretrain_gpu"), result("small_gpu")
+    paper = gpu["paper"]["small 128 × 128"]
+    mean = sum(each["median"] for each in proven["glue"]["tasks"].values()) / len(proven["glue"]["tasks"])
     rows = [
+        (f"a training step of `small`, 128 × 128, on one {paper['made']['hardware']}, against transformers' two "
+         "ELECTRA models: eager, compiled",
+         f"{ratio(paper, 'peer_eager')} and {ratio(paper, 'peer_compiled')} times as fast "
+         f"({thousands(paper['sides']['ours_fast']['tokens_per_second'])} tokens/s)"),
+        (f"`small` with the paper's recipe for {proven['pretraining']['steps']:,} steps on it, minutes; then six GLUE "
+         "tasks, mean of medians, dev",
+         f"{proven['pretraining']['minutes']:.1f}; {100 * mean:.1f} ([details](docs/speed.md))"),
         ("a training step of `small`, 16 × 128, on a CPU, against transformers' two ELECTRA models",
          f"{cpu['ratio']:.2f} times as fast ({cpu['threads']} threads, {cpu['made']['processor']}, median of "
          f"{len(cpu['seconds']['ours'])})"),
@@ -211,7 +221,11 @@ def proof(kept: Kept | None = None) -> str:
         row("the official code on OpenWebText, 1,000,000 steps (published)", *(f"{each:.1f}" for each in TWIN.values()),
             f"{sum(TWIN.values()) / len(TWIN):.1f}"),
         row("the paper, 62,500 steps (published; mean of eight tasks, not comparable)", *[""] * len(TWIN),
-            f"{PAPER_AT_A_SIXTEENTH}")])
+            f"{PAPER_AT_A_SIXTEENTH}"),
+        "", f"Pre-training took {training['minutes']:.1f} minutes ({training['minutes_in_all']:.1f} from process start "
+        f"to exported models, {training['tokens_per_second'] / 1e6:.2f}M tokens/s), fine-tuning "
+        f"{found['glue']['minutes']:.1f} minutes for six tasks and {found['glue']['seeds']} seeds, "
+        f"{found['glue']['at_once']} tasks at once ({hardware([found['glue']])})."])
 
 
 def held_out(kept: Kept | None = None) -> str:
@@ -266,6 +280,10 @@ def shown_ratio(ours: Kept, theirs: Kept) -> str:
     if not ("tokens_per_second" in ours and "tokens_per_second" in theirs):
         return "–"
     return f"{ours['tokens_per_second'] / theirs['tokens_per_second']:.2f}"
+
+
+def ratio(entry: Kept, side: str) -> str:
+    return shown_ratio(entry["sides"]["ours_fast"], entry["sides"][side])
 
 
 def header(*cells: str) -> list[str]:
