@@ -3,9 +3,11 @@
     S = QKᵀ/√K    P = softmax(S) over the real keys    A = m · P / (1 − p)    O = AV
     dV = AᵀdO    dA = dO Vᵀ    dS = P · (m · dA / (1 − p) − δ)/√K,  δ = Σ dO · O over K    dQ = dS K    dK = dSᵀQ
 
-Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from it. A program
-of the backward pass owns a block of keys and goes through all queries; where one block holds all keys, as in rows of
-128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes through the keys.
+Padding stands at the end of a row and gets no gradient; blocks of nothing else are passed over, and what they would
+hold is zero. Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from
+it. A program of the backward pass owns a block of keys and goes through all queries; where one block holds all keys, as
+in rows of 128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes
+through the keys.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost,
     highest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
-    for first in range(0, real, KEYS):
+    end = tl.where(tl.program_id(0) * QUERIES < real, real, 0)
+    for first in range(0, end, KEYS):
         key_at = first + tl.arange(0, KEYS)
         key = tile(base + heads * width, key_at, length, stride, column, width)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
@@ -57,6 +60,8 @@ def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost,
         value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
         mixed = mixed * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         highest = higher
+    highest = tl.where(total > 0, highest, float("inf"))  # so that no key has a share in what was passed over
+    total = tl.where(total > 0, total, 1.0)
     mixed = mixed * (boost / total)[:, None]
     target = out + (row * length + query_at[:, None]) * heads * width + head * width + column[None, :]
     tl.store(target, mixed.to(out.dtype.element_ty), mask=(query_at < length)[:, None] & (column < width)[None, :])
@@ -110,13 +115,15 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
     d_value = tl.zeros((KEYS, WIDTH), tl.float32)
     query_sum = tl.zeros((WIDTH,), tl.float32)
     words = words_of(own_at, keys, site, True)[:, None]
-    for first in range(0, length, QUERIES):
+    last = length if ONE_BLOCK else real  # one block writes all of dQ
+    end = length if ONE_BLOCK else tl.where(block * KEYS < real, real, 0)
+    for first in range(0, end, QUERIES):
         at = first + tl.arange(0, QUERIES)
         query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, which, length, stride, narrow,
                                                     column, width)
         query_words = words_of(which * length + at, keys, site, False)[None, :]
         dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], query_words,
-                                            words, (at < length)[None, :] & (own_at < real)[:, None], scale, threshold,
+                                            words, (at < last)[None, :] & (own_at < real)[:, None], scale, threshold,
                                             boost, DROP)
         d_value += tl.dot(dropped.to(low), d_mixed, input_precision="ieee")
         d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
@@ -133,13 +140,13 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
                                                     column, width)
         words = words_of(which * length + own_at, keys, site, False)[:, None]
         d_query = tl.zeros((KEYS, WIDTH), tl.float32)
-        for first in range(0, real, QUERIES):
+        for first in range(0, end, QUERIES):
             at = first + tl.arange(0, QUERIES)
             other_key = tile(base + narrow, at, length, stride, column, width)
             other_value = tile(base + 2 * narrow, at, length, stride, column, width)
             key_words = words_of(at, keys, site, True)[None, :]
             _, d_scores = score_gradients(query, other_key, d_mixed, other_value, log_sum[:, None], delta[:, None],
-                                          words, key_words, (own_at < length)[:, None] & (at < real)[None, :], scale,
+                                          words, key_words, (own_at < real)[:, None] & (at < real)[None, :], scale,
                                           threshold, boost, DROP)
             d_query += tl.dot(d_scores.to(low), other_key, input_precision="ieee")
         d_query = d_query * root

@@ -49,7 +49,7 @@ def error(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("rows", "length", "width", "heads", "rate"), [
-    (2, 24, 32, 2, 0.1), (3, 20, 48, 3, 0.0), (1, 150, 32, 2, 0.2), (1, 128, 16, 1, 0.5)],
+    (2, 24, 32, 2, 0.1), (3, 20, 48, 3, 0.0), (3, 150, 32, 2, 0.2), (1, 128, 16, 1, 0.5)],
     ids=["padded rows", "heads that are no power of two", "several blocks of keys", "half dropped"])
 def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, length: int, width: int, heads: int,
                                                                   rate: float, dtype: torch.dtype) -> None:
@@ -57,6 +57,8 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
     lengths = torch.randint(3, length + 1, (rows,), dtype=torch.int32, device=DEVICE)
     plan = Plan(heads, rate, rate, draw_keys(2 * SITES, DEVICE), SITES)
     hidden, gradient = torch.randn(2, rows, length, width, device=DEVICE).to(dtype)
+    real = torch.arange(length, device=DEVICE) < lengths[:, None]
+    gradient *= real[..., None]  # nobody reads padding
     given = [hidden.clone(), *(each.to(dtype).float() for each in weights(width, 2 * width))]
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
@@ -64,7 +66,7 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
     wanted = plain(reference[0], lengths, plan, Weights(*reference[1:]))
     found.backward(gradient)
     wanted.backward(gradient.double())
-    errors = {"out": error(found, wanted)}
+    errors = {"out": error(found[real], wanted[real])}
     for name, mine, exact in zip(("hidden", *Weights._fields), ours, reference, strict=True):
         assert mine.grad is not None
         assert exact.grad is not None
