@@ -181,7 +181,8 @@ def test_a_small_proof_says_what_was_read_and_how_the_model_fared(toy_shards, tm
     training = found["pretraining"]
     assert (training["steps"], training["rows"], len(training["losses"])) == (4, "12 × 32", 4)
     assert [each["step"] for each in training["held_out"]] == [4]
-    found["glue"] = {"seeds": 3, "minutes": 2.0, "at_once": 1, "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN}}
+    found["glue"] = {"seeds": 3, "minutes": 2.0, "at_once": 1,
+                     "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN}}
     said = tables.proof(found)
     assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
     assert "1,000,000 steps (published)" in said

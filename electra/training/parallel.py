@@ -101,6 +101,19 @@ def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
+# Dense bf16 operations a second, as the vendor states them; the name of a card contains one of these.
+PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12,
+         "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12}
+
+
+def peak_flops(world: World) -> float | None:
+    """What all processes' cards could do together; None where that is not known."""
+    if world.device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(world.device)
+    return next((world.size * peak for card, peak in PEAKS.items() if card in name), None)
+
+
 def resolve_speed(kernels: Switch, cuda_graph: Switch, compile_: Switch, precision: Precision,
                   device: torch.device) -> tuple[Switch, Switch, Switch]:
     """What "auto" means here for the kernels, the CUDA graph and torch.compile; what cannot be is refused."""

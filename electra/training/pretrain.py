@@ -12,10 +12,11 @@ from safetensors import SafetensorError
 from electra import __version__, config
 from electra.config import RunFailed
 from electra.data.batches import Batch, Batches, in_order, random_key
+from electra.model.flops import standard
 from electra.training import checkpoint, diagnosis, folder
 from electra.training.export import export
 from electra.training.journal import Journal, Window
-from electra.training.parallel import autocast, connected
+from electra.training.parallel import autocast, connected, peak_flops
 from electra.training.recipe import Recipe
 from electra.training.run import Run, Start, interrupts, prepare
 from electra.training.steps import NotFinite
@@ -68,6 +69,7 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
     stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
+    peak, flops = peak_flops(world), standard(run.recipe.workload(run.shards.tokenizer.size)).training
     window, stopping = Window(), False
     for step in steps:
         last = step == settings.max_steps
@@ -80,9 +82,10 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
         window.add(losses, tokens)
         stopping = world.any(interrupted())
         if step % settings.logging_steps == 0 or stopping or last:
-            norm = run.steps.settle()
-            journal.record(step, {**window.close(world.sum), "learning_rate": rate, "grad_norm": norm,
-                                  "tokens_seen": run.tokens_seen,
+            norm, numbers = run.steps.settle(), window.close(world.sum)
+            if peak is not None:
+                numbers["mfu"] = numbers["tokens_per_second"] * flops / peak
+            journal.record(step, {**numbers, "learning_rate": rate, "grad_norm": norm, "tokens_seen": run.tokens_seen,
                                   "epoch": step * settings.batch_size / len(run.shards.train)})
         if step % settings.eval_steps == 0 or last:
             run.scores = evaluate(run)

@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from electra.config import RunFailed, UserError
+from electra.data.shards import Shards
+from electra.model.flops import standard
 from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
@@ -140,3 +142,13 @@ def test_text_for_a_model_to_start_from_is_cut_by_its_tokenizer(toy_shards, toy_
              output_dir=tmp_path / "second", quiet=True)
     tokenizers = [(tmp_path / run / "discriminator" / "tokenizer.json").read_text() for run in ("first", "second")]
     assert tokenizers[0] == tokenizers[1]
+
+
+def test_where_the_peak_is_known_the_share_of_it_is_told(toy_shards, tmp_path, monkeypatch):
+    monkeypatch.setattr("electra.training.pretrain.peak_flops", lambda world: 1e12)
+    recipe = toy("--max-steps", "2")
+    pretrain(recipe, data=toy_shards, output_dir=tmp_path, quiet=True)
+    flops = standard(recipe.workload(Shards.open(toy_shards).tokenizer.size)).training
+    told = [entry for entry in read(tmp_path / "metrics.jsonl") if "mfu" in entry]
+    assert [entry["mfu"] for entry in told] == pytest.approx([entry["tokens_per_second"] * flops / 1e12 for entry in told])
+    assert len(told) == 2
