@@ -102,8 +102,8 @@ def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
 
 
 # Dense bf16 operations a second, as the vendor states them; the name of a card contains one of these.
-PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12,
-         "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12}
+PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
+         "A10G": 70e12, "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12}
 
 
 def peak_flops(world: World) -> float | None:
