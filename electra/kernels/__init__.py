@@ -26,11 +26,15 @@ import importlib.util
 import torch
 from torch import Tensor, nn
 
+ROOMY = {(8, 0), (9, 0), (10, 0), (10, 3)}  # capabilities with the shared memory that heads wider than 64 need
 
-def usable(device: torch.device) -> bool:
-    """Triton is there, and a GPU that it is written for."""
-    return (device.type == "cuda" and importlib.util.find_spec("triton") is not None
-            and torch.cuda.get_device_capability(device) >= (8, 0))
+
+def usable(device: torch.device, *, head_width: int) -> bool:
+    """Triton is there, and an NVIDIA GPU whose multiprocessors hold blocks of heads that wide."""
+    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+        return False
+    card = torch.cuda.get_device_capability(device)
+    return card >= (8, 0) and (head_width <= 64 or (head_width <= 128 and card in ROOMY))
 
 
 def enable(module: nn.Module, on: bool = True) -> None:
@@ -38,6 +42,11 @@ def enable(module: nn.Module, on: bool = True) -> None:
     for part in module.modules():
         if hasattr(type(part), "fused"):
             setattr(part, "fused", on)  # noqa: B010
+
+
+def summed(left: Tensor, right: Tensor) -> Tensor:
+    """A product over all tokens, into float32: the gradient of a matrix."""
+    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else left.float() @ right.float()
 
 
 def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:

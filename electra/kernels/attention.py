@@ -35,17 +35,17 @@ def tile(base, at, length, stride, column, width):
 @triton.jit
 def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost, scale, heads, length, width,
                       QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
-    which, column = tl.program_id(1), tl.arange(0, WIDTH)
+    which, column = tl.program_id(0), tl.arange(0, WIDTH)
     row, head = (which // heads).to(tl.int64), which % heads
     real, stride = tl.load(lengths + row), 3 * heads * width
     base = qkv + row * length * stride + head * width
-    query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    query_at = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     query = tile(base, query_at, length, stride, column, width)
     query_words = words_of(which * length + query_at, keys, site, False)
     highest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
-    end = tl.where(tl.program_id(0) * QUERIES < real, real, 0)
+    end = tl.where(tl.program_id(1) * QUERIES < real, real, 0)
     for first in range(0, end, KEYS):
         key_at = first + tl.arange(0, KEYS)
         key = tile(base + heads * width, key_at, length, stride, column, width)
@@ -95,10 +95,30 @@ def query_side(base, d_out, out, log_sums, at, which, length, stride, narrow, co
 
 
 @triton.jit
+def query_gradients(base, d_out, out, log_sums, own_at, end, real, which, length, stride, narrow, column, width, scale,
+                    keys, site, threshold, boost, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+                    DROP: tl.constexpr):
+    """dQ · √K of the program's own queries, going through the keys."""
+    query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, which, length, stride, narrow,
+                                                column, width)
+    words = words_of(which * length + own_at, keys, site, False)[:, None]
+    d_query = tl.zeros((KEYS, WIDTH), tl.float32)
+    for first in range(0, end, QUERIES):
+        at = first + tl.arange(0, QUERIES)
+        key = tile(base + narrow, at, length, stride, column, width)
+        value = tile(base + 2 * narrow, at, length, stride, column, width)
+        _, d_scores = score_gradients(query, key, d_mixed, value, log_sum[:, None], delta[:, None], words,
+                                      words_of(at, keys, site, True)[None, :],
+                                      (own_at < real)[:, None] & (at < real)[None, :], scale, threshold, boost, DROP)
+        d_query += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
+    return d_query
+
+
+@triton.jit
 def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, site, threshold, boost, scale, root,
                        heads, length, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                        DROP: tl.constexpr, ONE_BLOCK: tl.constexpr):
-    which, block, column = tl.program_id(1), tl.program_id(0), tl.arange(0, WIDTH)
+    which, block, column = tl.program_id(0), tl.program_id(1), tl.arange(0, WIDTH)
     row, head = (which // heads).to(tl.int64), which % heads
     real, stride, narrow = tl.load(lengths + row), 3 * heads * width, heads * width
     base, d_base = qkv + row * length * stride + head * width, d_qkv + row * length * stride + head * width
@@ -136,23 +156,11 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
     tl.store(d_base + narrow + own, d_key.to(low), mask=there)
     tl.store(d_base + 2 * narrow + own, d_value.to(low), mask=there)
     if not ONE_BLOCK:
-        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, which, length, stride, narrow,
-                                                    column, width)
-        words = words_of(which * length + own_at, keys, site, False)[:, None]
-        d_query = tl.zeros((KEYS, WIDTH), tl.float32)
-        for first in range(0, end, QUERIES):
-            at = first + tl.arange(0, QUERIES)
-            other_key = tile(base + narrow, at, length, stride, column, width)
-            other_value = tile(base + 2 * narrow, at, length, stride, column, width)
-            key_words = words_of(at, keys, site, True)[None, :]
-            _, d_scores = score_gradients(query, other_key, d_mixed, other_value, log_sum[:, None], delta[:, None],
-                                          words, key_words, (own_at < real)[:, None] & (at < real)[None, :], scale,
-                                          threshold, boost, DROP)
-            d_query += tl.dot(d_scores.to(low), other_key, input_precision="ieee")
-        d_query = d_query * root
+        d_query = query_gradients(base, d_out, out, log_sums, own_at, end, real, which, length, stride, narrow, column,
+                                  width, scale, keys, site, threshold, boost, QUERIES, KEYS, WIDTH, DROP) * root
         tl.store(d_base + own, d_query.to(low), mask=there)
         query_sum = tl.sum(d_query, axis=0)
-    target = sums + (row * tl.num_programs(0) + block) * stride + head * width + column
+    target = sums + (row * tl.num_programs(1) + block) * stride + head * width + column
     tl.store(target, query_sum, mask=column < width)
     tl.store(target + narrow, tl.sum(d_key, axis=0), mask=column < width)
     tl.store(target + 2 * narrow, tl.sum(d_value, axis=0), mask=column < width)
@@ -164,7 +172,7 @@ def attend(qkv: Tensor, lengths: Tensor, heads: int, site: Site) -> tuple[Tensor
     out = torch.empty(batch, length, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(batch, heads, length, dtype=torch.float32, device=qkv.device)
     block = min(64, padded(length))
-    attention_forward[(triton.cdiv(length, block), batch * heads)](
+    attention_forward[(batch * heads, triton.cdiv(length, block))](  # only the first axis may be longer than 65,535
         qkv, lengths, out, log_sums, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate),
         LOG2_E / math.sqrt(width), heads, length, width, QUERIES=block, KEYS=block, WIDTH=padded(width),
         DROP=site.rate > 0, num_warps=4, num_stages=3)
@@ -179,7 +187,7 @@ def attend_gradients(qkv: Tensor, lengths: Tensor, out: Tensor, d_out: Tensor, l
     fit = blocking(length, batch * heads)
     blocks = triton.cdiv(length, fit["KEYS"])
     sums = torch.empty(batch * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
-    attention_backward[(blocks, batch * heads)](
+    attention_backward[(batch * heads, blocks)](
         qkv, lengths, out, d_out, log_sums, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
         1 / (1 - site.rate), LOG2_E / math.sqrt(width), 1 / math.sqrt(width), heads, length, width,
         WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1, **fit)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from electra.kernels import lowered
+from electra.kernels import lowered, summed
 from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend, attend_gradients
 from electra.kernels.columns import sum_programs
@@ -109,9 +109,3 @@ class Block(torch.autograd.Function):
         return (d_flat.view(shape), None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
                 d_expand_bias, d_contract, last[2], last[0], last[1])
 
-
-def summed(left: Tensor, right: Tensor) -> Tensor:
-    """A product over all tokens, into float32: the gradient of a matrix."""
-    if left.device.type == "cuda":
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()

@@ -18,9 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import lowered
+from electra.kernels import lowered, summed
 from electra.kernels.activation import share_and_bell
-from electra.kernels.block import summed
 from electra.kernels.columns import sum_programs
 
 PROGRAMS = 512

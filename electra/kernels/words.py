@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import lowered
+from electra.kernels import lowered, summed
 from electra.kernels.columns import sum_programs
 
 ROWS = 128  # of a tile of logits
@@ -83,7 +83,7 @@ class Guess(torch.autograd.Function):
                 predicted[rows], low, bias, originals[rows], totals[rows], d_losses[rows], d_logits,
                 partial[start // ROWS:], count, vocabulary, d_logits.shape[1], **blocks(width))
             torch.mm(d_logits, padded, out=d_predicted[rows])
-            part = product(d_logits.T, predicted[rows])
+            part = summed(d_logits.T, predicted[rows])
             d_table = part if d_table is None else d_table.add_(part)
         assert d_table is not None
         return d_predicted, d_table[:vocabulary], sum_programs(partial)[0], None, None, None
@@ -102,11 +102,6 @@ def blocks(width: int) -> dict[str, int]:
     else:
         size = {"PART": 64, "WORDS": 128}
     return {"E": width, "ROWS": ROWS, "SHARE": SHARE, "num_warps": 8, "num_stages": 3, **size}
-
-
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """Of low-precision matrices, in float32."""
-    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else left.float() @ right.float()
 
 
 @triton.jit

@@ -65,10 +65,14 @@ def first_bad_tensor(run: Run, step: int) -> str:
         with autocast(run.recipe.training.precision, run.world.device):
             if output := first_bad_output(run.objective, batch.to(run.world.device)):
                 return f"{output} (micro-batch {micro_batch})"
+    if run.world.size == 1:  # later steps may have overwritten it; alone, it can be had again
+        enable(run.objective, run.recipe.training.kernels == "on")
+        run.steps.descend([(random_key(run.recipe.training.seed, step, micro_batch), batch)
+                           for micro_batch, batch in zip(share, batches.of_step(step, share), strict=True)])
     for name, parameter in run.objective.named_parameters():
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the gradient of {name}"
-    return "a gradient on another process"
+    return "a gradient" if run.world.size == 1 else "a gradient on another process"
 
 
 @torch.no_grad()

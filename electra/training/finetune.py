@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from electra import atomic
-from electra.config import RunFailed
+from electra.config import RunFailed, UserError
 from electra.data.batches import random_key
 from electra.model import huggingface
 from electra.model.flops import kept_by_encoder
@@ -27,7 +27,7 @@ from electra.training import checkpoint, folder
 from electra.training.assignment import Assignment, told
 from electra.training.journal import Journal, Window
 from electra.training.optimizer import build_optimizer, layer_share
-from electra.training.parallel import World, autocast, free_bytes, resolve_precision, resolve_speed
+from electra.training.parallel import Speed, World, autocast, free_bytes, resolve_precision, resolve_speed
 from electra.training.recipe import OptimizerConfig, Precision
 from electra.training.results import RESULT, facts
 from electra.training.steps import NotFinite, Steps, build_steps
@@ -130,15 +130,21 @@ def assembled(assignment: Assignment, seed: int, output_dir: Path, world: World)
 
 def begin(tuner: Tuner, *, skipped: int = 0) -> None:
     """Weights and slots are in place; from here on they move."""
-    tuning = tuner.assignment.tuning
-    off_unless_said = "off" if tuning.compile == "auto" else tuning.compile
-    kernels, cuda_graph, compiled = resolve_speed(tuning.kernels, tuning.cuda_graph, off_unless_said, tuner.precision,
-                                                  tuner.world.device)
     tuner.steps = build_steps(
         tuner.network, lambda loss: {"loss": loss}, tuner.optimizer, tuner.settings, world=tuner.world,
         max_steps=tuner.max_steps, scaler=tuner.scaler, skipped=skipped, precision=tuner.precision,
-        kernels=kernels == "on", cuda_graph=cuda_graph == "on" and not tuner.assignment.task.frozen,
-        compiled=compiled == "on")
+        speed=speed_of(tuner.assignment, tuner.world))
+
+
+def speed_of(assignment: Assignment, world: World) -> Speed:
+    """How steps are taken; refuses what this machine or task cannot do."""
+    tuning, frozen = assignment.tuning, bool(assignment.task.frozen)
+    speed = resolve_speed(tuning, resolve_precision(tuning.precision, world.device), world.device, flag="--",
+                          head_width=assignment.shape.head_width, compile_on_gpu=False)
+    if frozen and tuning.cuda_graph == "on":
+        raise UserError("--cuda-graph on: the head of a frozen encoder reads lengths back, which no graph can; leave "
+                        "it at auto")
+    return speed._replace(cuda_graph=speed.cuda_graph and not frozen)
 
 
 def fitting(assignment: Assignment, world: World) -> int:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -114,24 +114,41 @@ def peak_flops(world: World) -> float | None:
     return next((world.size * peak for card, peak in PEAKS.items() if card in name), None)
 
 
-def resolve_speed(kernels: Switch, cuda_graph: Switch, compile_: Switch, precision: Precision,
-                  device: torch.device) -> tuple[Switch, Switch, Switch]:
-    """What "auto" means here for the kernels, the CUDA graph and torch.compile; what cannot be is refused."""
-    able = usable(device) and precision == "bf16"
-    if kernels == "on" and not able:
-        raise UserError("--training.kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, and "
-                        "--precision bf16; leave it at auto to use them where they run")
-    if kernels == "auto":
-        kernels = "on" if able and compile_ != "on" else "off"
-    if kernels == "on" and compile_ == "on":
-        raise UserError("--training.kernels on and --training.compile on do the same work; choose one of them")
-    if cuda_graph == "on" and kernels == "off":
-        raise UserError("--training.cuda-graph on needs --training.kernels on")
-    if cuda_graph == "auto":
-        cuda_graph = kernels
-    if compile_ == "auto":
-        compile_ = "on" if device.type == "cuda" and kernels == "off" else "off"
-    return kernels, cuda_graph, compile_
+class Switches(Protocol):
+    """What a recipe says of its speed, for pre-training or fine-tuning."""
+
+    @property
+    def kernels(self) -> Switch: ...
+    @property
+    def cuda_graph(self) -> Switch: ...
+    @property
+    def compile(self) -> Switch: ...
+
+
+class Speed(NamedTuple):
+    """How a step is taken: all off is plain torch."""
+
+    kernels: bool
+    cuda_graph: bool
+    compiled: bool
+
+
+def resolve_speed(asked: Switches, precision: Precision, device: torch.device, *, head_width: int,
+                  flag: str = "--training.", compile_on_gpu: bool = True) -> Speed:
+    """What "auto" means here; what cannot be is refused. `head_width` is the widest of all networks."""
+    able = precision == "bf16" and usable(device, head_width=head_width)
+    if asked.kernels == "on" and not able:
+        raise UserError(f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, bf16 and "
+                        f"heads no wider than 128 (64 on cards with little shared memory); pass {flag}kernels off to "
+                        "go without them, also in a run that was begun with them")
+    if asked.kernels == "on" and asked.compile == "on":
+        raise UserError(f"{flag}kernels on and {flag}compile on do the same work; choose one of them")
+    kernels = asked.kernels == "on" or (asked.kernels == "auto" and able and asked.compile != "on")
+    if asked.cuda_graph == "on" and not kernels:
+        raise UserError(f"{flag}cuda-graph on needs the kernels, which are off here")
+    by_default = compile_on_gpu and device.type == "cuda" and not kernels
+    return Speed(kernels, kernels and asked.cuda_graph != "off",
+                 asked.compile == "on" or (asked.compile == "auto" and by_default))
 
 
 def be_deterministic() -> None:

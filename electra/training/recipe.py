@@ -100,9 +100,11 @@ class Recipe:
         return self.objective.workload(self.encoder, vocabulary=vocabulary, length=self.data.length)
 
 
-# What a run may change when it continues: how long it lasts, how often it speaks, measures and saves, and how a batch
-# is cut. Another number of processes may need that; masks and dropout are then drawn otherwise, so not the same bits.
-MAY_CHANGE = {"training.max_steps", "training.micro_batch_size", "training.logging_steps", "training.eval_steps",
+# What a run may change when it continues: how long it lasts, how often it speaks, measures and saves, how a batch is
+# cut and how a step is taken. Another machine may need the last two; what drops out is then drawn otherwise, so not
+# the same bits.
+MAY_CHANGE = {"training.max_steps", "training.micro_batch_size", "training.kernels", "training.cuda_graph",
+              "training.compile", "training.logging_steps", "training.eval_steps",
               "training.eval_rows", "training.save_steps", "training.save_total_limit", "training.report_to"}
 
 

@@ -24,6 +24,7 @@ from electra.training.export import initialise_from, tokenizer_beside
 from electra.training.journal import watching
 from electra.training.optimizer import build_optimizer
 from electra.training.parallel import (
+    Speed,
     World,
     be_deterministic,
     fitting_micro_batch,
@@ -98,6 +99,7 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
         recipe, found = folder.continued(recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite)
+    speed_of(recipe, world)  # what this machine cannot do is refused before it cuts a corpus
     shards = opened(recipe, start, world)
     recipe = resolved(recipe, shards, world)
     run = assembled(recipe, shards, world, start.output_dir)
@@ -113,8 +115,7 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     run.steps = build_steps(
         run.objective, lambda loss: {"loss": loss.total, **loss.parts}, run.optimizer, recipe.optimizer, world=world,
         max_steps=settings.max_steps, scaler=run.scaler, skipped=found.state["skipped"] if found else 0,
-        precision=settings.precision, kernels=settings.kernels == "on", cuda_graph=settings.cuda_graph == "on",
-        compiled=settings.compile == "on")
+        precision=settings.precision, speed=speed_of(recipe, world))
     world.wait()  # nobody writes before everybody has read
     if world.leads:
         if found is not None:
@@ -161,11 +162,17 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
     if micro_batch_size is None:  # cards may differ in free memory, but every process must cut the batch alike
         micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))
     world.share(training.batch_size // micro_batch_size)
-    precision = resolve_precision(training.precision, world.device)
-    kernels, cuda_graph, compiled = resolve_speed(training.kernels, training.cuda_graph, training.compile, precision,
-                                                  world.device)
-    return replace(recipe, training=replace(training, micro_batch_size=micro_batch_size, precision=precision,
-                                            kernels=kernels, cuda_graph=cuda_graph, compile=compiled))
+    speed = speed_of(recipe, world)
+    return replace(recipe, training=replace(
+        training, micro_batch_size=micro_batch_size, precision=resolve_precision(training.precision, world.device),
+        kernels="on" if speed.kernels else "off", cuda_graph="on" if speed.cuda_graph else "off",
+        compile="on" if speed.compiled else "off"))
+
+
+def speed_of(recipe: Recipe, world: World) -> Speed:
+    generator = recipe.workload(recipe.data.vocab_size).generator
+    return resolve_speed(recipe.training, resolve_precision(recipe.training.precision, world.device), world.device,
+                         head_width=max(shape.head_width for shape in (recipe.encoder, generator) if shape is not None))
 
 
 def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path) -> Run:

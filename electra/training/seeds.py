@@ -18,15 +18,16 @@ from electra.model.shape import EncoderShape
 from electra.tasks.models import RESULTS
 from electra.training import folder
 from electra.training.assignment import Assignment, assign, given_files, read, told
-from electra.training.finetune import finetune_seed
+from electra.training.finetune import finetune_seed, speed_of
 from electra.training.optimizer import layer_share
-from electra.training.parallel import World, connected, resolve_precision
+from electra.training.parallel import World, connected
 from electra.training.results import RESULT, Summary, summarise
 from electra.training.run import interrupts
 from electra.training.tuning import Tuning, load_tuning
 
 RUN = "run.json"  # what this folder is a fine-tuning of
-MAY_CHANGE = {"tuning.logging_steps", "tuning.save_steps", "tuning.micro_batch_size", "tuning.eval_steps"}
+MAY_CHANGE = {"tuning.logging_steps", "tuning.save_steps", "tuning.micro_batch_size", "tuning.eval_steps",
+              "tuning.kernels", "tuning.cuda_graph", "tuning.compile"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,7 @@ def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, wo
 
 def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) -> None:
     """The folder of this fine-tuning, and of no other."""
-    resolve_precision(assignment.tuning.precision, world.device)  # refuses what this device does not have
+    speed_of(assignment, world)  # refuses what this device does not have
     asked = json.loads(json.dumps(assignment.identity()))
     there = (output_dir / RUN).exists()
     if there and wish.resume == "never" and not wish.overwrite:

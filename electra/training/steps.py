@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from electra.config import UserError
 from electra.kernels import enable
 from electra.training.optimizer import clip_and_step, gradient_norm, is_sound, set_step
-from electra.training.parallel import World, accumulating, autocast, wrap
+from electra.training.parallel import Speed, World, accumulating, autocast, wrap
 from electra.training.recipe import OptimizerConfig, Precision
 
 Forward = Callable[[Any], dict[str, Tensor]]  # a batch on the device → "loss", which is descended, and its parts
@@ -54,14 +55,14 @@ class Steps(ABC):
 
 def build_steps(module: nn.Module, read: Callable[[Any], dict[str, Tensor]], optimizer: torch.optim.AdamW,
                 settings: OptimizerConfig, *, world: World, max_steps: int, scaler: torch.amp.GradScaler, skipped: int,
-                precision: Precision, kernels: bool, cuda_graph: bool, compiled: bool) -> Steps:
+                precision: Precision, speed: Speed) -> Steps:
     """`read` makes losses by name, "loss" among them, of what the module returns."""
     low = partial(autocast, precision, world.device)
-    if kernels:
+    if speed.kernels:
         enable(module)
         return FusedSteps(lambda batch: read(module(batch)), optimizer, settings, world=world, max_steps=max_steps,
-                          autocast=low, capture=cuda_graph)
-    called = wrap(module, world, compiled=compiled)
+                          autocast=low, capture=speed.cuda_graph)
+    called = wrap(module, world, compiled=speed.compiled)
     return PlainSteps(lambda batch: read(called(batch)), module, optimizer, settings, wrapped=called, world=world,
                       max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped)
 
@@ -164,8 +165,13 @@ class Captured:
         self.batch = tree_map(torch.clone, batch)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):  # others may read batches
-            self.parts = once(self.batch)
+        try:
+            with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):  # others may read batches
+                self.parts = once(self.batch)
+        except RuntimeError as error:
+            raise UserError(f"this pass cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); a loss that "
+                            "reads values back or whose shapes depend on them needs `--cuda-graph off` "
+                            "(`--training.cuda-graph off` in pre-training)") from error
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
         for place, tensor in zip(tree_leaves(self.batch), tree_leaves(batch), strict=True):

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from electra.kernels.block import SITES, Plan, Weights, block
 from electra.kernels.dropout import draw_keys, kept_plainly
-from electra.kernels.norm import Site
+from electra.kernels.norm import EPSILON, Site
+from electra.model.encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Triton's interpreter multiplies bf16 as if it were whole numbers, so what a GPU does in bf16 is shown there alone.
@@ -47,10 +48,15 @@ def error(found: Tensor, wanted: Tensor) -> float:
     return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
 
 
+SIZES = {"padded rows": (2, 24, 32, 2, 0.1), "heads that are no power of two": (3, 20, 48, 3, 0.0),
+         "several blocks of keys": (3, 150, 32, 2, 0.2), "half dropped": (1, 128, 16, 1, 0.5)}
+if DEVICE.type == "cuda":  # an interpreter would take minutes
+    SIZES |= {"small": (128, 128, 256, 4, 0.1), "small's generator": (128, 128, 64, 1, 0.1),
+              "base": (4, 512, 768, 12, 0.1), "more heads than an axis of a grid holds": (9000, 8, 128, 8, 0.1)}
+
+
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize(("rows", "length", "width", "heads", "rate"), [
-    (2, 24, 32, 2, 0.1), (3, 20, 48, 3, 0.0), (3, 150, 32, 2, 0.2), (1, 128, 16, 1, 0.5)],
-    ids=["padded rows", "heads that are no power of two", "several blocks of keys", "half dropped"])
+@pytest.mark.parametrize(("rows", "length", "width", "heads", "rate"), SIZES.values(), ids=SIZES)
 def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, length: int, width: int, heads: int,
                                                                   rate: float, dtype: torch.dtype) -> None:
     torch.manual_seed(length)
@@ -80,3 +86,7 @@ def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
     hidden, length = torch.randn(1, 40, 32, device=DEVICE), torch.tensor([24], dtype=torch.int32, device=DEVICE)
     found = block(hidden, length, plan, w)
     assert torch.allclose(found[:, :24], block(hidden[:, :24].contiguous(), length, plan, w), atol=1e-5)
+
+
+def test_the_norm_of_the_kernels_is_that_of_the_network() -> None:
+    assert EPSILON == NORM_EPSILON

@@ -13,13 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra.model.shape import EncoderShape
+from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives import build_objective
 from electra.objectives.objective import Objective
-from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.objectives.settings import MaskedLMConfig, Masking, ObjectiveConfig
+from electra.objectives.settings import ReplacedTokenDetectionConfig as Detection
 from electra.training import checkpoint
 from electra.training.optimizer import build_optimizer
-from electra.training.parallel import World
+from electra.training.parallel import Speed, World
 from electra.training.recipe import OptimizerConfig
 from electra.training.steps import FusedSteps, NotFinite, PlainSteps, Steps, build_steps
 from tests.conftest import ToyVocabulary, toy_batch
@@ -30,19 +31,20 @@ ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
                      attention_dropout=0.0)
+RTD = Detection()
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5)
 
 
-def built(*, kernels: bool, **options: Any) -> tuple[Objective, Any, Steps]:
+def built(*, kernels: bool, objective_config: ObjectiveConfig = RTD, **options: Any) -> tuple[Objective, Any, Steps]:
     """The same network each time; in float32 its kernels rest, so what is compared is the update alone."""
     torch.manual_seed(0)
-    objective = build_objective(ReplacedTokenDetectionConfig(), encoder=SHAPE, vocabulary=ToyVocabulary(),
+    objective = build_objective(objective_config, encoder=SHAPE, vocabulary=ToyVocabulary(),
                                 unigrams=torch.full((50,), 1 / 50)).to(DEVICE)
     optimizer = build_optimizer(objective, SETTINGS)
-    settings = {"world": World(0, 1, DEVICE), "precision": "fp32", "cuda_graph": False, "compiled": False} | options
+    settings = {"world": World(0, 1, DEVICE), "precision": "fp32", "speed": Speed(kernels, False, False)} | options
     return objective, optimizer, build_steps(
         objective, lambda loss: {"loss": loss.total, **loss.parts}, optimizer, SETTINGS, max_steps=10, skipped=0,
-        scaler=torch.amp.GradScaler(DEVICE.type, enabled=False), kernels=kernels, **settings)
+        scaler=torch.amp.GradScaler(DEVICE.type, enabled=False), **settings)
 
 
 def walk(steps: Steps, numbers: range) -> list[tuple[float, float]]:
@@ -76,6 +78,19 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
                     for kernels in (False, True))
     assert fused[0] == pytest.approx(plain[0], rel=0.02), "the same weights; what was sampled differs"
     assert sum(fused[-3:]) == pytest.approx(sum(plain[-3:]), rel=0.1)
+
+
+@pytest.mark.parametrize("config", [
+    Detection(generator=GeneratorShape(kind="unigram")), Detection(generator=GeneratorShape(tie="none")),
+    Detection(generator=GeneratorShape(tie="all", fraction=1.0)), Detection(masking=Masking(draws="official")),
+    Detection(temperature=2.0), MaskedLMConfig()], ids=["unigram", "untied", "tied", "official", "tempered", "mlm"])
+def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfig) -> None:
+    """The first loss is of equal weights; after it both have moved the same way."""
+    plain, fused = (walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
+                    for kernels in (False, True))
+    assert fused[0][0] == pytest.approx(plain[0][0], rel=0.03)
+    assert fused[2][0] < fused[0][0]
+    assert plain[2][0] < plain[0][0]
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> None:
