@@ -5,9 +5,30 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from electra.config import RunFailed, UserError
+
+
+def as_command(main: Callable[[], None]) -> None:
+    """A benchmark as a command: what its user can put right is said in one line, with exit code 2."""
+    try:
+        main()
+    except (UserError, RunFailed, OSError) as error:
+        problem = str(error)
+    except subprocess.CalledProcessError as error:
+        said = str(error.stderr).strip().splitlines()[-1:] if error.stderr else ["what it said stands above"]
+        problem = f"`{shlex.join(map(str, error.cmd))}` ended with exit code {error.returncode}: {''.join(said)}"
+    else:
+        return
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(2)
 
 
 def keep(path: str | Path, values: dict[str, Any]) -> None:

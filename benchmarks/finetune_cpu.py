@@ -15,7 +15,6 @@ import argparse
 import csv
 import importlib.util
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,8 +25,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 from benchmarks.peer import build_trainer
+from electra.config import UserError
 from electra.data.vocabulary import finished, rules
 from electra.data.wordpiece import SPECIAL_TOKENS
 from electra.model import huggingface
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--output")
     options = parser.parse_args()
     if importlib.util.find_spec("accelerate") is None:
-        sys.exit("transformers' Trainer needs accelerate: pip install -e '.[benchmarks]'")
+        raise UserError("transformers' Trainer needs accelerate: pip install -e '.[benchmarks]'")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         save_model(folder / "model", quick=options.quick)
@@ -189,4 +189,4 @@ def summary(rounds: dict[str, list[Round]], examples: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

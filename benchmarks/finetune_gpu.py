@@ -1,7 +1,7 @@
 """Fine-tuning on a GPU: examples a second against transformers' `Trainer`, and how long six GLUE tasks take.
 
     python -m benchmarks.finetune_gpu --model DIR [--data GLUE] [--only compare glue] [--steps 300] [--repeats 2]
-                                      [--seeds 5] [--at-once 1] [--quick] [--output FILE.json]
+                                      [--seeds 5] [--at-once 1] [--place DIR] [--quick] [--output FILE.json]
 
 compare: training texts of SST-2 and QNLI (without --data, made-up ones of mixed length) in batches of 32, bf16. The
 Trainer takes the very rows that ours encodes, pads each batch to its longest, and runs with its default sampler and
@@ -9,7 +9,8 @@ with the one that groups by length. Ours is `electra.finetune`. On both sides th
 to the last.
 
 glue: CoLA, SST-2, MRPC, STS-B, QNLI and RTE as `electra finetune` trains and scores them, each in a process of its own,
---at-once of them side by side; minutes from the first start to the last end.
+--at-once of them side by side; minutes from the first start to the last end. With --place they stay in that folder,
+and after an interruption the same command goes on there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,14 @@ from typing import Any
 import torch
 
 from benchmarks import tables
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.peer import build_trainer
 from benchmarks.pretrain_gpu import provenance
+from electra.config import UserError
 from electra.tasks import find_task
 from electra.tasks.features import Features
+from electra.tasks.glue import available
 from electra.tasks.models import RESULTS, model_folder
 from electra.training.assignment import assign
 from electra.training.folder import METRICS
@@ -57,11 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=5, help="of each GLUE task")
     parser.add_argument("--at-once", type=int, default=1, help="GLUE tasks in training at the same time")
+    parser.add_argument("--place", type=Path, help="where GLUE's runs are kept; without it, a temporary folder")
     parser.add_argument("--quick", action="store_true", help="a few steps throughout: does it run?")
     parser.add_argument("--output", help="where to keep the results, as JSON; a part that is there already stays")
     options = parser.parse_args(arguments)
+    model_folder(options.model)  # a wrong name should not show after minutes
+    if options.data and "glue" in options.only:
+        check_glue(options.data)
     if "compare" in options.only and importlib.util.find_spec("accelerate") is None:
-        sys.exit("transformers' Trainer needs accelerate: pip install -e '.[benchmarks]', or pass --only glue")
+        raise UserError("transformers' Trainer needs accelerate: pip install -e '.[benchmarks]', or pass --only glue")
     earlier = Path(options.output) if options.output else None
     found: dict[str, Any] = json.loads(earlier.read_text(encoding="utf8")) if earlier and earlier.exists() else {}
     found.pop("made", None)
@@ -172,7 +180,8 @@ def glue(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[st
     if not options.data:
         print("glue is left out: name GLUE's folder with --data", flush=True)
         return
-    with tempfile.TemporaryDirectory() as place:
+    with nullcontext(options.place) if options.place else tempfile.TemporaryDirectory() as place:
+        note = found_there(Path(place), options.seeds)
         began = time.perf_counter()
         with ThreadPoolExecutor(options.at_once) as workers:  # they wait for processes; the longest tasks first
             order = sorted(GLUE_6, key=lambda task: task not in ("qnli", "sst-2"))
@@ -180,7 +189,24 @@ def glue(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[st
         minutes = (time.perf_counter() - began) / 60
     yield {"seeds": options.seeds, "at_once": options.at_once, "minutes": minutes,
            "tasks": {task: done[task] for task in GLUE_6},
+           **({"note": note} if note else {}),
            "made": provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"))}
+
+
+def check_glue(data: str) -> None:
+    """Known before the first minute of work, not after the last."""
+    _, missing = available(data)
+    if lacking := [task for task in GLUE_6 if f"glue/{task}" in missing]:
+        raise UserError(f"{data}: no training and dev files of {', '.join(lacking)}; six tasks are needed: "
+                        f"{', '.join(GLUE_6)}")
+
+
+def found_there(place: Path, seeds: int) -> str:
+    """What has to be said with the minutes, when they are not those of all the work."""
+    begun = sum((place / task / f"seed-{seed}").exists() for task in GLUE_6 for seed in range(seeds))
+    if not begun:
+        return ""
+    return f"{begun} of {seeds * len(GLUE_6)} runs had been begun earlier; the minutes count this start alone"
 
 
 def tuned(options: argparse.Namespace, place: Path, task: str) -> dict[str, Any]:
@@ -199,4 +225,4 @@ PARTS = {"compare": compare, "glue": glue}
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 
 COMMANDS = ([], ["vocab"], ["shard"], ["pretrain"], ["describe"], ["show"], ["quickstart"])
 
@@ -26,7 +26,8 @@ def main() -> None:
         name = " ".join(["electra", *command, "--help"])
         for _ in range(options.repeats):
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-m", "electra", *command, "--help"], check=True, capture_output=True)
+            subprocess.run([sys.executable, "-m", "electra", *command, "--help"], check=True, capture_output=True,
+                           text=True)
             seconds.setdefault(name, []).append(time.perf_counter() - began)
         print(f"{name:<26} median {statistics.median(seconds[name]):.2f} s, worst {max(seconds[name]):.2f} s")
     if options.output:
@@ -34,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence import as_command
 from benchmarks.tables import SIDES, compared, hardware
+from electra.config import UserError
 
 Entry = dict[str, Any]
 # Dark enough for print and for the white card that the figure stays on a dark page; told apart without colour, too.
@@ -29,13 +31,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/pretrain_gpu.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/speed.svg"))
     options = parser.parse_args(arguments)
+    if not options.result.is_file():
+        raise UserError(f"--result {options.result}: no such file; `python -m benchmarks.pretrain_gpu --output "
+                        f"{options.result}` makes it")
     draw(json.loads(options.result.read_text(encoding="utf8")), options.output)
     print(options.output)
 
 
 def draw(kept: dict[str, Any], output: Path) -> None:
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("matplotlib is not installed: pip install -e '.[benchmarks]'") from None
     matplotlib.use("svg")
     from matplotlib import pyplot
 
@@ -109,4 +116,4 @@ def scaled(entry: Entry, measure: str, side: str) -> float | None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

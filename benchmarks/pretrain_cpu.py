@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 from benchmarks.peer import Step, Words, pretraining_step
 from electra.data.batches import Batch
 from electra.objectives import build_objective
@@ -80,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

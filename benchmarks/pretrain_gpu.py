@@ -23,6 +23,7 @@ import gc
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,10 +41,11 @@ import numpy as np
 import torch
 
 from benchmarks import tables
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 from benchmarks.peer import Words, pretraining_step
 from benchmarks.step_profile import TIMES, profiled
-from electra.data.batches import Batch, Batches
+from electra.config import UserError
+from electra.data.batches import Batches
 from electra.data.shards import Shards
 from electra.model.flops import standard
 from electra.training.folder import METRICS, commit
@@ -162,10 +164,11 @@ def found_shards(folders: Sequence[str]) -> dict[int, Path]:
     """By the length of their rows. `128=DIR` says what a reader of the command wants to know, and is checked."""
     found: dict[int, Path] = {}
     for given in folders:
-        said, _, folder = given.rpartition("=")
+        said = re.match(r"(\d+)=", given)  # any other = belongs to the path
+        folder = given[said.end():] if said else given
         length = Shards.open(folder).length
-        if said and int(said) != length:
-            sys.exit(f"--data {given}: its rows have {length} tokens")
+        if said and int(said[1]) != length:
+            raise UserError(f"--data {given}: its rows have {length} tokens; write {length}={folder}")
         found[length] = Path(folder)
     return found
 
@@ -247,7 +250,9 @@ def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:
     batches = Batches(shards.train, batch_size=setting.rows, micro_batch_size=setting.rows, seed=0)
     steps, windows = bench.steps(setting), []
     for window in range(bench.options.windows):
-        portion = [on_hand(batches.of_step(window * steps + n + 1, [0])[0], bench.device) for n in range(steps)]
+        portion = [batches.of_step(window * steps + n + 1, [0])[0] for n in range(steps)]
+        if bench.device.type == "cuda":
+            portion = [batch.pinned() for batch in portion]
         finish(bench.device)
         began = time.perf_counter()
         for batch in portion:
@@ -255,11 +260,6 @@ def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:
         finish(bench.device)
         windows.append(sum(int(batch.lengths.sum()) for batch in portion) / (time.perf_counter() - began))
     return {"windows": windows[1:]}
-
-
-def on_hand(batch: Batch, device: torch.device) -> Batch:
-    """In memory from which a GPU copies without anyone waiting."""
-    return Batch(*(tensor.pin_memory() for tensor in batch)) if device.type == "cuda" else batch
 
 
 def finish(device: torch.device) -> None:
@@ -370,4 +370,4 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 
 TASKS = ("glue/sst-2", "glue/rte", "glue/cola")
 
@@ -68,4 +68,4 @@ def tuned(asked: argparse.Namespace, model: Path, task: str, *, arm: str, random
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
 from electra.data.corpus import documents
 from electra.data.harvest import harvest
 from electra.data.packing import shard
@@ -116,4 +116,4 @@ def run_stage(stage: str, corpus: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -1,9 +1,11 @@
 """A real model as proof: `small` for a sixteenth of the paper's steps on one GPU, then fine-tuned on six GLUE tasks.
 
-    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500] [--seeds 5] [--output FILE]
+    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500] [--seeds 5] [--at-once 6]
+                                   [--output FILE]
 
 Runs `electra pretrain small --corpus TEXTS --output-dir DIR --max-steps 62500`, then `electra finetune DIR` for each
-task. Interrupted, the same command goes on. Shards that are there already go to --data instead of --corpus.
+task, in DIR/glue. Interrupted, the same command goes on, and a note beside the minutes says which of them are missing.
+Shards that are there already go to --data instead of --corpus.
 """
 
 from __future__ import annotations
@@ -20,47 +22,65 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import finetune_gpu
-from benchmarks.evidence import keep
+from benchmarks.evidence import as_command, keep
+from electra import atomic
 from electra.data.shards import Shards
 from electra.training.folder import METRICS
 from electra.training.journal import read
 from electra.training.recipe import load_recipe
 
+STORY = "pretraining.json"  # in the run's folder: a start that finds the model finished cannot time how it was made
 HELD_OUT = ("eval_mlm_accuracy", "eval_trivial_mlm_accuracy", "eval_mlm_loss", "eval_trivial_mlm_loss", "eval_auc",
             "eval_average_precision", "eval_replaced_fraction")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", nargs="+", default=[])
-    parser.add_argument("--data")
-    parser.add_argument("--glue")
+    texts = parser.add_mutually_exclusive_group(required=True)
+    texts.add_argument("--corpus", nargs="+", help="texts, as `electra pretrain` takes them")
+    texts.add_argument("--data", help="or a folder of shards")
+    parser.add_argument("--glue", help="GLUE's folder; without it, pre-training alone")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--recipe", default="small")
     parser.add_argument("--max-steps", type=int, default=62_500)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=6, help="GLUE tasks in training at the same time")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of `electra pretrain`, last")
     parser.add_argument("--output")
     options = parser.parse_args(arguments)
-    source = ["--data", options.data] if options.data else ["--corpus", *options.corpus]
-    command = [options.recipe, *source, "--output-dir", str(options.run), "--max-steps", str(options.max_steps),
-               *options.flags]
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "electra", "pretrain", *command], check=True)
-    found: dict[str, Any] = {"pretraining": {
-        **story(options.run, Shards.open(options.data or options.run / "data" / "shards"), options),
-        "minutes_in_all": (time.perf_counter() - began) / 60}}
+    if options.glue:
+        finetune_gpu.check_glue(options.glue)
+    found: dict[str, Any] = {"pretraining": pretrained(options)}
     if options.output:
         keep(options.output, found)
     if options.glue:
         wish = SimpleNamespace(model=options.run, data=options.glue, seeds=options.seeds, at_once=options.at_once,
-                               quick=False)
+                               place=options.run / "glue", quick=False)
         for part in finetune_gpu.glue(wish, {}):  # type: ignore[arg-type]
             found["glue"] = part
         if options.output:
             keep(options.output, found)
     print(json.dumps(found, indent=1))
+
+
+def pretrained(options: argparse.Namespace) -> dict[str, Any]:
+    source = ["--data", options.data] if options.data else ["--corpus", *options.corpus]
+    command = [options.recipe, *source, "--output-dir", str(options.run), "--max-steps", str(options.max_steps),
+               *options.flags]
+    begun, began = (options.run / METRICS).exists(), time.perf_counter()
+    subprocess.run([sys.executable, "-m", "electra", "pretrain", *command], check=True)
+    minutes = (time.perf_counter() - began) / 60
+    told = story(options.run, Shards.open(options.data or options.run / "data" / "shards"), options)
+    if (options.run / STORY).exists():
+        earlier: dict[str, Any] = json.loads((options.run / STORY).read_text(encoding="utf8"))
+        if earlier == {**earlier, **told}:  # not a step has been taken since
+            return earlier
+    told["minutes_in_all"] = minutes
+    if begun:
+        told["note"] = ("begun earlier and continued; the minutes of training hold the pause, those from process start "
+                        "count this start alone")
+    atomic.write_json(options.run / STORY, told)
+    return told
 
 
 def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, Any]:
@@ -82,4 +102,4 @@ def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, A
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

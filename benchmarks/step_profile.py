@@ -31,7 +31,8 @@ KINDS = {
     "norm": r"layer_?norm",
     "gelu": r"gelu",
     "vocabulary": r"softmax|nll_loss|cross_entropy",
-    "embeddings and masking": r"embedding|gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where",
+    "embeddings": r"embedding",
+    "masking and other indexing": r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where",
     "copies and fills": r"memcpy|memset|copy|catarray|fill",
 }
 OUR_KINDS = {"activation": "gelu", "words": "vocabulary", "adamw": "optimiser"}  # other modules are called as they are

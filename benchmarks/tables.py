@@ -50,9 +50,9 @@ def measured() -> str:
          "ELECTRA models: eager, compiled",
          f"{ratio(paper, 'peer_eager')} and {ratio(paper, 'peer_compiled')} times as fast "
          f"({thousands(paper['sides']['ours_fast']['tokens_per_second'])} tokens/s)"),
-        (f"`small` with the paper's recipe for {proven['pretraining']['steps']:,} steps on it, minutes; then six GLUE "
-         "tasks, mean of medians, dev",
-         f"{proven['pretraining']['minutes']:.1f}; {100 * mean:.1f} ([details](docs/speed.md))"),
+        (f"`small` with the paper's recipe for {proven['pretraining']['steps']:,} steps on it, minutes from process "
+         "start to exported models; then six GLUE tasks, mean of medians, dev",
+         f"{proven['pretraining']['minutes_in_all']:.1f}; {100 * mean:.1f} ([details](docs/speed.md))"),
         ("a training step of `small`, 16 × 128, on a CPU, against transformers' two ELECTRA models",
          f"{cpu['ratio']:.2f} times as fast ({cpu['threads']} threads, {cpu['made']['processor']}, median of "
          f"{len(cpu['seconds']['ours'])})"),
@@ -114,7 +114,15 @@ def speed(kept: Kept | None = None) -> str:
         times = (shown_ratio(sides["ours_fast"], sides[side]) for side in ("peer_eager", "peer_compiled"))
         ceiling = shown(entry, "matmul_flops", lambda rate: f"{rate / 1e12:.0f} TFLOP/s")
         lines.append(row(name, *rates, *times, mfu(entry), ceiling))
-    return "\n".join(lines)
+    counts = "; ".join(f"{name}, {windows(entry)} of {entry['window_steps']} steps" for name, entry in entries.items()
+                       if windows(entry))
+    return "\n".join([*lines, *(["", f"Medians of windows, not counting the first: {counts}."] if counts else [])])
+
+
+def windows(entry: Kept) -> str:
+    """How many are behind a median; a range where sides differ."""
+    counts = sorted({len(side["windows"]) for side in entry["sides"].values() if "windows" in side})
+    return " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
 
 
 def memory(kept: Kept | None = None) -> str:
@@ -182,7 +190,9 @@ def tuning_speed(kept: Kept | None = None) -> str:
                  for side, rounds in entry["rounds"].items()}
         times = (median(our["examples_per_second"] / their["examples_per_second"] for our, their in zip(
             entry["rounds"]["ours"], entry["rounds"][side], strict=True)) for side in ("trainer", "trainer_grouped"))
-        lines.append(row(task, *(f"{rates[side]:,.0f}" for side in ("trainer", "trainer_grouped", "ours")),
+        count = len(entry["rounds"]["ours"])
+        label = f"{task}, {count} round{'s' if count > 1 else ''} of {entry['steps']} steps"
+        lines.append(row(label, *(f"{rates[side]:,.0f}" for side in ("trainer", "trainer_grouped", "ours")),
                          *(f"{each:.1f}" for each in times)))
     return "\n".join(lines)
 
@@ -195,7 +205,7 @@ def glue_time(kept: Kept | None = None) -> str:
         lines.append(row(task, f"{100 * each['median']:.1f} ({each['metric']})", f"{each['steps']:,}",
                          f"{median(each['seconds']):.1f}"))
     done = f"{found['minutes']:.1f} minutes, {found['at_once']} at once" if found else "not measured"
-    return "\n".join([*lines, row("all, start to end", done, "", "")])
+    return "\n".join([*lines, row("all, start to end", "; ".join(filter(None, (done, found.get("note")))), "", "")])
 
 
 FINETUNING = (tuning_speed, glue_time)
@@ -225,7 +235,9 @@ def proof(kept: Kept | None = None) -> str:
         "", f"Pre-training took {training['minutes']:.1f} minutes ({training['minutes_in_all']:.1f} from process start "
         f"to exported models, {training['tokens_per_second'] / 1e6:.2f}M tokens/s), fine-tuning "
         f"{found['glue']['minutes']:.1f} minutes for six tasks and {found['glue']['seeds']} seeds, "
-        f"{found['glue']['at_once']} tasks at once ({hardware([found['glue']])})."])
+        f"{found['glue']['at_once']} tasks at once ({hardware([found['glue']])}).",
+        *(f"{work}: {part['note']}." for work, part in (("Pre-training", training), ("Fine-tuning", found["glue"]))
+          if "note" in part)])
 
 
 def held_out(kept: Kept | None = None) -> str:
@@ -251,7 +263,13 @@ def compared(kept: Kept) -> Kept:
 def hardware(entries: Iterable[Kept]) -> str:
     """Where figures come from; from several places when parts were measured on several."""
     made = [entry["made"] for entry in entries if "made" in entry]
-    return " and ".join(sorted({f"{each['hardware']}, torch {each['torch']}" for each in made})) or "no machine yet"
+    return " and ".join(sorted({f"{each['hardware']}, torch {each['torch']}, {short(each['commit'])}" for each in made})
+                        ) or "no machine yet"
+
+
+def short(commit: str | None) -> str:
+    """Seven letters, and `-dirty` where files had been changed since."""
+    return re.sub(r"^(\w{7})\w*", r"\1", commit) if commit else "no commit"
 
 
 def mfu(entry: Kept) -> str:

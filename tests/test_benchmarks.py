@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, pretrain_gpu, small_gpu, tables
+from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, plots, pretrain_gpu, small_gpu, tables
 from benchmarks.step_profile import Kernel, by_kind, kind_of
+from electra.config import UserError
 from electra.tasks.features import Features, Row
 from electra.training.recipe import load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
@@ -20,11 +24,12 @@ QUICK = "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2
 def entry(**sides):
     """What is kept of one setting, measured on a machine of round numbers."""
     return {"size": "small", "rows": 128, "length": 128, "flops_per_token": 100.0, "matmul_flops": 1e9,
-            "made": {"hardware": "a GPU", "torch": "2.11"}, "sides": sides}
+            "window_steps": 15, "made": {"hardware": "a GPU", "torch": "2.11", "commit": "0123456789ab-dirty"},
+            "sides": sides}
 
 
 def rate(tokens_per_second):
-    return {"tokens_per_second": tokens_per_second, "peak_bytes": 2e9}
+    return {"tokens_per_second": tokens_per_second, "windows": [tokens_per_second] * 3, "peak_bytes": 2e9}
 
 
 # ---- pre-training ----------------------------------------------------------------------------------------------------
@@ -56,6 +61,16 @@ def test_the_start_is_timed_with_an_empty_cache_and_again_with_a_full_one(toy_sh
 def test_a_setting_without_rows_of_its_length_is_left_out_aloud(toy_shards, capsys):
     pretrain_gpu.main(["--data", str(toy_shards), "--only", "base"])
     assert "base 64 × 512 is left out: no --data has rows of 512 tokens" in capsys.readouterr().out
+
+
+def test_a_number_before_an_equals_sign_is_the_length_and_any_other_equals_sign_part_of_the_path(toy_shards, tmp_path):
+    named = tmp_path / "seed=1"
+    named.symlink_to(toy_shards)
+    assert pretrain_gpu.found_shards([str(named)]) == pretrain_gpu.found_shards([f"32={named}"]) == {32: named}
+    with pytest.raises(UserError, match=r"abc=shards: no such folder"):
+        pretrain_gpu.found_shards(["abc=shards"])
+    with pytest.raises(UserError, match="its rows have 32 tokens; write 32="):
+        pretrain_gpu.found_shards([f"128={named}"])
 
 
 def test_a_side_that_fails_is_kept_as_failed(capsys):
@@ -94,7 +109,8 @@ def test_the_peer_learns_nothing_from_padding():
     ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16>(T1::Params)", "matrix products"),
     ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", "attention"),
     ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
-    ("void at::native::vectorized_gather_kernel<16, long>", "embeddings and masking"),
+    ("void at::native::vectorized_gather_kernel<16, long>", "masking and other indexing"),
+    ("void at::native::embedding_backward_kernel<float>", "embeddings"),
     ("Memcpy HtoD (Pinned -> Device)", "copies and fills"),
     ("void at::native::reduce_kernel<512, 1>", "other"),
 ])
@@ -139,18 +155,50 @@ def test_the_finetuning_benchmark_compares_three_sides_on_made_up_texts(tiny, tm
     assert "glue is left out: name GLUE's folder with --data" in capsys.readouterr().out
 
 
+def test_tasks_that_go_on_in_their_folder_are_noted_beside_the_minutes(tmp_path, monkeypatch):
+    def finishes(command, **_):
+        place = Path(command[command.index("--output-dir") + 1])
+        (place / "seed-0").mkdir(parents=True, exist_ok=True)
+        runs = [{"score": 0.5, "steps": 4, "seconds": 1.0}]
+        (place / "results.json").write_text(json.dumps({"metric": "accuracy", "median": 0.5, "runs": runs, "made": {
+            "data": {"train": {"examples": 8}}, "settings_hash": "0"}}), encoding="utf8")
+
+    monkeypatch.setattr(finetune_gpu, "subprocess", SimpleNamespace(run=finishes, DEVNULL=None))
+    options = SimpleNamespace(model="model", data="glue", seeds=2, at_once=2, place=tmp_path / "glue", quick=True)
+    (first,) = finetune_gpu.glue(options, {})
+    assert "note" not in first
+    (second,) = finetune_gpu.glue(options, {})
+    assert second["note"] == "6 of 12 runs had been begun earlier; the minutes count this start alone"
+
+
+def test_a_folder_without_all_six_tasks_is_refused_before_any_work(tmp_path):
+    (tmp_path / "RTE").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / f"RTE/{split}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n", encoding="utf8")
+    with pytest.raises(UserError, match="no training and dev files of cola, sst-2, mrpc, sts-b, qnli; six"):
+        small_gpu.main(["--data", "shards", "--run", str(tmp_path / "run"), "--glue", str(tmp_path)])
+    assert not (tmp_path / "run").exists()
+
+
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 def test_the_table_of_speed_says_ratios_utilisation_and_what_is_missing():
     table = tables.speed({"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}})
-    assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11 |")
-    assert table.splitlines()[-1] == ("| small 128 × 128 | 1,000k | not measured | not measured | 5,000k | 5.00 | – "
+    assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11, 0123456-dirty |")
+    assert table.splitlines()[-1] == "Medians of windows, not counting the first: small 128 × 128, 3 of 15 steps."
+    assert table.splitlines()[-3] == ("| small 128 × 128 | 1,000k | not measured | not measured | 5,000k | 5.00 | – "
                                       "| 50.0% | 0 TFLOP/s |")
 
 
 @pytest.mark.parametrize("table", [*tables.PRETRAINING, *tables.FINETUNING], ids=lambda table: table.__name__)
 def test_a_table_of_nothing_says_so(table):
     assert "no machine yet" in table({}) or "not measured" in table({})
+
+
+def test_a_row_of_finetuning_says_how_long_it_was_measured():
+    rounds = {side: [{"examples_per_second": 100.0}] for side in ("trainer", "trainer_grouped", "ours")}
+    said = tables.tuning_speed({"compare": {"glue/sst-2": {"rounds": rounds, "steps": 150}}})
+    assert "| glue/sst-2, 1 round of 150 steps | 100 |" in said
 
 
 def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
@@ -162,8 +210,6 @@ def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
 
 def test_the_same_results_give_the_same_figure(tmp_path):
     pytest.importorskip("matplotlib")
-    from benchmarks import plots
-
     kept = {"scaling": {"small 128 × 128": entry(ours_fast=rate(5e6))}}
     for name in ("one.svg", "two.svg"):
         plots.draw(kept, tmp_path / name)
@@ -172,18 +218,72 @@ def test_the_same_results_give_the_same_figure(tmp_path):
 
 # ---- a model as proof ------------------------------------------------------------------------------------------------
 
-def test_a_small_proof_says_what_was_read_and_how_the_model_fared(toy_shards, tmp_path, capsys):
-    kept, flags = tmp_path / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
+@pytest.fixture(scope="module")
+def proof(toy_shards, tmp_path_factory):
+    """The command of a small proof that has run once, and where its result is kept."""
+    folder = tmp_path_factory.mktemp("proof")
+    kept, flags = folder / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
     del flags["--max-steps"]
-    small_gpu.main(["--data", str(toy_shards), "--run", str(tmp_path / "run"), "--recipe", "tiny", "--max-steps", "4",
-                    "--output", str(kept), "--flags", *(word for pair in flags.items() for word in pair)])
-    found = json.loads(kept.read_text(encoding="utf8"))
+    command = ["--data", str(toy_shards), "--run", str(folder / "run"), "--recipe", "tiny", "--max-steps", "4",
+               "--output", str(kept), "--flags", *(word for pair in flags.items() for word in pair)]
+    small_gpu.main(command)
+    return command, kept
+
+
+def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
+    found = json.loads(proof[1].read_text(encoding="utf8"))
     training = found["pretraining"]
     assert (training["steps"], training["rows"], len(training["losses"])) == (4, "12 × 32", 4)
     assert [each["step"] for each in training["held_out"]] == [4]
-    found["glue"] = {"seeds": 3, "minutes": 2.0, "at_once": 1,
+    found["glue"] = {"seeds": 3, "minutes": 2.0, "at_once": 1, "note": "continued once",
                      "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN}}
     said = tables.proof(found)
     assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
     assert "1,000,000 steps (published)" in said
+    assert said.endswith("Fine-tuning: continued once.")
     assert f"{training['held_out'][0]['auc']:.3f}" in tables.held_out(found)
+
+
+def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(proof):
+    command, kept = proof
+    before = json.loads(kept.read_text(encoding="utf8"))["pretraining"]
+    (Path(command[command.index("--run") + 1]) / "glue" / "rte").mkdir(parents=True)  # as if cut off while fine-tuning
+    small_gpu.main(command)
+    assert json.loads(kept.read_text(encoding="utf8"))["pretraining"] == before
+
+
+# ---- wrong use -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("main", "words", "answer"), [
+    (pretrain_gpu.main, ["--data", "/nowhere"], "/nowhere: no such folder; run `electra shard"),
+    (finetune_gpu.main, ["--model", "/nowhere"], "/nowhere: no such model folder"),
+    (plots.main, ["--result", "/nowhere"], "--result /nowhere: no such file; `python -m benchmarks.pretrain_gpu"),
+])
+def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
+    with pytest.raises(SystemExit) as ended:
+        evidence.as_command(lambda: main(words))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {answer}")
+    assert said.count("\n") == 1
+
+
+def test_a_command_that_fails_inside_a_benchmark_is_named(capsys):
+    with pytest.raises(SystemExit) as ended:
+        evidence.as_command(lambda: subprocess.run(["false"], check=True))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: `false` ended with exit code 1: what it said stands above\n"
+
+
+def test_a_figure_without_matplotlib_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match="matplotlib is not installed: pip install -e"):
+        plots.draw({}, tmp_path / "figure.svg")
+
+
+def test_the_proof_needs_texts_or_shards_and_not_both(capsys):
+    for words in ([], ["--corpus", "texts", "--data", "shards"]):
+        with pytest.raises(SystemExit) as ended:
+            small_gpu.main([*words, "--run", "run"])
+        assert ended.value.code == 2
+    assert "one of the arguments --corpus --data is required" in capsys.readouterr().err
