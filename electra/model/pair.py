@@ -78,7 +78,11 @@ class Generator(nn.Module):
             chosen = where.to(hidden.dtype) @ hidden
         else:
             chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))  # [B, P, D]
-        predicted: Tensor = self.norm(gelu(self.dense(chosen)))
+        return self.transform(chosen)
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """The vector [..., E] that a word should have, from the encoder's [..., D] at its place."""
+        predicted: Tensor = self.norm(gelu(self.dense(hidden)))
         return predicted
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
@@ -90,10 +94,15 @@ def build_pair(discriminator: EncoderShape, generator: GeneratorShape, *,
                vocabulary: int) -> tuple[Generator | None, Discriminator]:
     """The networks of one run. A generator that samples by plain chance has no network."""
     judge = Discriminator(Encoder(discriminator, vocabulary=vocabulary))
+    return build_generator(generator, beside=judge.encoder), judge
+
+
+def build_generator(generator: GeneratorShape, *, beside: Encoder) -> Generator | None:
+    """A generator that shares with the main network's encoder what its settings say; none where chance proposes."""
     if generator.kind != "network":
-        return None, judge
-    shape = generator.beside(discriminator)
+        return None
+    shape = generator.beside(beside.shape)
     if generator.tie == "all":
-        return Generator(judge.encoder), judge
-    shared = judge.encoder.embeddings if generator.tie == "embeddings" else None
-    return Generator(Encoder(shape, vocabulary=vocabulary, embeddings=shared)), judge
+        return Generator(beside)
+    shared = beside.embeddings if generator.tie == "embeddings" else None
+    return Generator(Encoder(shape, vocabulary=beside.vocabulary, embeddings=shared))

@@ -54,6 +54,11 @@ def masked_counts(lengths: Tensor, masking: Masking, *, length: int) -> Tensor:
     return torch.minimum(wanted.clamp(1, masking.most(length)), (lengths - 3).clamp(min=1))
 
 
+def masked_in_step(batch: Batch, masking: Masking) -> Tensor:
+    """The predicted positions of the whole step, over all its micro-batches and processes."""
+    return masked_counts(batch.step_lengths, masking, length=batch.ids.shape[1]).sum()
+
+
 def mask_tokens(batch: Batch, masking: Masking, vocabulary: Vocabulary, rng: torch.Generator | None) -> Masked:
     """Choose positions and hide most of them: the rest keep their token, or get a random one."""
     positions, scored = choose_positions(batch, masking, vocabulary, rng)

@@ -12,7 +12,7 @@ from electra.data.batches import Batch
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator, Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Masked, Vocabulary, mask_tokens, masked_counts, sample
+from electra.objectives.corruption import Masked, Vocabulary, mask_tokens, masked_in_step, sample
 from electra.objectives.measures import Loss, Tally, quotient
 from electra.objectives.objective import Objective
 from electra.objectives.settings import MaskedLMConfig
@@ -30,8 +30,7 @@ class MaskedLM(Objective):
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
         guesses = guess_words(self.encoder, batch, masked, rng)
-        scored = masked_counts(batch.step_lengths, self.config.masking, length=batch.ids.shape[1]).sum()
-        mlm = guesses.losses.sum() / scored
+        mlm = guesses.losses.sum() / masked_in_step(batch, self.config.masking)
         return Loss(mlm, {"mlm": mlm.detach()})
 
     @torch.no_grad()

@@ -11,11 +11,11 @@ from torch import Tensor
 from electra.data.batches import Batch
 from electra.model.pair import Discriminator, Generator, build_pair
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Corrupted, Masked, Vocabulary, fill_masks, mask_tokens, masked_counts
+from electra.objectives.corruption import Corrupted, Masked, Vocabulary
 from electra.objectives.measures import Loss, Tally, detections, quotient
-from electra.objectives.mlm import guess_words, word_tallies
-from electra.objectives.objective import Objective
+from electra.objectives.mlm import word_tallies
 from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.objectives.splice import Splicing
 
 
 class Play(NamedTuple):
@@ -28,42 +28,26 @@ class Play(NamedTuple):
     doubts: Tensor  # [B, T] the discriminator's logits: above zero means "replaced"
 
 
-class ReplacedTokenDetection(Objective):
+class ReplacedTokenDetection(Splicing):
     """Loss = the generator's masked-LM loss + 50 · the discriminator's over every token; no gradient flows between."""
-
-    blind: Tensor  # [V] what a generator that looks at nothing draws from
 
     def __init__(self, config: ReplacedTokenDetectionConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
                  unigrams: Tensor) -> None:
-        super().__init__(vocabulary=vocabulary, unigrams=unigrams)
-        self.config = config
-        self.generator, self.discriminator = build_pair(encoder, config.generator, vocabulary=vocabulary.size)
-        specials = torch.tensor([vocabulary.pad, vocabulary.unk, vocabulary.cls, vocabulary.sep, vocabulary.mask])
-        blind = unigrams if config.generator.kind == "unigram" else torch.ones_like(unigrams)
-        self.register_buffer("blind", blind.index_fill(0, specials, 0.0), persistent=False)
+        generator, discriminator = build_pair(encoder, config.generator, vocabulary=vocabulary.size)
+        super().__init__(config, generator, vocabulary=vocabulary, unigrams=unigrams)
+        self.discriminator = discriminator
 
     def play(self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True) -> Play:
         """Mask, guess, sample, splice, doubt."""
-        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
-        surprises, sampled, guesses = None, None, None
-        if self.generator is not None:
-            surprises, sampled, guesses = guess_words(self.generator, batch, masked, rng, keep_logits=keep_logits,
-                                                      temperature=self.config.temperature)
-        if sampled is None:
-            sampled = self.draw_blindly(masked, rng)
-        corrupted = fill_masks(batch.ids, masked, sampled)
-        doubts = self.discriminator(corrupted.ids, batch.types, batch.real)
-        return Play(masked, guesses, surprises, corrupted, doubts)
+        spliced = self.splice(batch, rng, keep_logits=keep_logits)
+        doubts = self.discriminator(spliced.corrupted.ids, batch.types, batch.real)
+        return Play(*spliced, doubts)
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         play = self.play(batch, rng, keep_logits=False)
         rtd = (doubt_losses(play) * batch.real).sum() / batch.step_lengths.sum()
-        total, parts = self.config.discriminator_weight * rtd, {"rtd": rtd.detach()}
-        if play.surprises is not None:
-            scored = masked_counts(batch.step_lengths, self.config.masking, length=batch.ids.shape[1]).sum()
-            mlm = play.surprises.sum() / scored
-            total, parts = total + self.config.generator_weight * mlm, {"mlm": mlm.detach(), **parts}
-        return Loss(total, parts)
+        main = Loss(self.config.discriminator_weight * rtd, {"rtd": rtd.detach()})
+        return self.beside_the_generators(main, play.surprises, batch)
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
@@ -73,13 +57,7 @@ class ReplacedTokenDetection(Objective):
                      detections(play.doubts, play.corrupted.replaced, batch.real))
 
     def networks(self) -> dict[str, Discriminator | Generator]:
-        networks: dict[str, Discriminator | Generator] = {"discriminator": self.discriminator}
-        return networks if self.generator is None else {**networks, "generator": self.generator}
-
-    def draw_blindly(self, masked: Masked, rng: torch.Generator | None) -> Tensor:
-        """Replacements that look at nothing: by corpus frequency, or every word alike."""
-        drawn = torch.multinomial(self.blind, masked.positions.numel(), replacement=True, generator=rng)
-        return drawn.view_as(masked.positions)
+        return {"discriminator": self.discriminator, **self.generators()}
 
 
 def doubt_losses(play: Play) -> Tensor:

@@ -1,0 +1,69 @@
+"""What every objective with a generator begins with: mask, guess, sample, splice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra.data.batches import Batch
+from electra.model.pair import Generator
+from electra.objectives.corruption import Corrupted, Masked, Vocabulary, fill_masks, mask_tokens, masked_in_step
+from electra.objectives.measures import Loss
+from electra.objectives.mlm import guess_words
+from electra.objectives.objective import Objective
+from electra.objectives.settings import ReplacedTokenDetectionConfig
+
+
+class Spliced(NamedTuple):
+    """A batch after the generator's turn, move by move."""
+
+    masked: Masked
+    guesses: Tensor | None  # [B, P, V] the generator's logits, when it is a network and they were kept
+    surprises: Tensor | None  # [B, P] its loss at each hidden word, when it is a network
+    corrupted: Corrupted
+
+
+class Splicing(Objective):
+    """A generator learns to guess hidden words, and its samples make the text that a main network reads.
+
+    Samples carry no gradient: the main network's loss reaches the generator only through what the two share.
+    """
+
+    blind: Tensor  # [V] what a generator that looks at nothing draws from
+
+    def __init__(self, config: ReplacedTokenDetectionConfig, generator: Generator | None, *, vocabulary: Vocabulary,
+                 unigrams: Tensor) -> None:
+        super().__init__(vocabulary=vocabulary, unigrams=unigrams)
+        self.config, self.generator = config, generator
+        specials = torch.tensor([vocabulary.pad, vocabulary.unk, vocabulary.cls, vocabulary.sep, vocabulary.mask])
+        blind = unigrams if config.generator.kind == "unigram" else torch.ones_like(unigrams)
+        self.register_buffer("blind", blind.index_fill(0, specials, 0.0), persistent=False)
+
+    def splice(self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True) -> Spliced:
+        """Mask, guess, sample, splice."""
+        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
+        surprises, sampled, guesses = None, None, None
+        if self.generator is not None:
+            surprises, sampled, guesses = guess_words(self.generator, batch, masked, rng, keep_logits=keep_logits,
+                                                      temperature=self.config.temperature)
+        if sampled is None:
+            sampled = self.draw_blindly(masked, rng)
+        return Spliced(masked, guesses, surprises, fill_masks(batch.ids, masked, sampled))
+
+    def draw_blindly(self, masked: Masked, rng: torch.Generator | None) -> Tensor:
+        """Replacements that look at nothing: by corpus frequency, or every word alike."""
+        drawn = torch.multinomial(self.blind, masked.positions.numel(), replacement=True, generator=rng)
+        return drawn.view_as(masked.positions)
+
+    def beside_the_generators(self, main: Loss, surprises: Tensor | None, batch: Batch) -> Loss:
+        """The main network's weighted loss + the generator's masked-LM loss, where that is a network."""
+        if surprises is None:
+            return main
+        mlm = surprises.sum() / masked_in_step(batch, self.config.masking)
+        return Loss(main.total + self.config.generator_weight * mlm, {"mlm": mlm.detach(), **main.parts})
+
+    def generators(self) -> dict[str, Generator]:
+        """The generator under the name it is exported by, where it is a network."""
+        return {} if self.generator is None else {"generator": self.generator}
