@@ -18,7 +18,8 @@ from electra.training.recipe import load_recipe
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-SHOWN = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-large")
+SHOWN = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-large", "electra-15-base",
+         "replace-mlm-base", "all-tokens-mlm-base")
 
 
 def recipes() -> str:

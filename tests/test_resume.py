@@ -17,12 +17,12 @@ from electra.training.journal import read
 from tests.conftest import TOY_FLAGS
 
 
-def command(data: Path, run: Path, *more: str, processes: int = 1) -> list[str]:
+def command(data: Path, run: Path, *more: str, processes: int = 1, recipe: str = "tiny") -> list[str]:
     launcher = [sys.executable] if processes == 1 else [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     settings = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
-    return [*launcher, "-m", "electra", "pretrain", "tiny", "--data", str(data), "--output-dir", str(run),
+    return [*launcher, "-m", "electra", "pretrain", recipe, "--data", str(data), "--output-dir", str(run),
             *(word for pair in settings.items() for word in pair)]
 
 
@@ -67,16 +67,19 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in read(run / "metrics.jsonl") if "loss" in entry]
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, processes):
+@pytest.mark.parametrize(("recipe", "processes"), [
+    ("tiny", 1), ("all-tokens-mlm-base", 1),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("tiny", 3), ("all-tokens-mlm-base", 3), ("electra-15-base", 1), ("replace-mlm-base", 1)))])
+def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, recipe, processes):
     """Three processes, not two: with two, a + b = b + a hides a changed order of summation."""
-    finish(toy_shards, tmp_path / "unbroken", processes=processes)
-    process = start(toy_shards, tmp_path / "killed", processes=processes)
+    finish(toy_shards, tmp_path / "unbroken", processes=processes, recipe=recipe)
+    process = start(toy_shards, tmp_path / "killed", processes=processes, recipe=recipe)
     wait_for_step(process, tmp_path / "killed", 12)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "checkpoint-20").exists(), "it was killed too late to prove anything"
-    finish(toy_shards, tmp_path / "killed", processes=processes)
+    finish(toy_shards, tmp_path / "killed", processes=processes, recipe=recipe)
     assert_identical(tmp_path / "unbroken", tmp_path / "killed")
     assert losses(tmp_path / "unbroken") == losses(tmp_path / "killed")
 

@@ -119,7 +119,8 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, c
     Parameters
     ----------
     recipe
-        tiny, small, small-official, base, large, bert-small, bert-base, bert-large, or a TOML file.
+        tiny, small, small-official, base, large, bert-small, bert-base, bert-large, electra-15-base, replace-mlm-base,
+        all-tokens-mlm-base, or a TOML file.
     output_dir
         The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
     corpus

@@ -11,8 +11,10 @@ USES: dict[Role, tuple[str, str]] = {
     "discriminator": ("feature-extraction", "The discriminator: **fine-tune this one**. It does not fill masks; the "
                                             "generator beside it does."),
     "generator": ("fill-mask", "The generator: it **fills masks** and proposed the replacements in pre-training. To "
-                               "fine-tune, take the discriminator beside it."),
-    "encoder": ("fill-mask", "A masked language model: it fills masks, and is the one to fine-tune."),
+                               "fine-tune, take the discriminator or the encoder beside it."),
+    "encoder": ("fill-mask", "A masked language model: **fine-tune this one**. It fills masks if its objective (below) "
+                             "is mlm. Under replace-mlm and all-tokens-mlm it learns to restore replaced words and "
+                             "never reads a mask. The copy gate of all-tokens-mlm stays in the run's checkpoints."),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 from electra.model.shape import EncoderShape
 
 Terms = dict[str, float]
-Head = Literal["rtd", "mlm"]
+Head = Literal["rtd", "mlm", "all-tokens"]  # all-tokens: a masked LM's at every position, and a copy gate
 
 # Totals of the script for networks that are not ours to build; published, not derived here.
 PUBLISHED_TRAINING = {
@@ -31,7 +31,7 @@ class Workload:
     """What a token goes through in pre-training: the networks, the row it stands in, the share that is predicted."""
 
     objective: Head = "rtd"
-    encoder: EncoderShape  # the discriminator, or the one network of a masked LM
+    encoder: EncoderShape  # the discriminator, or the main network of a masked LM
     generator: EncoderShape | None = None  # none where replacements are drawn by chance
     tie: Literal["none", "embeddings", "all"] = "embeddings"
     vocabulary: int
@@ -80,7 +80,10 @@ def standard_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
     if head == "rtd":
         terms["RTD head"] = 2 * width**2 + 2 * width
     else:
-        terms["MLM head"] = work.mask_rate * (2 * width * embedding + 2 * embedding * work.vocabulary)
+        share = 1.0 if head == "all-tokens" else work.mask_rate
+        terms["MLM head"] = share * (2 * width * embedding + 2 * embedding * work.vocabulary)
+    if head == "all-tokens":
+        terms["copy gate"] = 2 * width
     return terms
 
 
@@ -113,7 +116,10 @@ def official_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
         terms["RTD head"] = 2 * width**2 + width + ACTIVATION * width + 2 * width
     else:
         hidden = 2 * width * embedding + (1 + ACTIVATION + NORM) * embedding
-        terms["MLM head"] = OFFICIAL_PREDICTED * (hidden + (2 * embedding + SOFTMAX + 2) * vocabulary)
+        share = 1.0 if head == "all-tokens" else OFFICIAL_PREDICTED
+        terms["MLM head"] = share * (hidden + (2 * embedding + SOFTMAX + 2) * vocabulary)
+    if head == "all-tokens":
+        terms["copy gate"] = 2 * width  # as the script counts the last layer of the RTD head
     return terms
 
 
@@ -168,19 +174,21 @@ def head_parameters(shape: EncoderShape, head: Head, vocabulary: int) -> int:
     width, embedding = shape.width, shape.embedding
     if head == "rtd":
         return width**2 + width + width + 1
-    return width * embedding + embedding + 2 * embedding + vocabulary  # dense, norm, bias; the table is the encoder's
+    gate = width + 1 if head == "all-tokens" else 0
+    return width * embedding + embedding + 2 * embedding + vocabulary + gate  # dense, norm, bias; no table of its own
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
 
+ROWS_OF_LOGITS = 1024  # in memory together where every position is predicted; backward computes them again
 FLOAT = 4  # bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
 
 
 def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT) -> Terms:
     """An estimate of a step's peak, itemised: `rows` in one micro-batch, `activation_bytes` 2 under bf16 or fp16.
 
-    Assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing recomputed. A compiler may keep
-    less; an allocator rounds up.
+    Assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing recomputed but the logits of every
+    position. A compiler may keep less; an allocator rounds up.
     """
     weights = parameters(work).total * FLOAT
     terms: Terms = {"weights": weights, "gradients": weights, "optimizer": 2 * weights}
@@ -189,6 +197,8 @@ def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT) 
     for name, shape, head in work.networks():
         per_token = kept_by_encoder(shape, activation_bytes) + kept_by_head(shape, head, work, activation_bytes)
         terms[f"{name} activations"] = rows * work.length * per_token
+        if head == "all-tokens":
+            terms[f"{name} logits"] = min(rows * work.length, ROWS_OF_LOGITS) * kept_of_logits(work)
     return terms
 
 
@@ -207,5 +217,9 @@ def kept_by_head(shape: EncoderShape, head: Head, work: Workload, activation_byt
     if head == "rtd":
         return activation_bytes * 3 * shape.width
     hidden = activation_bytes * (shape.width + 2 * shape.embedding) + FLOAT * shape.embedding
-    vocabulary = 3 * FLOAT * work.vocabulary  # logits, their log-softmax, and the gradient that meets both
-    return work.mask_rate * (hidden + vocabulary)
+    return hidden if head == "all-tokens" else work.mask_rate * (hidden + kept_of_logits(work))
+
+
+def kept_of_logits(work: Workload) -> float:
+    """Bytes per predicted word: logits, their log-softmax, and the gradient that meets both."""
+    return 3 * FLOAT * work.vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from electra.model.shape import EncoderShape
-from electra.objectives.settings import MaskedLMConfig, ObjectiveConfig
+from electra.objectives.settings import AllTokensMLMConfig, MaskedLMConfig, ObjectiveConfig, ReplaceMLMConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,14 @@ def build_objective(config: ObjectiveConfig, *, encoder: EncoderShape, vocabular
         from electra.objectives.mlm import MaskedLM
 
         return MaskedLM(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    if isinstance(config, ReplaceMLMConfig):
+        from electra.objectives.restore import ReplaceMLM
+
+        return ReplaceMLM(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    if isinstance(config, AllTokensMLMConfig):
+        from electra.objectives.restore import AllTokensMLM
+
+        return AllTokensMLM(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
     from electra.objectives.rtd import ReplacedTokenDetection
 
     return ReplacedTokenDetection(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)

@@ -11,7 +11,7 @@ from torch import Tensor
 from electra.data.batches import Batch
 from electra.model.pair import Discriminator, Generator, build_pair
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Corrupted, Masked, Vocabulary
+from electra.objectives.corruption import Corrupted, Masked, Vocabulary, masked_in_step
 from electra.objectives.measures import Loss, Tally, detections, quotient
 from electra.objectives.mlm import word_tallies
 from electra.objectives.settings import ReplacedTokenDetectionConfig
@@ -29,7 +29,10 @@ class Play(NamedTuple):
 
 
 class ReplacedTokenDetection(Splicing):
-    """Loss = the generator's masked-LM loss + 50 · the discriminator's over every token; no gradient flows between."""
+    """Loss = the generator's masked-LM loss + 50 · the discriminator's over every token, or over the masked ones alone;
+    no gradient flows between."""
+
+    config: ReplacedTokenDetectionConfig
 
     def __init__(self, config: ReplacedTokenDetectionConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
                  unigrams: Tensor) -> None:
@@ -45,7 +48,9 @@ class ReplacedTokenDetection(Splicing):
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         play = self.play(batch, rng, keep_logits=False)
-        rtd = (doubt_losses(play) * batch.real).sum() / batch.step_lengths.sum()
+        judged_in_step = (batch.step_lengths.sum() if self.config.scored == "all"
+                          else masked_in_step(batch, self.config.masking))
+        rtd = (doubt_losses(play) * self.judged(play, batch)).sum() / judged_in_step
         main = Loss(self.config.discriminator_weight * rtd, {"rtd": rtd.detach()})
         return self.beside_the_generators(main, play.surprises, batch)
 
@@ -53,8 +58,15 @@ class ReplacedTokenDetection(Splicing):
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
         play = self.play(batch, rng)
         words = {} if play.guesses is None else word_tallies(play.guesses, play.masked, self.unigrams)
-        return Tally({**words, "rtd_loss": quotient(doubt_losses(play), batch.real)},
-                     detections(play.doubts, play.corrupted.replaced, batch.real))
+        judged = self.judged(play, batch)
+        return Tally({**words, "rtd_loss": quotient(doubt_losses(play), judged)},
+                     detections(play.doubts, play.corrupted.replaced, judged))
+
+    def judged(self, play: Play, batch: Batch) -> Tensor:
+        """[B, T] how often each token counts: once, or as often as its position was drawn."""
+        if self.config.scored == "all":
+            return batch.real
+        return torch.zeros_like(batch.ids).scatter_add_(1, play.masked.positions, play.masked.scored.long())
 
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"discriminator": self.discriminator, **self.generators()}

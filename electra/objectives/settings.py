@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from electra.model.flops import Workload
+from electra.model.flops import Head, Workload
 from electra.model.shape import EncoderShape, GeneratorShape
 
 
@@ -40,6 +40,7 @@ class ReplacedTokenDetectionConfig:
     generator_weight: float = 1.0
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
+    scored: Literal["all", "masked"] = "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
 
     def __post_init__(self) -> None:
         for name in ("generator_weight", "discriminator_weight"):
@@ -69,4 +70,50 @@ class MaskedLMConfig:
                         mask_rate=self.masking.rate)
 
 
-ObjectiveConfig = ReplacedTokenDetectionConfig | MaskedLMConfig
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestorationConfig:
+    """What Replace MLM and All-Tokens MLM have in common: a generator proposes, the encoder restores the originals."""
+
+    masking: Masking = field(default_factory=Masking)
+    generator: GeneratorShape = field(default_factory=GeneratorShape)
+    generator_weight: float = 1.0
+    encoder_weight: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("generator_weight", "encoder_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
+        if self.temperature <= 0:
+            raise ValueError(f"objective.temperature={self.temperature} must be above 0")
+
+    def work(self, head: Head, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        return Workload(
+            objective=head, encoder=encoder, tie=self.generator.tie, vocabulary=vocabulary, length=length,
+            generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
+            mask_rate=self.masking.rate,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplaceMLMConfig(RestorationConfig):
+    """BERT's task on ELECTRA's text: replacements stand where [MASK] would (paper, section 3.5)."""
+
+    name: Literal["replace-mlm"] = "replace-mlm"
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        return self.work("mlm", encoder, vocabulary=vocabulary, length=length)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllTokensMLMConfig(RestorationConfig):
+    """The same, but every token is predicted, through a gate that may copy the one it reads (paper, section 3.5)."""
+
+    name: Literal["all-tokens-mlm"] = "all-tokens-mlm"
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        return self.work("all-tokens", encoder, vocabulary=vocabulary, length=length)
+
+
+SplicingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig
+ObjectiveConfig = ReplacedTokenDetectionConfig | MaskedLMConfig | ReplaceMLMConfig | AllTokensMLMConfig

@@ -13,7 +13,7 @@ from electra.objectives.corruption import Corrupted, Masked, Vocabulary, fill_ma
 from electra.objectives.measures import Loss
 from electra.objectives.mlm import guess_words
 from electra.objectives.objective import Objective
-from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.objectives.settings import SplicingConfig
 
 
 class Spliced(NamedTuple):
@@ -33,7 +33,7 @@ class Splicing(Objective):
 
     blind: Tensor  # [V] what a generator that looks at nothing draws from
 
-    def __init__(self, config: ReplacedTokenDetectionConfig, generator: Generator | None, *, vocabulary: Vocabulary,
+    def __init__(self, config: SplicingConfig, generator: Generator | None, *, vocabulary: Vocabulary,
                  unigrams: Tensor) -> None:
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.config, self.generator = config, generator

@@ -57,7 +57,8 @@ def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[
     """Weights from model folders, everything else fresh; says what was loaded and what was not.
 
     `source` is a run folder with a folder for each network, or one model folder: a discriminator fills the
-    discriminator and whatever the generator shares with it, a masked LM fills the generator or the encoder.
+    discriminator and whatever the generator shares with it, a masked LM fills the generator or the encoder (where
+    there are both, the one whose part it had).
     """
     pairs = list(matches(objective, source))
     if not pairs:
@@ -65,8 +66,8 @@ def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[
                         f"folder, or a folder with config.json and model.safetensors")
     for _, _, folder in pairs:
         check_vocabulary(folder, shards)
-    # The discriminator last: where embeddings are shared but the folders disagree, its are the ones to keep.
-    pairs.sort(key=lambda pair: isinstance(pair[1], Discriminator))
+    # The generator first: where embeddings are shared but the folders disagree, the other's are the ones to keep.
+    pairs.sort(key=lambda pair: pair[0] != "generator")
     sections = {"generator": "objective.generator"}
     news = [f"{name} from {folder}: {huggingface.load(network, folder, section=sections.get(name, 'encoder'))}"
             for name, network, folder in pairs]
@@ -79,8 +80,9 @@ def matches(objective: Objective, source: Path) -> list[tuple[str, Discriminator
     networks = objective.networks()
     if (source / huggingface.CONFIG).is_file():
         role = huggingface.role_of(source)
-        is_masked_lm = role == "generator" or "encoder" in networks
-        name = next((n for n, net in networks.items() if isinstance(net, Generator) == is_masked_lm), None)
+        kind = Generator if role == "generator" or "encoder" in networks else Discriminator
+        like = [name for name, network in networks.items() if isinstance(network, kind)]
+        name = role if role in networks else next(iter(like), None)
         return [(name, networks[name], source)] if name else []
     return [(name, network, source / name) for name, network in networks.items()
             if (source / name / huggingface.CONFIG).is_file()]

@@ -62,6 +62,8 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
     rows = [
         ("generator: loss", "mlm_loss", scores.get("trivial_mlm_loss"), "{:.3f}"),
         ("generator: accuracy", "mlm_accuracy", scores.get("trivial_mlm_accuracy"), "{:.1%}"),
+        ("encoder: loss", "restore_loss", scores.get("trivial_restore_loss"), "{:.3f}"),
+        ("encoder: accuracy", "restore_accuracy", scores.get("trivial_restore_accuracy"), "{:.1%}"),
         ("discriminator: loss", "rtd_loss", scores.get("trivial_rtd_loss"), "{:.4f}"),
         ("discriminator: AUC", "auc", 0.5, "{:.3f}"),
         ("discriminator: average precision", "average_precision", scores.get("replaced_fraction"), "{:.3f}"),
@@ -78,7 +80,7 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
 def curves(run: Path, console: Console) -> None:
     """The two losses of a run, as they fell."""
     entries: list[dict[str, Any]] = journal.read(run / folder.METRICS)
-    for name, title in (("mlm", "generator loss"), ("rtd", "discriminator loss")):
+    for name, title in (("mlm", "generator loss"), ("rtd", "discriminator loss"), ("restore", "encoder loss")):
         values = [entry[name] for entry in entries if entry.get(name) is not None]
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))

@@ -8,7 +8,12 @@ import torch
 from electra.kernels.words import AT_ONCE, guess, guess_plainly
 from electra.model.shape import EncoderShape
 from electra.objectives import build_objective
-from electra.objectives.settings import MaskedLMConfig, ReplacedTokenDetectionConfig
+from electra.objectives.settings import (
+    AllTokensMLMConfig,
+    MaskedLMConfig,
+    ReplacedTokenDetectionConfig,
+    ReplaceMLMConfig,
+)
 from tests.conftest import ToyVocabulary, toy_batch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -178,6 +183,24 @@ def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
         with low_precision():
             scores.append(model.eval().measure(toy_batch([16, 9, 12]).to(DEVICE), seeded()).scores())
     assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("config", [ReplaceMLMConfig(), AllTokensMLMConfig()], ids=["replace-mlm", "all-tokens-mlm"])
+def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(config):
+    """The generator keeps to its logits both times, so that both encoders read the same splice."""
+    found = []
+    for fused in (False, True):
+        model, _ = objective(config, fused=False)
+        encoder = model.networks()["encoder"]
+        encoder.fused = fused
+        with low_precision():
+            loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
+        loss.total.backward()
+        found.append((loss.parts["restore"].item(), encoder.bias.grad, encoder.dense.weight.grad, encoder.table.grad))
+    (plain_loss, *plain), (fused_loss, *fused_gradients) = found
+    assert fused_loss == pytest.approx(plain_loss, rel=2e-3)
+    for ours, theirs in zip(fused_gradients, plain, strict=True):
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
 def test_in_full_precision_an_objective_keeps_to_the_plain_path():

@@ -73,6 +73,33 @@ def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
     assert "RTD head" not in terms
 
 
+def test_replacements_that_are_restored_cost_a_second_network_with_a_vocabulary() -> None:
+    beside = GeneratorShape(fraction=0.5).beside(SHAPE)
+    work = Workload(objective="mlm", encoder=SHAPE, generator=beside, vocabulary=VOCABULARY, length=32)
+    both = standard(work).networks
+    assert list(both) == ["encoder", "generator"]
+    assert both["encoder"]["MLM head"] == pytest.approx(0.15 * (2 * 128 * 64 + 2 * 64 * 100))
+    assert both["generator"]["MLM head"] == pytest.approx(0.15 * (2 * 64 * 64 + 2 * 64 * 100))
+
+
+def test_all_tokens_pay_for_the_vocabulary_at_every_position_and_for_a_gate() -> None:
+    work = Workload(objective="all-tokens", encoder=SHAPE, generator=GeneratorShape(fraction=0.5).beside(SHAPE),
+                    vocabulary=VOCABULARY, length=32)
+    ours, theirs = standard(work).networks, official(work).networks
+    assert ours["encoder"]["MLM head"] == 2 * 128 * 64 + 2 * 64 * 100
+    assert theirs["encoder"]["MLM head"] == 2 * 128 * 64 + 14 * 64 + (2 * 64 + 7) * 100
+    assert ours["encoder"]["copy gate"] == theirs["encoder"]["copy gate"] == 2 * 128
+    assert ours["generator"]["MLM head"] == pytest.approx(0.15 * (2 * 64 * 64 + 2 * 64 * 100))
+    assert "copy gate" not in ours["generator"]
+
+
+def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
+    work = Workload(objective="all-tokens", encoder=SHAPE, vocabulary=30_522, length=32)
+    few, many = (training_bytes(work, rows=rows) for rows in (32, 320))
+    assert few["encoder logits"] == many["encoder logits"] == 3 * 4 * 30_522 * 1024
+    assert many["encoder activations"] == 10 * few["encoder activations"]
+
+
 def test_estimated_activations_are_near_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (encoder, pair):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
         monkeypatch.setattr(module, "gelu", F.gelu)

@@ -36,6 +36,17 @@ def test_both_networks_are_described_and_a_masked_lm_has_one(small: Description)
     assert list(describe_recipe(load_recipe("bert-small"), name="x").networks) == ["encoder"]
 
 
+def test_an_encoder_that_restores_is_described_beside_its_generator() -> None:
+    base, fewer, replace, everything = (describe_recipe(load_recipe(name), name=name) for name in (
+        "base", "electra-15-base", "replace-mlm-base", "all-tokens-mlm-base"))
+    assert list(replace.networks) == list(everything.networks) == ["encoder", "generator"]
+    assert replace.parameters.encoder == everything.parameters.encoder == base.parameters.encoder
+    assert everything.parameters.head == replace.parameters.head + 768 + 1
+    assert fewer.standard == base.standard, "every token passes the head, judged or not"
+    everywhere = 0.85 * (2 * 768 * 768 + 2 * 768 * 30522) + 2 * 768
+    assert everything.standard.forward - replace.standard.forward == pytest.approx(everywhere)
+
+
 def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
     memory = [sum(describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory.values())
               for rows in ("1", "128")]

@@ -125,6 +125,14 @@ def test_a_masked_lm_takes_the_body_of_a_discriminator_and_says_what_is_fresh_an
     assert "left unused: discriminator_predictions" in news[0]
 
 
+def test_an_encoder_and_its_generator_are_filled_by_what_had_their_parts(finished: Path, shards: Shards) -> None:
+    """Both are masked LMs, so the role decides."""
+    for role, name in (("generator", "generator"), ("discriminator", "encoder")):
+        model = fresh(toy("replace-mlm-base", "--objective.generator.fraction", "0.5"), shards, seed=1)
+        news, _ = initialised(model, finished / role, shards)
+        assert news[0].startswith(f"{name} from {finished / role}: ")
+
+
 def test_a_stock_model_of_another_vocabulary_is_refused(objective: Objective, tmp_path: Path, shards: Shards) -> None:
     ElectraForPreTraining(stock_config(shards, vocab_size=shards.tokenizer.size + 1)).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=rf"vocab_size is {shards.tokenizer.size + 1}, but the network to fill has"):

@@ -47,13 +47,29 @@ def test_a_masked_lm_run_writes_an_encoder(toy_shards, tmp_path):
     assert not (tmp_path / "run" / "discriminator").exists()
 
 
+LONG_ENOUGH = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
+               "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 --batch-size 24 "
+               "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "
+               "--warmup-steps 20").split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["replace-mlm", "all-tokens-mlm"])
+def test_an_encoder_learns_to_restore_what_was_replaced(toy_shards, tmp_path, name):
+    recipe = load_recipe(f"{name}-base", flags=[*TOY_FLAGS, *LONG_ENOUGH])
+    outcome = pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    scores = outcome.scores
+    assert scores["restore_loss"] < 0.9 * scores["trivial_restore_loss"]
+    # Not above for all tokens: so early, to copy is still the likeliest answer of every place, though a doubted one.
+    assert scores["restore_accuracy"] >= scores["trivial_restore_accuracy"]
+    for role in ("encoder", "generator"):
+        config = json.loads((tmp_path / "run" / role / "config.json").read_text())
+        assert (config["electra_role"], config["architectures"]) == (role, ["ElectraForMaskedLM"])
+
+
 def test_it_learns_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
     """In 200 steps the generator learns more than word frequencies, the discriminator more than nothing."""
-    flags = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
-             "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 --batch-size 24 "
-             "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "
-             "--warmup-steps 20").split()
-    outcome = pretrain(toy(*flags), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    outcome = pretrain(toy(*LONG_ENOUGH), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     assert outcome.scores["mlm_loss"] < 0.8 * outcome.scores["trivial_mlm_loss"]
     assert outcome.scores["auc"] > 0.65
     assert outcome.scores["rtd_loss"] < 0.95 * outcome.scores["trivial_rtd_loss"]

@@ -11,7 +11,8 @@ from electra.config import UserError
 from electra.model.shape import EncoderShape
 from electra.training.recipe import RECIPES, OptimizerConfig, TrainingConfig, load_recipe, names
 
-BUILT_IN = ["base", "bert-base", "bert-large", "bert-small", "large", "small", "small-official", "tiny"]
+BUILT_IN = ["all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-small", "electra-15-base", "large",
+            "replace-mlm-base", "small", "small-official", "tiny"]
 
 
 def test_the_built_in_recipes_are_those_that_the_help_names() -> None:
@@ -64,6 +65,16 @@ def test_a_twin_has_the_same_encoder_and_differs_only_where_it_must(size: str) -
 def test_the_official_recipe_differs_from_ours_only_in_how_positions_are_drawn() -> None:
     ours, official = (config.as_dict(load_recipe(name)) for name in ("small", "small-official"))
     assert config.differences(ours, official) == ["objective.masking.draws"]
+
+
+def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_alone() -> None:
+    """The rows of one table: same encoder, same generator, same masks, same tokens."""
+    base = config.as_dict(load_recipe("base"))
+    changed = {name: config.differences(base, config.as_dict(load_recipe(f"{name}-base")))
+               for name in ("electra-15", "replace-mlm", "all-tokens-mlm")}
+    assert changed["electra-15"] == ["objective.scored"]
+    restoring = ["objective.discriminator_weight", "objective.encoder_weight", "objective.name", "objective.scored"]
+    assert changed["replace-mlm"] == changed["all-tokens-mlm"] == restoring
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

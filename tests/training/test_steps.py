@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives import build_objective
 from electra.objectives.objective import Objective
-from electra.objectives.settings import MaskedLMConfig, Masking, ObjectiveConfig
+from electra.objectives.settings import AllTokensMLMConfig, MaskedLMConfig, Masking, ObjectiveConfig, ReplaceMLMConfig
 from electra.objectives.settings import ReplacedTokenDetectionConfig as Detection
 from electra.training import checkpoint
 from electra.training.optimizer import build_optimizer
@@ -83,7 +83,8 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
 @pytest.mark.parametrize("config", [
     Detection(generator=GeneratorShape(kind="unigram")), Detection(generator=GeneratorShape(tie="none")),
     Detection(generator=GeneratorShape(tie="all", fraction=1.0)), Detection(masking=Masking(draws="official")),
-    Detection(temperature=2.0), MaskedLMConfig()], ids=["unigram", "untied", "tied", "official", "tempered", "mlm"])
+    Detection(temperature=2.0), Detection(scored="masked"), MaskedLMConfig(), ReplaceMLMConfig(), AllTokensMLMConfig(),
+], ids=["unigram", "untied", "tied", "official", "tempered", "electra-15", "mlm", "replace-mlm", "all-tokens-mlm"])
 def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfig) -> None:
     """The first loss is of equal weights; after it both have moved the same way."""
     plain, fused = (walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
