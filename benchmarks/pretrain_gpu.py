@@ -325,11 +325,11 @@ def start(bench: Bench) -> None:
 
 
 def profile(bench: Bench) -> None:
-    """At the paper's batch and at the best one that was measured."""
+    """At the paper's batch, at the best one that was measured, and of the larger network."""
     rates = {entry["rows"]: entry["sides"].get("ours_fast", {}).get("tokens_per_second", 0.0)
              for entry in bench.found.get("best", {}).values()}
     best = max(rates, key=lambda rows: rates[rows], default=512)
-    for setting in bench.possible([PAPER, Setting("small", best, 128)], "profile"):
+    for setting in bench.possible([PAPER, Setting("small", best, 128), *COMPARED["base"]], "profile"):
         steps = bench.options.profile_steps
         recipe = bench.recipe(setting, *bench.fast, steps=TIMES * steps)
         found = profiled(recipe, bench.shards[setting.length], steps=steps)
