@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from torch import Tensor
 from electra.data.shards import Rows
 
 AHEAD = 4  # steps that are read before they are wanted
+PORTIONS = 32  # of a batch that may be left out when they hold only padding
 
 
 class Batch(NamedTuple):
@@ -31,18 +32,25 @@ class Batch(NamedTuple):
     types: Tensor  # [B, T] int64, 0 for the first segment, 1 for the second
     lengths: Tensor  # [B] real tokens in each row
     step_lengths: Tensor  # [batch size] the same for every row of the step, on every process
+    packed: Tensor | None = None  # [N] which tokens of B · T to compute, where that is fewer; see electra.kernels.rows
 
     @property
     def real(self) -> Tensor:
-        """[B, T] where there is a token and not padding."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+        """[B, T] where there is a token and not padding. Whoever can do without padding finds `packed` at it."""
+        real = torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+        real.packed = self.packed  # type: ignore[attr-defined]
+        return real
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
         """In memory that a GPU reads by itself, while the process goes on."""
-        return Batch(*(tensor.pin_memory() for tensor in self))
+        return self.each(torch.Tensor.pin_memory)
+
+    def each(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(move(self.ids), move(self.types), move(self.lengths), move(self.step_lengths),
+                     None if self.packed is None else move(self.packed))
 
 
 class Batches:
@@ -101,7 +109,20 @@ def assemble(rows: Rows, chosen: npt.NDArray[np.int64], step_lengths: Tensor | N
     second = (np.arange(ids.shape[1]) >= ends[:, :1]) & (np.arange(ids.shape[1]) < ends[:, 1:])
     lengths = torch.from_numpy(ends[:, 1].astype(np.int64))
     return Batch(ids=torch.from_numpy(ids.astype(np.int64)), types=torch.from_numpy(second.astype(np.int64)),
-                 lengths=lengths, step_lengths=lengths if step_lengths is None else step_lengths)
+                 lengths=lengths, step_lengths=lengths if step_lengths is None else step_lengths,
+                 packed=packing(ends[:, 1], ids.shape[1]))
+
+
+def packing(lengths: npt.NDArray[np.integer[Any]], length: int) -> Tensor | None:
+    """All real tokens of a batch in order, and so much padding that they are a multiple of a small part of the batch: a
+    GPU prepares itself for each number that occurs. None where nothing would be left out."""
+    whole = len(lengths) * length
+    portion = max(length, -(-whole // PORTIONS))
+    count = -(-int(lengths.sum()) // portion) * portion
+    if count >= whole:
+        return None
+    real = (np.arange(length) < lengths[:, None]).ravel()
+    return torch.from_numpy(np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])[:count])
 
 
 def random_key(*parts: int | str) -> int:

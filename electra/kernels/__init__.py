@@ -7,7 +7,8 @@ depends on the order in which its parts happen to finish: the same step gives th
     dropout     which values are kept, from a key and a place alone: recomputed in the backward pass, never stored
     norm        dropout, residual and LayerNorm
     activation  gelu
-    attention   softmax(QKᵀ)V over padded rows, with dropout
+    rows        which tokens look at which, padding left out
+    attention   softmax(QKᵀ)V inside rows, with dropout
     embeddings  a token's word, position and type as one vector
     verdict     the discriminator's head
     words       the vocabulary's cross-entropy and a sample from it, without logits in memory

@@ -1,13 +1,12 @@
-"""Attention over padded rows, with dropout, straight from the packed projections [B, T, 3, H, K] and back into them.
+"""Attention inside rows, with dropout, straight from the joint projections [N, 3, H, K] and back into them.
 
-    S = QKᵀ/√K    P = softmax(S) over the real keys    A = m · P / (1 − p)    O = AV
+    S = QKᵀ/√K    P = softmax(S) over the row's keys    A = m · P / (1 − p)    O = AV
     dV = AᵀdO    dA = dO Vᵀ    dS = P · (m · dA / (1 − p) − δ)/√K,  δ = Σ dO · O over K    dQ = dS K    dK = dSᵀQ
 
-Padding stands at the end of a row and gets no gradient; blocks of nothing else are passed over, and what they would
-hold is zero. Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from
-it. A program of the backward pass owns a block of keys and goes through all queries; where one block holds all keys, as
-in rows of 128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes
-through the keys.
+Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from it. A program
+of the backward pass owns a block of a row's keys and goes through all queries; where one block holds all keys, as in
+rows of 128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes through
+the keys.
 """
 
 from __future__ import annotations
@@ -21,36 +20,44 @@ from torch import Tensor
 
 from electra.kernels.dropout import cutoff, kept, words_of
 from electra.kernels.norm import Site
+from electra.kernels.rows import Rows
 
 LOG2_E = math.log2(math.e)
 
 
 @triton.jit
-def tile(base, at, length, stride, column, width):
+def tile(base, at, end, stride, column, width):
     """[len(at), len(column)] of one head's rows; zero beyond the row and beyond the head."""
     return tl.load(base + at[:, None] * stride + column[None, :],
-                   mask=(at < length)[:, None] & (column < width)[None, :], other=0.0)
+                   mask=(at < end)[:, None] & (column < width)[None, :], other=0.0)
 
 
 @triton.jit
-def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost, scale, heads, length, width,
+def row_and_head(bounds, tokens, heads):
+    """The program's head, where its row begins, how long it is, and the head's first place in [H, N]."""
+    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    begin = tl.load(bounds + row)
+    return head, begin.to(tl.int64), tl.load(bounds + row + 1) - begin, head * tokens + begin
+
+
+@triton.jit
+def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, scale, tokens, heads, width,
                       QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
-    which, column = tl.program_id(0), tl.arange(0, WIDTH)
-    row, head = (which // heads).to(tl.int64), which % heads
-    real, stride = tl.load(lengths + row), 3 * heads * width
-    base = qkv + row * length * stride + head * width
+    head, begin, length, place = row_and_head(bounds, tokens, heads)
+    stride, column = 3 * heads * width, tl.arange(0, WIDTH)
+    base = qkv + begin * stride + head * width
     query_at = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     query = tile(base, query_at, length, stride, column, width)
-    query_words = words_of(which * length + query_at, keys, site, False)
+    query_words = words_of(place + query_at, keys, site, False)
     highest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
-    end = tl.where(tl.program_id(1) * QUERIES < real, real, 0)
+    end = tl.where(tl.program_id(1) * QUERIES < length, length, 0)
     for first in range(0, end, KEYS):
         key_at = first + tl.arange(0, KEYS)
         key = tile(base + heads * width, key_at, length, stride, column, width)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        scores = tl.where((key_at < real)[None, :], scores, -float("inf"))
+        scores = tl.where((key_at < length)[None, :], scores, -float("inf"))
         higher = tl.maximum(highest, tl.max(scores, axis=1))
         share, fade = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
         total = total * fade + tl.sum(share, axis=1)
@@ -60,12 +67,11 @@ def attention_forward(qkv, lengths, out, log_sums, keys, site, threshold, boost,
         value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
         mixed = mixed * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         highest = higher
-    highest = tl.where(total > 0, highest, float("inf"))  # so that no key has a share in what was passed over
-    total = tl.where(total > 0, total, 1.0)
+    total = tl.where(total > 0, total, 1.0)  # beyond the row
     mixed = mixed * (boost / total)[:, None]
-    target = out + (row * length + query_at[:, None]) * heads * width + head * width + column[None, :]
+    target = out + (begin + query_at[:, None]) * heads * width + head * width + column[None, :]
     tl.store(target, mixed.to(out.dtype.element_ty), mask=(query_at < length)[:, None] & (column < width)[None, :])
-    tl.store(log_sums + which * length + query_at, highest + tl.log2(total), mask=query_at < length)
+    tl.store(log_sums + place + query_at, highest + tl.log2(total), mask=query_at < length)
 
 
 @triton.jit
@@ -85,23 +91,23 @@ def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_
 
 
 @triton.jit
-def query_side(base, d_out, out, log_sums, at, which, length, stride, narrow, column, width):
+def query_side(base, d_out, out, log_sums, at, length, stride, narrow, column, width):
     """Q, dO, log₂ Σ 2^S and δ of some queries."""
     query = tile(base, at, length, stride, column, width)
     d_mixed = tile(d_out, at, length, narrow, column, width)
     mixed = tile(out, at, length, narrow, column, width)
-    log_sum = tl.load(log_sums + which * length + at, mask=at < length, other=0.0)
+    log_sum = tl.load(log_sums + at, mask=at < length, other=0.0)
     return query, d_mixed, log_sum, tl.sum(mixed.to(tl.float32) * d_mixed.to(tl.float32), axis=1)
 
 
 @triton.jit
-def query_gradients(base, d_out, out, log_sums, own_at, end, real, which, length, stride, narrow, column, width, scale,
-                    keys, site, threshold, boost, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+def query_gradients(base, d_out, out, log_sums, own_at, end, place, length, stride, narrow, column, width, scale, keys,
+                    site, threshold, boost, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                     DROP: tl.constexpr):
     """dQ · √K of the program's own queries, going through the keys."""
-    query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, which, length, stride, narrow,
-                                                column, width)
-    words = words_of(which * length + own_at, keys, site, False)[:, None]
+    query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, length, stride, narrow, column,
+                                                width)
+    words = words_of(place + own_at, keys, site, False)[:, None]
     d_query = tl.zeros((KEYS, WIDTH), tl.float32)
     for first in range(0, end, QUERIES):
         at = first + tl.arange(0, QUERIES)
@@ -109,21 +115,23 @@ def query_gradients(base, d_out, out, log_sums, own_at, end, real, which, length
         value = tile(base + 2 * narrow, at, length, stride, column, width)
         _, d_scores = score_gradients(query, key, d_mixed, value, log_sum[:, None], delta[:, None], words,
                                       words_of(at, keys, site, True)[None, :],
-                                      (own_at < real)[:, None] & (at < real)[None, :], scale, threshold, boost, DROP)
+                                      (own_at < length)[:, None] & (at < length)[None, :], scale, threshold, boost,
+                                      DROP)
         d_query += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
     return d_query
 
 
 @triton.jit
-def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, site, threshold, boost, scale, root,
-                       heads, length, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, site, threshold, boost, scale, root,
+                       tokens, heads, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                        DROP: tl.constexpr, ONE_BLOCK: tl.constexpr):
-    which, block, column = tl.program_id(0), tl.program_id(1), tl.arange(0, WIDTH)
-    row, head = (which // heads).to(tl.int64), which % heads
-    real, stride, narrow = tl.load(lengths + row), 3 * heads * width, heads * width
-    base, d_base = qkv + row * length * stride + head * width, d_qkv + row * length * stride + head * width
-    out += row * length * narrow + head * width
-    d_out += row * length * narrow + head * width
+    head, begin, length, place = row_and_head(bounds, tokens, heads)
+    block, column = tl.program_id(1), tl.arange(0, WIDTH)
+    stride, narrow = 3 * heads * width, heads * width
+    base, d_base = qkv + begin * stride + head * width, d_qkv + begin * stride + head * width
+    out += begin * narrow + head * width
+    d_out += begin * narrow + head * width
+    log_sums += place
     inside = (column < width)[None, :]
     low = qkv.dtype.element_ty
     own_at = block * KEYS + tl.arange(0, KEYS)
@@ -135,16 +143,15 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
     d_value = tl.zeros((KEYS, WIDTH), tl.float32)
     query_sum = tl.zeros((WIDTH,), tl.float32)
     words = words_of(own_at, keys, site, True)[:, None]
-    last = length if ONE_BLOCK else real  # one block writes all of dQ
-    end = length if ONE_BLOCK else tl.where(block * KEYS < real, real, 0)
+    end = tl.where(block * KEYS < length, length, 0)
     for first in range(0, end, QUERIES):
         at = first + tl.arange(0, QUERIES)
-        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, which, length, stride, narrow,
-                                                    column, width)
-        query_words = words_of(which * length + at, keys, site, False)[None, :]
+        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, length, stride, narrow, column,
+                                                    width)
+        query_words = words_of(place + at, keys, site, False)[None, :]
         dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], query_words,
-                                            words, (at < last)[None, :] & (own_at < real)[:, None], scale, threshold,
-                                            boost, DROP)
+                                            words, (at < length)[None, :] & (own_at < length)[:, None], scale,
+                                            threshold, boost, DROP)
         d_value += tl.dot(dropped.to(low), d_mixed, input_precision="ieee")
         d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
         if ONE_BLOCK:
@@ -156,40 +163,40 @@ def attention_backward(qkv, lengths, out, d_out, log_sums, d_qkv, sums, keys, si
     tl.store(d_base + narrow + own, d_key.to(low), mask=there)
     tl.store(d_base + 2 * narrow + own, d_value.to(low), mask=there)
     if not ONE_BLOCK:
-        d_query = query_gradients(base, d_out, out, log_sums, own_at, end, real, which, length, stride, narrow, column,
-                                  width, scale, keys, site, threshold, boost, QUERIES, KEYS, WIDTH, DROP) * root
+        d_query = query_gradients(base, d_out, out, log_sums, own_at, end, place, length, stride, narrow, column, width,
+                                  scale, keys, site, threshold, boost, QUERIES, KEYS, WIDTH, DROP) * root
         tl.store(d_base + own, d_query.to(low), mask=there)
         query_sum = tl.sum(d_query, axis=0)
-    target = sums + (row * tl.num_programs(1) + block) * stride + head * width + column
+    target = sums + ((tl.program_id(0) // heads) * tl.num_programs(1) + block) * stride + head * width + column
     tl.store(target, query_sum, mask=column < width)
     tl.store(target + narrow, tl.sum(d_key, axis=0), mask=column < width)
     tl.store(target + 2 * narrow, tl.sum(d_value, axis=0), mask=column < width)
 
 
-def attend(qkv: Tensor, lengths: Tensor, heads: int, site: Site) -> tuple[Tensor, Tensor]:
-    """Mixed values [B, T, H·K], and log₂ Σ 2^S for each query [B, H, T]; `lengths` [B] int32 are the real keys."""
-    batch, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
-    out = torch.empty(batch, length, heads * width, dtype=qkv.dtype, device=qkv.device)
-    log_sums = torch.empty(batch, heads, length, dtype=torch.float32, device=qkv.device)
-    block = min(64, padded(length))
-    attention_forward[(batch * heads, triton.cdiv(length, block))](  # only the first axis may be longer than 65,535
-        qkv, lengths, out, log_sums, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate),
-        LOG2_E / math.sqrt(width), heads, length, width, QUERIES=block, KEYS=block, WIDTH=padded(width),
+def attend(qkv: Tensor, rows: Rows, heads: int, site: Site) -> tuple[Tensor, Tensor]:
+    """Mixed values [N, H·K] of projections [N, 3·H·K], and log₂ Σ 2^S for each query [H, N]."""
+    tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
+    out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
+    log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
+    block, count = min(64, padded(rows.longest)), len(rows.bounds) - 1
+    attention_forward[(count * heads, triton.cdiv(rows.longest, block))](  # an axis but the first ends at 65,535
+        qkv, rows.bounds, out, log_sums, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate),
+        LOG2_E / math.sqrt(width), tokens, heads, width, QUERIES=block, KEYS=block, WIDTH=padded(width),
         DROP=site.rate > 0, num_warps=4, num_stages=3)
     return out, log_sums
 
 
-def attend_gradients(qkv: Tensor, lengths: Tensor, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int,
+def attend_gradients(qkv: Tensor, rows: Rows, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int,
                      site: Site) -> tuple[Tensor, Tensor]:
-    """d qkv [B, T, 3·H·K], and for `sum_programs` [programs, 3·H·K]: the gradient of the projections' bias."""
+    """d qkv [N, 3·H·K], and for `sum_programs` [programs, 3·H·K]: the gradient of the projections' bias."""
     d_qkv = torch.empty_like(qkv)
-    batch, length, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
-    fit = blocking(length, batch * heads)
-    blocks = triton.cdiv(length, fit["KEYS"])
-    sums = torch.empty(batch * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
-    attention_backward[(batch * heads, blocks)](
-        qkv, lengths, out, d_out, log_sums, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
-        1 / (1 - site.rate), LOG2_E / math.sqrt(width), 1 / math.sqrt(width), heads, length, width,
+    tokens, width, count = len(qkv), qkv.shape[1] // (3 * heads), len(rows.bounds) - 1
+    fit = blocking(rows.longest, tokens // rows.longest * heads)
+    blocks = triton.cdiv(rows.longest, fit["KEYS"])
+    sums = torch.empty(count * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
+    attention_backward[(count * heads, blocks)](
+        qkv, rows.bounds, out, d_out, log_sums, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
+        1 / (1 - site.rate), LOG2_E / math.sqrt(width), 1 / math.sqrt(width), tokens, heads, width,
         WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1, **fit)
     return d_qkv, sums
 
@@ -198,7 +205,7 @@ def blocking(length: int, rows: int) -> dict[str, int]:
     """What was fastest on an H200 with heads of 64: in rows of 128 two programs share a multiprocessor, unless there
     are too few of them, and then each takes all of one; longer rows like smaller blocks."""
     if length > 128:
-        return {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2}
+        return {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}
     keys = padded(length)
     if keys < 128 or rows > 264:
         return {"QUERIES": min(32, keys), "KEYS": keys, "num_warps": 4, "num_stages": 2}

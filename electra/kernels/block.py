@@ -17,6 +17,7 @@ from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend, attend_gradients
 from electra.kernels.columns import sum_programs
 from electra.kernels.norm import Site, add_norm, add_norm_gradients
+from electra.kernels.rows import Rows
 
 SITES = 3  # where a block drops values out: shares of attention, and both branches
 
@@ -54,58 +55,56 @@ class Plan(NamedTuple):
         return first, second, third
 
 
-def block(hidden: Tensor, lengths: Tensor, plan: Plan, weights: Weights) -> Tensor:
-    """[B, T, D] in low precision, of which the first `lengths` [B] int32 tokens of each row are real."""
-    return cast(Tensor, Block.apply(hidden, lengths, plan, *weights))
+def block(hidden: Tensor, rows: Rows, plan: Plan, weights: Weights) -> Tensor:
+    """[N, D] in low precision."""
+    return cast(Tensor, Block.apply(hidden, rows, plan, *weights))
 
 
 class Block(torch.autograd.Function):
     """hidden → attention → add & norm → feed-forward → add & norm."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, lengths: Tensor, plan: Plan, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, rows: Rows, plan: Plan, *parameters: Tensor) -> Tensor:
         weights = Weights(*parameters)
         low = Weights(*(lowered(weight, hidden.dtype) for weight in weights))
         at_scores, at_attention, at_feedforward = plan.sites
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        qkv = torch.addmm(low.qkv_bias, flat, low.qkv.t()).view(*hidden.shape[:2], -1)
-        mixed, log_sums = attend(qkv, lengths, plan.heads, at_scores)
-        attention = torch.addmm(low.output_bias, mixed.flatten(0, 1), low.output.t())
-        middle = add_norm(attention, flat, weights.attention_scale, weights.attention_shift, at_attention)
+        qkv = torch.addmm(low.qkv_bias, hidden, low.qkv.t())
+        mixed, log_sums = attend(qkv, rows, plan.heads, at_scores)
+        attention = torch.addmm(low.output_bias, mixed, low.output.t())
+        middle = add_norm(attention, hidden, weights.attention_scale, weights.attention_shift, at_attention)
         expanded = torch.addmm(low.expand_bias, middle, low.expand.t())
         active = gelu(expanded)
         feedforward = torch.addmm(low.contract_bias, active, low.contract.t())
         out = add_norm(feedforward, middle, weights.feedforward_scale, weights.feedforward_shift, at_feedforward)
-        ctx.plan = plan
-        ctx.save_for_backward(flat, lengths, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward,
+        ctx.rows, ctx.plan = rows, plan
+        ctx.save_for_backward(hidden, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward,
                               low.qkv, low.output, low.expand, low.contract, weights.attention_scale,
                               weights.feedforward_scale)
-        return out.view_as(hidden)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (flat, lengths, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward, qkv_weight,
-         output_weight, expand_weight, contract_weight, attention_scale, feedforward_scale) = ctx.saved_tensors
+        (hidden, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward, qkv_weight, output_weight,
+         expand_weight, contract_weight, attention_scale, feedforward_scale) = ctx.saved_tensors
+        rows: Rows = ctx.rows
         plan: Plan = ctx.plan
         at_scores, at_attention, at_feedforward = plan.sites
-        shape = gradients[0].shape
-        gradient = gradients[0].reshape(-1, shape[-1]).contiguous()
 
-        d_feedforward, d_middle, last_sums = add_norm_gradients(gradient, feedforward, middle, feedforward_scale,
-                                                               at_feedforward)
+        d_feedforward, d_middle, last_sums = add_norm_gradients(gradients[0].contiguous(), feedforward, middle,
+                                                               feedforward_scale, at_feedforward)
         d_contract = summed(d_feedforward.t(), active)
         d_expanded, expand_sums = gelu_gradients(d_feedforward @ contract_weight, expanded)
         d_expand = summed(d_expanded.t(), middle)
         d_middle.addmm_(d_expanded, expand_weight)
 
-        d_attention, d_flat, first_sums = add_norm_gradients(d_middle, attention, flat, attention_scale, at_attention)
-        d_output = summed(d_attention.t(), mixed.flatten(0, 1))
-        d_mixed = (d_attention @ output_weight).view_as(mixed)
-        d_qkv, qkv_sums = attend_gradients(qkv, lengths, mixed, d_mixed, log_sums, plan.heads, at_scores)
-        d_qkv = d_qkv.flatten(0, 1)
-        d_weight = summed(d_qkv.t(), flat)
-        d_flat.addmm_(d_qkv, qkv_weight)
+        d_attention, d_hidden, first_sums = add_norm_gradients(d_middle, attention, hidden, attention_scale,
+                                                              at_attention)
+        d_output = summed(d_attention.t(), mixed)
+        d_mixed = d_attention @ output_weight
+        d_qkv, qkv_sums = attend_gradients(qkv, rows, mixed, d_mixed, log_sums, plan.heads, at_scores)
+        d_weight = summed(d_qkv.t(), hidden)
+        d_hidden.addmm_(d_qkv, qkv_weight)
         last, d_expand_bias, first, d_qkv_bias = sum_programs(last_sums, expand_sums, first_sums, qkv_sums)
-        return (d_flat.view(shape), None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
+        return (d_hidden, None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
                 d_expand_bias, d_contract, last[2], last[0], last[1])
 

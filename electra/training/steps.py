@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from electra.config import UserError
 from electra.kernels import enable
@@ -127,7 +127,7 @@ class FusedSteps(Steps):
         return sums
 
     def take(self, batch: Any) -> dict[str, Tensor]:
-        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tree_leaves(batch))
+        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(batch))
         if shape not in self.seen or not self.capture:
             self.seen[shape] = None
             return self.once(batch.to(self.world.device))
@@ -158,11 +158,15 @@ class FusedSteps(Steps):
         return float(self.flat.norm)
 
 
+def tensors(batch: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
 class Captured:
     """One pass as a CUDA graph, with the batch it reads."""
 
     def __init__(self, once: Callable[[Any], dict[str, Tensor]], batch: Any, pool: Any) -> None:
-        self.batch = tree_map(torch.clone, batch)
+        self.batch = tree_map_only(Tensor, torch.clone, batch)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
@@ -174,7 +178,7 @@ class Captured:
                             "(`--training.cuda-graph off` in pre-training)") from error
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
-        for place, tensor in zip(tree_leaves(self.batch), tree_leaves(batch), strict=True):
+        for place, tensor in zip(tensors(self.batch), tensors(batch), strict=True):
             place.copy_(tensor, non_blocking=True)
         self.graph.replay()
         return self.parts

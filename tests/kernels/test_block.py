@@ -10,6 +10,7 @@ from torch import Tensor
 from electra.kernels.block import SITES, Plan, Weights, block
 from electra.kernels.dropout import draw_keys, kept_plainly
 from electra.kernels.norm import EPSILON, Site
+from electra.kernels.rows import Rows
 from electra.model.encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -23,12 +24,17 @@ def dropped(values: Tensor, site: Site) -> Tensor:
     return values * stays.view(values.shape) / (1 - site.rate)
 
 
+def in_place(lengths: Tensor, length: int) -> Rows:
+    return Rows.of(torch.arange(length, device=DEVICE) < lengths[:, None])
+
+
 def plain(hidden: Tensor, lengths: Tensor, plan: Plan, w: Weights) -> Tensor:
     at_scores, at_attention, at_feedforward = plan.sites
     query, key, value = F.linear(hidden, w.qkv, w.qkv_bias).unflatten(-1, (3, plan.heads, -1)).permute(2, 0, 3, 1, 4)
     scores = query @ key.mT / query.shape[-1] ** 0.5
     real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-    share = dropped(scores.masked_fill(~real[:, None, None, :], -torch.inf).softmax(-1), at_scores)
+    share = scores.masked_fill(~real[:, None, None, :], -torch.inf).softmax(-1)
+    share = dropped(share.transpose(0, 1), at_scores).transpose(0, 1)  # places count heads first
     attention = F.linear((share @ value).transpose(1, 2).flatten(2), w.output, w.output_bias)
     width = hidden.shape[-1:]
     middle = F.layer_norm(hidden + dropped(attention, at_attention), width, w.attention_scale, w.attention_shift, 1e-12)
@@ -68,7 +74,7 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
     given = [hidden.clone(), *(each.to(dtype).float() for each in weights(width, 2 * width))]
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
-    found = block(ours[0], lengths, plan, Weights(*ours[1:]))
+    found = block(ours[0].flatten(0, 1), in_place(lengths, length), plan, Weights(*ours[1:])).view_as(ours[0])
     wanted = plain(reference[0], lengths, plan, Weights(*reference[1:]))
     found.backward(gradient)
     wanted.backward(gradient.double())
@@ -83,9 +89,9 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
 def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
     torch.manual_seed(0)
     plan, w = Plan(2, 0.0, 0.0, draw_keys(SITES, DEVICE), 0), weights(32, 64)
-    hidden, length = torch.randn(1, 40, 32, device=DEVICE), torch.tensor([24], dtype=torch.int32, device=DEVICE)
-    found = block(hidden, length, plan, w)
-    assert torch.allclose(found[:, :24], block(hidden[:, :24].contiguous(), length, plan, w), atol=1e-5)
+    hidden, length = torch.randn(40, 32, device=DEVICE), torch.tensor([24], device=DEVICE)
+    found = block(hidden, in_place(length, 40), plan, w)
+    assert torch.allclose(found[:24], block(hidden[:24], in_place(length, 24), plan, w), atol=1e-5)
 
 
 def test_the_norm_of_the_kernels_is_that_of_the_network() -> None:

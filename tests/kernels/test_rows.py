@@ -1,0 +1,91 @@
+"""Rows of tokens: padding left out, what remains of it apart from everybody."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from electra.data.batches import Batch, packing
+from electra.kernels import enable
+from electra.kernels.rows import Rows
+from electra.model.encoder import Encoder
+from electra.model.shape import EncoderShape
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def batch_of(lengths: list[int], length: int) -> Batch:
+    ids = torch.randint(5, 40, (len(lengths), length))
+    real = torch.tensor(lengths)
+    return Batch(ids, torch.zeros_like(ids), real, real, packing(np.array(lengths), length)).to(DEVICE)
+
+
+def pieces(rows: Rows) -> list[tuple[int, int]]:
+    return [(begin, end) for begin, end in pairwise(rows.bounds.tolist()) if begin < end]
+
+
+def test_without_an_order_each_row_is_followed_by_its_padding() -> None:
+    real = torch.arange(4) < torch.tensor([[2], [4], [1]])
+    assert pieces(Rows.of(real)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
+
+
+def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_in_rows_of_its_own() -> None:
+    batch = batch_of([3, 1, 2, 2, 1, 1], 4)
+    rows = Rows.of(batch.real)
+    assert batch.packed is not None
+    assert len(batch.packed) == 12  # ten real tokens, and padding up to whole portions of four
+    assert pieces(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
+    assert rows.bounds[-1] == len(batch.packed)
+
+
+def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        lengths = torch.randint(1, 17, (40,)).tolist()
+        rows = Rows.of(batch_of(lengths, 16).real)
+        assert max(end - begin for begin, end in pieces(rows)) <= rows.longest == 16
+        assert [end - begin for begin, end in pieces(rows)][:40 if rows.packed is not None else 0] == (
+            lengths if rows.packed is not None else [])
+
+
+def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
+    assert packing(np.array([4, 4, 4]), 4) is None
+    assert packing(np.array([4, 4, 3]), 4) is None
+    assert packing(np.array([4, 4, 1, 1]), 4) is not None
+
+
+def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> None:
+    batch = batch_of([3, 1, 2, 2, 1, 1], 4)
+    rows, real = Rows.of(batch.real), batch.real
+    hidden = torch.randn(6, 4, 5, device=DEVICE, requires_grad=True)
+    found = rows.unpack(rows.pack(hidden) * 2)
+    assert torch.equal(found[real], 2 * hidden[real])
+    weights = torch.randn_like(found) * real[..., None]
+    (gradient,) = torch.autograd.grad((found * weights).sum(), hidden)
+    assert torch.equal(gradient, 2 * weights)
+
+
+@pytest.mark.parametrize("length", [16, 160], ids=["one block of keys", "several blocks of keys"])
+def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) -> None:
+    torch.manual_seed(0)
+    shape = EncoderShape(layers=1 + (length < 128), width=16, heads=1, feedforward=32, embedding=16, positions=length, dropout=0.0,
+                         attention_dropout=0.0)
+    encoder = Encoder(shape, vocabulary=40).to(DEVICE)
+    enable(encoder)
+    lengths = [length // 2, 3, length - 1]
+    batch = batch_of(lengths, length)
+    assert batch.packed is not None
+    weights = torch.randn(len(lengths), length, 16, device=DEVICE) * batch.real[..., None]
+
+    def run(batch: Batch) -> list[Tensor]:
+        with torch.autocast(DEVICE.type, dtype=torch.float16):
+            found = encoder(batch.ids, batch.types, batch.real)
+        gradients = torch.autograd.grad((found.float() * weights).sum(), list(encoder.parameters()))
+        return [found[batch.real].detach(), *gradients]
+
+    for packed, apart in zip(run(batch), run(batch._replace(packed=None)), strict=True):
+        assert float((packed.float() - apart.float()).norm()) < 2e-3 * float(apart.float().norm())
