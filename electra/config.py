@@ -158,13 +158,22 @@ def convert(value: Any, hint: Any, *, source: Source, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise UserError(f"{at(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …")
         return build(typing.cast(type, hint), value, source=source, prefix=key + ".")
+    if hint is Any:
+        return value
     if origin is typing.Literal:
         if value in choices:
             return str(value)
         raise UserError(f"{at(source, key)}: {key} must be one of {', '.join(map(repr, choices))}, found {value!r}"
                         f"{meant(str(value), choices)}")
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise UserError(f"{at(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …")
+        return {convert(name, choices[0], source=source, key=key):
+                convert(part, choices[1], source=source, key=f"{key}.{name}") for name, part in value.items()}
     if origin is tuple:
         parts = value.split(",") if isinstance(value, Flag) else value
+        if choices[-1] is ... and isinstance(parts, (list, tuple)):  # of any length
+            choices = choices[:1] * len(parts)
         if not isinstance(parts, (list, tuple)) or len(parts) != len(choices):
             raise wrong_type(value, hint, source=source, key=key)
         as_given = Flag if isinstance(value, Flag) else (lambda part: part)
@@ -294,5 +303,7 @@ def meant(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
 def spelled(hint: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string"}
     if typing.get_origin(hint) is tuple:
+        if typing.get_args(hint)[-1] is ...:
+            return "a list"
         return f"a list of {len(typing.get_args(hint))} numbers"
     return names.get(hint, str(hint))

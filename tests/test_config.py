@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -112,6 +112,27 @@ def test_a_whole_number_may_stand_where_a_number_is_wanted() -> None:
 
 def test_a_list_becomes_a_tuple() -> None:
     assert built(gears=[3, 9]).gears == (3, 9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shed:
+    """What a list of any length and a section of free names look like."""
+
+    wheels: tuple[Wheel, ...] = ()
+    chains: dict[str, Chain] = field(default_factory=dict)
+    marks: dict[str, Any] = field(default_factory=dict)
+
+
+def test_lists_of_any_length_and_sections_of_free_names_hold_what_their_field_declares() -> None:
+    shed = config.build(Shed, {"wheels": [{"width": 1}, {"width": 2}], "chains": {"spare": {"name": "chain"}},
+                               "marks": {"a": [1, "x"]}}, source="shed.toml")
+    assert [wheel.width for wheel in shed.wheels] == [1.0, 2.0]
+    assert isinstance(shed.chains["spare"], Chain)
+    assert shed.marks == {"a": [1, "x"]}
+    with pytest.raises(UserError, match=r"shed.toml: unknown key chains.spare.lnks; did you mean chains.spare.links"):
+        config.build(Shed, {"chains": {"spare": {"name": "chain", "lnks": 3}}}, source="shed.toml")
+    with pytest.raises(UserError, match=r"shed.toml: wheels must be a list, found int 3"):
+        config.build(Shed, {"wheels": 3}, source="shed.toml")
 
 
 def test_a_union_is_told_apart_by_its_name() -> None:
