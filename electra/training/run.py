@@ -197,11 +197,15 @@ def restore(run: Run, found: Checkpoint) -> None:
     run.step, run.tokens_seen, run.scores = found.step, found.state["tokens_seen"], found.state["scores"]
 
 
+heard: list[list[int]] = []  # signals since the outermost `interrupts` began
+
+
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once."""
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be heard
-        yield lambda: False
+    """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once. Several runs may stand
+    inside one such block: what one of them hears is meant for all."""
+    if heard or threading.current_thread() is not threading.main_thread():  # only there can signals be heard
+        yield lambda: any(heard)
         return
     asked: list[int] = []
 
@@ -212,8 +216,10 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
     watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = [signal.signal(number, ask) for number in watched]
+    heard.append(asked)
     try:
         yield lambda: bool(asked)
     finally:
+        heard.clear()
         for number, handler in zip(watched, before, strict=True):
             signal.signal(number, handler)
