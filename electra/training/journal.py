@@ -149,6 +149,13 @@ class Window:
         self.waited += time.monotonic() - before
         return portion
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done in here is no training, and its time does not count."""
+        before = time.monotonic()
+        yield
+        self.began += time.monotonic() - before
+
     def add(self, losses: Mapping[str, Tensor], tokens: int) -> None:
         for name, loss in losses.items():
             self.sums[name] = self.sums[name] + loss if name in self.sums else loss

@@ -88,12 +88,14 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
             journal.record(step, {**numbers, "learning_rate": rate, "grad_norm": norm, "tokens_seen": run.tokens_seen,
                                   "epoch": step * settings.batch_size / len(run.shards.train)})
         if step % settings.eval_steps == 0 or last:
-            run.scores = evaluate(run)
+            with window.paused():
+                run.scores = evaluate(run)
             journal.record(step, run.scores, prefix="eval_")
             for alarm in diagnosis.alarms(run.scores, run.recipe, step=step):
                 journal.warn(alarm)
         if step % settings.save_steps == 0 or stopping or last:
-            save(run)
+            with window.paused():
+                save(run)
         journal.advance(step)
         if stopping:
             break

@@ -97,6 +97,15 @@ def test_time_spent_on_the_next_batch_counts_as_waiting() -> None:
     assert 0 < window.close(lambda tensors: None)["data_wait"] <= 1
 
 
+def test_time_in_a_pause_is_not_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 70.0, 90.0, 90.0])  # begun, pause, go on, closed; the next begins
+    monkeypatch.setattr("electra.training.journal.time.monotonic", lambda: next(clock))
+    window = Window()
+    with window.paused():
+        window.add({}, tokens=60)
+    assert window.close(lambda tensors: None)["tokens_per_second"] == 60 / 30
+
+
 def test_a_chart_falls_as_its_values_fall() -> None:
     drawn = chart([4.0, 3.0, 2.0, 1.0], height=2).splitlines()
     assert drawn == ["   4.000 ┤█▃  ", "   1.000 ┤██▆▁"]
