@@ -8,10 +8,15 @@ No torch here: `electra trials list` is a usage line.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+from electra import config
+from electra.config import UserError
 
 Settings = dict[str, Any]  # dotted keys of a recipe, "objective.generator.fraction", and their values
 Size = Literal["small", "base", "large"]
+PAPER, SCALES = Path(__file__).parent / "paper", Path(__file__).parent / "scales"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,8 +25,9 @@ class Stage:
 
     recipe: str
     size: Size
+    width: float = 1.0  # as a share of what this size has at the scale; heads and feed-forward go along
     settings: Settings = field(default_factory=dict)  # over the recipe and over what the scale says
-    share: float = 1.0  # of the arm's steps
+    share: float = 1.0  # of the arm's operations where it is given those of another, else of its steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +37,9 @@ class Arm:
     name: str  # in folders and on the command line
     label: str  # in tables and figures
     stages: tuple[Stage, ...] = ()
-    compute: Literal["reference", "own"] = "own"  # reference: as many operations as the trial's reference arm
-    share: float = 1.0  # of the steps: "6.25 % trained" is 0.0625
+    compute: Literal["reference", "own"] = "own"  # reference: as many operations as the reference arm
+    reference: str = ""  # the arm meant by that, where it is not the trial's
+    share: float = 1.0  # of the steps (or of the reference's operations): "6.25 % trained" is 0.0625
     series: str = ""  # the line of a figure that this arm is a point of
     x: float | None = None  # where on that line: a width, a generator's share
     published: dict[str, Any] = field(default_factory=dict)  # column → value, a number or text such as "84.1/90.9"
@@ -48,11 +55,28 @@ class Trial:
     source: str  # "Clark et al. 2020, table 5"
     question: str
     reference: str  # the arm whose operations others may be given
-    columns: tuple[str, ...]  # of the table: tasks and averages, as `published` names them
+    columns: tuple[str, ...] = ()  # of the table: tasks and averages, as `published` names them
     arms: tuple[Arm, ...]
+    tasks: tuple[str, ...] = ()  # to be scored on; none: the scale's
     x_label: str = ""  # of a figure over `Arm.x`
     expected: tuple[str, ...] = ()  # arms from best to worst, as the paper orders them
     caveat: str = ""  # what makes ours and theirs incomparable, beside the budget
+
+    def __post_init__(self) -> None:
+        ours = [arm.name for arm in self.arms if arm.stages]
+        for name in (self.reference, *self.expected, *(arm.reference or self.reference for arm in self.arms)):
+            if name not in ours:
+                raise ValueError(f"{name!r} is named, but no arm to run has this name; those are {', '.join(ours)}")
+        for arm in self.arms:
+            if unknown := arm.published.keys() - set(self.columns):
+                raise ValueError(f"arm {arm.name!r} has a published {sorted(unknown)[0]!r}, which is none of columns")
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def to_run(self, names: tuple[str, ...] = ()) -> list[Arm]:
+        """The arms of these names, or all that are ours to run."""
+        return [arm for arm in self.arms if arm.stages and (not names or arm.name in names)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,3 +102,47 @@ class Scale:
     sizes: dict[Size, Settings] = field(default_factory=dict)
     objectives: dict[str, Settings] = field(default_factory=dict)  # by objective.name: a learning rate found for it
     evaluation: Evaluation
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+ORDER = ("small-models", "weight-tying", "generator-size", "training-algorithms", "efficiency", "width",
+         "bert-ablations", "squad", "large")  # the paper's; trials that it does not have come after
+
+
+def trials() -> list[str]:
+    found = {path.stem for path in PAPER.glob("*.toml")}
+    return [*(name for name in ORDER if name in found), *sorted(found - set(ORDER))]
+
+
+def load_trial(name: str) -> Trial:
+    return built_trial({"name": name, **config.read(named(name, "trial", PAPER))}, source=f"trial {name}")
+
+
+def load_scale(name: str) -> Scale:
+    """A built-in scale, or a TOML file of one's own."""
+    path = named(name, "scale", SCALES)
+    return built_scale({"name": path.stem, **config.read(path)}, source=f"scale {name}")
+
+
+def built_trial(values: config.Layer, *, source: str) -> Trial:
+    for arm in values.get("arms", ()):
+        for stage in arm.get("stages", ()):
+            stage["settings"] = dict(config.leaves(stage.get("settings", {})))
+    return config.build(Trial, values, source=source)
+
+
+def built_scale(values: config.Layer, *, source: str) -> Scale:
+    values["settings"] = dict(config.leaves(values.get("settings", {})))
+    for section in ("sizes", "objectives"):
+        values[section] = {name: dict(config.leaves(part)) for name, part in values.get(section, {}).items()}
+    return config.build(Scale, values, source=source)
+
+
+def named(name: str, kind: str, folder: Path) -> Path:
+    if (built_in := folder / f"{name}.toml").is_file() and "/" not in name:
+        return built_in
+    if (path := Path(name)).suffix == ".toml":
+        return path
+    known = sorted(path.stem for path in folder.glob("*.toml"))
+    raise UserError(f"unknown {kind} {name!r}{config.meant(name, known) or '; there are ' + ', '.join(known)}")
