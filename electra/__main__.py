@@ -9,7 +9,8 @@ from cyclopts import CycloptsError
 
 import electra.commands.asking
 import electra.commands.finetuning
-import electra.commands.pretraining  # noqa: F401 (to import a command is to have it)
+import electra.commands.pretraining
+import electra.commands.trials  # noqa: F401 (to import a command is to have it)
 from electra.commands import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
 

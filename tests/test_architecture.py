@@ -112,7 +112,8 @@ HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetens
 @pytest.mark.parametrize("words", [["import"], ["--help"], ["--version"], ["vocab", "--help"], ["shard", "--help"],
                                    ["pretrain", "--help"], ["describe", "--help"], ["show", "--help"],
                                    ["quickstart", "--help"], ["pretrain", "tiny", "--print-config"],
-                                   ["pretrain", "tinny", "--output-dir", "x"]], ids=" ".join)
+                                   ["pretrain", "tinny", "--output-dir", "x"], ["trials", "list"],
+                                   ["trials", "run", "--help"]], ids=" ".join)
 def test_nothing_heavy_is_imported_to_answer_a_question(words: list[str]) -> None:
     ask = "" if words == ["import"] else f"from electra.__main__ import main; main({words!r})"
     script = f"import sys, electra\n{ask}\nsys.exit(', '.join(m for m in {HEAVY!r} if m in sys.modules) or None)"

@@ -1,18 +1,31 @@
-"""What was run so far, read back from the folder that `sweep` fills.
+"""What was run so far, read back from the folder that `sweep` fills. No torch: a report is made on any machine.
 
-    OUTPUT/data/NAME/               shards, cut once for each vocabulary and length
-    OUTPUT/runs/ARM-FINGERPRINT/    one pre-training, a run folder as `electra pretrain` writes it, shared by every
-                                    trial with an arm of the same settings; in it tasks/TASK/ as `electra finetune` does
-    OUTPUT/TRIAL-SCALE-BUDGET.json  what was asked for: each arm and seed, and the run folders it consists of
+    OUTPUT/data/NAME/                   shards, cut once for each vocabulary and length
+    OUTPUT/runs/RECIPE-FINGERPRINT/     one pre-training, a run folder as `electra pretrain` writes it, shared by every
+                                        trial with an arm of the same settings; its checkpoints go when it is finished
+    OUTPUT/runs/…/tasks/TASK-…/         a fine-tuning of its network, as `electra finetune` writes it, without models
+    OUTPUT/TRIAL-SCALE-BUDGET.json      what was asked for: each arm and seed, and the run folders it consists of
 """
 
 from __future__ import annotations
 
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from electra.trials.plan import Scale, Trial
+from electra import config
+from electra.config import UserError
+from electra.training import journal
+from electra.trials.plan import Scale, Trial, built_scale, built_trial
+
+FORMAT = 1
+RUNS = "runs"
+CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = ("config.toml", "status.json", "environment.json", "metrics.jsonl",
+                                                 "results.json")  # of run folders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +69,115 @@ class Findings:
     tasks: tuple[str, ...]
     corpus: dict[str, Any]  # tokens, rows, vocabulary, length
     found: list[Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filed:
+    """A plan file. Trial and scale stand in it as they were, whatever becomes of ours."""
+
+    trial: dict[str, Any]
+    scale: dict[str, Any]
+    budget: str
+    schedule: str
+    tasks: list[str]
+    corpus: dict[str, Any]
+    entries: list[dict[str, Any]]
+    format: int = FORMAT
+
+
+def collect(output_dir: str | Path, names: Sequence[str] = ()) -> list[Findings]:
+    """Everything that was begun in this folder, or what of it belongs to these trials."""
+    folder = Path(output_dir)
+    found = [(path, values) for path in sorted(folder.glob("*.json")) if "entries" in (values := read_json(path))]
+    if not found:
+        raise UserError(f"{folder}: no trial was run here; begin with `electra trials run NAME --output-dir {folder}`")
+    return [gathered(values, path) for path, values in found if not names or values["trial"]["name"] in names]
+
+
+def gathered(values: dict[str, Any], path: Path) -> Findings:
+    if values.get("format") != FORMAT:
+        raise UserError(f"{path}: plan of format {values.get('format')!r}, this version reads {FORMAT}; run the trial "
+                        "again, which goes on where it was")
+    trial = built_trial(values["trial"], source=str(path))
+    known = {arm.name for arm in trial.arms}
+    return Findings(
+        trial=trial, scale=built_scale(values["scale"], source=str(path)), budget=values["budget"],
+        tasks=tuple(values["tasks"]), corpus=values["corpus"],
+        found=[finding(entry, path.parent) for entry in values["entries"] if entry["arm"] in known])
+
+
+def finding(entry: Mapping[str, Any], output_dir: Path) -> Finding:
+    """One arm and seed, its stages added up."""
+    story: list[dict[str, Any]] = []
+    steps, tokens, minutes, operations, official, whole = 0, 0, 0.0, 0.0, 0.0, True
+    runs = tuple(output_dir / run["folder"] for run in entry["runs"])
+    for run, folder in zip(entry["runs"], runs, strict=True):
+        entries = with_minutes(journal.read(folder / METRICS))
+        taken = max((each["step"] for each in entries), default=0)
+        for each in entries:
+            story.append(each | {"step": steps + each["step"], "minutes": minutes + each["minutes"],
+                                 "tokens_seen": tokens + each["tokens_seen"],
+                                 "operations": operations + each["step"] * run["operations_of_step"]})
+        steps, tokens = steps + taken, story[-1]["tokens_seen"] if story else 0
+        minutes = story[-1]["minutes"] if story else 0.0
+        operations += taken * run["operations_of_step"]
+        official += taken * run["official_of_step"]
+        whole &= is_finished(folder, run["steps"])
+    scores = [score for task, how in entry["tasks"].items() if (score := scored(task, output_dir / how["folder"]))]
+    enough = [score for score in scores if score.seeds >= entry["tasks"][score.task]["seeds"]]
+    return Finding(arm=entry["arm"], seed=entry["seed"], runs=runs, steps=steps,
+                   done=whole and len(enough) == len(entry["tasks"]),
+                   wanted=sum(run["steps"] for run in entry["runs"]), tokens=tokens, minutes=minutes,
+                   operations=operations, official=official, journal=story, scores=scores, made=provenance(runs))
+
+
+def with_minutes(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each entry with the minutes and tokens of training up to it, however often the run was stopped: a window of the
+    journal says how many tokens it had and how fast they went."""
+    minutes, tokens, timed = 0.0, 0, []
+    for each in entries:
+        if each.get("tokens_per_second"):
+            minutes += (each["tokens_seen"] - tokens) / each["tokens_per_second"] / 60
+            tokens = each["tokens_seen"]
+        timed.append({**each, "minutes": minutes, "tokens_seen": tokens})
+    return timed
+
+
+def is_finished(run: Path, steps: int) -> bool:
+    """Trained to the end, and its networks written."""
+    status = read_json(run / STATUS)
+    return status.get("status") == "finished" and status.get("step") == steps
+
+
+def scored(task: str, folder: Path) -> Score | None:
+    """What fine-tuning came to; None while it is not done."""
+    result = read_json(folder / RESULTS)
+    if not result.get("runs"):
+        return None
+    return Score(task=task, metric=result["metric"], value=statistics.median(run["score"] for run in result["runs"]),
+                 trivial=result["trivial"], seeds=len(result["runs"]))
+
+
+def provenance(runs: Sequence[Path]) -> dict[str, Any]:
+    """How the last stage was made, and the recipes of those before it."""
+    begun = [run for run in runs if (run / CONFIG).is_file()]
+    if not begun:
+        return {}
+    recipes = [config.read(run / CONFIG) for run in begun]
+    environment = read_json(begun[-1] / ENVIRONMENT)
+    finished = read_json(begun[-1] / STATUS).get("time")
+    return {"recipe": recipes[-1], "earlier_recipes": recipes[:-1], "commit": environment.get("commit"),
+            "versions": {"electra": environment.get("electra"), "python": environment.get("python"),
+                         **environment.get("packages", {})},
+            "hardware": ", ".join(environment.get("gpus", ())) or f"CPU, {environment.get('threads')} threads, "
+                                                                  f"{environment.get('platform')}",
+            "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if finished else None}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is none: a run that was killed may not have written it yet."""
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
