@@ -146,3 +146,33 @@ def carry_out(asked: Asked, *, at_once: int, quiet: bool) -> int:
         return FAILED
     print(f"{asked.output_dir}: all {len(jobs)} runs are done; `electra trials report {asked.output_dir}` shows them")
     return DONE
+
+
+@trials.command
+def report(source: Path, *, to: Path | None = None) -> int:
+    """Write what trials found so far as a page: ours beside the published, with seeds and spread.
+
+    Parameters
+    ----------
+    source
+        The folder that `electra trials run` fills; or a findings.json that an earlier report wrote.
+    to
+        Folder for index.md, index.html, figures and findings.json. By default SOURCE/report; for a findings.json the
+        folder that it stands in.
+    """
+    from electra.trials import evidence, findings, plots
+    from electra.trials.report import INSTALL
+    from electra.trials.report import report as write
+
+    if not source.exists():
+        raise UserError(f"{source}: no such folder or file; `electra trials run` fills a folder")
+    is_file = source.is_file()
+    found = evidence.load(source) if is_file else findings.collect(source)
+    place = to or (source.parent if is_file else source / "report")
+    written = write(found, place)
+    for each in found:
+        print(f"{each.trial.name}: {sum(finding.done for finding in each.found)} of {len(each.found)} runs done")
+    if not plots.is_available():
+        print(f"without figures: matplotlib is not installed ({INSTALL})")
+    print(f"{place / 'index.html'} and index.md, {len(written)} files in all")
+    return DONE

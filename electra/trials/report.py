@@ -1,0 +1,247 @@
+"""Ours beside theirs, with seeds and spread: a folder with a Markdown page, an HTML page, figures, and the data.
+
+Whoever reads a number here must see at what scale and budget it was made. So a banner comes first, published values are
+labelled wherever they stand, and contradictions are said in words.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from electra import atomic
+from electra.config import UserError
+from electra.trials import evidence, ordering, plots, provenance
+from electra.trials.findings import Finding, Findings
+from electra.trials.page import Banner, Block, Bullets, Contents, Grid, Heading, Paragraph, Picture, html, markdown
+from electra.trials.plan import Arm
+
+TITLE = "Trials: ours beside the paper's"
+INSTALL = "pip install 'electra[plots]'"
+NOTHING = "–"
+
+
+def report(several: Sequence[Findings], folder: Path) -> list[Path]:
+    """Write the report; the pages come last, so that what they refer to is there."""
+    if not several:
+        raise UserError("there are no findings to report; `electra trials run` makes some")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--to {folder} is a file; name a folder")
+    several = [evidence.condense(findings) for findings in several]
+    blocks = list(whole(several))
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {folder / f"{block.name}.svg": block.svg for block in blocks if isinstance(block, Picture)}
+    written |= {folder / "index.md": markdown(blocks), folder / "index.html": html(blocks, title=TITLE)}
+    evidence.save(several, folder / evidence.FILE)
+    for path, text in written.items():
+        atomic.write(path, text)
+    return [folder / evidence.FILE, *written]
+
+
+def whole(several: Sequence[Findings]) -> Iterator[Block]:
+    yield Heading(1, TITLE)
+    yield Paragraph("Experiments of the ELECTRA paper, run by electra trials run. Scores are in points: for each "
+                    "pre-trained network the median over its fine-tuning seeds, then mean ± standard deviation over n "
+                    "pre-training seeds. What is labelled published is the paper's, or of the source that it names.")
+    if not plots.is_available():
+        yield Paragraph(f"Without figures: matplotlib is not installed ({INSTALL}). The numbers are all here.")
+    yield Contents([(heading(findings), slug(findings)) for findings in several])
+    for findings in several:
+        yield from chapter(findings)
+
+
+def chapter(findings: Findings) -> Iterator[Block]:
+    yield Heading(2, heading(findings), anchor=slug(findings))
+    yield Paragraph(f"{findings.trial.question} (Source: {findings.trial.source}.)")
+    yield banner(findings)
+    yield Heading(3, "Scores")
+    yield scores(findings)
+    yield Heading(3, "The order of the arms")
+    yield from order(findings)
+    yield Heading(3, "Cost")
+    yield costs(findings)
+    if notes := [(f"{arm.label}:", arm.note) for arm in findings.trial.arms if arm.note]:
+        yield Bullets(notes)
+    pictures = list(plots.draw(findings, slug(findings))) if plots.is_available() else []
+    if pictures:
+        yield Heading(3, "Figures")
+        yield from pictures
+    yield from provenance.missing(findings)
+    yield from provenance.settings(findings)
+    yield from provenance.circumstances(findings)
+
+
+def heading(findings: Findings) -> str:
+    return f"{findings.trial.title} ({findings.scale.name} scale, budget {findings.budget})"
+
+
+def slug(findings: Findings) -> str:
+    """Also the beginning of file names, so nothing that a path or an address would take for its own."""
+    parts = (findings.trial.name, findings.scale.name, findings.budget.replace("/", "of"))
+    return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")
+
+
+def banner(findings: Findings) -> Banner:
+    is_full = findings.scale.name == "paper" and findings.budget in ("1", "1/1")
+    ran = [finding for finding in findings.found if finding.done] or list(filter(provenance.started, findings.found))
+    size = (f"Scale {findings.scale.name}: {findings.scale.title}. Budget {findings.budget}, as "
+            f"a share of that scale's {f'{findings.scale.steps:,} ' if findings.scale.steps else ''}steps.")
+    lines = [size, corpus(findings, ran),
+             "Every schedule is fresh and fully decayed: an arm warms up and decays to zero within its own steps. None "
+             "is a checkpoint on the way of a longer run."]
+    if not is_full:
+        lines.append("Published values stand beside ours for their order, not for their height: they were made with "
+                     "the paper's networks, corpus and budget.")
+    if findings.trial.caveat:
+        lines.append(findings.trial.caveat)
+    return Banner("The paper's settings on a corpus of ours" if is_full else
+                  "These are not the paper's numbers, and cannot be at this scale and budget", lines)
+
+
+def corpus(findings: Findings, ran: Sequence[Finding]) -> str:
+    """How much text an arm saw, and how often the same."""
+    about = findings.corpus
+    facts = [f"{about[key]:,} {word}" if isinstance(about.get(key), int) else "" for key, word in
+             (("tokens", "tokens"), ("rows", "rows"))]
+    facts += [f"{word} {about[key]:,}" if isinstance(about.get(key), int) else "" for key, word in
+              (("vocabulary", "vocabulary of"), ("length", "rows of at most"))]
+    text = f"Corpus: {', '.join(fact for fact in facts if fact) or 'unknown'}."
+    if not ran:
+        return f"{text} Nothing was run yet."
+    seen = sorted(finding.tokens for finding in ran)
+    each = " to ".join(dict.fromkeys((count(seen[0]), count(seen[-1]))))
+    return f"Each arm saw {each} tokens{epochs(seen, about.get('tokens'))}. {text}"
+
+
+def epochs(seen: Sequence[int], tokens: object) -> str:
+    if not isinstance(tokens, int) or tokens <= 0:
+        return ""
+    times = " to ".join(dict.fromkeys(f"{number / tokens:.2g}" for number in (seen[0], seen[-1])))
+    return f", {times} epochs"
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+def scores(findings: Findings) -> Grid:
+    """Ours by task and on average, then what was published, in columns that say so."""
+    trial, means = findings.trial, averaged(findings)
+    metrics = {score.task: score.metric for finding in findings.found for score in finding.scores}
+    head = ["arm", *(f"{task} {metrics.get(task, '')}".strip() for task in findings.tasks)]
+    head += [f"average of {len(tasks)}" for tasks in means]
+    columns = [column for column in trial.columns if any(column in arm.published for arm in trial.arms)]
+    rows = []
+    for arm in trial.arms:
+        cells = [ordering.points(ordering.of_arm(findings, arm), task) for task in findings.tasks]
+        cells += [ordering.averages(findings, tasks).get(arm.name) for tasks in means]
+        rows.append([arm.label if arm.stages else f"{arm.label} (published only)",
+                     *(str(cell) if cell else NOTHING for cell in cells),
+                     *(published(arm, column) for column in columns)])
+    levels = [ordering.trivial(findings, task) for task in findings.tasks]
+    if any(level is not None for level in levels):
+        levels += [ordering.trivial(findings, *tasks) for tasks in means]
+        shown = [NOTHING if level is None else f"{level:.1f}" for level in levels]
+        rows.append(["an answer that ignores the text", *shown, *[""] * len(columns)])
+    return Grid([*head, *(f"published: {column}" for column in columns)], rows)
+
+
+def averaged(findings: Findings) -> list[Sequence[str]]:
+    """The tasks to average over: those that arms share, then all of them, where these are several and not the same."""
+    several = (ordering.shared_tasks(findings), list(findings.tasks))
+    return [tasks for i, tasks in enumerate(several) if len(tasks) > 1 and tasks not in several[:i]]
+
+
+def published(arm: Arm, column: str) -> str:
+    value = arm.published.get(column)
+    if value is None:
+        return NOTHING
+    return f"{value:g}".replace("e+", "e") if isinstance(value, float) and value >= 1e6 else str(value)
+
+
+def costs(findings: Findings) -> Grid:
+    """Means over the seeds that are done; where none is, over those that were begun."""
+    rows, seeds = [], len({finding.seed for finding in findings.found})
+    for arm in findings.trial.arms:
+        found = [finding for finding in ordering.of_arm(findings, arm) if provenance.started(finding)]
+        done = [finding for finding in found if finding.done]
+        counted = done or found
+        if not counted:
+            continue
+        mean = {name: statistics.fmean(getattr(finding, name) for finding in counted)
+                for name in ("operations", "official", "minutes", "steps", "tokens")}
+        size = findings.corpus.get("tokens")
+        rows.append([arm.label, f"{len(done)} of {seeds}", power(mean["operations"]), power(mean["official"]),
+                     f"{mean['minutes']:.3g}", f"{mean['steps']:,.0f}", count(mean["tokens"]),
+                     f"{mean['tokens'] / size:.2g}" if size else NOTHING])
+    return Grid(["arm", "seeds done", "FLOPs, standard", "FLOPs, official script's", "minutes", "steps", "tokens",
+                 "epochs"], rows)
+
+
+def power(number: float) -> str:
+    """1.23e15: of operations, a power of ten is what a reader compares."""
+    return re.sub(r"e\+?0*(?=\d)", "e", f"{number:.2e}")
+
+
+def count(number: float) -> str:
+    return f"{number / 1e6:,.1f}M" if number >= 1e6 else f"{number:,.0f}"
+
+
+# ---- the claim -------------------------------------------------------------------------------------------------------
+
+def order(findings: Findings) -> Iterator[Block]:
+    """The order found against the order published, pair by pair, and contradictions as such."""
+    samples = ordering.averages(findings)
+    if not samples:
+        yield Paragraph("No arm is done and scored on a task, so that nothing can be said of their order.")
+        return
+    is_figure = any(arm.x is not None for arm in findings.trial.arms)
+    if findings.trial.expected or not is_figure:
+        yield Bullets([("Found:", ordering.found_order(findings)),
+                       ("Published:", ordering.published_order(findings.trial) or "no order of these arms")])
+    yield Paragraph(legend(findings))
+    if untaught := ordering.untaught(findings):
+        named = ", ".join(arm.label for arm in untaught)
+        yield Bullets([("At the trivial level:", f"{named}: less than a point above an answer that ignores the text, "
+                        "so that a comparison with them says nothing.")])
+    if pairs := ordering.pairs(findings):
+        yield Bullets([(f"{pair.verdict.capitalize()}:", f"{pair}.") for pair in pairs])
+    if sentences := [*ordering.gaps(findings), *ordering.peaks(findings)]:
+        yield Bullets([("", f"{sentence}.") for sentence in sentences])
+    if findings.trial.expected:
+        yield Paragraph(verdict(findings))
+
+
+def legend(findings: Findings) -> str:
+    """How to read the signs, and how much they are worth with so few seeds."""
+    counts = {sample.seeds for sample in ordering.averages(findings).values()}
+    text = (f"Compared by {', '.join(ordering.shared_tasks(findings))}. "
+            "> is a difference of more than 2 standard errors")
+    text += ", ≈ a smaller one" if max(counts) > 1 else ""
+    text += ", >? one whose spread is not known, because an arm has a single seed" if 1 in counts else ""
+    fewest = min((count for count in counts if count > 1), default=None)
+    if fewest is None:
+        return text + ". With one seed no spread is known, and no order is established."
+    return (text + f". With n={fewest} the spread itself is uncertain: two arms that do not differ would come out as > "
+            f"in about {ordering.chance(fewest):.0%} of such comparisons.")
+
+
+def verdict(findings: Findings) -> str:
+    """The sentence for whoever reads only one."""
+    pairs = ordering.pairs(findings, neighbours=False)
+    if not pairs:
+        return "Fewer than two of the arms that the paper orders were scored, so that its order was not tested."
+    against = [pair for pair in pairs if pair.verdict == "contradicts the paper"]
+    agreed = sum(pair.verdict == "as published" for pair in pairs)
+    known = sum(pair.error is not None for pair in pairs)
+    text = (f"Of all {len(pairs)} pairs of arms that the paper orders, {agreed} came out as published, {len(against)} "
+            f"against it, {known - agreed - len(against)} within 2 standard errors")
+    text += f", and {len(pairs) - known} without a known spread." if known < len(pairs) else "."
+    apart = [pair for pair in pairs if not pair.is_tie]
+    text += (f" Spread aside, {sum(pair.difference > 0 for pair in apart)} of the {len(apart)} that the paper tells "
+             "apart lie in its direction.")
+    if not against:
+        return text + " Nothing here contradicts the paper" + ("." if agreed else ", and nothing confirms it.")
+    named = "; ".join(f"{pair.better.label} is not {'equal to' if pair.is_tie else 'above'} {pair.worse.label} "
+                      f"({pair.difference:+.1f})" for pair in against)
+    return f"{text} This run contradicts the paper's order: {named}."
