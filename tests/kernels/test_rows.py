@@ -72,8 +72,8 @@ def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> 
 @pytest.mark.parametrize("length", [16, 160], ids=["one block of keys", "several blocks of keys"])
 def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) -> None:
     torch.manual_seed(0)
-    shape = EncoderShape(layers=1 + (length < 128), width=16, heads=1, feedforward=32, embedding=16, positions=length, dropout=0.0,
-                         attention_dropout=0.0)
+    shape = EncoderShape(layers=1 + (length < 128), width=16, heads=1, feedforward=32, embedding=16, positions=length,
+                         dropout=0.0, attention_dropout=0.0)
     encoder = Encoder(shape, vocabulary=40).to(DEVICE)
     enable(encoder)
     lengths = [length // 2, 3, length - 1]
