@@ -61,24 +61,24 @@ class Generator(nn.Module):
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
         """Logits [B, P, V] at `positions` [B, P]."""
-        return F.linear(self.predict(ids, types, real, positions), self.table, self.bias)
+        return F.linear(self.transform(self.read(ids, types, real, positions)), self.table, self.bias)
 
     @property
     def table(self) -> Tensor:
         """The words' vectors [V, E], the same that the encoder reads with."""
         return self.encoder.embeddings.words.weight
 
-    def predict(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
-        """The vector [B, P, E] that the word at each of `positions` should have."""
+    def read(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
+        """The encoder's vectors [B, P, D] at `positions`."""
         hidden = self.encoder(ids, types, real)
         # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows would be thrown away.
         if self.fused:
             # The same by a product: a position that was drawn thrice gets its gradients in a fixed order.
             where = positions.unsqueeze(-1) == torch.arange(hidden.shape[1], device=hidden.device)  # [B, P, T]
-            chosen = where.to(hidden.dtype) @ hidden
+            chosen: Tensor = where.to(hidden.dtype) @ hidden
         else:
-            chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))  # [B, P, D]
-        return self.transform(chosen)
+            chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        return chosen
 
     def transform(self, hidden: Tensor) -> Tensor:
         """The vector [..., E] that a word should have, from the encoder's [..., D] at its place."""

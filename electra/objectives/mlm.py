@@ -49,6 +49,7 @@ class Guesses(NamedTuple):
     losses: Tensor  # [B, P] how surprised it is by each; zero at the places that do not count
     sampled: Tensor | None  # [B, P] one word each, drawn from what it believes
     logits: Tensor | None  # [B, P, V] what it believes, where that was ever in memory
+    hidden: Tensor  # [B, P, D] what its encoder made of each place
 
 
 def guess_words(network: Generator, batch: Batch, masked: Masked, rng: torch.Generator | None, *,
@@ -56,18 +57,20 @@ def guess_words(network: Generator, batch: Batch, masked: Masked, rng: torch.Gen
     """Guess every hidden word, and sample one for each when a temperature says how. On a GPU, [B, P, V] is the largest
     thing of a step by far, and a loss and a sample can do without it."""
     device = batch.ids.device
+    hidden = network.read(masked.ids, batch.types, batch.real, masked.positions)
+    predicted = network.transform(hidden)
     if keep_logits or not network.fused or not torch.is_autocast_enabled(device.type):
-        logits = network(masked.ids, batch.types, batch.real, masked.positions)
+        logits = F.linear(predicted, network.table, network.bias)
         sampled = None if temperature is None else sample(logits, temperature=temperature, rng=rng)
-        return Guesses(word_losses(logits, masked), sampled, logits)
+        return Guesses(word_losses(logits, masked), sampled, logits, hidden)
     from electra.kernels.words import guess
 
-    predicted = network.predict(masked.ids, batch.types, batch.real, masked.positions).flatten(0, 1)
+    predicted = predicted.flatten(0, 1)
     uniform = None if temperature is None else torch.rand(len(predicted), device=device, generator=rng)
     losses, words = guess(predicted.to(torch.get_autocast_dtype(device.type)), network.table, network.bias,
                           masked.originals.flatten(), uniform=uniform, temperature=temperature or 1.0)
     sampled = None if words is None else words.view_as(masked.originals)
-    return Guesses(losses.view_as(masked.originals) * masked.scored, sampled, None)
+    return Guesses(losses.view_as(masked.originals) * masked.scored, sampled, None, hidden)
 
 
 def word_losses(logits: Tensor, masked: Masked) -> Tensor:

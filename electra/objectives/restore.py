@@ -16,7 +16,7 @@ from electra.model.pair import Discriminator, Generator, build_generator
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import Vocabulary, masked_in_step
 from electra.objectives.measures import Loss, Tally, quotient
-from electra.objectives.mlm import guess_words, word_losses, word_tallies
+from electra.objectives.mlm import guess_words, word_losses
 from electra.objectives.settings import AllTokensMLMConfig, ReplaceMLMConfig
 from electra.objectives.splice import Spliced, Splicing
 
@@ -37,9 +37,6 @@ class Restoring(Splicing):
         main = Loss(self.config.encoder_weight * restore, {"restore": restore.detach()})
         return self.beside_the_generators(main, spliced.surprises, batch)
 
-    def generator_tallies(self, spliced: Spliced) -> dict[str, Tensor]:
-        return {} if spliced.guesses is None else word_tallies(spliced.guesses, spliced.masked, self.unigrams)
-
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"encoder": self.encoder, **self.generators()}
 
@@ -58,7 +55,7 @@ class ReplaceMLM(Restoring):
         spliced = self.splice(batch, rng)
         masked, ids = spliced.masked, spliced.corrupted.ids
         logits = self.encoder(ids, batch.types, batch.real, masked.positions)
-        return Tally(self.generator_tallies(spliced) | restoration_tallies(
+        return Tally(self.generator_tallies(spliced.guesses, masked) | restoration_tallies(
             word_losses(logits, masked), logits.argmax(-1), read=ids.gather(1, masked.positions),
             originals=masked.originals, scored=masked.scored, unigrams=self.unigrams))
 
@@ -99,7 +96,7 @@ class AllTokensMLM(Restoring):
             log_chances = mixture(logits, gates.flatten()[rows], ids.flatten()[rows])
             losses.append(-log_chances.gather(1, batch.ids.flatten()[rows, None]).squeeze(1))
             words.append(log_chances.argmax(-1))
-        return Tally(self.generator_tallies(spliced) | restoration_tallies(
+        return Tally(self.generator_tallies(spliced.guesses, spliced.masked) | restoration_tallies(
             torch.cat(losses).view_as(ids), torch.cat(words).view_as(ids), read=ids, originals=batch.ids,
             scored=batch.real, unigrams=self.unigrams))
 

@@ -13,7 +13,6 @@ from electra.model.pair import Discriminator, Generator, build_pair
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import Corrupted, Masked, Vocabulary, masked_in_step
 from electra.objectives.measures import Loss, Tally, detections, quotient
-from electra.objectives.mlm import word_tallies
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.objectives.splice import Splicing
 
@@ -25,6 +24,8 @@ class Play(NamedTuple):
     guesses: Tensor | None  # [B, P, V] the generator's logits, when it is a network and they were kept
     surprises: Tensor | None  # [B, P] its loss at each hidden word, when it is a network
     corrupted: Corrupted
+    sampled: Tensor  # [B, P] the words that were drawn
+    hidden: Tensor | None  # [B, P, D] what the generator's encoder made of each hidden word, when it is a network
     doubts: Tensor  # [B, T] the discriminator's logits: above zero means "replaced"
 
 
@@ -57,8 +58,7 @@ class ReplacedTokenDetection(Splicing):
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
         play = self.play(batch, rng)
-        words = {} if play.guesses is None else word_tallies(play.guesses, play.masked, self.unigrams)
-        judged = self.judged(play, batch)
+        words, judged = self.generator_tallies(play.guesses, play.masked), self.judged(play, batch)
         return Tally({**words, "rtd_loss": quotient(doubt_losses(play), judged)},
                      detections(play.doubts, play.corrupted.replaced, judged))
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from electra.data.batches import Batch
 from electra.model.pair import Generator
 from electra.objectives.corruption import Corrupted, Masked, Vocabulary, fill_masks, mask_tokens, masked_in_step
-from electra.objectives.measures import Loss
-from electra.objectives.mlm import guess_words
+from electra.objectives.measures import Loss, quotient
+from electra.objectives.mlm import guess_words, word_tallies
 from electra.objectives.objective import Objective
 from electra.objectives.settings import SplicingConfig
 
@@ -23,6 +23,8 @@ class Spliced(NamedTuple):
     guesses: Tensor | None  # [B, P, V] the generator's logits, when it is a network and they were kept
     surprises: Tensor | None  # [B, P] its loss at each hidden word, when it is a network
     corrupted: Corrupted
+    sampled: Tensor  # [B, P] the words that were drawn
+    hidden: Tensor | None  # [B, P, D] what its encoder made of each hidden word, when it is a network
 
 
 class Splicing(Objective):
@@ -44,13 +46,13 @@ class Splicing(Objective):
     def splice(self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True) -> Spliced:
         """Mask, guess, sample, splice."""
         masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
-        surprises, sampled, guesses = None, None, None
+        surprises, sampled, guesses, hidden = None, None, None, None
         if self.generator is not None:
-            surprises, sampled, guesses = guess_words(self.generator, batch, masked, rng, keep_logits=keep_logits,
-                                                      temperature=self.config.temperature)
+            surprises, sampled, guesses, hidden = guess_words(
+                self.generator, batch, masked, rng, keep_logits=keep_logits, temperature=self.config.temperature)
         if sampled is None:
             sampled = self.draw_blindly(masked, rng)
-        return Spliced(masked, guesses, surprises, fill_masks(batch.ids, masked, sampled))
+        return Spliced(masked, guesses, surprises, fill_masks(batch.ids, masked, sampled), sampled, hidden)
 
     def draw_blindly(self, masked: Masked, rng: torch.Generator | None) -> Tensor:
         """Replacements that look at nothing: by corpus frequency, or every word alike."""
@@ -64,6 +66,19 @@ class Splicing(Objective):
         mlm = surprises.sum() / masked_in_step(batch, self.config.masking)
         return Loss(main.total + self.config.generator_weight * mlm, {"mlm": mlm.detach(), **main.parts})
 
+    def generator_tallies(self, guesses: Tensor | None, masked: Masked) -> dict[str, Tensor]:
+        """What its logits are worth, and how many words it wavers between; nothing where chance proposes."""
+        if guesses is None:
+            return {}
+        return word_tallies(guesses, masked, self.unigrams) | {
+            "generator_entropy": quotient(entropies(guesses), masked.scored)}
+
     def generators(self) -> dict[str, Generator]:
         """The generator under the name it is exported by, where it is a network."""
         return {} if self.generator is None else {"generator": self.generator}
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """[...] in nats, of the distributions that logits [..., V] describe."""
+    log_chances = logits.float().log_softmax(-1)
+    return -(log_chances.exp() * log_chances).sum(-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -9,7 +11,13 @@ from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives import build_objective
 from electra.objectives.corruption import mask_tokens, masked_counts
 from electra.objectives.mlm import word_losses
-from electra.objectives.settings import MaskedLMConfig, Masking, ReplacedTokenDetectionConfig
+from electra.objectives.settings import (
+    AllTokensMLMConfig,
+    MaskedLMConfig,
+    Masking,
+    ReplacedTokenDetectionConfig,
+    ReplaceMLMConfig,
+)
 from tests.conftest import ToyVocabulary, toy_batch
 
 SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
@@ -124,6 +132,22 @@ def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(co
     assert first == second
     assert first["trivial_mlm_loss"] > 0
     assert 0 <= first["mlm_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig, ReplaceMLMConfig, AllTokensMLMConfig],
+                         ids=["rtd", "replace", "all-tokens"])
+def test_the_generators_entropy_is_that_of_its_words_at_the_masked_positions(config):
+    model, batch = objective(config()).eval(), toy_batch([16, 12, 9])
+    spliced = model.splice(batch, seeded())
+    entropies = [-sum(p * math.log(p) for p in spliced.guesses[row, place].softmax(-1).tolist())
+                 for row, place in spliced.masked.scored.nonzero().tolist()]
+    scores = model.measure(batch, seeded()).scores()
+    assert scores["generator_entropy"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-5)
+
+
+def test_chance_has_no_entropy_to_report_and_neither_has_a_masked_lm():
+    for config in (ReplacedTokenDetectionConfig(generator=GeneratorShape(kind="unigram")), MaskedLMConfig()):
+        assert "generator_entropy" not in objective(config).eval().measure(toy_batch([16]), seeded()).scores()
 
 
 def test_the_trivial_guesser_copies_what_it_is_shown_and_otherwise_says_the_commonest_word():
