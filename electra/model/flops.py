@@ -3,6 +3,7 @@
 Operations are counted in two conventions. `standard` counts matrix products alone, a training step as three forward
 passes; it is what model FLOPs utilisation is stated in. `official` follows the script published with the paper, whose
 totals the literature quotes: look-ups as dense products, activations and norms included, a training step as two passes.
+A network that is frozen takes its forward pass and no other, in both; the script itself knows none.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Workload:
     objective: Head = "rtd"
     encoder: EncoderShape  # the discriminator, or the main network of a masked LM
     generator: EncoderShape | None = None  # none where replacements are drawn by chance
+    generator_learns: bool = True
     tie: Literal["none", "embeddings", "all"] = "embeddings"
     vocabulary: int
     length: int
@@ -43,13 +45,17 @@ class Workload:
         if self.generator is not None:
             yield "generator", self.generator, "mlm"
 
+    def passes(self, whole: int) -> dict[str, int]:
+        """How many forward passes' worth each network takes in a training step, a `whole` one where it learns."""
+        return {name: whole if name != "generator" or self.generator_learns else 1 for name, _, _ in self.networks()}
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Forward operations per token, by network and term, and how many such passes a training step is worth."""
+    """Forward operations per token, by network and term, and how many such passes a training step is worth to each."""
 
     networks: dict[str, Terms]
-    passes: int
+    passes: dict[str, int]
 
     @property
     def forward(self) -> float:
@@ -58,14 +64,14 @@ class Cost:
     @property
     def training(self) -> float:
         """Per token."""
-        return self.passes * self.forward
+        return sum(self.passes[name] * sum(terms.values()) for name, terms in self.networks.items())
 
 
 # ---- operations ----------------------------------------------------------------------------------------------------
 
 def standard(work: Workload) -> Cost:
     """Matrix products alone, two operations per multiply-add; the backward pass costs twice the forward one."""
-    return Cost({name: standard_terms(shape, head, work) for name, shape, head in work.networks()}, passes=3)
+    return Cost({name: standard_terms(shape, head, work) for name, shape, head in work.networks()}, work.passes(3))
 
 
 def standard_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
@@ -89,7 +95,7 @@ def standard_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
 
 def official(work: Workload) -> Cost:
     """The counting of the paper's script, which takes the backward pass to cost as much as the forward one."""
-    return Cost({name: official_terms(shape, head, work) for name, shape, head in work.networks()}, passes=2)
+    return Cost({name: official_terms(shape, head, work) for name, shape, head in work.networks()}, work.passes(2))
 
 
 DROPOUT, NORM, ACTIVATION, SOFTMAX = 4, 5, 8, 5  # the script's operations per value
@@ -188,14 +194,19 @@ def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT) 
     """An estimate of a step's peak, itemised: `rows` in one micro-batch, `activation_bytes` 2 under bf16 or fp16.
 
     Assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing recomputed but the logits of every
-    position. A compiler may keep less; an allocator rounds up.
+    position. A compiler may keep less; an allocator rounds up. A frozen network has no gradients and no slots, and of
+    its activations only the largest is counted, its logits: nothing waits for a backward pass.
     """
-    weights = parameters(work).total * FLOAT
-    terms: Terms = {"weights": weights, "gradients": weights, "optimizer": 2 * weights}
+    counted = parameters(work)
+    weights = counted.total * FLOAT
+    learnt = weights if work.generator_learns else weights - counted.generator * FLOAT
+    terms: Terms = {"weights": weights, "gradients": learnt, "optimizer": 2 * learnt}
     if activation_bytes < FLOAT:
         terms["weights in low precision"] = weights * activation_bytes / FLOAT
     for name, shape, head in work.networks():
-        per_token = kept_by_encoder(shape, activation_bytes) + kept_by_head(shape, head, work, activation_bytes)
+        per_token = kept_by_head(shape, head, work, activation_bytes)
+        if name != "generator" or work.generator_learns:
+            per_token += kept_by_encoder(shape, activation_bytes)
         terms[f"{name} activations"] = rows * work.length * per_token
         if head == "all-tokens":
             terms[f"{name} logits"] = min(rows * work.length, ROWS_OF_LOGITS) * kept_of_logits(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ class Play(NamedTuple):
 
 class ReplacedTokenDetection(Splicing):
     """Loss = the generator's masked-LM loss + 50 · the discriminator's over every token, or over the masked ones alone;
-    no gradient flows between."""
+    no gradient flows between. A frozen generator proposes without dropout, and nothing ever changes it."""
 
     config: ReplacedTokenDetectionConfig
 
@@ -40,6 +40,17 @@ class ReplacedTokenDetection(Splicing):
         generator, discriminator = build_pair(encoder, config.generator, vocabulary=vocabulary.size)
         super().__init__(config, generator, vocabulary=vocabulary, unigrams=unigrams)
         self.discriminator = discriminator
+        self.learns_by_likelihood = config.generator_learns == "likelihood"
+        if config.generator_learns == "nothing":
+            assert generator is not None
+            generator.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.generator is not None and self.config.generator_learns == "nothing":
+            self.generator.eval()
+        return self
 
     def play(self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True) -> Play:
         """Mask, guess, sample, splice, doubt."""

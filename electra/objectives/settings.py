@@ -41,6 +41,7 @@ class ReplacedTokenDetectionConfig:
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
     scored: Literal["all", "masked"] = "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
+    generator_learns: Literal["likelihood", "nothing"] = "likelihood"  # nothing: it stays as it was (two-stage)
 
     def __post_init__(self) -> None:
         for name in ("generator_weight", "discriminator_weight"):
@@ -48,13 +49,21 @@ class ReplacedTokenDetectionConfig:
                 raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
         if self.temperature <= 0:
             raise ValueError(f"objective.temperature={self.temperature} must be above 0")
+        if self.generator_learns != "likelihood" and self.generator.kind != "network":
+            raise ValueError(f"objective.generator_learns={self.generator_learns!r} is about a network, but "
+                             f"objective.generator.kind={self.generator.kind!r} draws by chance and never learns; "
+                             "leave one of the two out")
+        if self.generator_learns == "nothing" and self.generator.tie != "none":
+            raise ValueError(f"objective.generator_learns='nothing' freezes the generator, but the discriminator would "
+                             f"change what objective.generator.tie={self.generator.tie!r} shares; set "
+                             "objective.generator.tie to 'none'")
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         """What a token goes through, for counting what it costs."""
         return Workload(
             objective="rtd", encoder=encoder, tie=self.generator.tie, vocabulary=vocabulary, length=length,
             generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
-            mask_rate=self.masking.rate,
+            generator_learns=self.generator_learns != "nothing", mask_rate=self.masking.rate,
         )
 
 

@@ -33,6 +33,7 @@ class Splicing(Objective):
     Samples carry no gradient: the main network's loss reaches the generator only through what the two share.
     """
 
+    learns_by_likelihood = True  # the generator: its masked-LM loss is part of the total
     blind: Tensor  # [V] what a generator that looks at nothing draws from
 
     def __init__(self, config: SplicingConfig, generator: Generator | None, *, vocabulary: Vocabulary,
@@ -60,11 +61,13 @@ class Splicing(Objective):
         return drawn.view_as(masked.positions)
 
     def beside_the_generators(self, main: Loss, surprises: Tensor | None, batch: Batch) -> Loss:
-        """The main network's weighted loss + the generator's masked-LM loss, where that is a network."""
+        """The main network's weighted loss + the generator's masked-LM loss, where that is a network; in the parts in
+        any case, in the total if it learns by it."""
         if surprises is None:
             return main
         mlm = surprises.sum() / masked_in_step(batch, self.config.masking)
-        return Loss(main.total + self.config.generator_weight * mlm, {"mlm": mlm.detach(), **main.parts})
+        total = main.total + self.config.generator_weight * mlm if self.learns_by_likelihood else main.total
+        return Loss(total, {"mlm": mlm.detach(), **main.parts})
 
     def generator_tallies(self, guesses: Tensor | None, masked: Masked) -> dict[str, Tensor]:
         """What its logits are worth, and how many words it wavers between; nothing where chance proposes."""

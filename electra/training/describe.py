@@ -119,6 +119,8 @@ def cost_table(description: Description) -> Table:
             table.add_row(f"{network}: {term}", *counted)
     pairs = (description.standard, description.official)
     table.add_section()
+    for network in description.networks:
+        table.add_row(f"{network}: passes in a training step", *(str(cost.passes[network]) for cost in pairs))
     table.add_row("training, per token", *(f"{cost.training:,.0f}" for cost in pairs))
     table.add_row("training, whole run", *(f"{cost.training * description.tokens:.3g}" for cost in pairs))
     return table

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -65,6 +66,26 @@ def test_replacements_by_chance_cost_the_discriminator_alone() -> None:
     by_chance = Workload(encoder=SHAPE, vocabulary=VOCABULARY, length=32)
     for convention in (standard, official):
         assert list(convention(by_chance).networks) == ["discriminator"]
+
+
+def test_a_frozen_generator_costs_its_forward_pass_and_no_other() -> None:
+    beside = GeneratorShape(fraction=0.5).beside(SHAPE)
+    work = Workload(encoder=SHAPE, generator=beside, tie="none", generator_learns=False, vocabulary=VOCABULARY,
+                    length=32)
+    for convention, whole in ((standard, 3), (official, 2)):
+        judge, generator = (sum(terms.values()) for terms in convention(work).networks.values())
+        assert convention(work).training == pytest.approx(whole * judge + generator)
+        assert convention(replace(work, generator_learns=True)).training == pytest.approx(whole * (judge + generator))
+
+
+def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
+    work = Workload(encoder=SHAPE, generator=SHAPE, tie="none", generator_learns=False, vocabulary=VOCABULARY,
+                    length=32)
+    frozen, learning = (training_bytes(each, rows=8) for each in (work, replace(work, generator_learns=True)))
+    assert frozen["weights"] == learning["weights"]
+    assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
+    assert frozen["optimizer"] == 2 * frozen["gradients"]
+    assert frozen["generator activations"] < 0.1 * learning["generator activations"]
 
 
 def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:

@@ -47,6 +47,18 @@ def test_an_encoder_that_restores_is_described_beside_its_generator() -> None:
     assert everything.standard.forward - replace.standard.forward == pytest.approx(everywhere)
 
 
+def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
+    flags = ["--objective.generator-learns", "nothing", "--objective.generator.tie", "none"]
+    frozen = describe_recipe(load_recipe("small", flags=flags), name="frozen")
+    assert frozen.standard.passes == {"discriminator": 3, "generator": 1}
+    assert frozen.official.passes == {"discriminator": 2, "generator": 1}
+    console = Console(width=120, record=True, file=io.StringIO())
+    show(frozen, console)
+    shown = " ".join(console.export_text().replace("│", " ").split())
+    assert "generator: passes in a training step 1 1" in shown
+    assert "discriminator: passes in a training step 3 2" in shown
+
+
 def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
     memory = [sum(describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory.values())
               for rows in ("1", "128")]

@@ -73,7 +73,8 @@ def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_
     changed = {name: config.differences(base, config.as_dict(load_recipe(f"{name}-base")))
                for name in ("electra-15", "replace-mlm", "all-tokens-mlm")}
     assert changed["electra-15"] == ["objective.scored"]
-    restoring = ["objective.discriminator_weight", "objective.encoder_weight", "objective.name", "objective.scored"]
+    restoring = ["objective.discriminator_weight", "objective.encoder_weight", "objective.generator_learns",
+                 "objective.name", "objective.scored"]
     assert changed["replace-mlm"] == changed["all-tokens-mlm"] == restoring
 
 
