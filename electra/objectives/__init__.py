@@ -29,6 +29,10 @@ def build_objective(config: ObjectiveConfig, *, encoder: EncoderShape, vocabular
         from electra.objectives.restore import AllTokensMLM
 
         return AllTokensMLM(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    if config.generator_learns == "adversarially":
+        from electra.objectives.adversarial import AdversarialDetection
+
+        return AdversarialDetection(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
     from electra.objectives.rtd import ReplacedTokenDetection
 
     return ReplacedTokenDetection(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)

@@ -60,11 +60,14 @@ class ReplacedTokenDetection(Splicing):
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         play = self.play(batch, rng, keep_logits=False)
+        return self.beside_the_generators(self.main_loss(play, batch), play.surprises, batch)
+
+    def main_loss(self, play: Play, batch: Batch) -> Loss:
+        """The discriminator's, weighted."""
         judged_in_step = (batch.step_lengths.sum() if self.config.scored == "all"
                           else masked_in_step(batch, self.config.masking))
         rtd = (doubt_losses(play) * self.judged(play, batch)).sum() / judged_in_step
-        main = Loss(self.config.discriminator_weight * rtd, {"rtd": rtd.detach()})
-        return self.beside_the_generators(main, play.surprises, batch)
+        return Loss(self.config.discriminator_weight * rtd, {"rtd": rtd.detach()})
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:

@@ -41,7 +41,8 @@ class ReplacedTokenDetectionConfig:
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
     scored: Literal["all", "masked"] = "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
-    generator_learns: Literal["likelihood", "nothing"] = "likelihood"  # nothing: it stays as it was (two-stage)
+    # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage). Paper, section 3.3.
+    generator_learns: Literal["likelihood", "adversarially", "nothing"] = "likelihood"
 
     def __post_init__(self) -> None:
         for name in ("generator_weight", "discriminator_weight"):
@@ -57,9 +58,13 @@ class ReplacedTokenDetectionConfig:
             raise ValueError(f"objective.generator_learns='nothing' freezes the generator, but the discriminator would "
                              f"change what objective.generator.tie={self.generator.tie!r} shares; set "
                              "objective.generator.tie to 'none'")
+        if self.generator_learns == "adversarially" and self.temperature != 1:
+            raise ValueError(f"objective.temperature={self.temperature} samples from another distribution than the one "
+                             "that objective.generator_learns='adversarially' improves; leave the temperature at 1")
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        """What a token goes through, for counting what it costs."""
+        """What a token goes through, for counting what it costs. An adversary's baseline, one number for each masked
+        position, is not counted."""
         return Workload(
             objective="rtd", encoder=encoder, tie=self.generator.tie, vocabulary=vocabulary, length=length,
             generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Portion = TypeVar("Portion")
 
 SHOWN = {"loss": "loss {:.4f}", "mlm": "mlm {:.3f}", "rtd": "rtd {:.4f}", "restore": "restore {:.3f}",
-         "auc": "auc {:.3f}", "tokens_per_second": "{:,.0f} tok/s", "mfu": "MFU {:.1%}", "data_wait": "wait {:.1%}"}
+         "reward": "reward {:.3f}", "auc": "auc {:.3f}", "tokens_per_second": "{:,.0f} tok/s", "mfu": "MFU {:.1%}",
+         "data_wait": "wait {:.1%}"}
 
 
 class Journal:

@@ -204,6 +204,21 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
+def test_a_generator_is_as_surprised_by_its_own_words_without_logits_as_with_them():
+    model, guesser = objective(ReplacedTokenDetectionConfig(generator_learns="adversarially"), fused=False)
+    found = []
+    for kept in (True, False):
+        with low_precision():
+            play = model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded())
+            surprises = model.surprises_of_own_words(play if kept else play._replace(guesses=None))
+        model.zero_grad()
+        surprises.sum().backward()
+        found.append((surprises.detach(), guesser.bias.grad, guesser.dense.weight.grad, guesser.table.grad))
+    assert (found[0][0] > 0).equal(play.masked.scored)
+    for plain, fused in zip(*found, strict=True):
+        assert (plain - fused).norm() < 0.02 * plain.norm()
+
+
 def test_in_full_precision_an_objective_keeps_to_the_plain_path():
     losses = [objective(ReplacedTokenDetectionConfig(), fused=fused)[0](toy_batch([16, 9]).to(DEVICE), seeded())
               for fused in (False, True)]

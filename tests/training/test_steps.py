@@ -32,6 +32,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
                      attention_dropout=0.0)
 RTD = Detection()
+ADVERSARIAL = Detection(generator_learns="adversarially")
 FROZEN = Detection(generator=GeneratorShape(tie="none"), generator_learns="nothing")
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5)
 
@@ -84,10 +85,10 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
 @pytest.mark.parametrize("config", [
     Detection(generator=GeneratorShape(kind="unigram")), Detection(generator=GeneratorShape(tie="none")),
     Detection(generator=GeneratorShape(tie="all", fraction=1.0)), Detection(masking=Masking(draws="official")),
-    Detection(temperature=2.0), Detection(scored="masked"), FROZEN, MaskedLMConfig(), ReplaceMLMConfig(),
-    AllTokensMLMConfig(),
-], ids=["unigram", "untied", "tied", "official", "tempered", "electra-15", "frozen", "mlm", "replace-mlm",
-        "all-tokens-mlm"])
+    Detection(temperature=2.0), Detection(scored="masked"), MaskedLMConfig(), ReplaceMLMConfig(), AllTokensMLMConfig(),
+    pytest.param(ADVERSARIAL, marks=pytest.mark.slow), pytest.param(FROZEN, marks=pytest.mark.slow),
+], ids=["unigram", "untied", "tied", "official", "tempered", "electra-15", "mlm", "replace-mlm", "all-tokens-mlm",
+        "adversarial", "frozen"])
 def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfig) -> None:
     """The first loss is of equal weights; after it both have moved the same way."""
     plain, fused = (walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
@@ -97,8 +98,8 @@ def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfi
     assert plain[2][0] < plain[0][0]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize(("kernels", "precision"), [(False, "fp32"), (True, "fp32"),
+                                                     pytest.param(True, "fp16", marks=pytest.mark.slow)])
 def test_a_frozen_generator_is_in_no_optimizer_and_keeps_every_bit(kernels: bool, precision: str) -> None:
     objective, optimizer, steps = built(kernels=kernels, objective_config=FROZEN, precision=precision)
     networks = objective.networks()
