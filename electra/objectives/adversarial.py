@@ -1,4 +1,4 @@
-"""AdversarialDetection: the generator learns to fool the discriminator instead of to be likely (paper, section 3.3).
+"""AdversarialDetection: the generator learns to fool the discriminator instead of to be likely (paper, section 3.2).
 
 A sample has no derivative, so the gradient is REINFORCE's, of one sample at each masked position:
 

@@ -41,7 +41,7 @@ class ReplacedTokenDetectionConfig:
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
     scored: Literal["all", "masked"] = "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
-    # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage). Paper, section 3.3.
+    # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage). Paper, section 3.2.
     generator_learns: Literal["likelihood", "adversarially", "nothing"] = "likelihood"
 
     def __post_init__(self) -> None:

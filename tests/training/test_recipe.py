@@ -11,8 +11,9 @@ from electra.config import UserError
 from electra.model.shape import EncoderShape
 from electra.training.recipe import RECIPES, OptimizerConfig, TrainingConfig, load_recipe, names
 
-BUILT_IN = ["all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-small", "electra-15-base", "large",
-            "replace-mlm-base", "small", "small-official", "tiny"]
+BUILT_IN = ["adversarial-base", "all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-small",
+            "electra-15-base", "large", "replace-mlm-base", "small", "small-official", "tiny", "two-stage-base",
+            "two-stage-generator-base"]
 
 
 def test_the_built_in_recipes_are_those_that_the_help_names() -> None:
@@ -76,6 +77,21 @@ def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_
     restoring = ["objective.discriminator_weight", "objective.encoder_weight", "objective.generator_learns",
                  "objective.name", "objective.scored"]
     assert changed["replace-mlm"] == changed["all-tokens-mlm"] == restoring
+
+
+def test_other_ways_to_train_the_pair_differ_from_base_in_just_that() -> None:
+    base, adversarial, second = (config.as_dict(load_recipe(name)) for name in (
+        "base", "adversarial-base", "two-stage-base"))
+    assert config.differences(base, adversarial) == ["objective.generator_learns"]
+    assert config.differences(base, second) == [
+        "objective.generator.fraction", "objective.generator.tie", "objective.generator_learns", "training.max_steps"]
+
+
+def test_both_stages_have_one_encoder_one_masking_and_as_many_steps() -> None:
+    first, second = load_recipe("two-stage-generator-base"), load_recipe("two-stage-base")
+    assert (first.encoder, first.optimizer, first.training) == (second.encoder, second.optimizer, second.training)
+    assert first.objective.masking == second.objective.masking
+    assert second.workload(30522).generator == first.encoder
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
