@@ -70,16 +70,21 @@ def losses(run: Path) -> list[tuple[int, float]]:
 @pytest.mark.parametrize(("recipe", "processes"), [
     ("tiny", 1), ("all-tokens-mlm-base", 1),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("tiny", 3), ("all-tokens-mlm-base", 3), ("electra-15-base", 1), ("replace-mlm-base", 1)))])
+        ("tiny", 3), ("all-tokens-mlm-base", 3), ("electra-15-base", 1), ("replace-mlm-base", 1),
+        ("adversarial-base", 3), ("two-stage-base", 3)))])
 def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, recipe, processes):
     """Three processes, not two: with two, a + b = b + a hides a changed order of summation."""
-    finish(toy_shards, tmp_path / "unbroken", processes=processes, recipe=recipe)
-    process = start(toy_shards, tmp_path / "killed", processes=processes, recipe=recipe)
+    more: tuple[str, ...] = ()
+    if recipe == "two-stage-base":
+        finish(toy_shards, tmp_path / "first", recipe="two-stage-generator-base")
+        more = ("--init-from", str(tmp_path / "first"))
+    finish(toy_shards, tmp_path / "unbroken", *more, processes=processes, recipe=recipe)
+    process = start(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     wait_for_step(process, tmp_path / "killed", 12)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "checkpoint-20").exists(), "it was killed too late to prove anything"
-    finish(toy_shards, tmp_path / "killed", processes=processes, recipe=recipe)
+    finish(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     assert_identical(tmp_path / "unbroken", tmp_path / "killed")
     assert losses(tmp_path / "unbroken") == losses(tmp_path / "killed")
 

@@ -58,7 +58,7 @@ def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[
 
     `source` is a run folder with a folder for each network, or one model folder: a discriminator fills the
     discriminator and whatever the generator shares with it, a masked LM fills the generator or the encoder (where
-    there are both, the one whose part it had).
+    there are both, the one whose part it had). Beside a frozen generator it fills both networks: two-stage training.
     """
     pairs = list(matches(objective, source))
     if not pairs:
@@ -68,16 +68,25 @@ def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[
         check_vocabulary(folder, shards)
     # The generator first: where embeddings are shared but the folders disagree, the other's are the ones to keep.
     pairs.sort(key=lambda pair: pair[0] != "generator")
-    sections = {"generator": "objective.generator"}
-    news = [f"{name} from {folder}: {huggingface.load(network, folder, section=sections.get(name, 'encoder'))}"
-            for name, network, folder in pairs]
-    left = objective.networks().keys() - {name for name, _, _ in pairs}
+    sections, networks = {"generator": "objective.generator"}, objective.networks()
+    loaded = {name: huggingface.load(network, folder, section=sections.get(name, "encoder"))
+              for name, network, folder in pairs}
+    for name, network in networks.items():
+        if is_frozen(network) and (name not in loaded or loaded[name].missing):
+            raise UserError(f"--init-from {source}: no whole masked LM for the {name} there, which does not learn; "
+                            f"name the run of the first stage, whose encoder/ has an MLM head")
+    news = [f"{name} from {folder}: {loaded[name]}" for name, _, folder in pairs]
+    left = networks.keys() - loaded.keys()
     return news + [f"{name}: no model in {source}, freshly initialised but for what it shares" for name in sorted(left)]
 
 
 def matches(objective: Objective, source: Path) -> list[tuple[str, Discriminator | Generator, Path]]:
     """(name, network, folder) for each network of the objective that `source` can fill."""
     networks = objective.networks()
+    generator = networks.get("generator")
+    if generator is not None and is_frozen(generator) and (folder := lone_masked_lm(source)) is not None:
+        alike = [name for name, network in networks.items() if network.encoder.shape == generator.encoder.shape]
+        return [(name, networks[name], folder) for name in alike]
     if (source / huggingface.CONFIG).is_file():
         role = huggingface.role_of(source)
         kind = Generator if role == "generator" or "encoder" in networks else Discriminator
@@ -86,6 +95,18 @@ def matches(objective: Objective, source: Path) -> list[tuple[str, Discriminator
         return [(name, networks[name], source)] if name else []
     return [(name, network, source / name) for name, network in networks.items()
             if (source / name / huggingface.CONFIG).is_file()]
+
+
+def is_frozen(network: Discriminator | Generator) -> bool:
+    return not any(parameter.requires_grad for parameter in network.parameters())
+
+
+def lone_masked_lm(source: Path) -> Path | None:
+    """The model folder of a masked LM that is all there is; a run with a generator has its own to offer."""
+    if (source / huggingface.CONFIG).is_file():
+        return source if huggingface.role_of(source) != "discriminator" else None
+    there = [name for name in ("encoder", "generator") if (source / name / huggingface.CONFIG).is_file()]
+    return source / "encoder" if there == ["encoder"] else None
 
 
 def tokenizer_beside(source: Path | None) -> Path | None:

@@ -100,6 +100,9 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
         warnings.simplefilter("always")
         recipe, found = folder.continued(recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite)
     speed_of(recipe, world)  # what this machine cannot do is refused before it cuts a corpus
+    if found is None and start.init_from is None and not recipe.workload(recipe.data.vocab_size).generator_learns:
+        raise UserError("objective.generator_learns='nothing' keeps the generator as it is, so it must have learnt "
+                        "before; name the run of the first stage (as recipe two-stage-generator-base) with --init-from")
     shards = opened(recipe, start, world)
     recipe = resolved(recipe, shards, world)
     run = assembled(recipe, shards, world, start.output_dir)
