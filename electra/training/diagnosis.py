@@ -27,7 +27,8 @@ def advice(recipe: Recipe, shards: Shards) -> list[str]:
     if epochs > MANY_EPOCHS:
         found.append(f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} times; add text, "
                      f"or lower --max-steps")
-    generator = recipe.workload(recipe.data.vocab_size).generator
+    work = recipe.workload(recipe.data.vocab_size)
+    generator = work.generator if work.generator_learns else None  # frozen, it is as large as the first stage was
     if generator is not None and generator.width > recipe.encoder.width / 2:
         found.append(f"the generator is {generator.width} wide beside a discriminator of {recipe.encoder.width}; the "
                      f"paper found a quarter to a half best, a stronger one makes the task too hard")
@@ -44,10 +45,16 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
         found.append(f"step {step}: the discriminator sits at the trivial solution (loss {scores['rtd_loss']:.4f}; "
                      f"{scores['trivial_rtd_loss']:.4f} without looking at the text); a lower learning rate, a longer "
                      f"warm-up or a smaller batch usually frees it")
-    if "mlm_loss" in scores and scores["mlm_loss"] > 0.98 * scores["trivial_mlm_loss"]:
+    # Of a generator that does not learn to be likely, this loss is an observation.
+    by_likelihood = getattr(recipe.objective, "generator_learns", "likelihood") == "likelihood"
+    if by_likelihood and "mlm_loss" in scores and scores["mlm_loss"] > 0.98 * scores["trivial_mlm_loss"]:
         found.append(f"step {step}: the masked LM only copies, and knows how frequent words are (loss "
                      f"{scores['mlm_loss']:.3f}; {scores['trivial_mlm_loss']:.3f} without looking at context); a lower "
                      f"learning rate or a longer warm-up usually frees it")
+    if "restore_loss" in scores and scores["restore_loss"] > 0.99 * scores["trivial_restore_loss"]:
+        found.append(f"step {step}: the encoder restores no more than by copying what it reads and knowing how "
+                     f"frequent words are (loss {scores['restore_loss']:.4f}; {scores['trivial_restore_loss']:.4f} "
+                     f"without looking at context); a lower learning rate or a longer warm-up usually frees it")
     return found
 
 

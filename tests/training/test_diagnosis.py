@@ -37,6 +37,25 @@ def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
     assert "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without looking" in alarm
 
 
+RESTORING = {"restore_loss": 0.3, "trivial_restore_loss": 0.5, "mlm_loss": 3.0, "trivial_mlm_loss": 6.0}
+
+
+@pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
+def test_an_encoder_that_only_copies_raises_an_alarm(name: str) -> None:
+    recipe = load_recipe(name)
+    assert alarms(RESTORING, recipe, step=LATE) == []
+    (alarm,) = alarms({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
+    assert "step 20000: the encoder restores no more than by copying what it reads" in alarm
+    assert "(loss 0.4999; 0.5000 without looking at context)" in alarm
+
+
+@pytest.mark.parametrize("name", ["adversarial-base", "two-stage-base"])
+def test_a_generator_that_does_not_learn_to_be_likely_raises_no_alarm_for_it(name: str) -> None:
+    recipe, unlikely = load_recipe(name), {**HEALTHY, "mlm_loss": 9.0}
+    assert alarms(unlikely, recipe, step=LATE) == []
+    assert len(alarms({**unlikely, "rtd_loss": 0.35}, recipe, step=LATE)) == 1
+
+
 def test_nothing_is_said_during_warm_up_or_before_a_network_can_have_learnt() -> None:
     ignorant = {**HEALTHY, "rtd_loss": 1.0, "mlm_loss": 9.0}
     assert alarms(ignorant, RECIPE, step=14_999) == []
@@ -67,6 +86,12 @@ def test_a_generator_wider_than_half_the_discriminator_is_advised_against(toy_sh
     said = advised(toy_shards, "--objective.generator.fraction", "0.75")
     assert any("the generator is 48 wide beside a discriminator of 64" in text for text in said)
     assert not any("wide beside" in text for text in advised(toy_shards, "--objective.generator.fraction", "0.5"))
+
+
+def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_advised_against(toy_shards: Path) -> None:
+    said = advised(toy_shards, "--objective.generator.fraction", "1.0", "--objective.generator.tie", "none",
+                   "--objective.generator-learns", "nothing")
+    assert not any("wide beside" in text for text in said)
 
 
 def test_a_recipe_without_a_generator_network_is_advised_too(toy_shards: Path) -> None:
