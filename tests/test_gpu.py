@@ -39,10 +39,21 @@ def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, pr
     assert sum(fast[-5:]) == pytest.approx(sum(plain[-5:]), rel=tolerance)
 
 
-def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards, tmp_path):
-    replayed, taken = (losses(toy_shards, tmp_path / graph, "--training.cuda-graph", graph, "--encoder.dropout", "0.1")
-                       for graph in ("on", "off"))
+@pytest.mark.parametrize("learns", ["likelihood", "adversarially"])
+def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards, tmp_path, learns):
+    replayed, taken = (losses(toy_shards, tmp_path / graph, "--training.cuda-graph", graph, "--encoder.dropout", "0.1",
+                              "--objective.generator-learns", learns) for graph in ("on", "off"))
     assert replayed == taken
+
+
+def test_a_frozen_generator_keeps_every_bit_by_kernels_and_graphs(toy_shards, tmp_path):
+    first, second = (load_recipe(name, flags=TOY_FLAGS) for name in ("two-stage-generator-base", "two-stage-base"))
+    pretrain(first, data=toy_shards, output_dir=tmp_path / "first", quiet=True)
+    pretrain(second, data=toy_shards, output_dir=tmp_path / "second", init_from=tmp_path / "first", quiet=True)
+    before, after, judge = (load_file(tmp_path / folder / "model.safetensors") for folder in (
+        "first/encoder", "second/generator", "second/discriminator"))
+    assert [name for name in before if not before[name].equal(after[name])] == []
+    assert not any(before[name].equal(judge[name]) for name in before if name in judge)
 
 
 @pytest.mark.parametrize("name", [name for name in TOYS if name != "frozen"])
