@@ -6,6 +6,7 @@ back from the device, so that a whole step can be captured as one graph.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
 import torch
@@ -59,9 +60,10 @@ def masked_in_step(batch: Batch, masking: Masking) -> Tensor:
     return masked_counts(batch.step_lengths, masking, length=batch.ids.shape[1]).sum()
 
 
-def mask_tokens(batch: Batch, masking: Masking, vocabulary: Vocabulary, rng: torch.Generator | None) -> Masked:
+def mask_tokens(batch: Batch, masking: Masking, vocabulary: Vocabulary, rng: torch.Generator | None, *,
+                unigrams: Tensor | None = None) -> Masked:
     """Choose positions and hide most of them: the rest keep their token, or get a random one."""
-    positions, scored = choose_positions(batch, masking, vocabulary, rng)
+    positions, scored = choose_positions(batch, masking, vocabulary, rng, unigrams=unigrams)
     coin = torch.rand(positions.shape, device=batch.ids.device, generator=rng)
     hidden = scored & (coin < 1 - masking.keep - masking.random)
     ids = torch.where(anywhere(positions, hidden, batch.ids), vocabulary.mask, batch.ids)
@@ -73,29 +75,45 @@ def mask_tokens(batch: Batch, masking: Masking, vocabulary: Vocabulary, rng: tor
     return Masked(ids, positions, batch.ids.gather(1, positions), scored, distinct=masking.draws == "distinct")
 
 
-def choose_positions(batch: Batch, masking: Masking, vocabulary: Vocabulary,
-                     rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Positions [B, P] among the words of each row, and which of them count. Special tokens and padding never do."""
+def choose_positions(batch: Batch, masking: Masking, vocabulary: Vocabulary, rng: torch.Generator | None, *,
+                     unigrams: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Positions [B, P] among the words of each row, and which of them count. Special tokens and padding never do.
+
+    To prefer rare words needs `unigrams` [V], how frequent each is: a word weighs one over the root of that, half as
+    much as would make every word of the vocabulary come up equally often.
+    """
     length = batch.ids.shape[1]
     counts = masked_counts(batch.lengths, masking, length=length)
     candidates = batch.real
     for special in (vocabulary.cls, vocabulary.sep, vocabulary.mask):
         candidates = candidates & (batch.ids != special)
+    weights = candidates.float()
+    if masking.prefer == "rare":
+        assert unigrams is not None
+        weights = weights * unigrams[batch.ids].rsqrt()
     most = masking.most(length)
     if masking.draws == "distinct":
         # Drawing with replacement would mask some tokens twice and so too few (13.8 % of 128, not 15 %); rank instead.
         keys = torch.rand(candidates.shape, device=batch.ids.device, generator=rng)
-        positions = torch.where(candidates, keys, -1.0).topk(most, dim=1).indices
+        if masking.prefer == "rare":
+            # The largest u^(1/w) are a weighted draw; by their logarithms, since so near to one they would coincide.
+            keys = keys.clamp(min=2**-25).log() / weights
+        positions = torch.where(candidates, keys, -math.inf).topk(most, dim=1).indices
     else:
-        positions = torch.multinomial(candidates.float(), most, replacement=True, generator=rng)
+        positions = torch.multinomial(weights, most, replacement=True, generator=rng)
     scored = torch.arange(most, device=batch.ids.device) < counts[:, None]
     return positions, scored
 
 
-def sample(logits: Tensor, *, temperature: float = 1.0, rng: torch.Generator | None) -> Tensor:
-    """One token for each row of logits, by the Gumbel-max trick: −log(−log u) of a uniform u is Gumbel."""
+def sample(logits: Tensor, *, temperature: float = 1.0, banned: Tensor | None = None,
+           rng: torch.Generator | None) -> Tensor:
+    """One token for each row of logits, by the Gumbel-max trick: −log(−log u) of a uniform u is Gumbel. Never the one
+    that is banned there."""
     noise = torch.rand(logits.shape, dtype=torch.float32, device=logits.device, generator=rng).log_().neg_().log_()
-    return (logits.detach().float() / temperature).sub_(noise).argmax(dim=-1)
+    keys = (logits.detach().float() / temperature).sub_(noise)
+    if banned is not None:
+        keys.scatter_(-1, banned.unsqueeze(-1), -math.inf)
+    return keys.argmax(dim=-1)
 
 
 def fill_masks(ids: Tensor, masked: Masked, sampled: Tensor) -> Corrupted:

@@ -28,14 +28,14 @@ class MaskedLM(Objective):
         self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
-        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
+        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams)
         guesses = guess_words(self.encoder, batch, masked, rng)
         mlm = guesses.losses.sum() / masked_in_step(batch, self.config.masking)
         return Loss(mlm, {"mlm": mlm.detach()})
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
-        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
+        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams)
         guesses = self.encoder(masked.ids, batch.types, batch.real, masked.positions)
         return Tally(word_tallies(guesses, masked, self.unigrams))
 
@@ -53,15 +53,18 @@ class Guesses(NamedTuple):
 
 
 def guess_words(network: Generator, batch: Batch, masked: Masked, rng: torch.Generator | None, *,
-                temperature: float | None = None, keep_logits: bool = False) -> Guesses:
-    """Guess every hidden word, and sample one for each when a temperature says how. On a GPU, [B, P, V] is the largest
-    thing of a step by far, and a loss and a sample can do without it."""
+                temperature: float | None = None, disallow_correct: bool = False,
+                keep_logits: bool = False) -> Guesses:
+    """Guess every hidden word, and sample one for each when a temperature says how, the right one too unless that is
+    disallowed. On a GPU, [B, P, V] is the largest thing of a step by far, and a loss and a sample can do without it
+    (but for that)."""
     device = batch.ids.device
     hidden = network.read(masked.ids, batch.types, batch.real, masked.positions)
     predicted = network.transform(hidden)
-    if keep_logits or not network.fused or not torch.is_autocast_enabled(device.type):
+    if keep_logits or disallow_correct or not network.fused or not torch.is_autocast_enabled(device.type):
         logits = F.linear(predicted, network.table, network.bias)
-        sampled = None if temperature is None else sample(logits, temperature=temperature, rng=rng)
+        sampled = None if temperature is None else sample(
+            logits, temperature=temperature, banned=masked.originals if disallow_correct else None, rng=rng)
         return Guesses(word_losses(logits, masked), sampled, logits, hidden)
     from electra.kernels.words import guess
 

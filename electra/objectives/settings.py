@@ -17,6 +17,7 @@ class Masking:
     keep: float = 0.15  # share of the chosen positions that keep their token; the rest become [MASK] or random
     random: float = 0.0  # share that becomes a random token (BERT: keep = random = 0.1)
     draws: Literal["distinct", "official"] = "distinct"  # official: with replacement, as published numbers were made
+    prefer: Literal["uniform", "rare"] = "uniform"  # rare: rarer words more often (a negative result of the paper)
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
@@ -40,6 +41,7 @@ class ReplacedTokenDetectionConfig:
     generator_weight: float = 1.0
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
+    disallow_correct: bool = False  # no sample is the original (among the paper's negative results)
     scored: Literal["all", "masked"] = "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
     # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage). Paper, section 3.2.
     generator_learns: Literal["likelihood", "adversarially", "nothing"] = "likelihood"
@@ -58,9 +60,14 @@ class ReplacedTokenDetectionConfig:
             raise ValueError(f"objective.generator_learns='nothing' freezes the generator, but the discriminator would "
                              f"change what objective.generator.tie={self.generator.tie!r} shares; set "
                              "objective.generator.tie to 'none'")
-        if self.generator_learns == "adversarially" and self.temperature != 1:
-            raise ValueError(f"objective.temperature={self.temperature} samples from another distribution than the one "
-                             "that objective.generator_learns='adversarially' improves; leave the temperature at 1")
+        if self.generator_learns == "adversarially" and (self.temperature != 1 or self.disallow_correct):
+            named = "disallow_correct=true" if self.disallow_correct else f"temperature={self.temperature}"
+            raise ValueError(f"objective.{named} samples from another distribution than the one that "
+                             "objective.generator_learns='adversarially' improves; leave it out")
+        check_disallowing(self)
+        if self.disallow_correct and self.scored == "masked":
+            raise ValueError(f"objective.scored={self.scored!r} with objective.disallow_correct=true: every judged "
+                             "token would be a replacement, so there is nothing to learn; leave one of them out")
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         """What a token goes through, for counting what it costs. An adversary's baseline, one number for each masked
@@ -93,6 +100,7 @@ class RestorationConfig:
     generator_weight: float = 1.0
     encoder_weight: float = 1.0
     temperature: float = 1.0
+    disallow_correct: bool = False  # no sample is the original (among the paper's negative results)
 
     def __post_init__(self) -> None:
         for name in ("generator_weight", "encoder_weight"):
@@ -100,6 +108,7 @@ class RestorationConfig:
                 raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
         if self.temperature <= 0:
             raise ValueError(f"objective.temperature={self.temperature} must be above 0")
+        check_disallowing(self)
 
     def work(self, head: Head, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         return Workload(
@@ -127,6 +136,12 @@ class AllTokensMLMConfig(RestorationConfig):
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         return self.work("all-tokens", encoder, vocabulary=vocabulary, length=length)
+
+
+def check_disallowing(config: ReplacedTokenDetectionConfig | RestorationConfig) -> None:
+    if config.disallow_correct and config.masking.draws == "official":
+        raise ValueError("objective.disallow_correct=true goes with objective.masking.draws='distinct': the official "
+                         "code leaves the mean of two samples' ids where it drew twice, which may be the original")
 
 
 SplicingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig

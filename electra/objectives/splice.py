@@ -9,7 +9,15 @@ from torch import Tensor
 
 from electra.data.batches import Batch
 from electra.model.pair import Generator
-from electra.objectives.corruption import Corrupted, Masked, Vocabulary, fill_masks, mask_tokens, masked_in_step
+from electra.objectives.corruption import (
+    Corrupted,
+    Masked,
+    Vocabulary,
+    fill_masks,
+    mask_tokens,
+    masked_in_step,
+    sample,
+)
 from electra.objectives.measures import Loss, quotient
 from electra.objectives.mlm import guess_words, word_tallies
 from electra.objectives.objective import Objective
@@ -46,17 +54,20 @@ class Splicing(Objective):
 
     def splice(self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True) -> Spliced:
         """Mask, guess, sample, splice."""
-        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng)
+        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams)
         surprises, sampled, guesses, hidden = None, None, None, None
         if self.generator is not None:
             surprises, sampled, guesses, hidden = guess_words(
-                self.generator, batch, masked, rng, keep_logits=keep_logits, temperature=self.config.temperature)
+                self.generator, batch, masked, rng, keep_logits=keep_logits, temperature=self.config.temperature,
+                disallow_correct=self.config.disallow_correct)
         if sampled is None:
             sampled = self.draw_blindly(masked, rng)
         return Spliced(masked, guesses, surprises, fill_masks(batch.ids, masked, sampled), sampled, hidden)
 
     def draw_blindly(self, masked: Masked, rng: torch.Generator | None) -> Tensor:
         """Replacements that look at nothing: by corpus frequency, or every word alike."""
+        if self.config.disallow_correct:  # a distribution for each place, and no longer one for all
+            return sample(self.blind.log().expand(*masked.positions.shape, -1), banned=masked.originals, rng=rng)
         drawn = torch.multinomial(self.blind, masked.positions.numel(), replacement=True, generator=rng)
         return drawn.view_as(masked.positions)
 

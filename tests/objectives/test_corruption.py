@@ -139,3 +139,43 @@ def test_a_raised_temperature_flattens_the_samples():
     logits = torch.tensor([0.0, 4.0])
     drawn = sample(logits.expand(20000, 2), temperature=4.0, rng=seeded(0))
     assert drawn.float().mean().item() == pytest.approx((logits / 4).softmax(-1)[1].item(), abs=0.01)
+
+
+@pytest.mark.parametrize("draws", ["distinct", "official"])
+def test_rarer_words_are_masked_more_often_when_preferred(draws):
+    """Half of the words are a hundred times as frequent as the others, so the others weigh ten times as much."""
+    frequent, rare, rows = 7, 8, 3000
+    unigrams = torch.full((50,), 1e-4)
+    unigrams[frequent] = 1e-2
+    batch = toy_batch([32] * rows, length=32)
+    words = (batch.ids != VOCABULARY.cls) & (batch.ids != VOCABULARY.sep)
+    batch = batch._replace(ids=torch.where(words, torch.where(torch.arange(32) % 2 == 0, frequent, rare), batch.ids))
+    masking = Masking(rate=0.04, draws=draws, prefer="rare")
+    positions, scored = choose_positions(batch, masking, VOCABULARY, seeded(0), unigrams=unigrams)
+    chosen = batch.ids.gather(1, positions)[scored]
+    candidates = [int((batch.ids[0] == word).sum()) for word in (frequent, rare)]
+    expected = 10 * candidates[1] / (candidates[0] + 10 * candidates[1])
+    assert len(chosen) == rows, "one of a row, so that draws with and without replacement are alike"
+    assert (chosen == rare).float().mean().item() == pytest.approx(expected, abs=0.015)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows, rates, draws, st.integers(0, 1000))
+def test_a_preference_neither_changes_how_many_are_chosen_nor_lets_in_what_is_no_word(lengths, rate, draws, seed):
+    batch, masking = toy_batch(lengths, length=32, seed=seed), Masking(rate=rate, draws=draws, prefer="rare")
+    unigrams = torch.rand(50, generator=seeded(seed)).pow(8) + 1e-12
+    positions, scored = choose_positions(batch, masking, VOCABULARY, seeded(seed), unigrams=unigrams)
+    assert scored.sum(1).tolist() == masked_counts(batch.lengths, masking, length=32).tolist()
+    assert (batch.ids.gather(1, positions)[scored] >= 5).all()
+    if draws == "distinct":
+        for row, keep in zip(positions, scored, strict=True):
+            assert len(set(row[keep].tolist())) == keep.sum()
+
+
+def test_a_banned_token_is_never_sampled_and_the_others_keep_their_proportions():
+    logits = torch.tensor([0.0, 1.0, 2.0, -3.0])
+    drawn = sample(logits.expand(20000, 4), banned=torch.full((20000,), 2), rng=seeded(0))
+    shares = torch.bincount(drawn, minlength=4) / 20000
+    expected = logits.index_fill(0, torch.tensor(2), -torch.inf).softmax(-1)
+    assert shares[2] == 0
+    assert shares.tolist() == pytest.approx(expected.tolist(), abs=0.01)

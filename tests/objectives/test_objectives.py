@@ -171,3 +171,39 @@ def test_a_position_drawn_twice_weighs_twice():
                             originals=masked.originals[:, :1].expand(1, 2), scored=torch.tensor([[True, True]]))
     losses = word_losses(model.encoder(masked.ids, batch.types, batch.real, twice.positions), twice)
     assert losses.sum().item() == pytest.approx(2 * losses[0, 0].item())
+
+
+@pytest.mark.parametrize("kind", ["network", "unigram", "uniform"])
+@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig, ReplaceMLMConfig, AllTokensMLMConfig])
+def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(config, kind):
+    model = objective(config(generator=GeneratorShape(kind=kind), disallow_correct=True))
+    if kind == "network":
+        model.generator.bias.data[7] = 50.0  # a generator that is all but sure
+    batch = toy_batch([16] * 32)
+    batch = batch._replace(ids=torch.where(batch.ids >= 5, 7, batch.ids))
+    spliced = model.splice(batch, seeded(), keep_logits=False)
+    replaced = spliced.corrupted.replaced.gather(1, spliced.masked.positions)
+    assert replaced[spliced.masked.scored].all()
+    assert spliced.corrupted.replaced.sum() == spliced.masked.scored.sum()
+    if kind != "network":
+        assert (spliced.corrupted.ids[spliced.corrupted.replaced] >= 5).all(), "special tokens are never drawn"
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"scored": "masked"}, "every judged token would be a replacement"),
+    ({"masking": Masking(draws="official")}, r"goes with objective\.masking\.draws='distinct'"),
+])
+def test_disallowing_the_correct_word_is_refused_where_it_means_nothing(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ReplacedTokenDetectionConfig(disallow_correct=True, **settings)
+
+
+@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig, MaskedLMConfig])
+def test_a_preference_for_rare_words_goes_by_the_corpus_of_the_objective(config):
+    masking = Masking(rate=0.25, keep=0.0, prefer="rare")
+    model, batch = objective(config(masking=masking)), toy_batch([16, 12])
+    masked = mask_tokens(batch, masking, VOCABULARY, seeded(), unigrams=UNIGRAMS)
+    guesser = getattr(model, "generator", None) or model.encoder
+    losses = word_losses(guesser(masked.ids, batch.types, batch.real, masked.positions), masked)
+    expected = (losses.sum() / masked.scored.sum()).item()
+    assert model(batch, seeded()).parts["mlm"].item() == pytest.approx(expected, rel=1e-6)
