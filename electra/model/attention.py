@@ -13,8 +13,8 @@ from electra.model.dropout import kept
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, attended: Tensor, dropout: float) -> Tensor:
-    """[B, H, T, K] each; `attended` is [B, 1, 1, T]. Torch's own, but for training on a CPU with dropout: there it has
-    no fused kernel, and multiplies by transposed matrices one small one at a time, which OpenBLAS does up to eight
+    """[B, H, T, K] each; `attended` is [B, 1, 1 or T, T]. Torch's own, but for training on a CPU with dropout: there it
+    has no fused kernel, and multiplies by transposed matrices one small one at a time, which OpenBLAS does up to eight
     times more slowly than by the same ones copied into order."""
     if dropout and query.requires_grad and query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64):
         return cast(Tensor, CPUAttention.apply(query, key, value, attended, dropout))  # type: ignore[no-untyped-call]

@@ -73,16 +73,18 @@ BLOCK = {  # under encoder.blocks.N, and electra.encoder.layer.N
     "contract": "output.dense",
     "feedforward_norm": "output.LayerNorm",
 }
+LANGUAGE_MODEL = {
+    "dense": "generator_predictions.dense",
+    "norm": "generator_predictions.LayerNorm",
+    "": "generator_lm_head",  # the bias alone: its weight is the word table
+}
 HEADS = {  # by the class that holds them; a head that no class holds keeps its own names
     "ElectraForPreTraining": {
         "dense": "discriminator_predictions.dense",
         "output": "discriminator_predictions.dense_prediction",
     },
-    "ElectraForMaskedLM": {
-        "dense": "generator_predictions.dense",
-        "norm": "generator_predictions.LayerNorm",
-        "": "generator_lm_head",  # the bias alone: its weight is the word table
-    },
+    "ElectraForMaskedLM": LANGUAGE_MODEL,
+    "ElectraForCausalLM": LANGUAGE_MODEL,
     "ElectraForSequenceClassification": {"head.dense": "classifier.dense", "head.output": "classifier.out_proj"},
     "ElectraForTokenClassification": {"head.output": "classifier"},
     "ElectraForQuestionAnswering": {"head.output": "qa_outputs"},
@@ -101,13 +103,13 @@ SHAPE_KEYS = {  # a field of EncoderShape, and its key in config.json
     "positions": "max_position_embeddings",
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
+    "causal": "is_decoder",
 }
 FIXED_KEYS = {  # what an Encoder cannot be otherwise
     "model_type": "electra",
     "hidden_act": "gelu",
     "layer_norm_eps": NORM_EPSILON,
     "type_vocab_size": SEGMENTS,
-    "is_decoder": False,
 }
 
 
@@ -272,7 +274,7 @@ def check_fits(network: Network, folder: Path, *, section: str) -> None:
             raise UserError(f"{folder / CONFIG}: {theirs} is {found}, but the network to fill has {ours}={wanted}; "
                             f"set {ours} to {found} or name another folder")
     is_tied = read_json(folder, CONFIG).get("tie_word_embeddings", True) is not False
-    if network.architecture == "ElectraForMaskedLM" and not is_tied:
+    if HEADS.get(network.architecture or "") is LANGUAGE_MODEL and not is_tied:
         raise UserError(f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the word "
                         "table it reads with, so such a model can only fill a discriminator")
 

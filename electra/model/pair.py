@@ -45,9 +45,9 @@ class Discriminator(nn.Module):
 
 
 class Generator(nn.Module):
-    """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a BERT-style masked LM."""
+    """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a BERT-style masked LM; over a
+    causal encoder, a left-to-right LM."""
 
-    architecture = "ElectraForMaskedLM"
     fused = False  # losses and samples come without logits in memory (electra.kernels.enable)
 
     def __init__(self, encoder: Encoder) -> None:
@@ -58,6 +58,10 @@ class Generator(nn.Module):
         self.norm = nn.LayerNorm(embedding, eps=NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(encoder.vocabulary))
         initialise(self.dense)
+
+    @property
+    def architecture(self) -> str:
+        return "ElectraForCausalLM" if self.encoder.shape.causal else "ElectraForMaskedLM"
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
         """Logits [B, P, V] at `positions` [B, P]."""

@@ -18,6 +18,7 @@ class EncoderShape:
     positions: int = 512
     dropout: float = 0.1
     attention_dropout: float = 0.1
+    causal: bool = False  # a token sees itself and what stands before it: a left-to-right LM
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "feedforward", "embedding", "positions"):

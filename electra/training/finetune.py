@@ -140,7 +140,7 @@ def speed_of(assignment: Assignment, world: World) -> Speed:
     """How steps are taken; refuses what this machine or task cannot do."""
     tuning, frozen = assignment.tuning, bool(assignment.task.frozen)
     speed = resolve_speed(tuning, resolve_precision(tuning.precision, world.device), world.device, flag="--",
-                          head_width=assignment.shape.head_width, compile_on_gpu=False)
+                          head_width=assignment.shape.head_width, causal=assignment.shape.causal, compile_on_gpu=False)
     if frozen and tuning.cuda_graph == "on":
         raise UserError("--cuda-graph on: the head of a frozen encoder reads lengths back, which no graph can; leave "
                         "it at auto")

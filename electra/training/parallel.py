@@ -134,9 +134,13 @@ class Speed(NamedTuple):
 
 
 def resolve_speed(asked: Switches, precision: Precision, device: torch.device, *, head_width: int,
-                  flag: str = "--training.", compile_on_gpu: bool = True) -> Speed:
-    """What "auto" means here; what cannot be is refused. `head_width` is the widest of all networks."""
-    able = precision == "bf16" and usable(device, head_width=head_width)
+                  causal: bool = False, flag: str = "--training.", compile_on_gpu: bool = True) -> Speed:
+    """What "auto" means here; what cannot be is refused. `head_width` is the widest of all networks, `causal` whether
+    any looks at earlier tokens alone."""
+    able = precision == "bf16" and not causal and usable(device, head_width=head_width)
+    if asked.kernels == "on" and causal:
+        raise UserError(f"{flag}kernels on: the kernels know no causal attention, and this encoder is causal (its "
+                        f"tokens see none after them); leave {flag}kernels at auto, or pass off")
     if asked.kernels == "on" and not able:
         raise UserError(f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, bf16 and "
                         f"heads no wider than 128 (64 on cards with little shared memory); pass {flag}kernels off to "

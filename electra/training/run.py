@@ -175,6 +175,7 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
 def speed_of(recipe: Recipe, world: World) -> Speed:
     generator = recipe.workload(recipe.data.vocab_size).generator
     return resolve_speed(recipe.training, resolve_precision(recipe.training.precision, world.device), world.device,
+                         causal=recipe.encoder.causal,
                          head_width=max(shape.head_width for shape in (recipe.encoder, generator) if shape is not None))
 
 

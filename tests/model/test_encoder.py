@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,6 +44,24 @@ def test_a_padded_row_gives_what_its_tokens_give_alone(encoder: Encoder) -> None
     ids, types, real = rows(8, 5)
     alone = encoder(ids[1:, :5], types[1:, :5], real[1:, :5])
     torch.testing.assert_close(encoder(ids, types, real)[1:, :5], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["asked", "training"])
+def test_a_causal_token_sees_what_stands_before_it_and_never_what_follows(training: bool) -> None:
+    torch.manual_seed(0)
+    causal = Encoder(replace(TINY, causal=True), vocabulary=VOCABULARY).train(training)
+    ids, types, real = rows(8, 6)
+    later, earlier = ids.clone(), ids.clone()
+    later[:, 5], earlier[:, 1] = (ids[:, 5] + 1) % VOCABULARY, (ids[:, 1] + 1) % VOCABULARY
+    vectors = []
+    for read in (ids, later, earlier):
+        torch.manual_seed(1)  # what drops out is the same
+        vectors.append(causal(read, types, real))
+    expected, after_later, after_earlier = vectors
+    assert torch.equal(expected[:, :5], after_later[:, :5])
+    assert not torch.allclose(expected[0, 5:], after_later[0, 5:], atol=1e-3)
+    assert torch.equal(expected[:, 0], after_earlier[:, 0])
+    assert not torch.allclose(expected[0, 1:], after_earlier[0, 1:], atol=1e-3)
 
 
 def test_a_row_of_nothing_but_padding_stays_finite(encoder: Encoder) -> None:

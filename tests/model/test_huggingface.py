@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ SIZES = {
     "base generator": GeneratorShape(fraction=1 / 3).beside(BASE),
     "large": LARGE,
     "large generator": GeneratorShape().beside(LARGE),
+    "causal": replace(TINY, causal=True),
 }
 VOCABULARY = 1000
 KINDS = [Discriminator, Generator]
@@ -88,8 +90,8 @@ def test_transformers_computes_our_logits_from_our_folder(kind: type[huggingface
 @pytest.mark.parametrize("size", SIZES)
 def test_we_compute_transformers_logits_from_its_folder(kind: type[huggingface.Network], size: str,
                                                         folder: Path) -> None:
-    save_stock(kind.architecture, SIZES[size], folder)
     built = network(kind, SIZES[size])
+    save_stock(built.architecture, SIZES[size], folder)
     report = huggingface.load(built, folder)
     assert not report.missing
     assert not report.unexpected
@@ -108,6 +110,15 @@ def save_stock(architecture: str, shape: EncoderShape, folder: Path, **options: 
     torch.manual_seed(7)
     stock = getattr(transformers, architecture)(transformers.ElectraConfig(vocab_size=VOCABULARY, **keys))
     stock.save_pretrained(folder, **options)
+
+
+def test_a_causal_model_is_one_in_its_folder_too(folder: Path) -> None:
+    huggingface.save(network(Generator, SIZES["causal"]), folder, role="encoder")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["architectures"], config["is_decoder"]) == (["ElectraForCausalLM"], True)
+    assert huggingface.load_shape(folder)[0].causal
+    with pytest.raises(UserError, match=r"is_decoder is True, but the network to fill has encoder.causal=False"):
+        huggingface.load(network(Generator), folder)
 
 
 # ---- what is in a folder ---------------------------------------------------------------------------------------------
