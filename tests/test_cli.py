@@ -196,7 +196,7 @@ def test_a_wrong_recipe_or_setting_is_refused_before_anything_happens(
     ("[encoder]\nlayer = 2\n", "unknown key encoder.layer; did you mean encoder.layers?"),
     ("[training]\ndeterministic = \"False\"\n", "training.deterministic must be true or false, found str 'False'"),
     ("[objective]\nname = \"rdt\"\n", "objective.name must be one of 'rtd', 'mlm', 'replace-mlm', "
-     "'all-tokens-mlm', found 'rdt'; did you mean rtd?"),
+     "'all-tokens-mlm', 'left-to-right', found 'rdt'; did you mean rtd?"),
     ("encoder = 3\n", "encoder is a section, found 3; write encoder.NAME = …"),
     ("[optimizer]\nbetas = [0.9]\n", "optimizer.betas must be a list of 2 numbers, found list [0.9]"),
     ("[optimizer]\nlearning_rate = inf\n", "optimizer.learning_rate must be a finite number, found float inf"),

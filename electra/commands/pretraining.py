@@ -119,8 +119,9 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, c
     Parameters
     ----------
     recipe
-        tiny, small, small-official, base, large, bert-small, bert-base, bert-large, electra-15-base, replace-mlm-base,
-        all-tokens-mlm-base, adversarial-base, two-stage-generator-base, two-stage-base, or a TOML file.
+        tiny, small, small-official, base, large, bert-small, bert-small-official, bert-base, bert-large, bert-nsp-base,
+        left-to-right-base, electra-15-base, replace-mlm-base, all-tokens-mlm-base, adversarial-base,
+        two-stage-generator-base, two-stage-base, or a TOML file.
     output_dir
         The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
     corpus

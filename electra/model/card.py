@@ -14,8 +14,11 @@ USES: dict[Role, tuple[str, str]] = {
                                "fine-tune, take the discriminator or the encoder beside it."),
     "encoder": ("fill-mask", "A masked language model: **fine-tune this one**. It fills masks if its objective (below) "
                              "is mlm. Under replace-mlm and all-tokens-mlm it learns to restore replaced words and "
-                             "never reads a mask. The copy gate of all-tokens-mlm stays in the run's checkpoints."),
+                             "never reads a mask. The copy gate of all-tokens-mlm and the next-sentence layer of mlm "
+                             "stay in the run's checkpoints."),
 }
+CAUSAL = ("text-generation", "A left-to-right language model: each token predicts the next one and sees none after it. "
+                             "Fine-tune this one, or let transformers' `ElectraForCausalLM` continue texts.")
 
 
 PIPELINES = {  # of transformers' task classes
@@ -26,10 +29,10 @@ PIPELINES = {  # of transformers' task classes
 }
 
 
-def model_card(name: str, *, role: Role, facts: Mapping[str, object], language: str | None = None,
-               license: str | None = None) -> str:
+def model_card(name: str, *, role: Role, facts: Mapping[str, object], causal: bool = False,
+               language: str | None = None, license: str | None = None) -> str:
     """README.md of a pre-trained model. What nobody recorded is said to be unknown, not guessed."""
-    pipeline, use = USES[role]
+    pipeline, use = CAUSAL if causal else USES[role]
     stated = {"language": language, "license": license, "pipeline_tag": pipeline}
     known = {"Language": language, "Licence": license, **facts}
     return card(name, use, stated=stated, tags=["electra", role], facts=known)

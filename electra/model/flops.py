@@ -15,7 +15,8 @@ from typing import Literal
 from electra.model.shape import EncoderShape
 
 Terms = dict[str, float]
-Head = Literal["rtd", "mlm", "all-tokens"]  # all-tokens: a masked LM's at every position, and a copy gate
+# all-tokens: a masked LM's at every position, and a copy gate; left-to-right: at every position but a row's last
+Head = Literal["rtd", "mlm", "all-tokens", "left-to-right"]
 
 # Totals of the script for networks that are not ours to build; published, not derived here.
 PUBLISHED_TRAINING = {
@@ -39,6 +40,7 @@ class Workload:
     vocabulary: int
     length: int
     mask_rate: float = 0.15
+    next_sentence: bool = False  # the first vector of a row is also asked whether its segments belong together
 
     def networks(self) -> Iterator[tuple[str, EncoderShape, Head]]:
         yield ("discriminator" if self.objective == "rtd" else "encoder"), self.encoder, self.objective
@@ -70,7 +72,10 @@ class Cost:
 # ---- operations ----------------------------------------------------------------------------------------------------
 
 def standard(work: Workload) -> Cost:
-    """Matrix products alone, two operations per multiply-add; the backward pass costs twice the forward one."""
+    """Matrix products alone, two operations per multiply-add; the backward pass costs twice the forward one.
+
+    Causal attention counts like any other, as is usual, though half of its products are thrown away.
+    """
     return Cost({name: standard_terms(shape, head, work) for name, shape, head in work.networks()}, work.passes(3))
 
 
@@ -86,11 +91,21 @@ def standard_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
     if head == "rtd":
         terms["RTD head"] = 2 * width**2 + 2 * width
     else:
-        share = 1.0 if head == "all-tokens" else work.mask_rate
+        share = predicted_share(head, work, masked=work.mask_rate)
         terms["MLM head"] = share * (2 * width * embedding + 2 * embedding * work.vocabulary)
     if head == "all-tokens":
         terms["copy gate"] = 2 * width
+    if work.next_sentence:
+        terms["next-sentence head"] = 2 * width * CLASSES / work.length
     return terms
+
+
+CLASSES = 2  # of next-sentence prediction: the second segment follows, or comes from elsewhere
+
+
+def predicted_share(head: Head, work: Workload, *, masked: float) -> float:
+    """The share of positions whose word is predicted."""
+    return {"mlm": masked, "all-tokens": 1.0, "left-to-right": 1 - 1 / work.length}[head]
 
 
 def official(work: Workload) -> Cost:
@@ -122,10 +137,12 @@ def official_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
         terms["RTD head"] = 2 * width**2 + width + ACTIVATION * width + 2 * width
     else:
         hidden = 2 * width * embedding + (1 + ACTIVATION + NORM) * embedding
-        share = 1.0 if head == "all-tokens" else OFFICIAL_PREDICTED
+        share = predicted_share(head, work, masked=OFFICIAL_PREDICTED)
         terms["MLM head"] = share * (hidden + (2 * embedding + SOFTMAX + 2) * vocabulary)
     if head == "all-tokens":
         terms["copy gate"] = 2 * width  # as the script counts the last layer of the RTD head
+    if work.next_sentence:
+        terms["next-sentence head"] = 2 * width * CLASSES / work.length
     return terms
 
 
@@ -154,6 +171,7 @@ class Parameters:
 def parameters(work: Workload) -> Parameters:
     encoder = encoder_parameters(work.encoder, work.vocabulary)
     head = head_parameters(work.encoder, work.objective, work.vocabulary)
+    head += CLASSES * (work.encoder.width + 1) if work.next_sentence else 0
     if work.generator is None:
         return Parameters(encoder=encoder, head=head, generator=0, shared=0)
     whole = encoder_parameters(work.generator, work.vocabulary)
@@ -187,6 +205,7 @@ def head_parameters(shape: EncoderShape, head: Head, vocabulary: int) -> int:
 # ---- memory --------------------------------------------------------------------------------------------------------
 
 ROWS_OF_LOGITS = 1024  # in memory together where every position is predicted; backward computes them again
+EVERYWHERE = ("all-tokens", "left-to-right")  # heads for which that is so
 FLOAT = 4  # bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
 
 
@@ -208,7 +227,7 @@ def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT) 
         if name != "generator" or work.generator_learns:
             per_token += kept_by_encoder(shape, activation_bytes)
         terms[f"{name} activations"] = rows * work.length * per_token
-        if head == "all-tokens":
+        if head in EVERYWHERE:
             terms[f"{name} logits"] = min(rows * work.length, ROWS_OF_LOGITS) * kept_of_logits(work)
     return terms
 
@@ -228,7 +247,7 @@ def kept_by_head(shape: EncoderShape, head: Head, work: Workload, activation_byt
     if head == "rtd":
         return activation_bytes * 3 * shape.width
     hidden = activation_bytes * (shape.width + 2 * shape.embedding) + FLOAT * shape.embedding
-    return hidden if head == "all-tokens" else work.mask_rate * (hidden + kept_of_logits(work))
+    return hidden if head in EVERYWHERE else work.mask_rate * (hidden + kept_of_logits(work))
 
 
 def kept_of_logits(work: Workload) -> float:

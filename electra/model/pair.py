@@ -65,16 +65,15 @@ class Generator(nn.Module):
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
         """Logits [B, P, V] at `positions` [B, P]."""
-        return F.linear(self.transform(self.read(ids, types, real, positions)), self.table, self.bias)
+        return self.words(self.transform(self.at(self.encoder(ids, types, real), positions)))
 
     @property
     def table(self) -> Tensor:
         """The words' vectors [V, E], the same that the encoder reads with."""
         return self.encoder.embeddings.words.weight
 
-    def read(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
-        """The encoder's vectors [B, P, D] at `positions`."""
-        hidden = self.encoder(ids, types, real)
+    def at(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """The encoder's vectors [B, P, D] at `positions`, of all [B, T, D]."""
         # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows would be thrown away.
         if self.fused:
             # The same by a product: a position that was drawn thrice gets its gradients in a fixed order.
@@ -88,6 +87,10 @@ class Generator(nn.Module):
         """The vector [..., E] that a word should have, from the encoder's [..., D] at its place."""
         predicted: Tensor = self.norm(gelu(self.dense(hidden)))
         return predicted
+
+    def words(self, predicted: Tensor) -> Tensor:
+        """Logits [..., V] of the vectors [..., E] that words should have."""
+        return F.linear(predicted, self.table, self.bias)
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         """At every position, [B, T, V]."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from electra.model.shape import EncoderShape
-from electra.objectives.settings import AllTokensMLMConfig, MaskedLMConfig, ObjectiveConfig, ReplaceMLMConfig
+from electra.objectives.settings import (
+    AllTokensMLMConfig,
+    LeftToRightConfig,
+    MaskedLMConfig,
+    ObjectiveConfig,
+    ReplaceMLMConfig,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +23,14 @@ if TYPE_CHECKING:
 def build_objective(config: ObjectiveConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
                     unigrams: Tensor) -> Objective:
     """The objective that a recipe names."""
+    if isinstance(config, LeftToRightConfig):
+        from electra.objectives.left_to_right import LeftToRight
+
+        return LeftToRight(encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    if isinstance(config, MaskedLMConfig) and config.next_sentence:
+        from electra.objectives.next_sentence import NextSentence
+
+        return NextSentence(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
     if isinstance(config, MaskedLMConfig):
         from electra.objectives.mlm import MaskedLM
 

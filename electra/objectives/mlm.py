@@ -53,16 +53,17 @@ class Guesses(NamedTuple):
 
 
 def guess_words(network: Generator, batch: Batch, masked: Masked, rng: torch.Generator | None, *,
-                temperature: float | None = None, disallow_correct: bool = False,
+                hidden: Tensor | None = None, temperature: float | None = None, disallow_correct: bool = False,
                 keep_logits: bool = False) -> Guesses:
     """Guess every hidden word, and sample one for each when a temperature says how, the right one too unless that is
     disallowed. On a GPU, [B, P, V] is the largest thing of a step by far, and a loss and a sample can do without it
-    (but for that)."""
+    (but for that). `hidden` is what the network's encoder made of the masked text, where somebody asked it before."""
     device = batch.ids.device
-    hidden = network.read(masked.ids, batch.types, batch.real, masked.positions)
+    hidden = network.at(network.encoder(masked.ids, batch.types, batch.real) if hidden is None else hidden,
+                        masked.positions)
     predicted = network.transform(hidden)
     if keep_logits or disallow_correct or not network.fused or not torch.is_autocast_enabled(device.type):
-        logits = F.linear(predicted, network.table, network.bias)
+        logits = network.words(predicted)
         sampled = None if temperature is None else sample(
             logits, temperature=temperature, banned=masked.originals if disallow_correct else None, rng=rng)
         return Guesses(word_losses(logits, masked), sampled, logits, hidden)

@@ -85,10 +85,21 @@ class MaskedLMConfig:
 
     name: Literal["mlm"] = "mlm"
     masking: Masking = field(default_factory=lambda: Masking(keep=0.1, random=0.1))
+    next_sentence: bool = False  # also: does the second segment follow the first? (BERT paper, section 3.1)
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         return Workload(objective="mlm", encoder=encoder, vocabulary=vocabulary, length=length,
-                        mask_rate=self.masking.rate)
+                        mask_rate=self.masking.rate, next_sentence=self.next_sentence)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftToRightConfig:
+    """GPT's loss on BERT's network: an encoder that sees no later token predicts the next one."""
+
+    name: Literal["left-to-right"] = "left-to-right"
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        return Workload(objective="left-to-right", encoder=encoder, vocabulary=vocabulary, length=length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,4 +156,5 @@ def check_disallowing(config: ReplacedTokenDetectionConfig | RestorationConfig) 
 
 
 SplicingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig
-ObjectiveConfig = ReplacedTokenDetectionConfig | MaskedLMConfig | ReplaceMLMConfig | AllTokensMLMConfig
+ObjectiveConfig = (ReplacedTokenDetectionConfig | MaskedLMConfig | ReplaceMLMConfig | AllTokensMLMConfig
+                   | LeftToRightConfig)

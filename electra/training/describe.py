@@ -14,7 +14,12 @@ from electra.config import build, read
 from electra.data.prepare import DataConfig
 from electra.model import flops
 from electra.model.shape import EncoderShape
-from electra.objectives.settings import MaskedLMConfig, ReplacedTokenDetectionConfig
+from electra.objectives.settings import (
+    LeftToRightConfig,
+    MaskedLMConfig,
+    ObjectiveConfig,
+    ReplacedTokenDetectionConfig,
+)
 from electra.training.recipe import Recipe
 
 USUAL_TOKENS = 16_384  # in one pass, where the recipe leaves the micro-batch to the machine
@@ -72,7 +77,9 @@ def describe_folder(folder: Path) -> Description:
     if carried is not None:
         recipe = build(Recipe, carried, source=str(folder / huggingface.CONFIG))
         return describe_recipe(recipe, name=str(folder), vocabulary=vocabulary)
-    objective = MaskedLMConfig() if role != "discriminator" else ReplacedTokenDetectionConfig()
+    objective: ObjectiveConfig = ReplacedTokenDetectionConfig() if role == "discriminator" else MaskedLMConfig()
+    if shape.causal:
+        objective = LeftToRightConfig()
     recipe = Recipe(encoder=shape, objective=objective, data=DataConfig(length=min(128, shape.positions)))
     return describe_recipe(recipe, name=f"{folder} (no recipe recorded; length and steps as for small)",
                            vocabulary=vocabulary)

@@ -55,6 +55,10 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
         found.append(f"step {step}: the encoder restores no more than by copying what it reads and knowing how "
                      f"frequent words are (loss {scores['restore_loss']:.4f}; {scores['trivial_restore_loss']:.4f} "
                      f"without looking at context); a lower learning rate or a longer warm-up usually frees it")
+    if "lm_loss" in scores and scores["lm_loss"] > 0.98 * scores["trivial_lm_loss"]:
+        found.append(f"step {step}: the left-to-right LM only knows how frequent words are (loss "
+                     f"{scores['lm_loss']:.3f}; {scores['trivial_lm_loss']:.3f} without looking at context); a lower "
+                     f"learning rate or a longer warm-up usually frees it")
     return found
 
 

@@ -28,7 +28,8 @@ def export(run: Run, *, verified: bool) -> list[Path]:
             tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=run.recipe.encoder.positions),
             config_extra={"pad_token_id": tokenizer.pad, "electra_version": __version__, "electra_step": run.step,
                           "electra_recipe": config.as_dict(run.recipe)},
-            card=model_card(f"{run.output_dir.name}-{role}", role=role, facts=facts(run)),  # type: ignore[arg-type]
+            card=model_card(f"{run.output_dir.name}-{role}", role=role, facts=facts(run),  # type: ignore[arg-type]
+                            causal=network.encoder.shape.causal),
         )
         if verified:
             huggingface.verify(network, folder)

@@ -13,7 +13,7 @@ from electra.config import UserError
 from electra.data.prepare import DataConfig
 from electra.model.flops import Workload
 from electra.model.shape import EncoderShape
-from electra.objectives.settings import ObjectiveConfig, ReplacedTokenDetectionConfig
+from electra.objectives.settings import LeftToRightConfig, MaskedLMConfig, ObjectiveConfig, ReplacedTokenDetectionConfig
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
@@ -93,6 +93,15 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.data.length > self.encoder.positions:
             raise ValueError(f"data.length={self.data.length} is more than encoder.positions={self.encoder.positions}")
+        if self.encoder.causal != isinstance(self.objective, LeftToRightConfig):
+            wanted = "false" if self.encoder.causal else "true"
+            raise ValueError(f"encoder.causal={str(self.encoder.causal).lower()} does not go with objective.name="
+                             f"{self.objective.name!r}, whose tokens must {'' if self.encoder.causal else 'not '}see "
+                             f"those after them; set encoder.causal to {wanted}")
+        if (isinstance(self.objective, MaskedLMConfig) and self.objective.next_sentence
+                and 1 in (self.training.batch_size, self.training.micro_batch_size)):
+            raise ValueError("objective.next_sentence=true takes second segments from other rows of a micro-batch, and "
+                             "in one of a single row there is no other; set training.micro_batch_size to 2 or more")
         self.workload(self.data.vocab_size)  # a generator that cannot stand beside this encoder is refused here
 
     def workload(self, vocabulary: int) -> Workload:

@@ -166,10 +166,13 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
         micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))
     world.share(training.batch_size // micro_batch_size)
     speed = speed_of(recipe, world)
-    return replace(recipe, training=replace(
-        training, micro_batch_size=micro_batch_size, precision=resolve_precision(training.precision, world.device),
-        kernels="on" if speed.kernels else "off", cuda_graph="on" if speed.cuda_graph else "off",
-        compile="on" if speed.compiled else "off"))
+    try:
+        return replace(recipe, training=replace(
+            training, micro_batch_size=micro_batch_size, precision=resolve_precision(training.precision, world.device),
+            kernels="on" if speed.kernels else "off", cuda_graph="on" if speed.cuda_graph else "off",
+            compile="on" if speed.compiled else "off"))
+    except ValueError as error:  # the micro-batch that fits this machine is one that the recipe cannot work with
+        raise UserError(str(error)) from None
 
 
 def speed_of(recipe: Recipe, world: World) -> Speed:

@@ -62,6 +62,9 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
     rows = [
         ("generator: loss", "mlm_loss", scores.get("trivial_mlm_loss"), "{:.3f}"),
         ("generator: accuracy", "mlm_accuracy", scores.get("trivial_mlm_accuracy"), "{:.1%}"),
+        ("encoder: next word, loss", "lm_loss", scores.get("trivial_lm_loss"), "{:.3f}"),
+        ("encoder: next word, accuracy", "lm_accuracy", scores.get("trivial_lm_accuracy"), "{:.1%}"),
+        ("encoder: next sentence, accuracy", "nsp_accuracy", scores.get("trivial_nsp_accuracy"), "{:.1%}"),
         ("encoder: loss", "restore_loss", scores.get("trivial_restore_loss"), "{:.3f}"),
         ("encoder: accuracy", "restore_accuracy", scores.get("trivial_restore_accuracy"), "{:.1%}"),
         ("discriminator: loss", "rtd_loss", scores.get("trivial_rtd_loss"), "{:.4f}"),
@@ -78,9 +81,10 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
 
 
 def curves(run: Path, console: Console) -> None:
-    """The two losses of a run, as they fell."""
+    """The losses of a run, as they fell."""
     entries: list[dict[str, Any]] = journal.read(run / folder.METRICS)
-    for name, title in (("mlm", "generator loss"), ("rtd", "discriminator loss"), ("restore", "encoder loss")):
+    for name, title in (("mlm", "generator loss"), ("rtd", "discriminator loss"), ("restore", "encoder loss"),
+                        ("lm", "next-word loss"), ("nsp", "next-sentence loss")):
         values = [entry[name] for entry in entries if entry.get(name) is not None]
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))

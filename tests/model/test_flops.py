@@ -114,6 +114,37 @@ def test_all_tokens_pay_for_the_vocabulary_at_every_position_and_for_a_gate() ->
     assert "copy gate" not in ours["generator"]
 
 
+def test_a_left_to_right_lm_pays_for_the_vocabulary_at_every_position_but_the_last_and_for_no_gate() -> None:
+    causal = replace(SHAPE, causal=True)
+    work = Workload(objective="left-to-right", encoder=causal, vocabulary=VOCABULARY, length=32)
+    (ours,), (theirs,) = (convention(work).networks.values() for convention in (standard, official))
+    assert ours["MLM head"] == pytest.approx(31 / 32 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
+    assert theirs["MLM head"] == pytest.approx(31 / 32 * (2 * 128 * 64 + 14 * 64 + (2 * 64 + 7) * VOCABULARY))
+    masked = standard(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)).networks["encoder"]
+    assert ours["attention"] == masked["attention"], "what causal attention throws away was computed, by convention"
+    assert ours.keys() == masked.keys()
+
+
+def test_the_operations_of_a_left_to_right_pass_are_those_that_torch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape, length = replace(SHAPE, causal=True), 32
+    network = Generator(Encoder(shape, vocabulary=VOCABULARY)).eval()
+    ids = torch.zeros(1, length, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        network.words(network.transform(network.encoder(ids, ids, ids == 0)[:, :-1]))
+    work = Workload(objective="left-to-right", encoder=shape, vocabulary=VOCABULARY, length=length)
+    assert counter.get_total_flops() == length * standard(work).forward
+
+
+def test_next_sentence_prediction_costs_two_classes_a_row() -> None:
+    plain, both = (Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32, next_sentence=asked)
+                   for asked in (False, True))
+    for convention in (standard, official):
+        assert 32 * (convention(both).forward - convention(plain).forward) == pytest.approx(2 * 128 * 2)
+    assert parameters(both).head == parameters(plain).head + 2 * 128 + 2
+
+
 def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
     work = Workload(objective="all-tokens", encoder=SHAPE, vocabulary=30_522, length=32)
     few, many = (training_bytes(work, rows=rows) for rows in (32, 320))

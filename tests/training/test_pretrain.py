@@ -47,6 +47,29 @@ def test_a_masked_lm_run_writes_an_encoder(toy_shards, tmp_path):
     assert not (tmp_path / "run" / "discriminator").exists()
 
 
+@pytest.mark.parametrize(("name", "architecture", "scores"), [
+    ("bert-nsp", "ElectraForMaskedLM", {"mlm_loss", "nsp_loss", "nsp_accuracy", "trivial_nsp_accuracy"}),
+    ("left-to-right", "ElectraForCausalLM", {"lm_loss", "lm_accuracy", "trivial_lm_loss"}),
+])
+def test_an_ablation_of_bert_writes_an_encoder_that_transformers_computes_alike(toy_shards, tmp_path, name,
+                                                                               architecture, scores):
+    recipe = load_recipe(f"{name}-base", flags=[*TOY_FLAGS, "--max-steps", "2"])
+    outcome = pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run", quiet=True)  # verified when finished
+    assert outcome.scores.keys() >= scores
+    config = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
+    assert (config["electra_role"], config["architectures"]) == ("encoder", [architecture])
+    assert config["is_decoder"] == (name == "left-to-right")
+    assert ("text-generation" in (tmp_path / "run" / "encoder" / "README.md").read_text()) == config["is_decoder"]
+
+
+def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(toy_shards, tmp_path, monkeypatch):
+    monkeypatch.setattr("electra.training.run.fitting_micro_batch", lambda recipe, vocabulary, world: 1)
+    flags = [word for pair in zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True) if pair[0] != "--micro-batch-size"
+             for word in pair]
+    with pytest.raises(UserError, match=r"set training\.micro_batch_size to 2 or more"):
+        pretrain(load_recipe("bert-nsp-base", flags=flags), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+
+
 LONG_ENOUGH = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
                "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 --batch-size 24 "
                "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "

@@ -11,9 +11,9 @@ from electra.config import UserError
 from electra.model.shape import EncoderShape
 from electra.training.recipe import RECIPES, OptimizerConfig, TrainingConfig, load_recipe, names
 
-BUILT_IN = ["adversarial-base", "all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-small",
-            "electra-15-base", "large", "replace-mlm-base", "small", "small-official", "tiny", "two-stage-base",
-            "two-stage-generator-base"]
+BUILT_IN = ["adversarial-base", "all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-nsp-base", "bert-small",
+            "bert-small-official", "electra-15-base", "large", "left-to-right-base", "replace-mlm-base", "small",
+            "small-official", "tiny", "two-stage-base", "two-stage-generator-base"]
 
 
 def test_the_built_in_recipes_are_those_that_the_help_names() -> None:
@@ -66,6 +66,40 @@ def test_a_twin_has_the_same_encoder_and_differs_only_where_it_must(size: str) -
 def test_the_official_recipe_differs_from_ours_only_in_how_positions_are_drawn() -> None:
     ours, official = (config.as_dict(load_recipe(name)) for name in ("small", "small-official"))
     assert config.differences(ours, official) == ["objective.masking.draws"]
+
+
+def test_the_official_twin_is_masked_as_the_official_recipe() -> None:
+    twin, official, ours = (load_recipe(name) for name in ("bert-small-official", "small-official", "bert-small"))
+    assert twin.objective.masking == official.objective.masking
+    assert config.differences(config.as_dict(twin), config.as_dict(ours)) == [
+        "objective.masking.draws", "objective.masking.keep", "objective.masking.random"]
+
+
+def test_the_ablations_of_bert_differ_from_bert_in_their_task_alone() -> None:
+    bert, nsp, forward = (config.as_dict(load_recipe(name)) for name in (
+        "bert-base", "bert-nsp-base", "left-to-right-base"))
+    assert config.differences(bert, nsp) == ["objective.next_sentence"]
+    assert {key.partition(".masking")[0] for key in config.differences(bert, forward)} == {
+        "encoder.causal", "objective", "objective.name", "objective.next_sentence"}
+
+
+@pytest.mark.parametrize(("recipe", "flags", "message"), [
+    ("left-to-right-base", ["--encoder.causal", "false"],
+     "command line and recipe left-to-right-base: encoder.causal=false does not go with objective.name='left-to-right'"
+     ", whose tokens must not see those after them; set encoder.causal to true"),
+    *((recipe, ["--encoder.causal", "true"],
+       f"command line and recipe {recipe}: encoder.causal=true does not go with objective.name={name!r}, whose tokens "
+       "must see those after them; set encoder.causal to false")
+      for recipe, name in (("small", "rtd"), ("bert-small", "mlm"), ("replace-mlm-base", "replace-mlm"))),
+    ("bert-nsp-base", ["--micro-batch-size", "1"],
+     "recipe bert-nsp-base: objective.next_sentence=true takes second segments from other rows of a micro-batch, and "
+     "in one of a single row there is no other; set training.micro_batch_size to 2 or more"),
+])
+def test_a_task_that_its_encoder_or_batch_cannot_do_is_refused_with_the_remedy(
+        recipe: str, flags: list[str], message: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        load_recipe(recipe, flags=flags)
+    assert str(refusal.value) == message
 
 
 def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_alone() -> None:

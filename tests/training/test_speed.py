@@ -11,9 +11,10 @@ import torch
 
 from electra.__main__ import main
 from electra.config import RunFailed, UserError
-from electra.training.parallel import Speed, resolve_speed
+from electra.training.parallel import Speed, World, resolve_speed
 from electra.training.pretrain import pretrain
 from electra.training.recipe import TrainingConfig, load_recipe
+from electra.training.run import speed_of
 from electra.training.steps import FusedSteps
 from electra.training.tuning import Tuning
 from tests.conftest import TOY_FLAGS
@@ -42,6 +43,24 @@ def test_auto_means_kernels_and_graphs_where_they_run() -> None:
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(UserError, match=r"kernels on and --training.compile on do the same work"):
         decided(kernels="on", compile="on")
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_no_kernel_runs_a_causal_encoder() -> None:
+    assert resolve_speed(TrainingConfig(), "bf16", GPU, head_width=64, causal=True) == Speed(
+        kernels=False, cuda_graph=False, compiled=True)
+    tuning = resolve_speed(Tuning(), "bf16", GPU, head_width=64, causal=True, compile_on_gpu=False)
+    assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
+    with pytest.raises(UserError, match=r"--training.kernels on: the kernels know no causal attention.* at auto"):
+        resolve_speed(TrainingConfig(kernels="on"), "bf16", GPU, head_width=64, causal=True)
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_a_left_to_right_recipe_goes_without_kernels() -> None:
+    world = World(rank=0, size=1, device=CPU)
+    flags = ["--training.precision", "bf16"]
+    assert not speed_of(load_recipe("left-to-right-base", flags=flags), world).kernels
+    assert speed_of(load_recipe("bert-base", flags=flags), world).kernels
 
 
 def test_a_cpu_takes_plain_steps() -> None:

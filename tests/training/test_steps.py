@@ -86,9 +86,10 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     Detection(generator=GeneratorShape(kind="unigram")), Detection(generator=GeneratorShape(tie="none")),
     Detection(generator=GeneratorShape(tie="all", fraction=1.0)), Detection(masking=Masking(draws="official")),
     Detection(temperature=2.0), Detection(scored="masked"), MaskedLMConfig(), ReplaceMLMConfig(), AllTokensMLMConfig(),
-    pytest.param(ADVERSARIAL, marks=pytest.mark.slow), pytest.param(FROZEN, marks=pytest.mark.slow),
+    *(pytest.param(config, marks=pytest.mark.slow) for config in (
+        Detection(disallow_correct=True), MaskedLMConfig(next_sentence=True), ADVERSARIAL, FROZEN)),
 ], ids=["unigram", "untied", "tied", "official", "tempered", "electra-15", "mlm", "replace-mlm", "all-tokens-mlm",
-        "adversarial", "frozen"])
+        "disallowing", "nsp", "adversarial", "frozen"])
 def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfig) -> None:
     """The first loss is of equal weights; after it both have moved the same way."""
     plain, fused = (walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))

@@ -1,0 +1,60 @@
+"""The left-to-right LM: every token but the first is predicted, from those before it alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from electra.objectives.settings import LeftToRightConfig
+from tests.conftest import toy_batch
+from tests.objectives.test_objectives import SHAPE, UNIGRAMS, VOCABULARY, objective
+
+BATCH = toy_batch([16, 9, 12])
+
+
+def left_to_right():
+    return objective(LeftToRightConfig(), shape=replace(SHAPE, causal=True))
+
+
+def test_the_loss_is_the_mean_surprise_at_every_next_token():
+    model = left_to_right().double()
+    surprises = []
+    for row, length in enumerate(BATCH.lengths.tolist()):
+        for position in range(1, length):  # each from its own past, in a row that ends there
+            past = (BATCH.ids[row:row + 1, :position], BATCH.types[row:row + 1, :position])
+            chances = model.encoder.logits(*past, torch.ones_like(past[0], dtype=torch.bool))[0, -1].softmax(-1)
+            surprises.append(-chances[BATCH.ids[row, position]].log().item())
+    assert len(surprises) == 15 + 8 + 11
+    loss = model(BATCH)
+    assert loss.total.item() == pytest.approx(sum(surprises) / len(surprises), rel=1e-6)
+    assert list(loss.parts) == ["lm"]
+
+
+def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch():
+    model = left_to_right()
+    parts = [BATCH._replace(ids=BATCH.ids[i:j], types=BATCH.types[i:j], lengths=BATCH.lengths[i:j])
+             for i, j in ((0, 2), (2, 3))]
+    assert sum(model(part).total.item() for part in parts) == pytest.approx(model(BATCH).total.item(), rel=1e-6)
+
+
+def test_every_weight_learns_and_the_encoder_is_what_is_exported():
+    model = left_to_right()
+    model(BATCH).total.backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert model.networks() == {"encoder": model.encoder}
+
+
+def test_held_out_loss_is_the_training_loss_and_word_frequencies_stand_beside_it():
+    model = left_to_right().eval()
+    scores = model.measure(BATCH).scores()
+    following = [BATCH.ids[row, position].item() for row, length in enumerate(BATCH.lengths.tolist())
+                 for position in range(1, length)]
+    trivial = [0.0 if token == VOCABULARY.sep else -math.log(UNIGRAMS[token]) for token in following]
+    guessed = [token in (VOCABULARY.sep, UNIGRAMS.argmax().item()) for token in following]
+    assert scores["lm_loss"] == pytest.approx(model(BATCH).total.item(), rel=1e-5)
+    assert scores["trivial_lm_loss"] == pytest.approx(sum(trivial) / len(trivial), rel=1e-5)
+    assert scores["trivial_lm_accuracy"] == pytest.approx(sum(guessed) / len(guessed))
+    assert 0 <= scores["lm_accuracy"] <= 1
