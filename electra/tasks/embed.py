@@ -50,6 +50,8 @@ def embed(encoder: Encoder, words: WordPiece, given: Iterable[str], *, layer: st
     layer_width(layer, encoder.shape.width, layers=encoder.shape.layers)
     if pool not in POOLS:
         raise UserError(f"--pool {pool}: unknown; choose {', '.join(POOLS)}")
+    if pool == "cls" and encoder.shape.causal:
+        raise UserError("--pool cls: this encoder is causal, and to it [CLS] is the same before every text; take mean")
     if layer == "mix":
         raise UserError("--layer mix: its weights are learnt with a task; without one choose another")
     if not SHORTEST <= length <= encoder.shape.positions:

@@ -144,7 +144,8 @@ class Tuned:
 def save_tuned(network: Network, task: Task[Any, Any], words: WordPiece, folder: Path, *, length: int,
                extra: Mapping[str, Any], facts: Mapping[str, object]) -> Network:
     """Write a transformers folder; returns the network in the form that lies there."""
-    stored = Network(network.encoder, network.head.stock(), frozen=task.frozen)
+    head = network.head.stock() if network.architecture else network.head
+    stored = Network(network.encoder, head, frozen=task.frozen)
     stored.reader = network.reader
     config = {**task.config(), TASK: task.settings(), LENGTH: length, "pad_token_id": words.pad,
               "electra_version": __version__, **extra}

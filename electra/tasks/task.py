@@ -155,8 +155,8 @@ class Network(nn.Module):
 
     @property
     def architecture(self) -> str | None:
-        """The transformers class that holds this network; a frozen encoder's head is ours alone."""
-        return None if self.reader else self.head.architecture
+        """The transformers class that holds this network; a frozen or causal encoder's head is ours alone."""
+        return None if self.reader or self.encoder.shape.causal else self.head.architecture
 
     def forward(self, batch: TaskBatch) -> Tensor:
         return self.head.loss(self.vectors(batch), batch)
@@ -173,12 +173,19 @@ class Network(nn.Module):
     def vectors(self, batch: TaskBatch) -> Tensor:
         if self.reader is None:
             hidden: Tensor = self.encoder(batch.ids, batch.types, batch.real)
-            return hidden
+            return last_first(hidden, batch.real) if self.encoder.shape.causal else hidden
         self.encoder.eval()  # features that are frozen do not drop out
         with torch.no_grad():
             layers = self.encoder.layers(batch.ids, batch.types, batch.real)
         read: Tensor = self.reader(layers)
         return read
+
+
+def last_first(hidden: Tensor, real: Tensor) -> Tensor:
+    """Vectors [R, T, D] with that of the last token, a [SEP], in the place of [CLS]. To a causal encoder [CLS] is the
+    same before every text; only the last token has seen all of it, and heads read the first."""
+    last = (real.sum(dim=1) - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
+    return torch.cat([hidden.gather(1, last), hidden[:, 1:]], dim=1)
 
 
 def first_and_count(found: Iterable[str]) -> str:

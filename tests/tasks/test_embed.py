@@ -52,6 +52,11 @@ def test_layers_are_those_of_stock_transformers(encoder: Encoder, words: WordPie
             np.testing.assert_allclose(ours, vectors, atol=1e-4, err_msg=layer)
 
 
+def test_the_first_vector_of_a_causal_encoder_is_refused(words: WordPiece) -> None:
+    with pytest.raises(UserError, match=r"--pool cls: this encoder is causal.*; take mean"):
+        found(toy_encoder(words, causal=True), words, pool="cls")
+
+
 @pytest.mark.parametrize("pool", ["mean", "cls", "tokens"])
 def test_a_text_has_the_same_vectors_alone_and_padded_among_longer_ones(encoder: Encoder, words: WordPiece,
                                                                         pool: str) -> None:

@@ -20,6 +20,7 @@ from electra.model.pair import Generator
 from electra.tasks import find_task
 from electra.tasks.answering import answer, predict
 from electra.tasks.models import Tuned, load_pretrained, load_tuned, model_folder
+from electra.tasks.task import last_first
 from tests.tasks.toys import TOYS, tiny_model, toy_words, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -183,3 +184,23 @@ def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(by_heart: ByHe
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="electra_length must be a number from 8 to 64, found 4096"):
         load_tuned(folder)
+
+
+# ---- a causal encoder ------------------------------------------------------------------------------------------------
+
+def test_of_a_causal_encoder_the_last_token_stands_for_the_text(tmp_path: Path) -> None:
+    """Its [CLS] has seen nothing else, and every text would get the same answer."""
+    model = tiny_model(tmp_path / "causal", network=Generator, role="encoder", causal=True)
+    assert TOYS["classes"].learnt(model, tmp_path / "run").median == 1.0
+    tuned = load_tuned(tmp_path / "run")
+    assert tuned.network.encoder.shape.causal
+    said = [json.loads(line)["label"] for line in (tmp_path / "run/seed-0/predictions-dev.jsonl").open()]
+    assert said == [predicted["label"] for predicted in predict([tuned], [tmp_path / "classes.csv"])]
+    assert json.loads((tuned.folder / "config.json").read_text())["architectures"] == ["ElectraModel"]
+    assert "no class for this head" in (tuned.folder / "README.md").read_text()
+
+
+def test_the_last_vector_takes_the_first_place_and_the_others_keep_theirs() -> None:
+    hidden = 10 * torch.arange(2.0)[:, None, None] + torch.arange(4.0)[:, None]
+    moved = last_first(hidden, torch.tensor([[True] * 4, [True, True, False, False]]))
+    assert moved.squeeze(-1).tolist() == [[3, 1, 2, 3], [11, 11, 12, 13]]

@@ -35,10 +35,10 @@ def toy_words() -> WordPiece:
     return finished(rules(lowercase=True, keep_accents=False), {token: number for number, token in enumerate(entries)})
 
 
-def toy_encoder(words: WordPiece, *, layers: int = 2, positions: int = 64) -> Encoder:
+def toy_encoder(words: WordPiece, *, layers: int = 2, positions: int = 64, causal: bool = False) -> Encoder:
     torch.manual_seed(0)
     shape = EncoderShape(layers=layers, width=32, heads=2, feedforward=64, embedding=16, positions=positions,
-                         dropout=0.0, attention_dropout=0.0)
+                         dropout=0.0, attention_dropout=0.0, causal=causal)
     return Encoder(shape, vocabulary=words.size)
 
 
@@ -79,10 +79,11 @@ NAMES, CITIES = ("anna", "berg", "carla", "acme"), ("paris", "rome")
 
 
 def tiny_model(folder: Path, *, positions: int = 64, network: type[Discriminator] | type[Generator] = Discriminator,
-               role: Role = "discriminator") -> Path:
+               role: Role = "discriminator", causal: bool = False) -> Path:
     """A pre-trained folder of 2 layers × 32, whose weights are random."""
     words = toy_words()
-    save(network(toy_encoder(words, positions=positions)), folder, role=role, tokenizer_files=words.copy_to)
+    encoder = toy_encoder(words, positions=positions, causal=causal)
+    save(network(encoder), folder, role=role, tokenizer_files=words.copy_to)
     return folder
 
 
