@@ -75,7 +75,7 @@ def verdict_losses(verdicts: Tensor, paired: Paired) -> Tensor:
 def swap_segments(batch: Batch, vocabulary: Vocabulary, rng: torch.Generator | None) -> Paired:
     """Half of the second segments become as many words of another row, the last ones that it has.
 
-    As many, so that lengths stay what every process believes them to be. Where the other row has too few, this one
+    As many, so that lengths stay what every process believes them to be. Where no other row has so many, this one
     stays as it is and counts as following.
     """
     rows, length = batch.ids.shape
@@ -84,12 +84,14 @@ def swap_segments(batch: Batch, vocabulary: Vocabulary, rng: torch.Generator | N
         return Paired(batch, torch.zeros_like(two), torch.zeros_like(two))
     device = batch.ids.device
     chosen = two & (torch.rand(rows, device=device, generator=rng) < 0.5)
-    ahead = 1 + torch.randint(rows - 1, (rows,), device=device, generator=rng)
-    other = (torch.arange(rows, device=device) + ahead) % rows
     place = torch.arange(length, device=device)
     words = batch.real & (batch.ids != vocabulary.cls) & (batch.ids != vocabulary.sep)
     second = (batch.types == 1) & (place < batch.lengths[:, None] - 1)  # without the [SEP] that ends it
-    strange = chosen & (words.sum(dim=1)[other] >= second.sum(dim=1))
+    # Any row that can give, and not any row whether it can or not: then long segments would follow more often, and
+    # lengths give the answer away.
+    able = (words.sum(dim=1) >= second.sum(dim=1)[:, None]).fill_diagonal_(False)  # [B, B]: row by giver
+    other = (torch.rand(rows, rows, device=device, generator=rng) + able.float()).argmax(dim=1)
+    strange = chosen & able.any(dim=1)
     # Every row's words pushed to the right end, in their order: sorting puts whatever is no word before them.
     pushed = batch.ids.gather(1, torch.where(words, place, -1).argsort(dim=1, stable=True))[other]
     from_the_end = (length - batch.lengths[:, None] + 1 + place).clamp(max=length - 1)  # the last word of a row → T − 1
