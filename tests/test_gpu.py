@@ -30,13 +30,16 @@ def losses(data, run, *flags):
     ("fp16", "off", "on")])
 def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, precision, kernels, compiled):
     """Compiled code and kernels draw other random numbers, and fp16 leaves out its first updates until its scaler has
-    found its scale: such runs agree as two seeds do, not to the digit."""
-    longer = ("--max-steps", "60")
-    plain = losses(toy_shards, tmp_path / "plain", "--precision", "fp32", "--compile", "off", *longer)
-    fast = losses(toy_shards, tmp_path / "fast", "--precision", precision, "--training.kernels", kernels, "--compile",
-                  compiled, *longer)
-    tolerance = 0.02 if (precision, kernels, compiled) == ("bf16", "off", "off") else 0.15
-    assert sum(fast[-5:]) == pytest.approx(sum(plain[-5:]), rel=tolerance)
+    found its scale: such runs agree as seeds do, not to the digit."""
+    def end(name, *flags):
+        return sum(losses(toy_shards, tmp_path / name, "--max-steps", "60", *flags)[-5:])
+
+    plain = [end(f"plain-{seed}", "--precision", "fp32", "--compile", "off", "--training.kernels", "off", "--seed", seed)
+             for seed in "0123"]
+    fast = end("fast", "--precision", precision, "--training.kernels", kernels, "--compile", compiled)
+    if (precision, kernels, compiled) == ("bf16", "off", "off"):
+        assert fast == pytest.approx(plain[0], rel=0.02)
+    assert 0.9 * min(plain) < fast < 1.1 * max(plain)
 
 
 @pytest.mark.parametrize("learns", ["likelihood", "adversarially"])

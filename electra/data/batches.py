@@ -25,6 +25,13 @@ AHEAD = 4  # steps that are read before they are wanted
 PORTIONS = 32  # of a batch that may be left out when they hold only padding
 
 
+class Packed(NamedTuple):
+    """A batch without most of its padding: its real tokens row after row, then some padding in rows of its own."""
+
+    tokens: Tensor  # [N] int64: where in B · T each one stands
+    bounds: Tensor  # [rows + 1] int32: where each row begins, and N; rows beyond the batch's may be empty
+
+
 class Batch(NamedTuple):
     """One micro-batch, and what a loss must know of the whole step to be a mean over it."""
 
@@ -32,7 +39,7 @@ class Batch(NamedTuple):
     types: Tensor  # [B, T] int64, 0 for the first segment, 1 for the second
     lengths: Tensor  # [B] real tokens in each row
     step_lengths: Tensor  # [batch size] the same for every row of the step, on every process
-    packed: Tensor | None = None  # [N] which tokens of B · T to compute, where that is fewer; see electra.kernels.rows
+    packed: Packed | None = None  # where it is smaller; for electra.kernels.rows
 
     @property
     def real(self) -> Tensor:
@@ -50,7 +57,7 @@ class Batch(NamedTuple):
 
     def each(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(move(self.ids), move(self.types), move(self.lengths), move(self.step_lengths),
-                     None if self.packed is None else move(self.packed))
+                     None if self.packed is None else Packed(*map(move, self.packed)))
 
 
 class Batches:
@@ -113,16 +120,18 @@ def assemble(rows: Rows, chosen: npt.NDArray[np.int64], step_lengths: Tensor | N
                  packed=packing(ends[:, 1], ids.shape[1]))
 
 
-def packing(lengths: npt.NDArray[np.integer[Any]], length: int) -> Tensor | None:
-    """All real tokens of a batch in order, and so much padding that they are a multiple of a small part of the batch: a
-    GPU prepares itself for each number that occurs. None where nothing would be left out."""
-    whole = len(lengths) * length
+def packing(lengths: npt.NDArray[np.integer[Any]], length: int) -> Packed | None:
+    """So much padding stays that the tokens are a multiple of a small part of the batch: a GPU prepares itself for each
+    number that occurs. None where nothing would be left out."""
+    whole, ends = len(lengths) * length, np.cumsum(lengths)
     portion = max(length, -(-whole // PORTIONS))
-    count = -(-int(lengths.sum()) // portion) * portion
+    count = -(-int(ends[-1]) // portion) * portion
     if count >= whole:
         return None
     real = (np.arange(length) < lengths[:, None]).ravel()
-    return torch.from_numpy(np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])[:count])
+    tokens = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])[:count]
+    rest = np.minimum(ends[-1] + length * np.arange(1, 1 + -(-portion // length)), count)
+    return Packed(torch.from_numpy(tokens), torch.from_numpy(np.concatenate([[0], ends, rest]).astype(np.int32)))
 
 
 def random_key(*parts: int | str) -> int:

@@ -44,6 +44,8 @@ def row_and_head(bounds, tokens, heads):
 def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, scale, tokens, heads, width,
                       QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
     head, begin, length, place = row_and_head(bounds, tokens, heads)
+    if tl.program_id(1) * QUERIES >= length:
+        return
     stride, column = 3 * heads * width, tl.arange(0, WIDTH)
     base = qkv + begin * stride + head * width
     query_at = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
@@ -52,8 +54,7 @@ def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, 
     highest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
-    end = tl.where(tl.program_id(1) * QUERIES < length, length, 0)
-    for first in range(0, end, KEYS):
+    for first in range(0, length, KEYS):
         key_at = first + tl.arange(0, KEYS)
         key = tile(base + heads * width, key_at, length, stride, column, width)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
@@ -67,7 +68,6 @@ def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, 
         value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
         mixed = mixed * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         highest = higher
-    total = tl.where(total > 0, total, 1.0)  # beyond the row
     mixed = mixed * (boost / total)[:, None]
     target = out + (begin + query_at[:, None]) * heads * width + head * width + column[None, :]
     tl.store(target, mixed.to(out.dtype.element_ty), mask=(query_at < length)[:, None] & (column < width)[None, :])
@@ -101,7 +101,7 @@ def query_side(base, d_out, out, log_sums, at, length, stride, narrow, column, w
 
 
 @triton.jit
-def query_gradients(base, d_out, out, log_sums, own_at, end, place, length, stride, narrow, column, width, scale, keys,
+def query_gradients(base, d_out, out, log_sums, own_at, place, length, stride, narrow, column, width, scale, keys,
                     site, threshold, boost, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                     DROP: tl.constexpr):
     """dQ · √K of the program's own queries, going through the keys."""
@@ -109,7 +109,7 @@ def query_gradients(base, d_out, out, log_sums, own_at, end, place, length, stri
                                                 width)
     words = words_of(place + own_at, keys, site, False)[:, None]
     d_query = tl.zeros((KEYS, WIDTH), tl.float32)
-    for first in range(0, end, QUERIES):
+    for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
         key = tile(base + narrow, at, length, stride, column, width)
         value = tile(base + 2 * narrow, at, length, stride, column, width)
@@ -122,12 +122,26 @@ def query_gradients(base, d_out, out, log_sums, own_at, end, place, length, stri
 
 
 @triton.jit
+def store_sums(sums, query_sum, key_sum, value_sum, heads, width, column):
+    """The program's part of the bias gradients, into [rows · blocks, 3, H, K]."""
+    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    sums += (row * tl.num_programs(1) + tl.program_id(1)) * 3 * heads * width + head * width + column
+    tl.store(sums, query_sum, mask=column < width)
+    tl.store(sums + heads * width, key_sum, mask=column < width)
+    tl.store(sums + 2 * heads * width, value_sum, mask=column < width)
+
+
+@triton.jit
 def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, site, threshold, boost, scale, root,
                        tokens, heads, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                        DROP: tl.constexpr, ONE_BLOCK: tl.constexpr):
     head, begin, length, place = row_and_head(bounds, tokens, heads)
     block, column = tl.program_id(1), tl.arange(0, WIDTH)
     stride, narrow = 3 * heads * width, heads * width
+    if block * KEYS >= length:
+        nothing = tl.zeros((WIDTH,), tl.float32)
+        store_sums(sums, nothing, nothing, nothing, heads, width, column)
+        return
     base, d_base = qkv + begin * stride + head * width, d_qkv + begin * stride + head * width
     out += begin * narrow + head * width
     d_out += begin * narrow + head * width
@@ -143,8 +157,7 @@ def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, sit
     d_value = tl.zeros((KEYS, WIDTH), tl.float32)
     query_sum = tl.zeros((WIDTH,), tl.float32)
     words = words_of(own_at, keys, site, True)[:, None]
-    end = tl.where(block * KEYS < length, length, 0)
-    for first in range(0, end, QUERIES):
+    for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
         query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, length, stride, narrow, column,
                                                     width)
@@ -163,14 +176,11 @@ def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, sit
     tl.store(d_base + narrow + own, d_key.to(low), mask=there)
     tl.store(d_base + 2 * narrow + own, d_value.to(low), mask=there)
     if not ONE_BLOCK:
-        d_query = query_gradients(base, d_out, out, log_sums, own_at, end, place, length, stride, narrow, column, width,
+        d_query = query_gradients(base, d_out, out, log_sums, own_at, place, length, stride, narrow, column, width,
                                   scale, keys, site, threshold, boost, QUERIES, KEYS, WIDTH, DROP) * root
         tl.store(d_base + own, d_query.to(low), mask=there)
         query_sum = tl.sum(d_query, axis=0)
-    target = sums + ((tl.program_id(0) // heads) * tl.num_programs(1) + block) * stride + head * width + column
-    tl.store(target, query_sum, mask=column < width)
-    tl.store(target + narrow, tl.sum(d_key, axis=0), mask=column < width)
-    tl.store(target + 2 * narrow, tl.sum(d_value, axis=0), mask=column < width)
+    store_sums(sums, query_sum, tl.sum(d_key, axis=0), tl.sum(d_value, axis=0), heads, width, column)
 
 
 def attend(qkv: Tensor, rows: Rows, heads: int, site: Site) -> tuple[Tensor, Tensor]:

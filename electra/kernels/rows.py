@@ -1,9 +1,9 @@
-"""Which tokens look at which: rows that lie one after the other, the real tokens of a batch first and its padding last.
+"""Which tokens look at which: rows that lie one after the other.
 
 A batch [B, T] is mostly text, but in rows of 512 a fifth may be padding, and every matrix product would go through it.
-So a batch comes with an order of its tokens, `packed`, that leaves most of the padding out. What is left of it is cut
-into rows of its own, that nobody else looks at and that get no gradient: every token has a row, and no kernel needs to
-know of padding. Without such an order the tokens stay where they are, and a row's padding is the row after it.
+So a batch may come packed: its real tokens row after row, and what little padding is left at the end, cut into rows of
+its own that nobody else looks at and that get no gradient. Every token has a row then, and no kernel needs to know of
+padding. Where a batch is not packed, its tokens stay where they are, and a row's padding is the row after it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 class Rows(NamedTuple):
     """[N, D] tokens as rows: the r-th is tokens `bounds[r]` to `bounds[r + 1]`."""
 
-    bounds: Tensor  # [rows + 1] int32, from 0 to N
+    bounds: Tensor  # [rows + 1] int32, from 0 to N; a row may be empty
     longest: int  # tokens that a row may have
     packed: Tensor | None  # [N] which of the B · T tokens each one is; None where that is all of them, in order
     shape: torch.Size  # [B, T]
@@ -25,17 +25,12 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, real: Tensor) -> Rows:
         """Of a batch whose `real` [B, T] says where there is text: at the beginning of each row."""
-        packed: Tensor | None = getattr(real, "packed", None)
-        batch, length = real.shape
-        lengths = real.sum(dim=1, dtype=torch.int32)
-        if packed is None:
-            begins = torch.arange(0, batch * length, length, device=real.device, dtype=torch.int32)
-            bounds = torch.stack([begins, begins + lengths], dim=1).flatten()
-            return cls(closed(bounds, batch * length), length, None, real.shape)
-        ends = lengths.cumsum(0, dtype=torch.int32)
-        spare = torch.arange(0, len(packed), length, device=real.device, dtype=torch.int32)  # enough rows for padding
-        rest = (ends[-1] + spare[1:]).clamp(max=len(packed))
-        return cls(closed(torch.cat([ends.new_zeros(1), ends, rest]), len(packed)), length, packed, real.shape)
+        if (packed := getattr(real, "packed", None)) is not None:
+            return cls(packed.bounds, real.shape[1], packed.tokens, real.shape)
+        begins = torch.arange(0, real.numel() + 1, real.shape[1], device=real.device, dtype=torch.int32)
+        ends = begins[:-1] + real.sum(dim=1, dtype=torch.int32)
+        bounds = torch.cat([torch.stack([begins[:-1], ends], dim=1).flatten(), begins[-1:]])
+        return cls(bounds, real.shape[1], None, real.shape)
 
     def pack(self, hidden: Tensor) -> Tensor:
         """[B, T, D] → [N, D]."""
@@ -47,10 +42,6 @@ class Rows(NamedTuple):
         if self.packed is not None:
             tokens = cast(Tensor, Unpack.apply(tokens, self.packed, self.shape.numel()))
         return tokens.view(*self.shape, -1)
-
-
-def closed(bounds: Tensor, tokens: int) -> Tensor:
-    return torch.cat([bounds, torch.full_like(bounds[:1], tokens)])
 
 
 class Pack(torch.autograd.Function):

@@ -37,9 +37,9 @@ def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_i
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
     rows = Rows.of(batch.real)
     assert batch.packed is not None
-    assert len(batch.packed) == 12  # ten real tokens, and padding up to whole portions of four
+    assert len(batch.packed.tokens) == 12  # ten real tokens, and padding up to whole portions of four
     assert pieces(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
-    assert rows.bounds[-1] == len(batch.packed)
+    assert sorted(batch.packed.tokens[:10].tolist()) == batch.real.flatten().nonzero().flatten().tolist()
 
 
 def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
@@ -48,6 +48,7 @@ def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
         lengths = torch.randint(1, 17, (40,)).tolist()
         rows = Rows.of(batch_of(lengths, 16).real)
         assert max(end - begin for begin, end in pieces(rows)) <= rows.longest == 16
+        assert rows.bounds[-1] == (40 * 16 if rows.packed is None else len(rows.packed))
         assert [end - begin for begin, end in pieces(rows)][:40 if rows.packed is not None else 0] == (
             lengths if rows.packed is not None else [])
 
