@@ -86,7 +86,7 @@ def by_length(axis: Any, entries: list[Entry], measure: str, others: dict[str, E
     curve(axis, chosen, measure, "ours_fast", lambda entry: entry["length"])
     axis.set_title("small, 16,384 tokens in a step", fontsize=9)
     axis.set_xticks(sorted(entry["length"] for entry in chosen))
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.15 * axis.get_ylim()[1])
     axis.set_xlabel("tokens in a row")
 
 
@@ -97,6 +97,8 @@ def by_size(axis: Any, entries: list[Entry], measure: str, others: dict[str, Ent
     for size, value in found.items():
         axis.annotate(f"{value:.2g}", (size, value), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
     axis.set_yscale("log")  # from tiny to large is a factor of a hundred
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("")
     axis.margins(0.2)
     axis.set_title("64 rows of 512 tokens", fontsize=9)
     axis.set_xlabel("recipe")

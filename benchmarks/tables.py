@@ -264,8 +264,10 @@ def compared(kept: Kept) -> Kept:
 
 def hardware(entries: Iterable[Kept]) -> str:
     """Where figures come from; from several places when parts were measured on several."""
-    made = [entry["made"] for entry in entries if "made" in entry]
-    return " and ".join(sorted({f"{each['hardware']}, torch {each['torch']}, {short(each['commit'])}" for each in made})
+    commits: dict[str, set[str]] = {}
+    for made in (entry["made"] for entry in entries if "made" in entry):
+        commits.setdefault(f"{made['hardware']}, torch {made['torch']}", set()).add(short(made["commit"]))
+    return " and ".join(f"{machine}, {' / '.join(sorted(found))}" for machine, found in sorted(commits.items())
                         ) or "no machine yet"
 
 

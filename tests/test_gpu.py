@@ -34,7 +34,7 @@ def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, pr
     def end(name, *flags):
         return sum(losses(toy_shards, tmp_path / name, "--max-steps", "60", *flags)[-5:])
 
-    plain = [end(f"plain-{seed}", "--precision", "fp32", "--compile", "off", "--training.kernels", "off", "--seed", seed)
+    plain = [end(f"plain-{seed}", "--precision", "fp32", "--compile", "off", "--kernels", "off", "--seed", seed)
              for seed in "0123"]
     fast = end("fast", "--precision", precision, "--training.kernels", kernels, "--compile", compiled)
     if (precision, kernels, compiled) == ("bf16", "off", "off"):
