@@ -17,6 +17,7 @@ order in which data flows through them, and each imports only from those before 
     data        text becomes batches                 recipes     named runs, as TOML
     kernels     the same sums, faster on a GPU       tasks       vectors become answers
     model       ids become vectors                   training    losses become weights
+                                                     trials      weights become evidence
 """
 
 from __future__ import annotations
