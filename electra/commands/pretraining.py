@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from electra.commands import (
     DONE,
@@ -105,11 +109,44 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     return DONE
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What a pre-training begins with, besides its recipe.
+
+    Parameters
+    ----------
+    corpus
+        Text to train on; vocabulary and shards are made in OUTPUT_DIR/data unless they are there.
+    data
+        Shards from `electra shard`, instead of a corpus.
+    tokenizer
+        With --corpus: use this tokenizer folder instead of training a vocabulary.
+    text_field
+        With --corpus: field or column that holds the text of .jsonl and .parquet.
+    resume
+        auto (continue this run if it is there), never, or a checkpoint folder.
+    overwrite
+        With --resume never: start over in a folder that holds a run.
+    init_from
+        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh optimiser.
+    """
+
+    corpus: Several = None
+    data: Path | None = None
+    tokenizer: Path | None = None
+    text_field: str = "text"
+    resume: str = "auto"
+    overwrite: bool = False
+    init_from: Path | None = None
+
+
+NOTHING_GIVEN = Beginning()
+
+
 @app.command
-def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, corpus: Several = None,
-             data: Path | None = None, tokenizer: Path | None = None, max_steps: Whole | None = None,
-             seed: Whole | None = None, resume: str = "auto", overwrite: bool = False, init_from: Path | None = None,
-             config: Files = None, text_field: str = "text", dry_run: bool = False, print_config: bool = False,
+def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
+             beginning: Annotated[Beginning, Parameter(name="*")] = NOTHING_GIVEN, max_steps: Whole | None = None,
+             seed: Whole | None = None, config: Files = None, dry_run: bool = False, print_config: bool = False,
              quiet: bool = False) -> int:
     """Pre-train a generator and a discriminator (or a masked LM) as a recipe says.
 
@@ -124,26 +161,12 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, c
         two-stage-generator-base, two-stage-base, or a TOML file.
     output_dir
         The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
-    corpus
-        Text to train on; vocabulary and shards are made in OUTPUT_DIR/data unless they are there.
-    data
-        Shards from `electra shard`, instead of a corpus.
-    tokenizer
-        With --corpus: use this tokenizer folder instead of training a vocabulary.
     max_steps
         Steps to train for.
     seed
         Decides everything that is random.
-    resume
-        auto (continue this run if it is there), never, or a checkpoint folder.
-    overwrite
-        With --resume never: start over in a folder that holds a run.
-    init_from
-        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh optimiser.
     config
         TOML files that change settings of the recipe; later ones win, and settings on this line win over all.
-    text_field
-        With --corpus: field or column that holds the text of .jsonl and .parquet.
     dry_run
         Say what would be done and what it costs, and do nothing.
     print_config
@@ -165,9 +188,9 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None, c
         raise UserError("--output-dir is missing: the folder to keep this run in")
     from electra.training.pretrain import pretrain as run
 
-    outcome = run(chosen, corpus=None if corpus is None else needed(corpus), data=data, output_dir=output_dir,
-                  tokenizer=tokenizer, text_field=text_field, resume=resume, overwrite=overwrite, init_from=init_from,
-                  quiet=quiet)
+    if beginning.corpus is not None:
+        needed(beginning.corpus)
+    outcome = run(chosen, output_dir=output_dir, quiet=quiet, **vars(beginning))
     return DONE if outcome.status == "finished" else STOPPED_EARLY
 
 
