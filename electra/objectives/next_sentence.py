@@ -76,14 +76,14 @@ def swap_segments(batch: Batch, vocabulary: Vocabulary, rng: torch.Generator | N
     """Half of the second segments become as many words of another row, the last ones that it has.
 
     As many, so that lengths stay what every process believes them to be. Where no other row has so many, this one
-    stays as it is and counts as following.
+    stays as it is and is not scored: its length would give the answer away.
     """
     rows, length = batch.ids.shape
     two = (batch.types == 1).any(dim=1)
     if rows == 1:
         return Paired(batch, torch.zeros_like(two), torch.zeros_like(two))
     device = batch.ids.device
-    chosen = two & (torch.rand(rows, device=device, generator=rng) < 0.5)
+    chosen = torch.rand(rows, device=device, generator=rng) < 0.5
     place = torch.arange(length, device=device)
     words = batch.real & (batch.ids != vocabulary.cls) & (batch.ids != vocabulary.sep)
     second = (batch.types == 1) & (place < batch.lengths[:, None] - 1)  # without the [SEP] that ends it
@@ -91,9 +91,10 @@ def swap_segments(batch: Batch, vocabulary: Vocabulary, rng: torch.Generator | N
     # lengths give the answer away.
     able = (words.sum(dim=1) >= second.sum(dim=1)[:, None]).fill_diagonal_(False)  # [B, B]: row by giver
     other = (torch.rand(rows, rows, device=device, generator=rng) + able.float()).argmax(dim=1)
-    strange = chosen & able.any(dim=1)
+    scored = two & able.any(dim=1)
+    strange = chosen & scored
     # Every row's words pushed to the right end, in their order: sorting puts whatever is no word before them.
     pushed = batch.ids.gather(1, torch.where(words, place, -1).argsort(dim=1, stable=True))[other]
     from_the_end = (length - batch.lengths[:, None] + 1 + place).clamp(max=length - 1)  # the last word of a row → T − 1
     ids = torch.where(second & strange[:, None], pushed.gather(1, from_the_end), batch.ids)
-    return Paired(batch._replace(ids=ids), strange, two)
+    return Paired(batch._replace(ids=ids), strange, scored)

@@ -129,6 +129,17 @@ def test_the_baseline_learns_alone_and_reaches_nothing_else():
     assert learning(model) == {"baseline"}
 
 
+def test_the_baseline_descends_its_own_error_and_nothing_else():
+    model = objective(adversarial()).double()
+    model(BATCH, seeded()).total.backward()
+    play = model.play(BATCH, seeded())
+    rewards = doubt_losses(play).gather(1, play.masked.positions)[play.masked.scored]
+    hidden = play.hidden[play.masked.scored].detach()
+    errors = (hidden @ model.baseline.weight[0] + model.baseline.bias - rewards).detach()
+    assert model.baseline.weight.grad[0].allclose(2 * (errors[:, None] * hidden).mean(0))
+    assert model.baseline.bias.grad.item() == pytest.approx(2 * errors.mean().item())
+
+
 def test_the_generator_learns_by_the_reward_alone_and_the_discriminator_is_not_touched_by_it():
     model = objective(adversarial(generator=UNTIED, discriminator_weight=0.0))
     model(BATCH, seeded()).total.backward()

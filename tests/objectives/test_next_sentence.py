@@ -55,11 +55,11 @@ def test_short_rows_beside_a_long_one_do_not_make_long_segments_follow_more_ofte
     assert sum(map(int, long)) / 2000 == pytest.approx(0.5, abs=0.04)
 
 
-def test_a_row_too_short_to_give_leaves_the_other_as_it_is_and_following():
+def test_a_row_too_short_to_give_leaves_the_other_as_it_is_and_not_scored():
     batch = toy_batch([16, 5])  # 7 words in the second segment of one, 2 words in all of the other
     for seed in range(20):
         paired = swap_segments(batch, VOCABULARY, seeded(seed))
-        assert not paired.strange[0]
+        assert (bool(paired.strange[0]), bool(paired.scored[0]), bool(paired.scored[1])) == (False, False, True)
         assert paired.batch.ids[0].equal(batch.ids[0])
 
 
