@@ -58,8 +58,8 @@ def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool
 
 @app.command
 def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length: Whole = 128, held_out: float = 0.005,
-          part: str | None = None, seed: Whole = 0, workers: Whole | None = None, text_field: str = "text",
-          overwrite: bool = False, verify: bool = False) -> int:
+          part: str | None = None, by_file: bool = False, seed: Whole = 0, workers: Whole | None = None,
+          text_field: str = "text", overwrite: bool = False, merge: bool = False, verify: bool = False) -> int:
     """Cut text into rows of tokens, packed in memory-mapped shards.
 
     Parameters
@@ -76,6 +76,9 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
         Share of the documents set aside for measuring.
     part
         i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and _COUNT.
+    by_file
+        With --part: read this part's files alone, for corpora of many files; other rows than without, the same for
+        any N.
     seed
         Decides cuts and held-out documents.
     workers
@@ -84,9 +87,12 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
         Field or column that holds the text of .jsonl and .parquet.
     overwrite
         Start over in a folder that holds other shards.
+    merge
+        Only check that all parts in OUTPUT_DIR are there, alike and whole, and write one manifest for them.
     verify
         Only check the shards in OUTPUT_DIR against their checksums.
     """
+    from electra.data.merging import merge as merge_parts
     from electra.data.packing import parse_part
     from electra.data.packing import shard as pack
     from electra.data.shards import Shards
@@ -98,12 +104,17 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
         shards.verify()
         print(f"{output_dir}: {shards.manifest.rows:,} rows, every file as it was written")
         return DONE
+    if merge:
+        with watching() as (stage, report):
+            made = merge_parts(output_dir, progress=stage("checking"), report=report)
+        print(f"{output_dir}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest")
+        return DONE
     if tokenizer is None:
         raise UserError("--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer folder")
     with watching() as (stage, report):
         made = pack(needed(corpus), tokenizer=WordPiece.load(tokenizer), output_dir=folder(output_dir), length=length,
-                    held_out=held_out, part=parse_part(part), seed=seed, workers=workers, text_field=text_field,
-                    overwrite=overwrite, progress=stage("shards"), report=report)
+                    held_out=held_out, part=parse_part(part), by_file=by_file, seed=seed, workers=workers,
+                    text_field=text_field, overwrite=overwrite, progress=stage("shards"), report=report)
     print(f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, {made.fill:.1%} filled; "
           f"{made.held_out_rows:,} rows held out")
     return DONE

@@ -10,7 +10,7 @@ import itertools
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -48,19 +48,27 @@ def documents(inputs: Sequence[str | Path], *, text_field: str = "text", progres
 
 def documents_of(sources: Sequence[Source], *, text_field: str = "text", progress: Progress = silent,
                  report: Report = warn) -> Iterator[Document]:
-    counter = Counter(total=sum(source.size for source in sources), progress=progress)
-    for source in sources:
+    for _, document in placed_documents(dict(enumerate(sources)), text_field=text_field, progress=progress,
+                                        report=report):
+        yield document
+
+
+def placed_documents(sources: Mapping[int, Source], *, text_field: str, progress: Progress, report: Report,
+                     may_be_empty: bool = False) -> Iterator[tuple[int, Document]]:
+    """Every document, after the place of its file in the corpus."""
+    counter = Counter(total=sum(source.size for source in sources.values()), progress=progress)
+    for place, source in sources.items():
         before = counter.documents + counter.blank
         for document in read(source, text_field=text_field, counter=counter):
             counter.documents += 1
-            yield document
+            yield place, document
         if counter.documents + counter.blank == before:
             report(f"{source.shown}: holds no text")
         counter.finish(source)
     if counter.blank:
         report(f"{counter.blank} documents hold nothing but white space")
-    if not counter.documents:
-        raise UserError(f"the corpus holds no text: {', '.join(s.shown for s in sources[:5])}"
+    if not counter.documents and not may_be_empty:
+        raise UserError(f"the corpus holds no text: {', '.join(s.shown for s in list(sources.values())[:5])}"
                         f"{' …' if len(sources) > 5 else ''}")
 
 

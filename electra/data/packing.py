@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from electra.config import UserError
-from electra.data.corpus import Document, Progress, documents_of, silent
+from electra.data.corpus import Document, Progress, placed_documents, silent
 from electra.data.examples import Cutter, Cuttings, Passage
 from electra.data.shards import MANIFEST, Manifest, Settings, part_name
 from electra.data.sources import Report, Source, resolve, warn
@@ -26,15 +27,18 @@ BLOCK_CHARACTERS = 1_000_000  # what a worker takes at a time; enough to hide th
 # Below this one process is quicker than starting several: the tokenizer's own threads use every core, and only the
 # cutting, an eighth of the work, is left to one.
 LARGE_CORPUS_BYTES = 32 * 1024 * 1024
+FILE_DOCUMENTS = 2**40  # more than any file holds: documents numbered by file never share a number
 
 
 def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str | Path, length: int = 128,
-          held_out: float = 0.005, seed: int = 0, part: tuple[int, int] = (1, 1), text_field: str = "text",
-          workers: int | None = None, shard_bytes: int = SHARD_BYTES, overwrite: bool = False,
+          held_out: float = 0.005, seed: int = 0, part: tuple[int, int] = (1, 1), by_file: bool = False,
+          text_field: str = "text", workers: int | None = None, shard_bytes: int = SHARD_BYTES, overwrite: bool = False,
           progress: Progress = silent, report: Report = warn) -> Manifest:
     """Pack a corpus into `output_dir`. Done before: its manifest is returned. Interrupted: it goes on from there.
 
-    Every part reads the whole corpus, which is cheap, and cuts only its own blocks, which is not.
+    A document's number decides how it is cut. Numbered through the corpus, every part reads all of it, though it cuts
+    only its own blocks: right for a few parts of any files. Numbered `by_file`, a part reads its own files alone, and
+    the rows are others than without, but the same for any number of parts.
     """
     warnings: list[str] = []
 
@@ -44,20 +48,24 @@ def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str
 
     check_settings(length=length, held_out=held_out, part=part, workers=workers, shard_bytes=shard_bytes)
     sources = resolve(inputs, report=note)
-    settings = Settings(length=length, seed=seed, held_out=held_out, part=part[0], parts=part[1],
+    read = own_files(sources, part) if by_file else dict(enumerate(sources))
+    settings = Settings(length=length, seed=seed, held_out=held_out, part=part[0], parts=part[1], by_file=by_file,
                         shard_bytes=shard_bytes, text_field=text_field, tokenizer=tokenizer.fingerprint,
-                        inputs=[source.fingerprint() for source in sources])
+                        inputs=[source.fingerprint() if place in read else source.identity()
+                                for place, source in enumerate(sources)])
     folder = own_folder(Path(output_dir), part=part, overwrite=overwrite)
     if overwrite:
         clear(folder)
     if (folder / MANIFEST).is_file():
         return finished(folder, settings)
+    (Path(output_dir) / MANIFEST).unlink(missing_ok=True)  # of a merger: it cannot vouch for a part still to be made
     writer = Writer.begin(folder, settings, tokenizer)
-    documents = documents_of(sources, text_field=text_field, progress=lambda f: progress(0.99 * f), report=note)
+    documents = placed_documents(read, text_field=text_field, progress=lambda f: progress(0.99 * f), report=note,
+                                 may_be_empty=by_file and part[1] > 1)
     cutter = Cutter(length=length, held_out=held_out, seed=seed)
     try:
-        own = own_blocks(blocks(documents), settings, done=writer.state.blocks)
-        for number, cuttings in cut_in_order(own, cutter, tokenizer, workers or worthwhile_workers(sources)):
+        own = own_blocks(blocks(documents, by_file=by_file), settings, done=writer.state.blocks)
+        for number, cuttings in cut_in_order(own, cutter, tokenizer, workers or worthwhile_workers(read.values())):
             writer.add(cuttings, number)
         manifest = writer.finish(warnings, report)
     except OSError as error:
@@ -110,19 +118,41 @@ def own_folder(output_dir: Path, *, part: tuple[int, int], overwrite: bool) -> P
                         "remove those parts")
     if total == 1:
         return output_dir
-    if (output_dir / MANIFEST).is_file():
+    if (output_dir / MANIFEST).is_file() and not Manifest.read(output_dir / MANIFEST).is_merged:
         raise UserError(f"{output_dir}: holds the whole corpus already, not parts of it; choose another folder")
     return output_dir / part_name(number, total)
 
 
 # ---- the work ------------------------------------------------------------------------------------------------------
 
-def blocks(documents: Iterable[Document]) -> Iterator[list[Passage]]:
-    """Documents in portions whose borders depend on the text alone."""
+def own_files(sources: Sequence[Source], part: tuple[int, int]) -> dict[int, Source]:
+    """The files that a part reads, by their place in the corpus: the largest first, each to whom has least to read."""
+    number, total = part
+    if len(sources) < total:
+        raise UserError(f"by file, {len(sources)} files are too few for {total} parts; choose at most {len(sources)} "
+                        "parts, or leave --by-file out: then every part reads the whole corpus and cuts its share")
+    loads = [(0, each) for each in range(1, total + 1)]  # bytes and part; a heap, as equal loads are
+    own = {}
+    for place in sorted(range(len(sources)), key=lambda place: -sources[place].size):
+        load, reader = heapq.heappop(loads)
+        heapq.heappush(loads, (load + max(1, sources[place].size), reader))
+        if reader == number:
+            own[place] = sources[place]
+    return dict(sorted(own.items()))
+
+
+def blocks(documents: Iterable[tuple[int, Document]], *, by_file: bool = False) -> Iterator[list[Passage]]:
+    """Documents in portions whose borders depend on the text alone, numbered through; or of one file each, and numbered
+    within it."""
     block: list[Passage] = []
-    size = 0
-    for ordinal, document in enumerate(documents):
-        block.append(Passage(ordinal, document.lines))
+    size = file = ordinal = 0
+    for place, document in documents:
+        if by_file and place != file:
+            if block:
+                yield block
+            block, size, file, ordinal = [], 0, place, 0
+        block.append(Passage(file * FILE_DOCUMENTS + ordinal, document.lines))
+        ordinal += 1
         size += sum(map(len, document.lines))
         if size >= BLOCK_CHARACTERS:
             yield block
@@ -133,13 +163,13 @@ def blocks(documents: Iterable[Document]) -> Iterator[list[Passage]]:
 
 def own_blocks(every: Iterable[list[Passage]], settings: Settings,
                *, done: int) -> Iterator[tuple[int, list[Passage]]]:
-    """Blocks are dealt to the parts like cards; those before `done` are on disk already."""
+    """Blocks of the whole corpus are dealt to the parts like cards; those before `done` are on disk already."""
     for number, block in enumerate(every):
-        if number >= done and number % settings.parts == settings.part - 1:
+        if number >= done and (settings.by_file or number % settings.parts == settings.part - 1):
             yield number, block
 
 
-def worthwhile_workers(sources: Sequence[Source]) -> int:
+def worthwhile_workers(sources: Collection[Source]) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = sum(source.size for source in sources)
     is_endless = any(source.kind == "hub" for source in sources)

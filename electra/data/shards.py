@@ -6,7 +6,8 @@
     counts.npy            [V] int64  how often each entry occurs in the rows to train on
     tokenizer/                       the tokenizer that cut them
     manifest.json                    settings, counts, checksums; written last
-    part-00001-of-00004/…            instead of the files, when several machines shared the work
+    part-00001-of-00004/…            instead of the files, when several machines shared the work; `merging` then adds
+                                     a manifest for all of them
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,18 +27,21 @@ import numpy.typing as npt
 
 from electra.config import UserError, differences, fingerprint
 from electra.data.examples import Ends, Ids
+from electra.data.sources import CONTENT
 from electra.data.wordpiece import WordPiece
 
 FORMAT = 1
 LAYOUT = "one example per row"
 MANIFEST, PROGRESS, COUNTS, TOKENIZER = "manifest.json", "progress.json", "counts.npy", "tokenizer"
+PART = re.compile(r"part-(\d+)-of-(\d+)")
+BELOW = re.compile(r"(part-\d+-of-\d+/)?[\w.-]+")  # the names of a manifest's files; none of them leaves the folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File:
     """One file of rows' ids or ends, as it must be found."""
 
-    name: str
+    name: str  # below the manifest's folder; after a merger with its part's in front
     rows: int
     bytes: int
     sha256: str
@@ -54,7 +59,8 @@ class Settings:
     shard_bytes: int
     text_field: str
     tokenizer: str  # its fingerprint
-    inputs: list[dict[str, Any]]  # name, size and fingerprint of each file
+    inputs: list[dict[str, Any]]  # name, size and fingerprint of each file; by file, the last of those it read alone
+    by_file: bool = False  # documents are numbered within their file, not through the corpus
     layout: str = LAYOUT
     format: int = FORMAT
 
@@ -84,6 +90,11 @@ class Manifest:
     def tokenizer(self) -> str:
         return self.settings.tokenizer
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether it stands for parts, in folders of their own."""
+        return any("/" in file.name for file in self.files)
+
     @classmethod
     def read(cls, path: Path) -> Manifest:
         try:
@@ -91,8 +102,10 @@ class Manifest:
             if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
                 raise UserError(f"{path}: format {values['settings']['format']} ({values['settings']['layout']}), but "
                                 f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again")
-            return cls(**values | {"settings": Settings(**values["settings"]),
-                                   "files": [File(**file) for file in values["files"]]})
+            files = [File(**file) for file in values["files"]]
+            if strange := next((file.name for file in files if not BELOW.fullmatch(file.name)), None):
+                raise ValueError(f"{strange!r} is no file of this folder")
+            return cls(**values | {"settings": Settings(**values["settings"]), "files": files})
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, UserError):
                 raise
@@ -161,7 +174,7 @@ class Shards:
                 size = path.stat().st_size if path.is_file() else None
                 if size != file.bytes:
                     found = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
-                    raise UserError(f"{path}: {found}; run `electra shard` again with --overwrite")
+                    raise UserError(f"{path}: {found}; run {shard_again(path)}")
         return cls(folder=folder, manifest=combined(list(parts.values())), parts=parts)
 
     @property
@@ -193,59 +206,82 @@ class Shards:
     def counts(self) -> npt.NDArray[np.int64]:
         """[V] how often each entry occurs in the text of the rows to train on."""
         counts = np.zeros(self.manifest.vocab_size, dtype=np.int64)
-        for part in self.parts:
-            counts += np.load(part / COUNTS, allow_pickle=False)
+        for part, manifest in self.parts.items():
+            for file in manifest.files:
+                if Path(file.name).name == COUNTS:
+                    counts += np.load(part / file.name, allow_pickle=False)
         return counts
 
     def rows(self, prefix: str) -> Rows:
         return Rows([(part / file.name, file.rows) for part, manifest in self.parts.items() for file in manifest.files
-                     if file.name.startswith(prefix) and file.name.endswith(".ids.npy")])
+                     if Path(file.name).name.startswith(prefix) and file.name.endswith(".ids.npy")])
 
-    def verify(self) -> None:
+    def verify(self, *, progress: Callable[[float], None] = lambda share: None) -> None:
         """Every file is as it was written."""
-        for part, manifest in self.parts.items():
-            for file in manifest.files:
-                with (part / file.name).open("rb") as stream:
-                    found = hashlib.file_digest(stream, "sha256").hexdigest()
-                if found != file.sha256:
-                    raise UserError(f"{part / file.name}: damaged: its checksum is not the one in {MANIFEST}; run "
-                                    "`electra shard` again with --overwrite")
+        files = [(part / file.name, file) for part, manifest in self.parts.items() for file in manifest.files]
+        for number, (path, file) in enumerate(files, start=1):
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != file.sha256:
+                raise UserError(f"{path}: damaged: its checksum is not the one in {MANIFEST}; run {shard_again(path)}")
+            progress(number / len(files))
 
 
 def part_name(part: int, parts: int) -> str:
     return f"part-{part:05}-of-{parts:05}"
 
 
+def shard_again(file: Path) -> str:
+    """The command that makes a file anew: in a part's folder, that part alone."""
+    if part := PART.fullmatch(file.parent.name):
+        return f"`electra shard … --part {int(part[1])}/{int(part[2])} --overwrite`"
+    return "`electra shard` again with --overwrite"
+
+
 def part_folders(folder: Path) -> list[Path]:
     """The folder itself, or its parts, all of them."""
     if (folder / MANIFEST).is_file():
         return [folder]
-    begun = sorted(folder.glob("part-*-of-*"))
-    if not begun:
+    totals = divisions(folder)
+    if not totals:
         if folder.is_file():
             raise UserError(f"{folder} is a file, not a folder of shards; text goes to --corpus, or is cut with "
                             f"`electra shard {folder} --tokenizer DIR --output-dir DIR`")
         state = "unfinished shards" if (folder / PROGRESS).is_file() else "no shards"
         raise UserError(f"{folder}: {state if folder.is_dir() else 'no such folder'}; run `electra shard CORPUS "
                         f"--tokenizer DIR --output-dir {folder}`")
-    totals = {int(part.name.rpartition("-")[2]) for part in begun}
     if len(totals) > 1:
-        raise UserError(f"{folder}: holds parts of {' and of '.join(map(str, sorted(totals)))}; keep one division and "
+        raise UserError(f"{folder}: holds parts of {' and of '.join(map(str, totals))}; keep one division and "
                         "remove the folders of the other")
-    total = totals.pop()
+    return parts_of(folder, totals[0])
+
+
+def divisions(folder: Path) -> list[int]:
+    """In how many parts the work was divided that lies here."""
+    return sorted({int(part[2]) for path in folder.glob("part-*") if (part := PART.fullmatch(path.name))})
+
+
+def parts_of(folder: Path, total: int) -> list[Path]:
+    """Every part of this division, finished."""
     wanted = [folder / part_name(number, total) for number in range(1, total + 1)]
     if missing := [number for number, part in enumerate(wanted, start=1) if not (part / MANIFEST).is_file()]:
-        raise UserError(f"{folder}: {len(missing)} of {total} parts are missing or unfinished; run `electra shard … "
-                        f"--part {missing[0]}/{total}`{' and the others' if len(missing) > 1 else ''}")
+        shown = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
+        raise UserError(f"{folder}: {len(missing)} of {total} parts are missing or unfinished: {shown}; run `electra "
+                        f"shard … --part {missing[0]}/{total}`{' and the others' if len(missing) > 1 else ''}")
     return wanted
 
 
 def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> None:
-    ours = dataclasses.asdict(manifest.settings) | {"part": 1}
-    theirs = dataclasses.asdict(first.settings) | {"part": 1}
+    """Everything but the part is alike; of files that another part read, what can be told without reading them."""
+    ours, theirs = (dataclasses.asdict(each.settings) | {"part": 1} for each in (manifest, first))
+    if ours["by_file"] and theirs["by_file"]:
+        for each in (ours, theirs):
+            each["inputs"] = [{key: value for key, value in file.items() if key != CONTENT} for file in each["inputs"]]
     if keys := differences(ours, theirs):
-        raise UserError(f"{folder}: cut with another {', '.join(keys)} than {part_name(1, first.settings.parts)}; run "
-                        "`electra shard` for the parts again with the same settings")
+        shown = "; ".join(f"{key} is {ours[key]!r}, there {theirs[key]!r}" if key != "inputs" else "its text is another"
+                          for key in keys)
+        raise UserError(f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: {shown}; run "
+                        f"{shard_again(folder / MANIFEST)} with the settings and the text of the others")
 
 
 def combined(manifests: list[Manifest]) -> Manifest:
@@ -256,6 +292,9 @@ def combined(manifests: list[Manifest]) -> Manifest:
              for name in ("documents", "held_out_documents", "rows", "held_out_rows", "tokens", "long_words")}
     unknown = sum(m.unknown * m.tokens for m in manifests) / max(1, added["tokens"])
     fill = added["tokens"] / max(1, added["rows"] * manifests[0].length)
-    return dataclasses.replace(manifests[0], **added, unknown=round(unknown, 6), fill=round(fill, 4),
-                               settings=dataclasses.replace(manifests[0].settings, part=1, parts=1), files=[],
+    # By file, the part that read a file knows most of it.
+    inputs = [max(told, key=len) for told in zip(*(m.settings.inputs for m in manifests), strict=True)]
+    settings = dataclasses.replace(manifests[0].settings, part=1, parts=1, inputs=inputs)
+    return dataclasses.replace(manifests[0], **added, unknown=round(unknown, 6), fill=round(fill, 4), files=[],
+                               settings=settings,
                                warnings=list(dict.fromkeys(w for m in manifests for w in m.warnings)))

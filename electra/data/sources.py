@@ -21,6 +21,7 @@ KINDS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", "
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .gz, .xz, .bz2, .zst"
 HUB_NAME = re.compile(r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+CONTENT = "sha256_of_blocks"  # the key of a fingerprint that only a reader of the file can know
 BLOCK_BYTES = 64 * 1024
 MOST_BLOCKS = 4096  # so files up to 256 MB are read whole, and larger ones no more than that
 
@@ -38,10 +39,16 @@ class Source:
     config: str | None = None  # of a data set on the hub
     revision: str | None = None
 
+    def identity(self) -> dict[str, Any]:
+        """What can be told without reading it."""
+        if self.kind == "hub":
+            return {"name": self.name, "config": self.config, "revision": self.revision}
+        return {"name": self.name, "size": self.size}
+
     def fingerprint(self) -> dict[str, Any]:
         """Content, by name, size and a hash: of all of a file, or of blocks spread over one too large to read twice."""
         if self.kind == "hub":
-            return {"name": self.name, "config": self.config, "revision": self.revision}
+            return self.identity()
         try:
             with self.path.open("rb") as stream:
                 content = hashlib.sha256()
@@ -52,7 +59,7 @@ class Source:
                 content.update(stream.read(BLOCK_BYTES))
         except OSError as error:
             raise UserError(f"{self.shown}: cannot be read: {error.strerror}") from None
-        return {"name": self.name, "size": self.size, "sha256_of_blocks": content.hexdigest()}
+        return self.identity() | {CONTENT: content.hexdigest()}
 
 
 def warn(message: str) -> None:

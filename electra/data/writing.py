@@ -146,6 +146,7 @@ def rows_in(folder: Path) -> list[Path]:
 
 def check_same_settings(folder: Path, settings: Settings, made_with: dict[str, Any]) -> None:
     ours = dataclasses.asdict(settings)
+    made_with = {"by_file": False} | made_with  # as all were before there was a choice
     if keys := differences(ours, made_with):
         shown = "; ".join(f"{key} was {made_with.get(key)!r}, now {ours.get(key)!r}" if key != "inputs"
                           else "the text is another" for key in keys)

@@ -48,7 +48,7 @@ def test_shards_carry_the_tokenizer_that_cut_them(folder: Path, wordpiece: WordP
 
 def test_a_missing_part_is_named(folder: Path) -> None:
     shutil.rmtree(folder / "part-00002-of-00002")
-    with pytest.raises(UserError, match=r"1 of 2 parts are missing or unfinished; run `electra shard … --part 2/2`"):
+    with pytest.raises(UserError, match=r"1 of 2 parts are missing or unfinished: 2; run `electra shard … --part 2/2`"):
         Shards.open(folder)
 
 
@@ -57,7 +57,8 @@ def test_parts_cut_with_other_settings_are_refused(folder: Path) -> None:
     manifest = json.loads(path.read_text(encoding="utf8"))
     manifest["settings"]["seed"] = 1
     path.write_text(json.dumps(manifest), encoding="utf8")
-    with pytest.raises(UserError, match="cut with another seed than part-00001"):
+    with pytest.raises(UserError, match=r"part-00002-of-00002: cut otherwise than part-00001-of-00002: seed is "
+                       r"1, there 0; run `electra shard … --part 2/2 --overwrite`"):
         Shards.open(folder)
 
 
@@ -69,7 +70,7 @@ def test_a_file_cut_short_is_found_on_opening_and_a_changed_byte_by_verifying(fo
     with pytest.raises(UserError, match=r"train-00000.ids.npy: damaged"):
         Shards.open(folder).verify()
     path.write_bytes(content[:-1])
-    with pytest.raises(UserError, match=r"train-00000.ids.npy: has \d+ bytes, not \d+; run `electra shard` again"):
+    with pytest.raises(UserError, match=r"train-00000.ids.npy: has \d+ bytes, not \d+; run `electra shard … --part 1"):
         Shards.open(folder)
     path.unlink()
     with pytest.raises(UserError, match=r"train-00000.ids.npy: is missing"):
