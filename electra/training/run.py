@@ -141,8 +141,7 @@ def opened(recipe: Recipe, start: Start, world: World) -> Shards:
         world.wait()
     assert data is not None
     shards = Shards.open(data)
-    if world.leads:
-        shards.verify()
+    shards.verify(first=world.rank, every=world.size)  # half a terabyte would keep one process busy at every start
     return shards
 
 

@@ -77,6 +77,21 @@ def test_a_file_cut_short_is_found_on_opening_and_a_changed_byte_by_verifying(fo
         Shards.open(folder)
 
 
+def test_processes_that_share_the_checking_check_every_file(folder: Path) -> None:
+    shards = Shards.open(folder)
+    for path in sorted(folder.rglob("*.npy")):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        found = []
+        for rank in range(3):
+            try:
+                shards.verify(first=rank, every=3)
+            except UserError as error:
+                found.append(str(error).partition(":")[0])
+        assert found == [str(path)]
+        path.write_bytes(content)
+
+
 def test_a_folder_without_shards_says_what_to_run(tmp_path: Path) -> None:
     for folder, found in ((tmp_path / "nowhere", "no such folder"), (tmp_path, "no shards")):
         with pytest.raises(UserError, match=f"{found}; run `electra shard CORPUS"):
