@@ -318,8 +318,20 @@ def row(*cells: str) -> str:
 
 # ---- into the documents --------------------------------------------------------------------------------------------
 
+def planned(name: str) -> Callable[[], str]:
+    """A table of `benchmarks.scale`, which borrows from here and so comes late."""
+    def table() -> str:
+        from benchmarks import scale
+
+        return str(getattr(scale, name)())
+
+    return table
+
+
+PLANNED = ("scale_corpus", "scale_memory", "scale_wire", "scale_time", "scale_checkpoint", "scale_assumed")
 TABLES: dict[str, Callable[[], str]] = {
-    table.__name__: table for table in (recipes, measured, sanity, *PRETRAINING, *FINETUNING, proof, held_out)}
+    table.__name__: table for table in (recipes, measured, sanity, *PRETRAINING, *FINETUNING, proof, held_out)
+} | {name: planned(name) for name in PLANNED}
 
 
 def result(name: str) -> dict[str, Any]:

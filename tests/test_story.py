@@ -129,6 +129,7 @@ def test_the_tables_are_what_the_recipes_and_the_kept_results_say(document):
 
 def test_every_file_the_documents_name_exists():
     for document in (ROOT / "README.md", ROOT / "docs" / "reading.md", ROOT / "docs" / "finetuning.md",
+                     ROOT / "docs" / "cleaning.md", ROOT / "docs" / "scale.md", ROOT / "docs" / "slurm" / "README.md",
                      ROOT / "CONTRIBUTING.md"):
         for link in re.findall(r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
