@@ -14,6 +14,8 @@ import electra.commands.trials  # noqa: F401 (to import a command is to have it)
 from electra.commands import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
 
+MESSAGE_CHARACTERS = 4000
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command: 0 done, 1 failed, 2 wrong use, 75 stopped early with a checkpoint, 130 interrupted."""
@@ -39,8 +41,15 @@ def complain(error: Exception, code: int, debug: bool) -> int:
         raise error
     expected = isinstance(error, (CycloptsError, UserError, RunFailed, OSError))
     text = str(error) if expected else f"{type(error).__name__}: {error} (--debug shows where)"
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {tame(text)}", file=sys.stderr)
     return code
+
+
+def tame(text: str) -> str:
+    """A message that quotes a hostile file, or its name, neither fills the terminal nor steers it."""
+    if len(text) > MESSAGE_CHARACTERS:  # its beginning says where, its end what to do
+        text = f"{text[:MESSAGE_CHARACTERS // 2]} […] {text[-MESSAGE_CHARACTERS // 2:]}"
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 if __name__ == "__main__":

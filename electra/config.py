@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import itertools
 import json
 import math
 import re
+import stat
+import sys
 import tomllib
 import types
 import typing
@@ -21,6 +24,12 @@ from typing import Any, TypeVar
 
 Config = TypeVar("Config")
 Layer = dict[str, Any]
+
+# Bounds on files that others wrote and we hold whole; what anybody has use for stays far below them.
+WHOLE_BYTES = 256 * 1024 * 1024
+MOST_NESTED = 100
+MOST_BITS = 4096
+TOML_CHARACTERS, TOML_DOTS = 1_000_000, 1000
 
 
 class UserError(ValueError):
@@ -57,15 +66,62 @@ def at(source: Source, key: str) -> str:
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
+def whole_bytes(path: Path) -> bytes:
+    """A file that is held whole: OSError or ValueError where it cannot be. A pipe or a device might never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("a folder, a pipe or a device, not a plain file")
+    if found.st_size > WHOLE_BYTES:
+        raise ValueError(f"{found.st_size:,} bytes long, where at most {WHOLE_BYTES:,} are read")
+    return path.read_bytes()
+
+
+def whole_text(path: Path) -> str:
+    return whole_bytes(path).decode()
+
+
+def from_json(text: str) -> Any:
+    """What a JSON text says, if that is JSON and tame: a ValueError otherwise."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested more than {MOST_NESTED} deep") from None
+    if text.count("[") + text.count("{") > MOST_NESTED:
+        check_tame(found)
+    return found
+
+
+def check_tame(value: Any) -> None:
+    """Refuse values that whoever walks or prints them would fail on: Python's stack ends at a thousand calls, and
+    its printing of integers at a few thousand digits."""
+    level = [value]
+    for _ in range(MOST_NESTED + 1):
+        level = [part for whole in level if isinstance(whole, (dict, list))
+                 for part in (whole.values() if isinstance(whole, dict) else whole)]
+        if any(type(part) is int and part.bit_length() > MOST_BITS for part in level):
+            raise ValueError(f"an integer of more than {MOST_BITS} bits")
+        if not level:
+            return
+    raise ValueError(f"nested more than {MOST_NESTED} deep")
+
+
 def read(path: Path) -> Layer:
     """One TOML file as a layer."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf8"))
+        text = whole_text(path)
+        # The parser takes time by the square of a key's parts: a minute for a file of 60 kB that is one key.
+        if len(text) > TOML_CHARACTERS or any(line.count(".") > TOML_DOTS for line in text.splitlines()):
+            raise ValueError(f"longer than {TOML_CHARACTERS:,} characters, or {TOML_DOTS:,} dots in a line")
+        layer = tomllib.loads(text)
+        check_tame(layer)
+        return layer
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UserError(f"{path}: not valid TOML: nested more than {MOST_NESTED} deep") from None
+    except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -170,6 +226,10 @@ def convert(value: Any, hint: Any, *, source: Source, key: str) -> Any:
             raise UserError(f"{at(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …")
         return {convert(name, choices[0], source=source, key=key):
                 convert(part, choices[1], source=source, key=f"{key}.{name}") for name, part in value.items()}
+    if origin is list:
+        if not isinstance(value, list):
+            raise wrong_type(value, hint, source=source, key=key)
+        return [convert(part, choices[0], source=source, key=f"{key}[{place}]") for place, part in enumerate(value)]
     if origin is tuple:
         parts = value.split(",") if isinstance(value, Flag) else value
         if choices[-1] is ... and isinstance(parts, (list, tuple)):  # of any length
@@ -189,10 +249,12 @@ def plain(value: Any, hint: Any, *, source: Source, key: str) -> Any:
             found = {"true": True, "false": False}[value.lower()] if hint is bool else hint(value)
         except (KeyError, ValueError):
             raise wrong_type(value, hint, source=source, key=key) from None
-    elif hint is float and type(value) is int:
+    elif hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         found = float(value)
-    # Exact, since bool is an int to isinstance; finite, since TOML and float() both know nan.
-    if type(found) is not hint or (hint is float and not math.isfinite(found)):
+    # Exact, since bool is an int to isinstance; finite, since TOML and float() both know nan; and no integer that a
+    # machine's would not hold, since sizes are multiplied by fractions.
+    if (type(found) is not hint or (hint is float and not math.isfinite(found))
+            or (hint is int and found.bit_length() > 64)):
         raise wrong_type(value, hint, source=source, key=key)
     return found
 
@@ -296,14 +358,16 @@ def nearest(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
 
 
 def meant(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
-    close = difflib.get_close_matches(name, [str(k) for k in known], n=1)
+    # Comparing takes time by the product of both: a name of pages, or one of a million columns, is not misspelt.
+    names = [str(k) for k in itertools.islice(known, 1000)]
+    close = difflib.get_close_matches(name, names, n=1) if len(name) <= 100 else []
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
 def spelled(hint: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string"}
-    if typing.get_origin(hint) is tuple:
-        if typing.get_args(hint)[-1] is ...:
+    if typing.get_origin(hint) in (tuple, list):
+        if typing.get_args(hint)[-1] is ... or typing.get_origin(hint) is list:
             return "a list"
         return f"a list of {len(typing.get_args(hint))} numbers"
     return names.get(hint, str(hint))

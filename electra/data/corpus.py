@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import io
 import itertools
-import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from electra.config import UserError
+from electra.config import UserError, from_json
 from electra.data.sources import Report, Source, resolve, warn
 
 # Bounds on what is held at once. A longer document goes on as a further one, a longer line as a further line.
@@ -134,15 +133,18 @@ def bounded(lines: Iterable[str], where: str) -> Iterator[Document]:
 
 def pieces(line: str) -> Iterator[str]:
     """A line in parts no longer than the bound, cut at white space where there is any."""
-    while len(line) > LINE_CHARACTERS:
-        head = line[:LINE_CHARACTERS]
+    start = 0
+    while len(line) - start > LINE_CHARACTERS:
+        head, follows = line[start:start + LINE_CHARACTERS], line[start + LINE_CHARACTERS]
         words = head.rsplit(maxsplit=1)
         # Without white space, or with it only at the end, there is no better place than the bound itself.
-        cut = len(head) - len(words[1]) if len(words) == 2 and not line[LINE_CHARACTERS].isspace() else LINE_CHARACTERS
-        yield line[:cut].rstrip()
-        line = line[cut:].lstrip()
-    if line:
-        yield line
+        cut = len(head) - len(words[1]) if len(words) == 2 and not follows.isspace() else LINE_CHARACTERS
+        yield head[:cut].rstrip()
+        start += cut
+        while start < len(line) and line[start].isspace():
+            start += 1
+    if start < len(line):
+        yield line[start:]
 
 
 # ---- formats -------------------------------------------------------------------------------------------------------
@@ -232,8 +234,8 @@ def json_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tup
 
 def parsed(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+        row = from_json(line)
+    except ValueError as error:
         raise UserError(f"{where}: not a JSON object on one line ({error}); a list of objects becomes lines with "
                         "jq -c '.[]'") from None
     if not isinstance(row, dict):

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from electra.config import UserError, differences, fingerprint
+from electra.config import UserError, build, differences, fingerprint, from_json, whole_text
 from electra.data.examples import Ends, Ids
 from electra.data.sources import CONTENT
 from electra.data.wordpiece import WordPiece
@@ -45,6 +44,10 @@ class File:
     rows: int
     bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+\.npy", self.name) or self.rows < 0:
+            raise ValueError(f"name={self.name!r}, rows={self.rows}: not a file of this folder with rows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,17 +101,17 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> Manifest:
         try:
-            values = json.loads(path.read_text(encoding="utf8"))
+            values = from_json(whole_text(path))
             if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
                 raise UserError(f"{path}: format {values['settings']['format']} ({values['settings']['layout']}), but "
                                 f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again")
-            files = [File(**file) for file in values["files"]]
-            if strange := next((file.name for file in files if not BELOW.fullmatch(file.name)), None):
+            manifest = build(cls, values, source=str(path))
+            if strange := next((file.name for file in manifest.files if not BELOW.fullmatch(file.name)), None):
                 raise ValueError(f"{strange!r} is no file of this folder")
-            return cls(**values | {"settings": Settings(**values["settings"]), "files": files})
-        except (ValueError, TypeError, KeyError) as error:
-            if isinstance(error, UserError):
-                raise
+            return manifest
+        except UserError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{path}: not a manifest of shards ({error}); run `electra shard` again with "
                             "--overwrite") from None
 
@@ -150,7 +153,7 @@ class Rows:
     def open(self, path: Path, suffix: str) -> npt.NDArray[Any]:
         path = path.with_name(path.name.removesuffix(".ids.npy") + suffix)
         if path not in self.mapped:
-            self.mapped[path] = np.load(path, mmap_mode="r", allow_pickle=False)
+            self.mapped[path] = loaded(path, mmap_mode="r")
         return self.mapped[path]
 
 
@@ -209,7 +212,11 @@ class Shards:
         for part, manifest in self.parts.items():
             for file in manifest.files:
                 if Path(file.name).name == COUNTS:
-                    counts += np.load(part / file.name, allow_pickle=False)
+                    found = loaded(part / file.name)
+                    if found.shape != counts.shape:
+                        raise UserError(f"{part / file.name}: {found.shape} numbers for a vocabulary of {len(counts)}; "
+                                        "run `electra shard` again with --overwrite")
+                    counts += found
         return counts
 
     def rows(self, prefix: str) -> Rows:
@@ -226,6 +233,17 @@ class Shards:
             if found != file.sha256:
                 raise UserError(f"{path}: damaged: its checksum is not the one in {MANIFEST}; run {shard_again(path)}")
             progress(number / len(files))
+
+
+def loaded(path: Path, *, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[Any]:
+    """An array of whole numbers. Objects would come as a pickle, which is never opened."""
+    try:
+        found: npt.NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
+            raise ValueError("not an array of whole numbers")
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: damaged ({error}); run `electra shard` again with --overwrite") from None
+    return found
 
 
 def part_name(part: int, parts: int) -> str:

@@ -93,7 +93,7 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
     if path.is_dir():
         yield from in_folder(path, report=report)
     elif path.exists():
-        source = recognise(path, name=path.name)
+        source = recognise(checked_file(path), name=path.name)
         if source is None:
             raise UserError(f"{given}: cannot tell what this file holds from its name; readable are {READABLE}")
         yield source
@@ -141,7 +141,24 @@ def recognise(path: Path, *, name: str) -> Source | None:
     if kind is None:
         return None
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    return Source(shown=str(path), name=name, kind=kind, path=path, compression=compression, size=path.stat().st_size)
+    return Source(shown=spelled(path), name=name, kind=kind, path=path, compression=compression,
+                  size=path.stat().st_size)
+
+
+def checked_file(path: Path) -> Path:
+    """A path that a plain file is at: what is read twice, to recognise it and to use it, cannot be a pipe."""
+    if not path.is_file():
+        raise UserError(f"{spelled(path)}: a pipe or a device; write what it gives into a file, and name that")
+    return path
+
+
+def spelled(path: Path) -> str:
+    """A path as messages and manifests name it, on one line."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{str(path)!r}: a name that is not UTF-8; rename the file") from None
+    return str(path) if str(path).isprintable() else repr(str(path))
 
 
 def kind_of(path: Path) -> Kind | None:

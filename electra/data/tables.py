@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.config import UserError, meant
+from electra.config import UserError, from_json, meant
 from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
-from electra.data.sources import COMPRESSIONS, HUB_NAME, Report, Source, on_hub
+from electra.data.sources import COMPRESSIONS, HUB_NAME, Report, Source, checked_file, on_hub, spelled
 
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 PARQUET_ROWS = 1024
-CSV_FIELD_BYTES = 16 * 1024 * 1024
+DOCUMENT_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, unpacked
+ROW_CHARACTERS = 16 * 1024 * 1024  # of CSV or TSV; split into its fields it takes some twenty times as much memory
+MOST_COLUMNS = 10_000
 
 Numbered = tuple[str, dict[str, Any]]  # where a row stands ("file:line" or "file, row n"), and the row
 
@@ -46,8 +48,8 @@ def table(given: str | Path, *, split: str | None = None, form: str | None = Non
     if path.exists():
         compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
         suffix = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
-        source = Source(shown=str(path), name=path.name, kind="text", path=path, compression=compression,
-                        size=path.stat().st_size)
+        source = Source(shown=spelled(path), name=path.name, kind="text", path=checked_file(path),
+                        compression=compression, size=path.stat().st_size)
         return Table(source, form or FORMS.get(suffix, "text"))
     if match := HUB_NAME.fullmatch(str(given)):
         return Table(on_hub(match["dataset"], match["config"], match["revision"]), "hub", split)
@@ -113,10 +115,12 @@ def lines(table: Table) -> Iterator[tuple[str, str]]:
 def document(table: Table) -> Any:
     """A file that is one JSON value, as SQuAD's are."""
     with opened(table.source) as (stream, _):
-        content = stream.read()
+        content = stream.read(DOCUMENT_BYTES + 1)
+    if len(content) > DOCUMENT_BYTES:
+        raise UserError(f"{table}: more than {DOCUMENT_BYTES >> 20} MB in one JSON value; split it into several files")
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        return from_json(content.decode("utf-8-sig"))
+    except ValueError as error:
         raise UserError(f"{table}: not valid JSON: {error}") from None
 
 
@@ -125,14 +129,15 @@ def document(table: Table) -> Any:
 def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[str],
               ragged: Report | None) -> Iterator[Numbered]:
     """CSV with its quotes. TSV as GLUE has it: a quote is a character like any other."""
-    csv.field_size_limit(CSV_FIELD_BYTES)
+    csv.field_size_limit(ROW_CHARACTERS)
     dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else {"strict": True}
-    reader = csv.reader((line + "\n" for _, line in lines(table)), **dialect)
+    given = RowLines(table)
+    reader = csv.reader(iter(given), **dialect)
     names = list(header) if header is not None else None
     begins = 1  # a quoted field may hold line ends: a row stands where it begins
     try:
         for fields in reader:
-            where, begins = f"{table}:{begins}", reader.line_num + 1
+            where, begins, given.gathered = f"{table}:{begins}", reader.line_num + 1, 0
             if not fields:
                 continue
             if names is None:
@@ -151,10 +156,27 @@ def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[st
         raise UserError(f"{table}:{begins}: not valid {table.form.upper()}: {error}") from None
 
 
+class RowLines:
+    """Lines for csv's reader, which takes as many for one row as a quote stays open: all of a file, if it may."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.gathered = table, 0  # characters since the last row
+
+    def __iter__(self) -> Iterator[str]:
+        for where, line in lines(self.table):
+            self.gathered += len(line) + 1
+            if self.gathered > ROW_CHARACTERS:
+                raise UserError(f"{where}: a row of more than {ROW_CHARACTERS >> 20} million characters; split it, or "
+                                "close the quote that was left open")
+            yield line + "\n"
+
+
 def checked_header(names: Sequence[str], table: Table) -> list[str]:
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise UserError(f"{table}:1: column {sorted(twice)[0]!r} is named more than once")
+    if len(names) > MOST_COLUMNS:
+        raise UserError(f"{table}:1: {len(names):,} columns, where at most {MOST_COLUMNS:,} are read; keep those that "
+                        "are needed")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{table}:1: column {min(twice)!r} is named more than once")
     return list(names)
 
 
@@ -192,7 +214,7 @@ def on_the_hub(table: Table) -> Iterator[Numbered]:
                                       streaming=True)
         names = {column: feature for column, feature in (found.features or {}).items()}
         for number, row in enumerate(found, start=1):
-            yield f"{table}, row {number}", {column: spelled(value, names.get(column)) for column, value in row.items()}
+            yield f"{table}, row {number}", {column: by_name(value, names.get(column)) for column, value in row.items()}
     except UserError:
         raise
     except Exception as error:  # each builder and each transport raises its own kinds
@@ -200,11 +222,11 @@ def on_the_hub(table: Table) -> Iterator[Numbered]:
                         "files, put them on this machine and name them") from None
 
 
-def spelled(value: Any, feature: Any) -> Any:
+def by_name(value: Any, feature: Any) -> Any:
     """A class by its name; −1 is the hub's word for an answer that is kept secret."""
     inner = getattr(feature, "feature", None)
     if isinstance(value, list) and inner is not None:
-        return [spelled(item, inner) for item in value]
+        return [by_name(item, inner) for item in value]
     if hasattr(feature, "int2str") and isinstance(value, int):
         return None if value < 0 else feature.int2str(value)
     return value

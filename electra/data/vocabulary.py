@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from electra import atomic
-from electra.config import UserError, differences
+from electra.config import UserError, differences, from_json, whole_text
 from electra.data.corpus import Progress, documents_of, silent
 from electra.data.sources import Report, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, stock_config
@@ -66,15 +65,19 @@ def already_made(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
             return None
         raise UserError(f"{folder}: holds a tokenizer that `electra vocab` did not make; choose another folder, use it "
                         "as it is with --tokenizer, or replace it with --overwrite")
-    record = json.loads((folder / RECORD).read_text(encoding="utf8"))
-    made_with = record["settings"]
+    try:
+        record = from_json(whole_text(folder / RECORD))
+        made_with, fingerprint = dict(record["settings"]), record["tokenizer"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{folder / RECORD}: damaged ({error}); choose another folder or replace it with --overwrite"
+                        ) from None
     if keys := differences(settings, made_with):
         shown = "; ".join(f"{key} was {made_with.get(key)!r}, now {settings.get(key)!r}" if key != "inputs"
                           else "the text is another" for key in keys)
         raise UserError(f"{folder}: holds a vocabulary made otherwise: {shown}; choose another folder or replace it "
                         "with --overwrite")
     made = WordPiece.load(folder) if (folder / "tokenizer.json").is_file() else None
-    return made if made and made.fingerprint == record["tokenizer"] else None
+    return made if made and made.fingerprint == fingerprint else None
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra import atomic
-from electra.config import UserError, fingerprint
+from electra.config import UserError, fingerprint, from_json, whole_bytes, whole_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,6 +29,7 @@ class WordPiece:
         self.definition = definition  # the text of tokenizer.json
         self.config = config or {}
         self.companions = companions or {}
+        self.shown = shown
         self.pad, self.unk, self.cls, self.sep, self.mask = special_ids(self.tokenizer, self.config, shown=shown)
 
     @classmethod
@@ -38,9 +39,9 @@ class WordPiece:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS --output-dir "
                             f"{folder}`")
-        companions = {name: (folder / name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+        companions = {name: read_companion(folder / name) for name in COMPANIONS if (folder / name).is_file()}
         if (folder / "tokenizer.json").is_file():
-            definition = (folder / "tokenizer.json").read_text(encoding="utf8")
+            definition = read_definition(folder)
             return cls(definition, config=read_config(folder), companions=companions, shown=str(folder))
         if "vocab.txt" in companions:
             definition = converted(folder)
@@ -57,7 +58,7 @@ class WordPiece:
         try:
             tokenizer = Tokenizer.from_str(self.definition)
         except Exception as error:  # the library raises plain Exception
-            raise UserError(f"tokenizer.json cannot be read: {error}; make the folder again") from None
+            raise UserError(f"{self.shown}: tokenizer.json cannot be read: {error}; make the folder again") from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
         # A document that talks about [MASK] must not become a document with a hole in it.
@@ -72,7 +73,7 @@ class WordPiece:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for tokenizers that give every text the same ids."""
-        parts = json.loads(self.definition)
+        parts = from_json(self.definition)
         return fingerprint({key: parts.get(key) for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
                            | {"special": [self.pad, self.unk, self.cls, self.sep, self.mask]})
 
@@ -101,7 +102,10 @@ def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> 
     ids = []
     for role, stock in ROLES.items():
         named = config.get(f"{role}_token") or stock
-        token = named["content"] if isinstance(named, dict) else named
+        token = named.get("content") if isinstance(named, dict) else named
+        if not isinstance(token, str):
+            raise UserError(f"{shown}: {role}_token in tokenizer_config.json is {str(named)[:60]!r}, which is no text; "
+                            f"write its spelling, {stock!r} for one")
         found = tokenizer.token_to_id(token)
         if found is None:
             special = [t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special]
@@ -112,14 +116,31 @@ def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> 
     return ids
 
 
+def read_definition(folder: Path) -> str:
+    """The text of tokenizer.json."""
+    try:
+        definition = whole_text(folder / "tokenizer.json")
+        from_json(definition)  # the library's own parser goes as deep as it is led
+        return definition
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: tokenizer.json cannot be read: {error}; make the folder again") from None
+
+
+def read_companion(path: Path) -> bytes:
+    try:
+        return whole_bytes(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}; make the folder again") from None
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json, over the special tokens that older folders keep in a file of their own."""
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             try:
-                config |= json.loads((folder / name).read_text(encoding="utf8"))
-            except (ValueError, TypeError) as error:
+                config |= from_json(whole_text(folder / name))
+            except (OSError, ValueError, TypeError) as error:
                 raise UserError(f"{folder / name}: not a JSON object: {error}") from None
     return config
 
@@ -142,6 +163,8 @@ def converted(folder: Path) -> str:
 
     loader = AutoTokenizer if (folder / "tokenizer_config.json").is_file() else BertTokenizer
     try:
-        return str(loader.from_pretrained(str(folder)).backend_tokenizer.to_str())
+        # Never code of the folder's own: left open, transformers asks at the terminal whether to run it.
+        found = loader.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        return str(found.backend_tokenizer.to_str())
     except Exception as error:  # whatever transformers found wrong with it
         raise UserError(f"{folder}: transformers cannot load this tokenizer: {error}") from None

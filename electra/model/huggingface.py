@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -16,8 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra import atomic
-from electra.config import UserError, convert
+from electra.config import UserError, convert, from_json, whole_text
 from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS, Encoder
+from electra.model.flops import encoder_parameters
 from electra.model.shape import EncoderShape
 
 Role = Literal["discriminator", "generator", "encoder"]
@@ -55,6 +57,7 @@ class Bare(nn.Module):
 
 CONFIG, WEIGHTS, INDEX, CARD = "config.json", "model.safetensors", "model.safetensors.index.json", "README.md"
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
+UNHELD_PARAMETERS = 400_000_000  # Large and no more, of a network that a folder describes and does not hold
 
 # ---- the name table: a module of ours, and theirs; its weight and bias keep their names -----------------------------
 
@@ -205,10 +208,15 @@ def role_of(folder: Path) -> Role:
     folder = atomic.standing(folder)
     config = read_json(folder, CONFIG)
     by_architecture: dict[str, Role] = {"ElectraForPreTraining": "discriminator", "ElectraForMaskedLM": "generator"}
-    role = config.get("electra_role") or by_architecture.get((config.get("architectures") or [""])[0], "encoder")
+    role = config.get("electra_role") or by_architecture.get(architecture_of(config), "encoder")
     if role not in get_args(Role):
         raise UserError(f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found {role!r}")
     return role
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    found = config.get("architectures")
+    return found[0] if isinstance(found, list) and found and isinstance(found[0], str) else ""
 
 
 def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
@@ -228,7 +236,19 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
         shape = EncoderShape(**values)
     except ValueError as error:
         raise UserError(f"{source}: {error}") from None
-    return shape, convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size"), role_of(folder)
+    vocabulary = convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size")
+    if vocabulary < 1:
+        raise UserError(f"{source}: vocab_size is {vocabulary}; it must be at least 1")
+    check_size(folder, shape, vocabulary)
+    return shape, vocabulary, role_of(folder)
+
+
+def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
+    promised = encoder_parameters(shape, vocabulary)  # each at least a byte, so refused before memory is taken for it
+    held = sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
+    if promised > max(held, UNHELD_PARAMETERS):
+        raise UserError(f"{folder / CONFIG}: describes a network of {promised:,} parameters, and the weights beside it "
+                        f"are {held:,} bytes; copy or download both again")
 
 
 def load_encoder(folder: Path, *, filled: bool = True) -> tuple[Encoder, Loaded | None]:
@@ -285,8 +305,9 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         found = read_json(folder, INDEX).get("weight_map")
         weight_map = convert(found, dict, source=str(folder / INDEX), key="weight_map")
         for file in weight_map.values():
-            if Path(str(file)).name != file:
-                raise UserError(f"{folder / INDEX}: weight_map names {file!r}, which is not a file of this folder")
+            if not re.fullmatch(r"[\w.-]+\.safetensors", str(file)) or not is_within(folder, str(file)):
+                raise UserError(f"{folder / INDEX}: weight_map names {file!r}, which is not a file of this folder in "
+                                "the safetensors format; download the model again from where you trust it")
         return {name: folder / file for name, file in weight_map.items()}
     if (folder / WEIGHTS).exists():
         with opened(folder / WEIGHTS) as file:
@@ -297,14 +318,20 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     raise UserError(f"{folder}: neither {WEIGHTS} nor {INDEX} is there")
 
 
+def is_within(folder: Path, file: str) -> bool:
+    """Whether a file is where its name says, or where the hub's cache keeps the files of a snapshot."""
+    home, real = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / file))
+    return real.parent == home or (home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs")
+
+
 def read_tensor(path: Path, name: str, *, shape: list[int]) -> Tensor:
     with opened(path) as file:
         if name not in file.keys():  # noqa: SIM118 (not a mapping)
             raise UserError(f"{path}: {name} is missing, though {INDEX} places it there")
+        if (found := file.get_slice(name).get_shape()) != shape:
+            raise UserError(f"{path}: {name} is {found} where the {CONFIG} beside it promises {shape}; the two files "
+                            "do not belong together")
         tensor: Tensor = file.get_tensor(name)
-    if list(tensor.shape) != shape:
-        raise UserError(f"{path}: {name} is {list(tensor.shape)} where the {CONFIG} beside it promises {shape}; "
-                        "the two files do not belong together")
     return tensor.to(torch.float32)
 
 
@@ -321,7 +348,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        content = json.loads((folder / name).read_text(encoding="utf8"))
+        content = from_json(whole_text(folder / name))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder}: no {name} there; name a folder that holds {CONFIG} and {WEIGHTS}") from None
     except (OSError, ValueError) as error:

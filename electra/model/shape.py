@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+MOST_LAYERS = 1000  # deeper than any; building a million narrow ones would take hours and no memory to speak of
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderShape:
@@ -24,6 +26,8 @@ class EncoderShape:
         for name in ("layers", "width", "heads", "feedforward", "embedding", "positions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"encoder.{name}={getattr(self, name)} must be at least 1")
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"encoder.layers={self.layers} must be at most {MOST_LAYERS}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"encoder.{name}={getattr(self, name)} must be in [0, 1)")

@@ -159,7 +159,7 @@ def load_tuned(given: str | Path, *, task: Any = None) -> Tuned:
     """A folder that `electra finetune` wrote, or one of transformers' task classes (then `task` says how to read)."""
     folder = model_folder(given)
     config = huggingface.read_json(folder, CONFIG)
-    architecture = (config.get("architectures") or [""])[0]
+    architecture = huggingface.architecture_of(config)
     if TASK in config:
         task = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
     else:
@@ -193,7 +193,7 @@ def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked
         return replace(task, head_kind="simple")
     if architecture == "ElectraForMultipleChoice":
         return replace(task, projected=is_projected(folder, config))
-    labels = stock_labels(config, otherwise=getattr(asked, "labels", ()))
+    labels = stock_labels(config, otherwise=getattr(asked, "labels", ()), source=str(folder / CONFIG))
     if architecture == "ElectraForTokenClassification":
         return replace(task, labels=labels)
     regression = config.get("problem_type") == "regression" or len(labels) == 1
@@ -205,11 +205,13 @@ def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked
                    metric=task.metric or metrics[0])
 
 
-def stock_labels(config: Mapping[str, Any], *, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+def stock_labels(config: Mapping[str, Any], *, otherwise: tuple[str, ...], source: str) -> tuple[str, ...]:
     """Names of classes. LABEL_0 and LABEL_1 are what transformers writes when nobody named them: then they are those of
     the task that was asked for, or the numbers that the training data had."""
-    names = config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}
-    labels = tuple(str(names[key]) for key in sorted(names, key=int))
+    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    if not isinstance(names, dict) or names.keys() != {str(number) for number in range(len(names))}:
+        raise UserError(f"{source}: id2label must name the classes '0', '1' and so on, found {str(names)[:60]!r}")
+    labels = tuple(str(names[str(number)]) for number in range(len(names)))
     if labels != tuple(f"LABEL_{number}" for number in range(len(labels))):
         return labels
     return otherwise if len(otherwise) == len(labels) else tuple(map(str, range(len(labels))))

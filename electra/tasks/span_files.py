@@ -130,7 +130,7 @@ def listed_answers(value: Any, where: str) -> list[tuple[str, int | None]]:
         return []
     if isinstance(value, Mapping):
         texts = value.get("text")
-        starts = value.get("answer_start") or [None] * len(texts or ())
+        starts = value.get("answer_start") or [None] * len(texts if isinstance(texts, list) else ())
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise UserError(f"{where}: answers need a list 'text' and an equally long list 'answer_start', found "
                             f"{value!r}")

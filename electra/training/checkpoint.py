@@ -7,7 +7,6 @@ seed and the step. Stored as safetensors and JSON, since a user may be handed so
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import warnings
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electra import atomic
+from electra.config import convert, from_json, whole_text
 
 FORMAT = 1
 STATE = "state.json"  # a folder without it is not a checkpoint
@@ -71,8 +71,8 @@ def newest(run: Path) -> Checkpoint | None:
 def opened(folder: Path) -> Checkpoint:
     """This checkpoint, if it is whole."""
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf8"))
-        wanted, step = dict(state["checksums"]), int(state["step"])
+        state = from_json(whole_text(folder / STATE))
+        wanted, step = dict(state["checksums"]), convert(state["step"], int, source=str(folder / STATE), key="step")
     except FileNotFoundError:
         raise ValueError(f"{folder} is not a whole checkpoint: {STATE} is missing") from None
     except (OSError, ValueError, KeyError, TypeError):

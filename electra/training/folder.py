@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -53,7 +52,7 @@ def continued(recipe: Recipe, run: Path, *, resume: str, overwrite: bool) -> tup
     last = newest(run)
     found = last if resume == "auto" else chosen(Path(resume))
     if found is not None:
-        earlier = config.build(Recipe, found.state["recipe"], source=str(found.folder))
+        earlier = config.convert(found.state.get("recipe"), Recipe, source=str(found.folder), key="recipe")
         recipe = same_run(recipe, earlier, found.folder)
         if last is not None and last.step > found.step:
             raise UserError(f"{run} already went on to step {last.step}, past {found.folder}; go back to that one in "
@@ -139,7 +138,7 @@ def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
 
 def get_status(run: Path) -> dict[str, Any]:
     try:
-        found = json.loads((run / STATUS).read_text(encoding="utf8"))
+        found = config.from_json(config.whole_text(run / STATUS))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from electra import atomic
-from electra.config import UserError
+from electra.config import UserError, from_json, whole_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Portion = TypeVar("Portion")
+MOST = 1e30  # sums of what a journal may say stay finite
 
 SHOWN = {"loss": "loss {:.4f}", "mlm": "mlm {:.3f}", "rtd": "rtd {:.4f}", "restore": "restore {:.3f}",
          "reward": "reward {:.3f}", "auc": "auc {:.3f}", "tokens_per_second": "{:,.0f} tok/s", "mfu": "MFU {:.1%}",
@@ -98,14 +99,19 @@ def duration(seconds: float) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     """Every whole line of a journal; a run that was killed or lost its power may have torn some."""
     entries = []
-    for text in path.read_text(encoding="utf8", errors="replace").splitlines() if path.exists() else []:
+    for text in whole_bytes(path).decode(errors="replace").splitlines() if path.is_file() else []:
         try:
-            entry = json.loads(text)
+            entry = from_json(text)
         except ValueError:
             continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+        if isinstance(entry, dict) and type(entry.get("step")) is int and all(map(is_value, entry.values())):
             entries.append(entry)
     return entries
+
+
+def is_value(found: object) -> bool:
+    """Whether a journal may say this of a step: a number, or nothing where it was not finite."""
+    return found is None or (isinstance(found, (int, float)) and abs(found) < MOST)
 
 
 def forget_after(path: Path, step: int) -> None:

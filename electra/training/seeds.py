@@ -168,7 +168,7 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
 
 def read_run(output_dir: Path) -> dict[str, Any]:
     try:
-        found = json.loads((output_dir / RUN).read_text(encoding="utf8"))
+        found = config.from_json(config.whole_text(output_dir / RUN))
     except (OSError, ValueError) as error:
         raise UserError(f"{output_dir / RUN}: cannot be read: {error}; start over with --resume never --overwrite"
                         ) from None
@@ -196,7 +196,7 @@ def introduce(assignment: Assignment, wish: Wish, say: Callable[[str], None]) ->
 def finished(place: Path) -> dict[str, Any] | None:
     """The result of a seed that is done."""
     try:
-        found = json.loads((place / RESULT).read_text(encoding="utf8"))
+        found = config.from_json(config.whole_text(place / RESULT))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

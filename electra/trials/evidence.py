@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from electra import atomic
-from electra.config import UserError
+from electra.config import UserError, from_json, whole_text
 from electra.trials.findings import Finding, Findings
 
 FILE, FORM = "findings.json", 1
@@ -50,7 +51,7 @@ def save(several: Sequence[Findings], path: Path) -> None:
 
 def load(path: Path) -> list[Findings]:
     try:
-        kept = json.loads(path.read_text(encoding="utf8"))
+        kept = from_json(whole_text(path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(kept, dict) or kept.get("form") != FORM or not isinstance(kept.get("findings"), list):
@@ -78,7 +79,7 @@ def revived(value: Any, hint: Any, where: str) -> Any:
         return {key: revived(part, inner[1], f"{where}.{key}") for key, part in wanted(value, dict, where).items()}
     if hint is Path:
         return Path(wanted(value, str, where))
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     return wanted(value, hint, where)
 

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from electra.training import journal
 from electra.trials.plan import Scale, Trial, built_scale, built_trial
 
 FORMAT = 1
+LAST_SECOND = 2**33  # of what a clock may say, in the year 2242
 RUNS = "runs"
 CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = ("config.toml", "status.json", "environment.json", "metrics.jsonl",
                                                  "results.json")  # of run folders
@@ -85,49 +85,81 @@ class Filed:
     format: int = FORMAT
 
 
+@dataclass(frozen=True, kw_only=True)
+class FiledRun:
+    """One pre-training of an entry, its folder below that of the plan file."""
+
+    folder: str
+    steps: int
+    operations_of_step: float
+    official_of_step: float
+    tokens_of_step: float = 0.0
+    corpus: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiledTask:
+    """One fine-tuning of an entry's last network."""
+
+    folder: str
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One arm and seed, as a plan file has it."""
+
+    arm: str
+    seed: int
+    runs: list[FiledRun]
+    tasks: dict[str, FiledTask]
+
+
 def collect(output_dir: str | Path, names: Sequence[str] = ()) -> list[Findings]:
     """Everything that was begun in this folder, or what of it belongs to these trials."""
     folder = Path(output_dir)
     found = [(path, values) for path in sorted(folder.glob("*.json")) if "entries" in (values := read_json(path))]
     if not found:
         raise UserError(f"{folder}: no trial was run here; begin with `electra trials run NAME --output-dir {folder}`")
-    return [gathered(values, path) for path, values in found if not names or values["trial"]["name"] in names]
+    several = [gathered(values, path) for path, values in found]
+    return [findings for findings in several if not names or findings.trial.name in names]
 
 
 def gathered(values: dict[str, Any], path: Path) -> Findings:
     if values.get("format") != FORMAT:
         raise UserError(f"{path}: plan of format {values.get('format')!r}, this version reads {FORMAT}; run the trial "
                         "again, which goes on where it was")
-    trial = built_trial(values["trial"], source=str(path))
+    filed = config.build(Filed, values, source=str(path))
+    trial = built_trial(filed.trial, source=str(path))
     known = {arm.name for arm in trial.arms}
+    entries = [config.build(Entry, each, source=str(path), prefix="entries.") for each in filed.entries]
     return Findings(
-        trial=trial, scale=built_scale(values["scale"], source=str(path)), budget=values["budget"],
-        tasks=tuple(values["tasks"]), corpus=values["corpus"],
-        found=[finding(entry, path.parent) for entry in values["entries"] if entry["arm"] in known])
+        trial=trial, scale=built_scale(filed.scale, source=str(path)), budget=filed.budget, tasks=tuple(filed.tasks),
+        corpus=filed.corpus, found=[finding(entry, path.parent) for entry in entries if entry.arm in known])
 
 
-def finding(entry: Mapping[str, Any], output_dir: Path) -> Finding:
+def finding(entry: Entry, output_dir: Path) -> Finding:
     """One arm and seed, its stages added up."""
     story: list[dict[str, Any]] = []
     steps, tokens, minutes, operations, official, whole = 0, 0, 0.0, 0.0, 0.0, True
-    runs = tuple(output_dir / run["folder"] for run in entry["runs"])
-    for run, folder in zip(entry["runs"], runs, strict=True):
+    runs = tuple(output_dir / run.folder for run in entry.runs)
+    for run, folder in zip(entry.runs, runs, strict=True):
         entries = with_minutes(journal.read(folder / METRICS))
         taken = max((each["step"] for each in entries), default=0)
         for each in entries:
             story.append(each | {"step": steps + each["step"], "minutes": minutes + each["minutes"],
                                  "tokens_seen": tokens + each["tokens_seen"],
-                                 "operations": operations + each["step"] * run["operations_of_step"]})
+                                 "operations": operations + each["step"] * run.operations_of_step})
         steps, tokens = steps + taken, story[-1]["tokens_seen"] if story else 0
         minutes = story[-1]["minutes"] if story else 0.0
-        operations += taken * run["operations_of_step"]
-        official += taken * run["official_of_step"]
-        whole &= is_finished(folder, run["steps"])
-    scores = [score for task, how in entry["tasks"].items() if (score := scored(task, output_dir / how["folder"]))]
-    enough = [score for score in scores if score.seeds >= entry["tasks"][score.task]["seeds"]]
-    return Finding(arm=entry["arm"], seed=entry["seed"], runs=runs, steps=steps,
-                   done=whole and len(enough) == len(entry["tasks"]),
-                   wanted=sum(run["steps"] for run in entry["runs"]), tokens=tokens, minutes=minutes,
+        operations += taken * run.operations_of_step
+        official += taken * run.official_of_step
+        whole &= is_finished(folder, run.steps)
+    scores = [score for task, how in entry.tasks.items() if (score := scored(task, output_dir / how.folder))]
+    enough = [score for score in scores if score.seeds >= entry.tasks[score.task].seeds]
+    return Finding(arm=entry.arm, seed=entry.seed, runs=runs, steps=steps,
+                   done=whole and len(enough) == len(entry.tasks),
+                   wanted=sum(run.steps for run in entry.runs), tokens=tokens, minutes=minutes,
                    operations=operations, official=official, journal=story, scores=scores, made=provenance(runs))
 
 
@@ -136,7 +168,7 @@ def with_minutes(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     journal says how many tokens it had and how fast they went."""
     minutes, tokens, timed = 0.0, 0, []
     for each in entries:
-        if each.get("tokens_per_second"):
+        if each.get("tokens_per_second") and each.get("tokens_seen"):
             minutes += (each["tokens_seen"] - tokens) / each["tokens_per_second"] / 60
             tokens = each["tokens_seen"]
         timed.append({**each, "minutes": minutes, "tokens_seen": tokens})
@@ -154,8 +186,12 @@ def scored(task: str, folder: Path) -> Score | None:
     result = read_json(folder / RESULTS)
     if not result.get("runs"):
         return None
-    return Score(task=task, metric=result["metric"], value=statistics.median(run["score"] for run in result["runs"]),
-                 trivial=result["trivial"], seeds=len(result["runs"]))
+    try:
+        return Score(task=task, metric=str(result["metric"]), trivial=float(result["trivial"]),
+                     value=statistics.median(float(run["score"]) for run in result["runs"]), seeds=len(result["runs"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{folder / RESULTS}: not a result of fine-tuning ({error!r}); remove the folder and run the "
+                        "trial again") from None
 
 
 def provenance(runs: Sequence[Path]) -> dict[str, Any]:
@@ -166,18 +202,20 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     recipes = [config.read(run / CONFIG) for run in begun]
     environment = read_json(begun[-1] / ENVIRONMENT)
     finished = read_json(begun[-1] / STATUS).get("time")
+    is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
+    packages, gpus = environment.get("packages"), environment.get("gpus")
     return {"recipe": recipes[-1], "earlier_recipes": recipes[:-1], "commit": environment.get("commit"),
             "versions": {"electra": environment.get("electra"), "python": environment.get("python"),
-                         **environment.get("packages", {})},
-            "hardware": ", ".join(environment.get("gpus", ())) or f"CPU, {environment.get('threads')} threads, "
-                                                                  f"{environment.get('platform')}",
-            "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if finished else None}
+                         **(packages if isinstance(packages, dict) else {})},
+            "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ())) or (
+                f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
+            "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None}
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one where there is none: a run that was killed may not have written it yet."""
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
+        found = config.from_json(config.whole_text(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -126,17 +126,27 @@ def load_scale(name: str) -> Scale:
 
 
 def built_trial(values: config.Layer, *, source: str) -> Trial:
-    for arm in values.get("arms", ()):
-        for stage in arm.get("stages", ()):
-            stage["settings"] = dict(config.leaves(stage.get("settings", {})))
+    for arm in tables(values.get("arms")):
+        for stage in tables(arm.get("stages")):
+            stage["settings"] = flat(stage.get("settings", {}))
     return config.build(Trial, values, source=source)
 
 
 def built_scale(values: config.Layer, *, source: str) -> Scale:
-    values["settings"] = dict(config.leaves(values.get("settings", {})))
+    values["settings"] = flat(values.get("settings", {}))
     for section in ("sizes", "objectives"):
-        values[section] = {name: dict(config.leaves(part)) for name, part in values.get(section, {}).items()}
+        found = values.get(section, {})
+        values[section] = {name: flat(part) for name, part in found.items()} if isinstance(found, dict) else found
     return config.build(Scale, values, source=source)
+
+
+def tables(found: Any) -> list[config.Layer]:
+    """Those of a list that are tables; whatever else stands there is refused by its key when the whole is built."""
+    return [part for part in found if isinstance(part, dict)] if isinstance(found, (list, tuple)) else []
+
+
+def flat(section: Any) -> Any:
+    return dict(config.leaves(section)) if isinstance(section, dict) else section
 
 
 def named(name: str, kind: str, folder: Path) -> Path:
