@@ -1,0 +1,238 @@
+"""One good example of everything that is read, and how it is read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from rich.console import Console
+
+from electra import config
+from electra.data.corpus import documents
+from electra.data.packing import shard
+from electra.data.shards import Shards
+from electra.data.tables import table
+from electra.data.vocabulary import train_wordpiece
+from electra.data.wordpiece import WordPiece
+from electra.tasks import find_task
+from electra.tasks.models import build_network, load_pretrained, load_tuned, save_tuned
+from electra.training import checkpoint, folder, journal, seeds, show
+from electra.training.recipe import RECIPES, load_recipe
+from electra.trials import evidence, findings
+from tests.tasks.toys import (
+    keyword_rows,
+    option_rows,
+    question_rows,
+    tagged_words,
+    tiny_model,
+    toy_encoder,
+    toy_words,
+)
+from tests.trials.invented import efficiency
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """Files that are good until one of them is changed, and a reader for all of them together."""
+
+    root: Path
+    files: tuple[str, ...]
+    read: Callable[[], object]
+    is_a_file: bool = True  # to whoever reads it; flags are not
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def exhausted(found: Iterator[Any]) -> None:
+    for _ in found:
+        pass
+
+
+def learnt(name: str, path: Path, **options: Any) -> None:
+    """A table as fine-tuning reads it: its examples, and what they teach about the task."""
+    task = find_task(name, **options)
+    examples = list(task.read([table(path)], labelled=True))
+    if examples:
+        task.learn(examples)
+    exhausted(task.read([table(path)], labelled=False))
+
+
+PROSE = "the old dog sees the house .\n\nthe quiet river – it crosses\nthe bridge .\n" * 3
+JSONL = "".join(json.dumps({"text": line, "id": n}) + "\n" for n, line in enumerate(PROSE.split("\n\n")))
+SQUAD = {"version": "1.1", "data": [{"title": "toy", "paragraphs": [{"context": "the old dog sees", "qas": [
+    {"id": str(n), "question": "who ?", "answers": [{"text": "dog", "answer_start": 8}]} for n in range(3)]}]}]}
+RACE = {"id": "1", "article": "the dog", "questions": ["who _ ?", "why"], "answers": ["A", "B"],
+        "options": [["a", "b"], ["c", "d"]]}
+STATE = {"status": "running", "step": 3, "time": 1.5}
+METRICS = "".join(json.dumps({"step": n, "time": 1.5, "mlm": 5.0 - n, "tokens_seen": n * 10, "tokens_per_second": 9.0})
+                  + "\n" for n in range(1, 6))
+
+
+def single(root: Path, name: str, content: bytes | str, read: Callable[[Path], object]) -> Specimen:
+    path = root / name
+    root.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return Specimen(root, (name,), lambda: read(path))
+
+
+def corpus(root: Path, name: str, content: bytes | str) -> Specimen:
+    return single(root, name, content, lambda path: exhausted(documents([path], report=silent)))
+
+
+def parquet(path: Path) -> bytes:
+    path.parent.mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.table({"text": PROSE.split("\n"), "id": list(range(13))}), path,
+                                compression="none", use_dictionary=False)
+    return path.read_bytes()
+
+
+def run_folder(root: Path) -> Specimen:
+    """A run that stopped after step 4."""
+    (root / "checkpoint-4").mkdir(parents=True)
+    recipe = load_recipe("small")
+    (root / folder.CONFIG).write_text(config.as_toml(recipe), encoding="utf8")
+    (root / folder.STATUS).write_text(json.dumps(STATE), encoding="utf8")
+    (root / folder.METRICS).write_text(METRICS, encoding="utf8")
+    (root / "run.json").write_text(json.dumps({"task": {"name": "x"}}), encoding="utf8")
+    module = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    checkpoint.save(root, step=4, module=module, optimizer=optimizer, state={"recipe": config.as_dict(recipe)})
+
+    def read() -> None:
+        folder.get_status(root)
+        seeds.read_run(root)
+        show.curves(root, Console(quiet=True))
+        findings.with_minutes(journal.read(root / folder.METRICS))
+        folder.continued(recipe, root, resume="auto", overwrite=False)
+
+    return Specimen(root, (folder.CONFIG, folder.STATUS, folder.METRICS, "run.json", "checkpoint-4/state.json",
+                           "checkpoint-4/weights.safetensors"), read)
+
+
+def trial_folder(root: Path) -> Specimen:
+    """A plan of two arms, one of them run and scored."""
+    root.mkdir(parents=True)
+    whole = asdict(efficiency(seeds=1))
+    run = {"folder": "runs/electra", "steps": 5, "operations_of_step": 1e9, "official_of_step": 1e9}
+    entries = [{"arm": arm, "seed": 0, "runs": [run], "tasks": {"glue/rte": {"folder": "runs/electra/rte", "seeds": 1}}}
+               for arm in ("electra", "bert")]
+    filed = asdict(findings.Filed(trial=whole["trial"], scale=whole["scale"], budget="1/4", schedule="linear",
+                                  tasks=["glue/rte"], corpus=whole["corpus"], entries=entries))
+    (root / "efficiency.json").write_text(json.dumps(filed), encoding="utf8")
+    (root / "runs/electra/rte").mkdir(parents=True)
+    (root / "runs/electra/metrics.jsonl").write_text(METRICS, encoding="utf8")
+    (root / "runs/electra/status.json").write_text(json.dumps(STATE), encoding="utf8")
+    (root / "runs/electra/config.toml").write_text("[training]\nseed = 1\n", encoding="utf8")
+    environment = {"electra": "0", "packages": {"torch": "2"}, "gpus": ["x"], "python": "3.11"}
+    (root / "runs/electra/environment.json").write_text(json.dumps(environment), encoding="utf8")
+    (root / "runs/electra/rte/results.json").write_text(json.dumps(
+        {"metric": "accuracy", "trivial": 0.5, "runs": [{"score": 0.6, "seed": 0}]}), encoding="utf8")
+    return Specimen(root, ("efficiency.json", "runs/electra/metrics.jsonl", "runs/electra/status.json",
+                           "runs/electra/config.toml", "runs/electra/environment.json",
+                           "runs/electra/rte/results.json"), lambda: findings.collect(root))
+
+
+def evidence_file(root: Path) -> Specimen:
+    root.mkdir(parents=True)
+    evidence.save([efficiency(seeds=1)], root / "findings.json")
+    return Specimen(root, ("findings.json",), lambda: evidence.load(root / "findings.json"))
+
+
+def shard_folder(root: Path) -> Specimen:
+    """Shards small enough to be changed anywhere."""
+    root.parent.mkdir()
+    (root.parent / "shard.txt").write_text(PROSE * 9, encoding="utf8")
+    words = train_wordpiece([root.parent / "shard.txt"], root.parent / "words", vocab_size=100, report=silent)
+    shard([root.parent / "shard.txt"], tokenizer=words, output_dir=root, length=16, held_out=0.2, workers=1,
+          report=silent)
+
+    def read() -> None:
+        shards = Shards.open(root)
+        assert shards.tokenizer.size == len(shards.counts)
+        for rows in (shards.train, shards.held_out):
+            rows.take(np.arange(len(rows)))
+        shards.verify()
+
+    return Specimen(root, ("manifest.json", "train-00000.ids.npy", "train-00000.ends.npy", "counts.npy"), read)
+
+
+def tokenizer_folder(root: Path) -> Specimen:
+    root.parent.mkdir()
+    (root.parent / "words.txt").write_text(PROSE * 9, encoding="utf8")
+    train_wordpiece([root.parent / "words.txt"], root, vocab_size=100, report=silent)
+
+    def read() -> None:
+        words = WordPiece.load(root)
+        assert len(words.fingerprint) == 16
+        assert words.size
+        words.encode(["the old dog [MASK] sees", "x" * 300])
+        train_wordpiece([root.parent / "words.txt"], root, vocab_size=100, report=silent)
+
+    return Specimen(root, ("tokenizer.json", "tokenizer_config.json", "vocabulary.json"), read)
+
+
+def model_folder(root: Path) -> Specimen:
+    tiny_model(root)
+    return Specimen(root, ("config.json", "config.json", "model.safetensors", "tokenizer.json"),
+                    lambda: load_pretrained(root))
+
+
+def tuned_folder(root: Path) -> Specimen:
+    words = toy_words()
+    task = find_task("classify", labels=("a", "b"), metrics=("accuracy",), metric="accuracy", regression=False)
+    save_tuned(build_network(toy_encoder(words), task, dropout=0.0), task, words, root, length=32, extra={}, facts={})
+    return Specimen(root, ("config.json",), lambda: load_tuned(root))
+
+
+def recipe_flags(root: Path) -> Specimen:
+    """Flags as words of a file, so that they change like any other."""
+    good = "--batch-size\n12\n--encoder.width=32\n--optimizer.betas\n0.9,0.99\n--objective.generator.fraction\n0.5"
+    made = single(root, "flags", good, lambda path: load_recipe(
+        "small", flags=path.read_bytes().decode("utf8", "surrogateescape").split("\n")))
+    return replace(made, is_a_file=False)
+
+
+def specimens(root: Path) -> dict[str, Callable[[], Specimen]]:
+    """By name, made when first asked for."""
+    def on(name: str, task: str, file: str, content: str, **options: Any) -> Specimen:
+        return single(root / name, file, content, lambda path: learnt(task, path, **options))
+
+    return {
+        "text": lambda: corpus(root / "text", "a.txt", PROSE),
+        "jsonl": lambda: corpus(root / "jsonl", "a.jsonl", JSONL),
+        "gzip": lambda: corpus(root / "gzip", "a.txt.gz", gzip.compress(PROSE.encode(), mtime=0)),
+        "zstd": lambda: corpus(root / "zstd", "a.txt.zst", pyarrow.compress(PROSE.encode(), "zstd", asbytes=True)),
+        "parquet": lambda: corpus(root / "parquet", "a.parquet", parquet(root / "made" / "a.parquet")),
+        "recipe": lambda: single(root / "recipe", "a.toml", (RECIPES / "small.toml").read_bytes(),
+                                 lambda path: load_recipe(str(path))),
+        "flags": lambda: recipe_flags(root / "flags"),
+        "csv": lambda: on("csv", "classify", "a.csv", keyword_rows(8)),
+        "tsv": lambda: on("tsv", "choose", "a.tsv", option_rows().replace(",", "\t"), options=tuple("abcd")),
+        "rows": lambda: on("rows", "classify", "a.jsonl", JSONL, label="id"),
+        "questions": lambda: on("questions", "span", "a.jsonl", question_rows(), unanswerable=True),
+        "squad": lambda: on("squad", "squad-1.1", "a.json", json.dumps(SQUAD)),
+        "race": lambda: on("race", "race", "a.json", json.dumps(RACE)),
+        "conll": lambda: on("conll", "ner", "a.txt", tagged_words()),
+        "tokenizer": lambda: tokenizer_folder(root / "tokenizer" / "words"),
+        "model": lambda: model_folder(root / "model"),
+        "tuned": lambda: tuned_folder(root / "tuned"),
+        "shards": lambda: shard_folder(root / "shards" / "rows"),
+        "run": lambda: run_folder(root / "run"),
+        "trial": lambda: trial_folder(root / "trial"),
+        "evidence": lambda: evidence_file(root / "evidence"),
+    }
+
+
+NAMES = tuple(specimens(Path()))

@@ -1,0 +1,209 @@
+"""Files and folders made to hang a reader, to fill its memory, or to be something else than they seem."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from electra.__main__ import main
+from electra.config import UserError
+from electra.data import tables
+from electra.data.corpus import documents
+from electra.tasks import find_task
+
+MEMORY = 2 * 1024**3  # of address space: an interpreter with numpy and pyarrow takes a quarter of it
+SECONDS = 60
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def bounded(script: str, *arguments: object) -> tuple[int, str]:
+    """How a script ends that may take neither much memory nor long, and what it says."""
+    def limits() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+    answer = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True,
+                            timeout=SECONDS, preexec_fn=limits,
+                            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    return answer.returncode, answer.stdout + answer.stderr
+
+
+COUNT = """
+import sys
+from electra.data.corpus import documents
+print(sum(len(line) for document in documents(sys.argv[1:]) for line in document.lines))
+"""
+ROWS = """
+import sys
+from electra.config import UserError
+from electra.data import tables
+try:
+    for _ in tables.rows(tables.table(sys.argv[1])): pass
+except UserError as error: sys.exit(str(error))
+"""
+DOCUMENT = ROWS.replace("for _ in tables.rows(tables.table(sys.argv[1])): pass",
+                        "tables.document(tables.table(sys.argv[1]))")
+
+
+def filled(path: Path, content: bytes, *, times: int, opener: Callable[..., object] = open) -> Path:
+    """A file that repeats itself."""
+    with opener(path, "wb") as stream:  # type: ignore[attr-defined]
+        for _ in range(times):
+            stream.write(content)
+    return path
+
+
+# ---- too much --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b"a" * 1_000_000, b"ab " * 333_333 + b"c", "ü".encode() * 500_000])
+def test_a_line_of_a_gigabyte_is_read_in_parts(tmp_path: Path, content: bytes) -> None:
+    code, said = bounded(COUNT, filled(tmp_path / "a.txt", content, times=1000))
+    assert code == 0, said
+    assert int(said) > 0.9 * 1000 * len(content.decode().replace(" ", ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "opener"), [(".gz", gzip.open), (".xz", lzma.open), (".bz2", bz2.open)])
+def test_a_small_file_that_unpacks_to_a_gigabyte_is_read_in_parts(
+        tmp_path: Path, suffix: str, opener: Callable[..., object]) -> None:
+    path = filled(tmp_path / f"a.txt{suffix}", b"0" * 1_000_000, times=1000, opener=opener)
+    assert path.stat().st_size < 2_000_000
+    code, said = bounded(COUNT, path)
+    assert (code, int(said)) == (0, 10**9)
+
+
+@pytest.mark.slow
+def test_a_small_zstd_file_that_unpacks_to_a_gigabyte_is_read_in_parts(tmp_path: Path) -> None:
+    import pyarrow
+
+    with pyarrow.CompressedOutputStream(str(tmp_path / "a.txt.zst"), "zstd") as stream:
+        for _ in range(1000):
+            stream.write(b"0" * 1_000_000)
+    code, said = bounded(COUNT, tmp_path / "a.txt.zst")
+    assert (code, int(said)) == (0, 10**9)
+
+
+@pytest.mark.slow
+def test_a_json_document_that_unpacks_to_a_gigabyte_is_refused(tmp_path: Path) -> None:
+    code, said = bounded(DOCUMENT, filled(tmp_path / "a.json.gz", b" " * 1_000_000, times=1000, opener=gzip.open))
+    assert code == 1
+    assert "a.json.gz: more than 256 MB in one JSON value; split it" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "content", "refusal"), [
+    ("a.csv", b"a," * 1_000_000, "row of more than 16 million characters; split it"),
+    ("a.tsv", b"a\t" * 1_000_000, "row of more than 16 million characters; split it"),
+    ("a.csv", b'"\n",' * 1_000_000, "row of more than 16 million characters; split it"),
+    ("a.jsonl", b'{"a":' * 200_000, "a line of more than 64 MB"),
+])
+def test_a_row_of_ten_million_fields_is_refused(tmp_path: Path, name: str, content: bytes, refusal: str) -> None:
+    code, said = bounded(ROWS, filled(tmp_path / name, content, times=70 if "jsonl" in name else 10))
+    assert code == 1
+    assert f"{name}:" in said
+    assert refusal in said
+
+
+def test_a_table_of_a_million_columns_is_refused_by_their_number(tmp_path: Path) -> None:
+    """Names that are all alike, and so each a reason to look through all others."""
+    path = filled(tmp_path / "a.csv", b"a," * 1_000_000, times=1)
+    with pytest.raises(UserError, match=r"a\.csv:1: 1,000,001 columns, where at most 10,000 are read"):
+        next(tables.rows(tables.table(path)))
+
+
+def test_a_row_with_many_keys_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(dict.fromkeys(map(str, range(100_000)))), encoding="utf8")
+    began = time.process_time()
+    with pytest.raises(UserError, match=r"a\.jsonl:1: no column 'text'"):
+        list(find_task("classify").read([tables.table(path)], labelled=True))
+    assert time.process_time() - began < 1.5  # looking for a name like it among all of them takes longer
+
+
+@pytest.mark.slow
+def test_a_text_of_megabytes_without_a_line_end_is_cut_in_one_pass(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "ab " * 20_000_000}), encoding="utf8")
+    assert sum(len(line.split()) for document in documents([path]) for line in document.lines) == 20_000_000
+
+
+# ---- not what it seems -----------------------------------------------------------------------------------------------
+
+def pipes_and_devices(folder: Path) -> Iterator[Path]:
+    os.mkfifo(folder / "pipe.txt")
+    yield folder / "pipe.txt"
+    (folder / "zero.txt").symlink_to("/dev/zero")
+    yield folder / "zero.txt"
+
+
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    for path in pipes_and_devices(tmp_path):
+        with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
+            list(documents([path], report=silent))
+        with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
+            tables.table(path)
+
+
+def test_pipes_among_the_files_of_a_folder_are_passed_over(tmp_path: Path) -> None:
+    assert len(list(pipes_and_devices(tmp_path))) == 2
+    (tmp_path / "good.txt").write_text("text", encoding="utf8")
+    (tmp_path / "folder.txt").mkdir()
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    (tmp_path / "above").symlink_to(tmp_path)
+    assert [document.lines for document in documents([tmp_path], report=silent)] == [["text"]]
+
+
+@pytest.mark.parametrize("command", [["pretrain", "FILE", "--print-config"], ["describe", "FILE"],
+                                     ["trials", "report", "FILE"], ["show", "FILE"], ["vocab", "FILE", "--output-dir",
+                                                                                      "out"]], ids=" ".join)
+@pytest.mark.parametrize("kind", ["pipe", "loop", "folder", "newline"])
+def test_no_command_hangs_on_what_is_no_file(command: list[str], kind: str, tmp_path: Path,
+                                             capsys: pytest.CaptureFixture[str],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / ("a\nb\x1b[2J.toml" if kind == "newline" else "a.toml")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\0")
+    assert main([str(path) if word == "FILE" else word for word in command]) in (1, 2)
+    said = capsys.readouterr().err
+    assert "error: " in said
+    assert ".toml" in said
+    assert "Error:" not in said
+    assert "\x1b" not in said
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_it_reaches_a_manifest(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt"))
+    path.write_text("text", encoding="utf8")
+    with pytest.raises(UserError, match="a name that is not UTF-8; rename the file"):
+        list(documents([tmp_path], report=silent))
+
+
+def test_a_message_neither_fills_the_terminal_nor_steers_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('seed = "\\u001b[2J' + "x" * 1_000_000 + '"', encoding="utf8")
+    assert main(["describe", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert len(said) < 5000
+    assert "\x1b" not in said
