@@ -57,7 +57,7 @@ class Bare(nn.Module):
 
 CONFIG, WEIGHTS, INDEX, CARD = "config.json", "model.safetensors", "model.safetensors.index.json", "README.md"
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
-UNHELD_PARAMETERS = 400_000_000  # Large and no more, of a network that a folder describes and does not hold
+UNHELD_PARAMETERS, FEW_PARAMETERS = 400_000_000, 1_000_000  # Large, where a folder holds no weights; or built at once
 
 # ---- the name table: a module of ours, and theirs; its weight and bias keep their names -----------------------------
 
@@ -246,7 +246,7 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
 def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
     promised = encoder_parameters(shape, vocabulary)  # each at least a byte, so refused before memory is taken for it
     held = sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
-    if promised > max(held, UNHELD_PARAMETERS):
+    if promised > (max(held, FEW_PARAMETERS) if held else UNHELD_PARAMETERS):
         raise UserError(f"{folder / CONFIG}: describes a network of {promised:,} parameters, and the weights beside it "
                         f"are {held:,} bytes; copy or download both again")
 
