@@ -33,7 +33,7 @@ FORMAT = 1
 LAYOUT = "one example per row"
 MANIFEST, PROGRESS, COUNTS, TOKENIZER = "manifest.json", "progress.json", "counts.npy", "tokenizer"
 PART = re.compile(r"part-(\d+)-of-(\d+)")
-BELOW = re.compile(r"(part-\d+-of-\d+/)?[\w.-]+")  # the names of a manifest's files; none of them leaves the folder
+BELOW = re.compile(r"(part-\d+-of-\d+/)?[\w.-]+\.npy")  # names of a manifest's files: none leaves the folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class File:
     sha256: str
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+\.npy", self.name) or self.rows < 0:
+        if not BELOW.fullmatch(self.name) or self.rows < 0:
             raise ValueError(f"name={self.name!r}, rows={self.rows}: not a file of this folder with rows")
 
 
@@ -105,10 +105,7 @@ class Manifest:
             if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
                 raise UserError(f"{path}: format {values['settings']['format']} ({values['settings']['layout']}), but "
                                 f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again")
-            manifest = build(cls, values, source=str(path))
-            if strange := next((file.name for file in manifest.files if not BELOW.fullmatch(file.name)), None):
-                raise ValueError(f"{strange!r} is no file of this folder")
-            return manifest
+            return build(cls, values, source=str(path))
         except UserError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as error:

@@ -121,7 +121,7 @@ def test_a_manifest_cannot_name_files_outside_its_folder(texts: Path, wordpiece:
     for name in ("../train-00000.ids.npy", "/etc/passwd", "part-1-of-2/../../x"):
         manifest["files"][0]["name"] = name
         (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf8")
-        with pytest.raises(UserError, match="is no file of this folder"):
+        with pytest.raises(UserError, match="not a file of this folder"):
             Shards.open(tmp_path)
 
 
