@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from electra.config import UserError
 from electra.model.attention import attend
@@ -132,6 +133,8 @@ class Embeddings(nn.Module):
 class Block(nn.Module):
     """Attention, then feed-forward; each is dropped out, added to its input and normalised."""
 
+    recomputed = False  # backward computes what is inside again instead of keeping it (`recompute`)
+
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.attention = Attention(shape)
@@ -143,6 +146,14 @@ class Block(nn.Module):
         self.apply(initialise)
 
     def forward(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        if self.recomputed and torch.is_grad_enabled():
+            # Inside the module and not around it: whoever hooks on to its calls sees one, not two. Torch winds its
+            # generators back, so that the same values drop out.
+            again: Tensor = checkpoint(self.computed, hidden, attended, use_reentrant=False)
+            return again
+        return self.computed(hidden, attended)
+
+    def computed(self, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, attended)))
         transformed = self.contract(gelu(self.expand(hidden)))
         hidden = self.feedforward_norm(hidden + self.dropout(transformed))
@@ -172,6 +183,13 @@ class Attention(nn.Module):
         mixed = attend(query, key, value, attended=attended, dropout=self.dropout if self.training else 0.0)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
+
+
+def recompute(module: nn.Module, wanted: bool) -> None:
+    """Let every block inside keep its input alone: a third more work for a fraction of the memory, the same numbers."""
+    for part in module.modules():
+        if isinstance(part, Block):
+            part.recomputed = wanted
 
 
 def initialise(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.config import UserError
-from electra.model.encoder import Attention, Encoder
+from electra.model.encoder import Attention, Encoder, recompute
 from electra.model.shape import EncoderShape
 
 TINY = EncoderShape(layers=2, width=32, heads=4, feedforward=64, embedding=16, positions=12)
@@ -129,3 +129,32 @@ def test_dropout_acts_in_training_only(encoder: Encoder) -> None:
 def test_rows_longer_than_the_network_s_positions_are_refused(encoder: Encoder) -> None:
     with pytest.raises(UserError, match=r"rows of 13 tokens.*encoder\.positions=12"):
         encoder(*rows(13, width=13))
+
+
+def test_blocks_that_are_computed_again_give_the_same_bits_and_keep_little() -> None:
+    """Dropout included: what dropped out in forward drops out again in backward."""
+    found = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        encoder = Encoder(replace(TINY, layers=6, dropout=0.3, attention_dropout=0.3), vocabulary=VOCABULARY)
+        recompute(encoder, again)
+        kept: list[int] = []
+
+        def keep(tensor: Tensor, kept: list[int] = kept) -> Tensor:
+            kept.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            vectors = encoder(*rows(8, 5))
+        forward = sum(kept)
+        vectors.square().sum().backward()
+        found.append((forward, vectors, *(parameter.grad for parameter in encoder.parameters())))
+    (much, *plain), (little, *same) = found
+    assert all(torch.equal(*pair) for pair in zip(plain, same, strict=True))
+    assert little < much / 4
+
+
+def test_blocks_are_computed_once_where_nobody_wants_gradients(encoder: Encoder) -> None:
+    recompute(encoder, True)
+    with torch.no_grad():
+        assert not encoder(*rows(8, 5)).requires_grad
