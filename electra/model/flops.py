@@ -186,12 +186,16 @@ def embedding_parameters(shape: EncoderShape, vocabulary: int) -> int:
 
 
 def encoder_parameters(shape: EncoderShape, vocabulary: int) -> int:
+    projection = shape.embedding * shape.width + shape.width if shape.has_projection else 0
+    return embedding_parameters(shape, vocabulary) + projection + shape.layers * block_parameters(shape)
+
+
+def block_parameters(shape: EncoderShape) -> int:
     width, feedforward = shape.width, shape.feedforward
     attention = 4 * (width**2 + width)
     transformation = 2 * width * feedforward + feedforward + width
     norms = 4 * width
-    projection = shape.embedding * width + width if shape.has_projection else 0
-    return embedding_parameters(shape, vocabulary) + projection + shape.layers * (attention + transformation + norms)
+    return attention + transformation + norms
 
 
 def head_parameters(shape: EncoderShape, head: Head, vocabulary: int) -> int:
@@ -209,38 +213,54 @@ EVERYWHERE = ("all-tokens", "left-to-right")  # heads for which that is so
 FLOAT = 4  # bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
 
 
-def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT) -> Terms:
-    """An estimate of a step's peak, itemised: `rows` in one micro-batch, `activation_bytes` 2 under bf16 or fp16.
+def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT, recomputed: bool = False,
+                   spread_over: int | None = None) -> Terms:
+    """An estimate of a step's peak, itemised: `rows` in one micro-batch, `activation_bytes` 2 under bf16 or fp16;
+    `recomputed` where backward computes blocks again, `spread_over` so many processes where they share weights out.
 
-    Assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing recomputed but the logits of every
-    position. A compiler may keep less; an allocator rounds up. A frozen network has no gradients and no slots, and of
-    its activations only the largest is counted, its logits: nothing waits for a backward pass.
+    Assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing else recomputed but the logits of
+    every position. A compiler may keep less; an allocator rounds up. A frozen network has no gradients and no slots,
+    and of its activations only the largest is counted, its logits: nothing waits for a backward pass.
     """
     counted = parameters(work)
     weights = counted.total * FLOAT
     learnt = weights if work.generator_learns else weights - counted.generator * FLOAT
-    terms: Terms = {"weights": weights, "gradients": learnt, "optimizer": 2 * learnt}
-    if activation_bytes < FLOAT:
+    parts = spread_over or 1
+    terms: Terms = {"weights": weights / parts, "gradients": learnt / parts, "optimizer": 2 * learnt / parts}
+    if spread_over:
+        terms["gathered weights and gradients"] = gathered_at_once(work) * FLOAT
+    if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
         terms["weights in low precision"] = weights * activation_bytes / FLOAT
     for name, shape, head in work.networks():
         per_token = kept_by_head(shape, head, work, activation_bytes)
         if name != "generator" or work.generator_learns:
-            per_token += kept_by_encoder(shape, activation_bytes)
+            per_token += kept_by_encoder(shape, activation_bytes, recomputed=recomputed)
         terms[f"{name} activations"] = rows * work.length * per_token
         if head in EVERYWHERE:
             terms[f"{name} logits"] = min(rows * work.length, ROWS_OF_LOGITS) * kept_of_logits(work)
     return terms
 
 
-def kept_by_encoder(shape: EncoderShape, activation_bytes: int) -> float:
-    """Bytes per token that the backward pass needs."""
+def gathered_at_once(work: Workload) -> int:
+    """Numbers that lie whole beside the parts: all that is in no block, and two of the largest blocks, the one at work
+    and the one that is fetched or sent off meanwhile; each with its gradient."""
+    shapes = [shape for name, shape, _ in work.networks() if name != "generator" or work.tie != "all"]
+    in_blocks = sum(shape.layers * block_parameters(shape) for shape in shapes)
+    return 2 * (parameters(work).total - in_blocks + 2 * max(block_parameters(shape) for shape in shapes))
+
+
+def kept_by_encoder(shape: EncoderShape, activation_bytes: int, *, recomputed: bool = False) -> float:
+    """Bytes per token that the backward pass needs. Computed again, a block has kept its input alone, and one of them
+    at a time has all the rest."""
     width = shape.width
     embeddings = FLOAT * shape.embedding + activation_bytes * shape.embedding  # into the norm; out of it
     kept = activation_bytes * (6 * width + 2 * shape.feedforward)  # in, q, k, v, mixed, normed; around the gelu
     norms = 2 * FLOAT * width
     dropout = 2 * width
     log_sums = FLOAT * shape.heads
-    return embeddings + shape.embedding + shape.layers * (kept + norms + dropout + log_sums)
+    block = kept + norms + dropout + log_sums
+    blocks = shape.layers * FLOAT * width + block if recomputed else shape.layers * block
+    return embeddings + shape.embedding + blocks
 
 
 def kept_by_head(shape: EncoderShape, head: Head, work: Workload, activation_bytes: int) -> float:

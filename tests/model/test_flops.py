@@ -189,6 +189,20 @@ def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -
     assert 0.5 < half["discriminator activations"] / full["discriminator activations"] < 0.7
 
 
+@pytest.mark.parametrize(("tie", "fraction"), [("embeddings", 0.5), ("all", 1.0)])
+def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
+        tie: Literal["embeddings", "all"], fraction: float) -> None:
+    settings = GeneratorShape(tie=tie, fraction=fraction)
+    generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
+    assert generator is not None
+    work = Workload(encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32)
+    terms = training_bytes(work, rows=1, spread_over=4)
+    blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
+    outside = count(discriminator, generator) - count(*blocks)
+    assert terms["weights"] == 4 * count(discriminator, generator) / 4
+    assert terms["gathered weights and gradients"] == 2 * 4 * (outside + 2 * max(count(block) for block in blocks))
+
+
 def test_costs_are_counted_without_torch() -> None:
     code = "import sys, electra.model.flops; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
