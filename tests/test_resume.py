@@ -67,18 +67,18 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in read(run / "metrics.jsonl") if "loss" in entry]
 
 
-@pytest.mark.parametrize(("recipe", "processes"), [
-    ("tiny", 1), ("all-tokens-mlm-base", 1),
+@pytest.mark.parametrize(("recipe", "processes", "parallel"), [
+    ("tiny", 1, "ddp"), ("all-tokens-mlm-base", 1, "ddp"),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("tiny", 3), ("all-tokens-mlm-base", 3), ("electra-15-base", 1), ("replace-mlm-base", 1),
-        ("bert-nsp-base", 1), ("bert-nsp-base", 3), ("left-to-right-base", 1), ("adversarial-base", 3),
-        ("two-stage-base", 3)))])
-def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, recipe, processes):
+        ("tiny", 3, "ddp"), ("tiny", 3, "fsdp"), ("all-tokens-mlm-base", 3, "ddp"), ("electra-15-base", 1, "ddp"),
+        ("replace-mlm-base", 1, "ddp"), ("bert-nsp-base", 1, "ddp"), ("bert-nsp-base", 3, "ddp"),
+        ("left-to-right-base", 1, "ddp"), ("adversarial-base", 3, "ddp"), ("two-stage-base", 3, "fsdp")))])
+def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, recipe, processes, parallel):
     """Three processes, not two: with two, a + b = b + a hides a changed order of summation."""
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ("--parallel", parallel)
     if recipe == "two-stage-base":
         finish(toy_shards, tmp_path / "first", recipe="two-stage-generator-base")
-        more = ("--init-from", str(tmp_path / "first"))
+        more = (*more, "--init-from", str(tmp_path / "first"))
     finish(toy_shards, tmp_path / "unbroken", *more, processes=processes, recipe=recipe)
     process = start(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     wait_for_step(process, tmp_path / "killed", 12)

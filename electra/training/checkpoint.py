@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from electra import atomic
 from electra.config import convert, from_json, whole_text
+from electra.training.sharded import part_of, whole
 
 FORMAT = 1
 STATE = "state.json"  # a folder without it is not a checkpoint
@@ -36,25 +37,33 @@ class Checkpoint:
 
 
 def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Path:
-    """Write `checkpoint-STEP`, whole or not at all."""
-    target = run / f"checkpoint-{step}"
+    """Write `checkpoint-STEP`, whole or not at all. The others `contribute` to a module that is spread over them."""
+    target, contents = run / f"checkpoint-{step}", (weights_of(module), slots_of(module, optimizer))
     with atomic.replacing(target) as folder:
-        for name, tensors in zip(TENSORS, (weights_of(module), slots_of(module, optimizer)), strict=True):
+        for name, tensors in zip(TENSORS, contents, strict=True):
             save_file(tensors, folder / name)
         checksums = {name: checksum(folder / name) for name in TENSORS}
         atomic.write_json(folder / STATE, {"format": FORMAT, "step": step, "checksums": checksums, **state})
     return target
 
 
+def contribute(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Hand over this process's parts of what the leading one saves."""
+    weights_of(module, kept=False)
+    slots_of(module, optimizer, kept=False)
+
+
 def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
     """Put weights and slots back where they were, after so many updates."""
     weights, slots = (load_file(checkpoint.folder / name) for name in TENSORS)
+    named = dict(module.named_parameters())
+    weights = {name: part_of(tensor, named[name]) if name in named else tensor for name, tensor in weights.items()}
     module.load_state_dict(complete(weights, module), strict=True)
-    for name, parameter in module.named_parameters():
+    for name, parameter in named.items():
         if parameter.requires_grad:
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(updates), device=parameter.device),
-                **{slot: slots[f"{name}.{slot}"].to(parameter.device) for slot in ("exp_avg", "exp_avg_sq")},
+                **{slot: part_of(slots[f"{name}.{slot}"], parameter) for slot in ("exp_avg", "exp_avg_sq")},
             }
 
 
@@ -106,9 +115,9 @@ def numbered(run: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), path) for match, path in found if match]
 
 
-def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, under the first of its names."""
-    return {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
+def weights_of(module: nn.Module, *, kept: bool = True) -> dict[str, Tensor]:
+    """Every parameter once, whole, under the first of its names."""
+    return {name: gathered(parameter.detach(), kept=kept) for name, parameter in module.named_parameters()}
 
 
 def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
@@ -118,10 +127,18 @@ def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]
             for name, parameter in module.named_parameters(remove_duplicate=False)}
 
 
-def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {f"{name}.{slot}": optimizer.state[parameter][slot].contiguous()
+def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True) -> dict[str, Tensor]:
+    return {f"{name}.{slot}": gathered(optimizer.state[parameter][slot], kept=kept)
             for name, parameter in module.named_parameters() if parameter in optimizer.state
             for slot in ("exp_avg", "exp_avg_sq")}
+
+
+def gathered(tensor: Tensor, *, kept: bool) -> Tensor:
+    """All of it, off the device where it lay in parts: together they need not fit there. Empty where it is not kept."""
+    full = whole(tensor)
+    if full is tensor:
+        return tensor.contiguous()
+    return full.cpu() if kept else torch.empty(0)
 
 
 def checksum(path: Path) -> str:

@@ -12,6 +12,7 @@ from electra.data.shards import Shards
 from electra.kernels import enable
 from electra.training.parallel import autocast
 from electra.training.recipe import Recipe
+from electra.training.sharded import is_sharded, rest, whole
 
 if TYPE_CHECKING:
     from electra.training.run import Run
@@ -69,19 +70,25 @@ def first_bad_tensor(run: Run, step: int) -> str:
     share = run.world.share(batches.micro_batches)
     enable(run.objective, False)
     for name, parameter in run.objective.named_parameters():
-        if not torch.isfinite(parameter).all():
+        if not whole(torch.isfinite(parameter).all()):
             return f"the weight {name}"
-    for micro_batch, batch in zip(share, batches.of_step(step, share), strict=True):
+    passes, found = list(zip(share, batches.of_step(step, share), strict=True)), []
+    # Where weights are shared out, a process must take as many passes as the others, whatever it finds.
+    idle = [passes[-1]] * (run.world.rounds(batches.micro_batches) - len(passes)) if is_sharded(run.objective) else []
+    for micro_batch, batch in [*passes, *idle]:
         torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
         with autocast(run.recipe.training.precision, run.world.device):
             if output := first_bad_output(run.objective, batch.to(run.world.device)):
-                return f"{output} (micro-batch {micro_batch})"
+                found.append(f"{output} (micro-batch {micro_batch})")
+    rest(run.objective)
+    if found:
+        return found[0]
     if run.world.size == 1:  # later steps may have overwritten it; alone, it can be had again
         enable(run.objective, run.recipe.training.kernels == "on")
         run.steps.descend([(random_key(run.recipe.training.seed, step, micro_batch), batch)
                            for micro_batch, batch in zip(share, batches.of_step(step, share), strict=True)])
     for name, parameter in run.objective.named_parameters():
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+        if parameter.grad is not None and not whole(torch.isfinite(parameter.grad).all()):
             return f"the gradient of {name}"
     return "a gradient" if run.world.size == 1 else "a gradient on another process"
 

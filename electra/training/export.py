@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from electra.training.run import Run
 
 
-def export(run: Run, *, verified: bool) -> list[Path]:
+def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
     """Write each network's folder; verified means that stock transformers loads it and computes the same logits."""
     folders, tokenizer = [], run.shards.tokenizer
-    for role, network in run.objective.networks().items():
+    for role, network in objective.networks().items():
         folder = run.output_dir / role
         huggingface.save(
             network, folder, role=role,  # type: ignore[arg-type]

@@ -100,11 +100,13 @@ def chosen(path: Path) -> Checkpoint:
 def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
     """The recipe, with what was left open decided as before. A run that continues is the same run."""
     training, decided = recipe.training, earlier.training
+    switches = ["precision", "kernels", "cuda_graph", "compile"]
+    if (training.parallel, training.activation_checkpointing) != (decided.parallel, decided.activation_checkpointing):
+        switches = ["precision"]  # how a step is best taken depends on these two
     recipe = replace(recipe, training=replace(
         training,
         micro_batch_size=training.micro_batch_size or decided.micro_batch_size,
-        **{name: getattr(decided if getattr(training, name) == "auto" else training, name)
-           for name in ("precision", "kernels", "cuda_graph", "compile")},
+        **{name: getattr(decided if getattr(training, name) == "auto" else training, name) for name in switches},
     ))
     wanted, found = config.as_dict(recipe), config.as_dict(earlier)
     if changed := [key for key in config.differences(wanted, found) if key not in MAY_CHANGE]:

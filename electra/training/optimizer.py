@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.training.recipe import OptimizerConfig
+from electra.training.sharded import whole
 
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig, *,
@@ -75,7 +76,7 @@ def schedule(config: OptimizerConfig, *, step: int, max_steps: int) -> float:
 def gradient_norm(module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> Tensor:
     """Of all gradients, unscaled."""
     scaler.unscale_(optimizer)
-    return nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+    return whole(nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None]))
 
 
 def is_sound(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from electra.config import UserError
 from electra.kernels import usable
 from electra.model.flops import training_bytes
-from electra.training.recipe import Precision, Recipe, Switch
+from electra.training.recipe import Parallel, Precision, Recipe, Switch
+from electra.training.sharded import is_sharded
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class World:
             raise UserError(f"a step has {micro_batches} micro-batches, too few for {self.size} processes; choose a "
                             f"smaller training.micro_batch_size")
         return range(micro_batches * self.rank // self.size, micro_batches * (self.rank + 1) // self.size)
+
+    def rounds(self, passes: int) -> int:
+        """How many of them the busiest process takes."""
+        return -(-passes // self.size)
 
     def sum(self, tensors: Iterable[Tensor]) -> None:
         """Add up over all processes, in place."""
@@ -82,7 +87,7 @@ def connected() -> Iterator[World]:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
     size = int(os.environ.get("WORLD_SIZE", 1))
-    if size == 1:
+    if size == 1 and not dist.is_torchelastic_launched():
         yield World(rank=0, size=1, device=device)
         return
     # The first process may be packing a corpus while the others wait.
@@ -134,13 +139,18 @@ class Speed(NamedTuple):
 
 
 def resolve_speed(asked: Switches, precision: Precision, device: torch.device, *, head_width: int,
-                  causal: bool = False, flag: str = "--training.", compile_on_gpu: bool = True) -> Speed:
+                  causal: bool = False, parallel: Parallel = "ddp", recomputed: bool = False,
+                  flag: str = "--training.", compile_on_gpu: bool = True) -> Speed:
     """What "auto" means here; what cannot be is refused. `head_width` is the widest of all networks, `causal` whether
-    any looks at earlier tokens alone."""
-    able = precision == "bf16" and not causal and usable(device, head_width=head_width)
-    if asked.kernels == "on" and causal:
-        raise UserError(f"{flag}kernels on: the kernels know no causal attention, and this encoder is causal (its "
-                        f"tokens see none after them); leave {flag}kernels at auto, or pass off")
+    any looks at earlier tokens alone, `recomputed` whether backward computes blocks again."""
+    obstacles = [reason for reason, there in (
+        ("the kernels know no causal attention, and this encoder is causal (its tokens see none after them)", causal),
+        ("the kernels need whole weights, and --parallel fsdp leaves a process its part of them", parallel == "fsdp"),
+        ("the kernels keep what backward needs, and --activation-checkpointing true computes it again", recomputed),
+    ) if there]
+    able = precision == "bf16" and not obstacles and usable(device, head_width=head_width)
+    if asked.kernels == "on" and obstacles:
+        raise UserError(f"{flag}kernels on: {obstacles[0]}; leave {flag}kernels at auto, or pass off")
     if asked.kernels == "on" and not able:
         raise UserError(f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, bf16 and "
                         f"heads no wider than 128 (64 on cards with little shared memory); pass {flag}kernels off to "
@@ -178,7 +188,9 @@ def fitting_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     work, batch_size = recipe.workload(vocabulary), recipe.training.batch_size
     low_precision = resolve_precision(recipe.training.precision, world.device) != "fp32"
     for size in range(batch_size // world.size, 0, -1):
-        needed = sum(training_bytes(work, rows=size, activation_bytes=2 if low_precision else 4).values())
+        needed = sum(training_bytes(work, rows=size, activation_bytes=2 if low_precision else 4,
+                                    recomputed=recipe.training.activation_checkpointing,
+                                    spread_over=recipe.training.spread_over(world.size)).values())
         if batch_size % size == 0 and needed < 0.8 * free:
             return size
     if batch_size < world.size:
@@ -194,7 +206,7 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 def wrap(objective: nn.Module, world: World, *, compiled: bool) -> nn.Module:
     """What is called in a step: the objective, compiled when asked, its gradients summed over processes."""
     called: Any = torch.compile(objective, dynamic=False) if compiled else objective
-    if world.size == 1:
+    if world.size == 1 or is_sharded(objective):
         return called  # type: ignore[no-any-return]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="find_unused_parameters=True")

@@ -18,7 +18,8 @@ from electra.training.export import export
 from electra.training.journal import Journal, Window
 from electra.training.parallel import autocast, connected, peak_flops
 from electra.training.recipe import Recipe
-from electra.training.run import Run, Start, interrupts, prepare
+from electra.training.run import Run, Start, interrupts, prepare, whole_objective
+from electra.training.sharded import rest
 from electra.training.steps import NotFinite
 
 
@@ -115,14 +116,16 @@ def evaluate(run: Run) -> dict[str, float]:
     batches = list(in_order(run.shards.held_out, micro_batch_size=run.micro_batch_size, most=settings.eval_rows))
     mine, tallies = range(len(batches))[world.rank::world.size], []
     run.objective.eval()
-    for index in mine or [0]:  # a process without rows joins the sum below all the same, with nothing
+    for number in range(world.rounds(len(batches))):
+        index = mine[number] if number < len(mine) else 0  # whoever has no rows left still takes part, for nothing
         torch.manual_seed(random_key(settings.seed, "held-out", index))
         with autocast(settings.precision, world.device):
             tallies.append(run.objective.measure(batches[index].to(world.device)))
+        for tensor in tallies[-1].tensors():
+            tensor *= number < len(mine)
+    rest(run.objective)
     run.objective.train()
     total = sum(tallies[1:], start=tallies[0])
-    for tensor in total.tensors():
-        tensor *= bool(mine)
     world.sum(total.tensors())
     return total.scores()
 
@@ -131,6 +134,7 @@ def save(run: Run) -> None:
     """A checkpoint, by the leading process. The last good one stays when this one cannot be written."""
     run.steps.settle()
     if not run.world.leads:
+        checkpoint.contribute(run.objective, run.optimizer)
         return
     state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
              "skipped": run.steps.skipped, "scaler": run.scaler.state_dict(), "scores": run.scores,
@@ -147,8 +151,9 @@ def save(run: Run) -> None:
 def finish(run: Run, journal: Journal) -> Outcome:
     """Models out, status down."""
     status: folder.Status = "finished" if run.step >= run.recipe.training.max_steps else "stopped"
+    objective = whole_objective(run)
     if run.world.leads:
-        paths = export(run, verified=status == "finished")
+        paths = export(run, objective, verified=status == "finished")
         folder.set_status(run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}")
         journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, paths))}")
     run.world.wait()

@@ -17,6 +17,7 @@ from electra.objectives.settings import LeftToRightConfig, MaskedLMConfig, Objec
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
+Parallel = Literal["ddp", "fsdp"]
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -60,6 +61,8 @@ class TrainingConfig:
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     cuda_graph: Switch = "auto"  # replay a pass instead of launching its parts one by one; auto: with the kernels
     compile: Switch = "auto"  # torch.compile; auto: on a GPU where the kernels are off
+    parallel: Parallel = "ddp"  # processes hold all weights each (ddp), or share them, gradients and slots out (fsdp)
+    activation_checkpointing: bool = False  # blocks are computed again in backward: less memory, a third more work
     deterministic: bool = False  # compiled GPU runs resume bit for bit only with it; with the kernels all do
     logging_steps: int = 100
     eval_steps: int = 5_000
@@ -78,6 +81,14 @@ class TrainingConfig:
         if self.micro_batch_size is not None and (self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size):
             raise ValueError(f"training.batch_size={self.batch_size} is not made of whole micro-batches of "
                              f"training.micro_batch_size={self.micro_batch_size}; choose a divisor")
+        if self.precision == "fp16" and self.parallel == "fsdp":
+            raise ValueError("training.precision='fp16' does not go with training.parallel='fsdp', where no process "
+                             "sees an overflow in the others' part of a gradient; choose bf16, or ddp")
+
+
+    def spread_over(self, processes: int) -> int | None:
+        """Over how many processes the weights lie spread, if they do."""
+        return processes if self.parallel == "fsdp" else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,8 +124,9 @@ class Recipe:
 # cut and how a step is taken. Another machine may need the last two; what drops out is then drawn otherwise, so not
 # the same bits.
 MAY_CHANGE = {"training.max_steps", "training.micro_batch_size", "training.kernels", "training.cuda_graph",
-              "training.compile", "training.logging_steps", "training.eval_steps",
-              "training.eval_rows", "training.save_steps", "training.save_total_limit", "training.report_to"}
+              "training.compile", "training.parallel", "training.activation_checkpointing", "training.logging_steps",
+              "training.eval_steps", "training.eval_rows", "training.save_steps", "training.save_total_limit",
+              "training.report_to"}
 
 
 def names() -> list[str]:

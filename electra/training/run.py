@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from electra.config import UserError
 from electra.data.prepare import prepare as prepare_data
 from electra.data.shards import Shards
+from electra.model.encoder import recompute
 from electra.objectives import build_objective
 from electra.objectives.objective import Objective
 from electra.training import checkpoint, folder
@@ -32,6 +34,7 @@ from electra.training.parallel import (
     resolve_speed,
 )
 from electra.training.recipe import Recipe
+from electra.training.sharded import is_sharded, shard
 from electra.training.steps import Steps, build_steps
 
 
@@ -105,20 +108,24 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
                         "before; name the run of the first stage (as recipe two-stage-generator-base) with --init-from")
     shards = opened(recipe, start, world)
     recipe = resolved(recipe, shards, world)
-    run = assembled(recipe, shards, world, start.output_dir)
+    if recipe.training.deterministic:
+        be_deterministic()
+    objective = built(recipe, shards)
     news = [f"warning: {warning.message}" for warning in damaged]
+    if found is None and start.init_from is not None:
+        news += initialise_from(objective, start.init_from, shards)
+    run = assembled(recipe, shards, world, start.output_dir, objective)
     if found is not None:
         restore(run, found)
         news.append(f"continuing from {found.folder} at step {found.step:,}")
         if start.init_from is not None:
             news.append(f"--init-from {start.init_from} was for the first start and is not read again")
-    elif start.init_from is not None:
-        news += initialise_from(run.objective, start.init_from, shards)
     settings = recipe.training
     run.steps = build_steps(
         run.objective, lambda loss: {"loss": loss.total, **loss.parts}, run.optimizer, recipe.optimizer, world=world,
         max_steps=settings.max_steps, scaler=run.scaler, skipped=found.state["skipped"] if found else 0,
-        precision=settings.precision, speed=speed_of(recipe, world))
+        precision=settings.precision, speed=speed_of(recipe, world),
+        rounds=world.rounds(settings.batch_size // run.micro_batch_size))
     world.wait()  # nobody writes before everybody has read
     if world.leads:
         if found is not None:
@@ -177,18 +184,27 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
 def speed_of(recipe: Recipe, world: World) -> Speed:
     generator = recipe.workload(recipe.data.vocab_size).generator
     return resolve_speed(recipe.training, resolve_precision(recipe.training.precision, world.device), world.device,
-                         causal=recipe.encoder.causal,
+                         causal=recipe.encoder.causal, parallel=recipe.training.parallel,
+                         recomputed=recipe.training.activation_checkpointing,
                          head_width=max(shape.head_width for shape in (recipe.encoder, generator) if shape is not None))
 
 
-def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path) -> Run:
-    """Networks from the seed, on the device, ready to be called."""
-    if recipe.training.deterministic:
-        be_deterministic()
+def built(recipe: Recipe, shards: Shards) -> Objective:
+    """Networks from the seed."""
     torch.manual_seed(recipe.training.seed)
     counts = torch.from_numpy(shards.counts).double() + 1  # no word is impossible
     objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=shards.tokenizer,
-                                unigrams=(counts / counts.sum()).float()).to(world.device)
+                                unigrams=(counts / counts.sum()).float())
+    recompute(objective, recipe.training.activation_checkpointing)
+    return objective
+
+
+def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path, objective: Objective) -> Run:
+    """The networks on the device, or this process's part of them, ready to be called."""
+    if recipe.training.parallel == "fsdp" and dist.is_initialized():  # a process by itself has nobody to share with
+        shard(objective, world.device.type)
+    else:
+        objective.to(world.device)
     return Run(recipe, shards, world, output_dir, objective, optimizer=build_optimizer(objective, recipe.optimizer),
                scaler=torch.amp.GradScaler(world.device.type, enabled=recipe.training.precision == "fp16"))
 
@@ -201,6 +217,18 @@ def restore(run: Run, found: Checkpoint) -> None:
     checkpoint.load(found, module=run.objective, optimizer=run.optimizer, updates=found.step - found.state["skipped"])
     run.scaler.load_state_dict(found.state["scaler"])
     run.step, run.tokens_seen, run.scores = found.step, found.state["tokens_seen"], found.state["scores"]
+
+
+def whole_objective(run: Run) -> Objective:
+    """The networks with all their weights, for the leading process to export; every process takes part."""
+    if not is_sharded(run.objective):
+        return run.objective
+    weights = checkpoint.weights_of(run.objective, kept=run.world.leads)
+    if not run.world.leads:
+        return run.objective
+    objective = built(run.recipe, run.shards)
+    objective.load_state_dict(checkpoint.complete(weights, objective))
+    return objective
 
 
 heard: list[list[int]] = []  # signals since the outermost `interrupts` began

@@ -22,6 +22,7 @@ from electra.kernels import enable
 from electra.training.optimizer import clip_and_step, gradient_norm, is_sound, set_step
 from electra.training.parallel import Speed, World, accumulating, autocast, wrap
 from electra.training.recipe import OptimizerConfig, Precision
+from electra.training.sharded import is_sharded
 
 Forward = Callable[[Any], dict[str, Tensor]]  # a batch on the device → "loss", which is descended, and its parts
 Pass = tuple[int, Any]  # the key of its randomness, and its batch
@@ -55,8 +56,9 @@ class Steps(ABC):
 
 def build_steps(module: nn.Module, read: Callable[[Any], dict[str, Tensor]], optimizer: torch.optim.AdamW,
                 settings: OptimizerConfig, *, world: World, max_steps: int, scaler: torch.amp.GradScaler, skipped: int,
-                precision: Precision, speed: Speed) -> Steps:
-    """`read` makes losses by name, "loss" among them, of what the module returns."""
+                precision: Precision, speed: Speed, rounds: int = 1) -> Steps:
+    """`read` makes losses by name, "loss" among them, of what the module returns. `rounds` is how many passes the
+    busiest process takes in a step."""
     low = partial(autocast, precision, world.device)
     if speed.kernels:
         enable(module)
@@ -64,29 +66,35 @@ def build_steps(module: nn.Module, read: Callable[[Any], dict[str, Tensor]], opt
                           autocast=low, capture=speed.cuda_graph)
     called = wrap(module, world, compiled=speed.compiled)
     return PlainSteps(lambda batch: read(called(batch)), module, optimizer, settings, wrapped=called, world=world,
-                      max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped)
+                      max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped,
+                      rounds=rounds if is_sharded(module) else 0)
 
 
 class PlainSteps(Steps):
     def __init__(self, forward: Forward, module: nn.Module, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *,
                  wrapped: nn.Module, world: World, max_steps: int, autocast: Callable[[], torch.autocast],
-                 scaler: torch.amp.GradScaler, skipped: int = 0) -> None:
+                 scaler: torch.amp.GradScaler, skipped: int = 0, rounds: int = 0) -> None:
         self.forward, self.module, self.optimizer, self.settings = forward, module, optimizer, settings
         self.wrapped, self.world, self.max_steps, self.autocast = wrapped, world, max_steps, autocast
         self.scaler, self.skipped, self.norm = scaler, skipped, torch.zeros(())
+        self.rounds = rounds
 
     def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
-        for number, (key, batch) in enumerate(passes):
+        # Where weights are shared out, every pass of one process needs all the others: the less busy ones take their
+        # last pass once more, for nothing.
+        idle = [passes[-1]] * (self.rounds - len(passes))
+        for number, (key, batch) in enumerate([*passes, *idle], start=1):
             torch.manual_seed(key)
-            with accumulating(self.wrapped, last=number == len(passes) - 1):
+            share = weight if number <= len(passes) else 0.0
+            with accumulating(self.wrapped, last=number == len(passes)):
                 with self.autocast():
                     parts = self.forward(batch.to(self.world.device))
-                # DDP takes the mean over processes, but the shares of a step's loss are to be added up.
-                self.scaler.scale(parts["loss"] * weight * self.world.size).backward()  # type: ignore[no-untyped-call]
+                # DDP and FSDP take the mean over processes, but the shares of a step's loss are to be added up.
+                self.scaler.scale(parts["loss"] * share * self.world.size).backward()  # type: ignore[no-untyped-call]
             for name, part in parts.items():
-                sums[name] = sums[name] + part.detach() * weight if name in sums else part.detach() * weight
+                sums[name] = sums[name] + part.detach() * share if name in sums else part.detach() * share
         return sums
 
     def update(self, step: int) -> float:

@@ -17,7 +17,8 @@ from electra.training.recipe import MAY_CHANGE, Recipe, load_recipe
 CHANGES = {"training.max_steps": 50, "training.logging_steps": 3, "training.eval_steps": 3, "training.eval_rows": 3,
            "training.save_steps": 3, "training.save_total_limit": 3, "training.report_to": "tensorboard",
            "training.micro_batch_size": 8,
-           "training.kernels": "off", "training.cuda_graph": "off", "training.compile": "on"}
+           "training.kernels": "off", "training.cuda_graph": "off", "training.compile": "on",
+           "training.parallel": "fsdp", "training.activation_checkpointing": "true"}
 
 
 def recipe(**flags: object) -> Recipe:
@@ -108,6 +109,15 @@ def test_what_was_left_open_stays_as_it_was_decided(tmp_path: Path) -> None:
     left_open = recipe(training__micro_batch_size="none")
     continued, _ = folder.continued(left_open, begun(tmp_path, decided), resume="auto", overwrite=False)
     assert continued == decided
+
+
+@pytest.mark.parametrize("change", [{"training__parallel": "fsdp"}, {"training__activation_checkpointing": "true"}])
+def test_another_parallelism_decides_anew_how_a_step_is_taken_but_not_in_which_precision(
+        tmp_path: Path, change: dict[str, object]) -> None:
+    decided = recipe(training__precision="bf16", training__kernels="on", training__cuda_graph="on",
+                     training__compile="off")
+    continued, _ = folder.continued(recipe(**change), begun(tmp_path, decided), resume="auto", overwrite=False)
+    assert continued == recipe(training__precision="bf16", **change)
 
 
 def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_no_kernel_runs_a_causal_encoder() -> None:
 
 
 @pytest.mark.usefixtures("with_kernels")
+@pytest.mark.parametrize(("flags", "reason"), [
+    (["--parallel", "fsdp"], "need whole weights, and --parallel fsdp leaves a process its part"),
+    (["--activation-checkpointing", "true"], "--activation-checkpointing true computes it again")])
+def test_no_kernel_runs_where_weights_are_in_parts_or_blocks_are_computed_again(flags: list[str], reason: str) -> None:
+    world, bf16 = World(rank=0, size=1, device=CPU), ["--training.precision", "bf16"]
+    assert speed_of(load_recipe("small", flags=bf16), world).kernels
+    assert not speed_of(load_recipe("small", flags=[*bf16, *flags]), world).kernels
+    with pytest.raises(UserError, match=f"--training.kernels on: .*{reason}.* at auto"):
+        speed_of(load_recipe("small", flags=[*bf16, *flags, "--training.kernels", "on"]), world)
+
+
+@pytest.mark.usefixtures("with_kernels")
 def test_a_left_to_right_recipe_goes_without_kernels() -> None:
     world = World(rank=0, size=1, device=CPU)
     flags = ["--training.precision", "bf16"]
