@@ -206,7 +206,7 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
 
 
 @app.command
-def describe(recipe: str, *settings: Settings, config: Files = None, json: bool = False) -> int:
+def describe(recipe: str, *settings: Settings, config: Files = None, world_size: Whole = 1, json: bool = False) -> int:
     """Say what a recipe or a model is: networks, parameters, operations in both conventions, tokens, memory.
 
     Parameters
@@ -215,6 +215,8 @@ def describe(recipe: str, *settings: Settings, config: Files = None, json: bool 
         A recipe's name or TOML file, or a run or model folder.
     config
         TOML files that change settings of the recipe.
+    world_size
+        So many processes train together: what each of them needs of memory, also with --parallel fsdp.
     json
         For machines.
     """
@@ -228,9 +230,10 @@ def describe(recipe: str, *settings: Settings, config: Files = None, json: bool 
         if settings or config:
             raise UserError(f"{recipe} is a folder and carries its own settings; {' '.join(settings) or '--config'} "
                             f"goes with a recipe")
-        described = describe_folder(Path(recipe))
+        described = describe_folder(Path(recipe), world_size=world_size)
     else:
-        described = describe_recipe(load_recipe(recipe, files=config or [], flags=settings), name=recipe)
+        described = describe_recipe(load_recipe(recipe, files=config or [], flags=settings), name=recipe,
+                                    world_size=world_size)
     if json:
         print(as_json(described))
     else:

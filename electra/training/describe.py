@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from electra.config import build, read
+from electra.config import UserError, build, read
 from electra.data.prepare import DataConfig
 from electra.model import flops
 from electra.model.shape import EncoderShape
@@ -20,7 +20,7 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
-from electra.training.recipe import Recipe
+from electra.training.recipe import Parallel, Recipe
 
 USUAL_TOKENS = 16_384  # in one pass, where the recipe leaves the micro-batch to the machine
 
@@ -39,13 +39,20 @@ class Description:
     tokens: int
     batch_tokens: int
     micro_batch: int
-    memory: dict[str, float]
+    world_size: int
+    parallel: Parallel
+    activation_checkpointing: bool
+    memory: dict[str, float]  # of one process
 
 
-def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None) -> Description:
+def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None, world_size: int = 1) -> Description:
     vocabulary = vocabulary or recipe.data.vocab_size
     work, training = recipe.workload(vocabulary), recipe.training
-    rows = training.micro_batch_size or max(1, min(training.batch_size, USUAL_TOKENS // recipe.data.length))
+    if not 1 <= world_size <= training.batch_size:
+        raise UserError(f"--world-size {world_size}: must be from 1 to training.batch_size={training.batch_size}, so "
+                        f"that every process has a row")
+    rows = training.micro_batch_size or max(1, min(training.batch_size // world_size,
+                                                   USUAL_TOKENS // recipe.data.length))
     return Description(
         name=name,
         networks={network: shape for network, shape, _ in work.networks()},
@@ -57,32 +64,36 @@ def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None)
         tokens=training.max_steps * training.batch_size * recipe.data.length,
         batch_tokens=training.batch_size * recipe.data.length,
         micro_batch=rows,
-        memory=flops.training_bytes(work, rows=rows,
-                                    activation_bytes=2 if training.precision in ("bf16", "fp16") else 4),
+        world_size=world_size,
+        parallel=training.parallel,
+        activation_checkpointing=training.activation_checkpointing,
+        memory=flops.training_bytes(work, rows=rows, recomputed=training.activation_checkpointing,
+                                    activation_bytes=2 if training.precision in ("bf16", "fp16") else 4,
+                                    spread_over=training.spread_over(world_size)),
     )
 
 
-def describe_folder(folder: Path) -> Description:
+def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
     """A run folder or one of its models, by the recipe it carries; any other ELECTRA model by its shape alone."""
     for inner in ("discriminator", "encoder"):
         if (folder / inner / "config.json").is_file():
             folder = folder / inner
     if not (folder / "config.json").is_file() and (folder / "config.toml").is_file():
         return describe_recipe(build(Recipe, read(folder / "config.toml"), source=str(folder / "config.toml")),
-                               name=f"{folder} (no model yet)")
+                               name=f"{folder} (no model yet)", world_size=world_size)
     from electra.model import huggingface
 
     shape, vocabulary, role = huggingface.load_shape(folder)
     carried = huggingface.read_json(folder, huggingface.CONFIG).get("electra_recipe")
     if carried is not None:
         recipe = build(Recipe, carried, source=str(folder / huggingface.CONFIG))
-        return describe_recipe(recipe, name=str(folder), vocabulary=vocabulary)
+        return describe_recipe(recipe, name=str(folder), vocabulary=vocabulary, world_size=world_size)
     objective: ObjectiveConfig = ReplacedTokenDetectionConfig() if role == "discriminator" else MaskedLMConfig()
     if shape.causal:
         objective = LeftToRightConfig()
     recipe = Recipe(encoder=shape, objective=objective, data=DataConfig(length=min(128, shape.positions)))
     return describe_recipe(recipe, name=f"{folder} (no recipe recorded; length and steps as for small)",
-                           vocabulary=vocabulary)
+                           vocabulary=vocabulary, world_size=world_size)
 
 
 def show(description: Description, console: Console) -> None:
@@ -106,11 +117,17 @@ def show(description: Description, console: Console) -> None:
         facts.add_row(key, value)
     console.print(facts)
     console.print(cost_table(description))
-    memory = Table(show_header=False, title=f"memory of a step, estimated ({description.micro_batch} rows at a time)",
-                   title_justify="left")
+    console.print(memory_table(description))
+
+
+def memory_table(description: Description) -> Table:
+    each = f" on each of {description.world_size} GPUs, {description.parallel}" if description.world_size > 1 else ""
+    again = ", blocks computed again" if description.activation_checkpointing else ""
+    memory = Table(show_header=False, title_justify="left",
+                   title=f"memory of a step{each}, estimated ({description.micro_batch} rows at a time{again})")
     for key, number in {**description.memory, "all": sum(description.memory.values())}.items():
         memory.add_row(key, f"{number / 1e9:.2f} GB")
-    console.print(memory)
+    return memory
 
 
 def cost_table(description: Description) -> Table:

@@ -11,6 +11,7 @@ from rich.console import Console
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra import config
+from electra.__main__ import main
 from electra.config import UserError
 from electra.training.describe import Description, as_json, describe_folder, describe_recipe, show
 from electra.training.recipe import load_recipe
@@ -63,6 +64,32 @@ def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
     memory = [sum(describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory.values())
               for rows in ("1", "128")]
     assert 10 * memory[0] < memory[1] < 128 * memory[0]
+
+
+def test_each_of_many_processes_needs_less_where_they_share_weights_out() -> None:
+    def memory(*flags: str, world_size: int = 8) -> dict[str, float]:
+        recipe = load_recipe("large", flags=["--precision", "bf16", *flags])
+        return describe_recipe(recipe, name="large", world_size=world_size).memory
+
+    alone, whole, parts = memory(world_size=1), memory(), memory("--parallel", "fsdp")
+    again = memory("--parallel", "fsdp", "--activation-checkpointing", "true")
+    assert whole == alone, "the rows at a time are the same, and so is all the rest"
+    for term in ("weights", "gradients", "optimizer"):
+        assert parts[term] == whole[term] / 8
+    assert parts["weights in low precision"] == whole["weights in low precision"]
+    assert parts["gathered weights and gradients"] < 0.2 * (whole["weights"] + whole["gradients"])
+    assert sum(again.values()) < sum(parts.values()) / 3
+    assert sum(parts.values()) < 0.9 * sum(whole.values())
+
+
+def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["describe", "small", "--parallel", "fsdp", "--activation-checkpointing", "true", "--world-size"]
+    assert main([*words, "4"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "memory of a step on each of 4 GPUs, fsdp, estimated" in shown
+    assert "blocks computed again" in shown
+    assert main([*words, "1000"]) == 2
+    assert "--world-size 1000: must be from 1 to training.batch_size=128" in capsys.readouterr().err
 
 
 def test_what_machines_read_holds_what_people_read(small: Description) -> None:
