@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,28 @@ def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
     said = run(continued, home, *SMALLER[2:])
     assert "discriminator from google-electra-small" in said
     assert "generator: no model in google-electra-small" in said
+
+
+@pytest.mark.slow
+def test_the_same_run_stands_on_one_node_or_on_several(home):
+    lines = re.findall(r"^torchrun(?:.*\\\n)*.*", README, flags=re.MULTILINE)
+    one, several = [line.replace("\\\n", " ").replace("torchrun", f"{sys.executable} -m torch.distributed.run")
+                    .replace("--nproc-per-node 8", "--nproc-per-node 2") for line in lines]
+    assert "--nnodes 4" in several
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        here = f"localhost:{free.getsockname()[1]}"
+    several = several.replace("--nnodes 4 --nproc-per-node 2", "--nnodes 2 --nproc-per-node 1")
+    several = several.replace("node1:29500", here)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    for command, nodes in ((one, 1), (several, 2)):
+        words = [*shlex.split(command), *SMALLER, "--objective.generator.fraction", "1.0"]
+        started = [subprocess.Popen(words, cwd=home, env=environment, text=True, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT) for _ in range(nodes)]
+        for process in started:
+            said, _ = process.communicate(timeout=240)
+            assert process.returncode == 0, said
+    assert (home / "runs/large/discriminator/model.safetensors").exists()
 
 
 def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
