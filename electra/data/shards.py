@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+import tokenize
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -238,7 +239,7 @@ def loaded(path: Path, *, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[
         found: npt.NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
         if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
             raise ValueError("not an array of whole numbers")
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, tokenize.TokenError) as error:  # a header is read as Python's literals are
         raise UserError(f"{path}: damaged ({error}); run `electra shard` again with --overwrite") from None
     return found
 

@@ -184,3 +184,12 @@ def test_a_checkpoint_that_is_a_pickle_is_not_one(tmp_path: Path, trap: bytes, s
     with pytest.raises(SafetensorError):
         checkpoint.load(found, module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]
     assert not sprung.exists()
+
+
+def test_an_array_whose_header_ends_early_is_refused(toy_shards: Path, tmp_path: Path) -> None:
+    rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
+    header = b"{'descr': '<i8', 'shape': (1,\n"
+    told = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
+    (rows / "counts.npy").write_bytes(told.ljust((rows / "counts.npy").stat().st_size, b"\0"))
+    with pytest.raises(UserError, match=r"counts\.npy: damaged"):
+        _ = Shards.open(rows).counts
