@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,12 +16,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from electra.config import UserError
+from electra.config import RunFailed, UserError
 from electra.kernels import usable
 from electra.model.flops import training_bytes
-from electra.training.recipe import Parallel, Precision, Recipe, Switch
+from electra.training.peers import Pulse, agree, code
+from electra.training.recipe import TIMEOUT_MINUTES, Parallel, Precision, Recipe, Switch
 from electra.training.sharded import is_sharded
 
 
@@ -29,6 +35,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    pulse: Pulse | None = None
 
     @property
     def leads(self) -> bool:
@@ -78,9 +85,43 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    @contextlib.contextmanager
+    def leader_first(self, what: str) -> Iterator[None]:
+        """The leading process does alone what may take hours; the others wait after the block, longer than any
+        collective would."""
+        if self.pulse is None:
+            yield
+            return
+        self.pulse.moved = math.inf  # so long as this takes, nobody is late
+        try:
+            yield
+            if self.leads:
+                self.pulse.store.set(what, "")
+        except Exception as error:
+            if self.leads:
+                self.pulse.store.set(what, str(error) or type(error).__name__)
+            raise
+        while not self.leads and not self.pulse.store.check([what]):
+            time.sleep(0.1)
+        self.pulse.moved = time.monotonic()
+        if failure := self.pulse.store.get(what).decode():
+            raise RunFailed(f"the leading process could not make the {what}: {failure}")
+
+    def at(self, step: int, phase: int, doing: str) -> None:
+        """Where this process is, for the others to know should it stay there."""
+        if self.pulse is not None:
+            self.pulse.at(step, phase, doing)
+
+    def explained(self, error: RuntimeError) -> str | None:
+        """What a collective's failure means, and who caused it; None where it is another kind of failure."""
+        return self.pulse.explained(error) if self.pulse is not None else None
+
+
+connections = itertools.count()
+
 
 @contextlib.contextmanager
-def connected() -> Iterator[World]:
+def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     """Join the processes that torchrun started, or stand alone."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -90,11 +131,21 @@ def connected() -> Iterator[World]:
     if size == 1 and not dist.is_torchelastic_launched():
         yield World(rank=0, size=1, device=device)
         return
-    # The first process may be packing a corpus while the others wait.
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+    store, rank, size = next(rendezvous("env://"))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size,
+                            timeout=timedelta(minutes=minutes))
+    # The store outlives a connection, and a program may train several times: what one said is not the next one's.
+    pulse = Pulse(PrefixStore(f"electra/{next(connections)}", store), rank, size, timeout_seconds=60 * minutes)
+    world = World(rank=rank, size=size, device=device, pulse=pulse)
     try:
-        yield World(rank=dist.get_rank(), size=size, device=device)
+        agree(code())
+        yield world
+    except RuntimeError as error:
+        if isinstance(error, RunFailed) or (said := world.explained(error)) is None:
+            raise
+        raise RunFailed(said) from error
     finally:
+        pulse.stop()
         dist.destroy_process_group()
 
 

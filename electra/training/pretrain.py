@@ -60,6 +60,10 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
                 except (RunFailed, OSError, SafetensorError) as failure:
                     raise RunFailed(run.obituary(failure)) from failure
 
+                except RuntimeError as failure:
+                    if (said := world.explained(failure)) is None:
+                        raise
+                    raise RunFailed(run.obituary(said)) from failure
 
 def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcome:
     """Six things happen in a step: read, descend, update, say, measure, save."""
@@ -75,7 +79,9 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     for step in steps:
         last = step == settings.max_steps
         portion = window.waiting(stream)
+        world.at(step, 0, "reading its rows")
         losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
+        world.at(step, 1, "computing")
                                     for micro_batch, batch in zip(share, portion, strict=True)])
         rate = run.steps.update(step)
         run.step, tokens = step, int(portion[0].step_lengths.sum())
@@ -102,6 +108,7 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
             break
     return finish(run, journal)
 
+            world.at(step, 2, "saving" if world.leads else "waiting for the next step")
 
 def rehearse(run: Run, batch: Batch) -> None:
     """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first step after a resume
@@ -152,9 +159,9 @@ def finish(run: Run, journal: Journal) -> Outcome:
     """Models out, status down."""
     status: folder.Status = "finished" if run.step >= run.recipe.training.max_steps else "stopped"
     objective = whole_objective(run)
-    if run.world.leads:
-        paths = export(run, objective, verified=status == "finished")
-        folder.set_status(run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}")
-        journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, paths))}")
-    run.world.wait()
+    with run.world.leader_first("models"):
+        if run.world.leads:
+            paths = export(run, objective, verified=status == "finished")
+            folder.set_status(run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}")
+            journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, paths))}")
     return Outcome(status, run.step, run.output_dir, run.scores)

@@ -18,6 +18,7 @@ from electra.objectives.settings import LeftToRightConfig, MaskedLMConfig, Objec
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
+TIMEOUT_MINUTES = 20.0  # longer than a large checkpoint on a slow disk, for which the other processes wait
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -70,12 +71,18 @@ class TrainingConfig:
     save_steps: int = 5_000
     save_total_limit: int = 2
     report_to: Literal["none", "tensorboard"] = "none"
+    timeout_minutes: float = TIMEOUT_MINUTES  # of standing still, until a run of several processes gives up
+    skip_not_finite: int = 0  # steps, in the whole run, that may be left out because their gradient was not finite
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "batch_size", "logging_steps", "eval_steps", "eval_rows", "save_steps",
                      "save_total_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
+        if self.timeout_minutes <= 0:
+            raise ValueError(f"training.timeout_minutes={self.timeout_minutes} must be above 0")
+        if self.skip_not_finite < 0:
+            raise ValueError(f"training.skip_not_finite={self.skip_not_finite} must not be negative")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"training.seed={self.seed} must be a number from 0 to 2^63 − 1")
         if self.micro_batch_size is not None and (self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size):
@@ -126,7 +133,7 @@ class Recipe:
 MAY_CHANGE = {"training.max_steps", "training.micro_batch_size", "training.kernels", "training.cuda_graph",
               "training.compile", "training.parallel", "training.activation_checkpointing", "training.logging_steps",
               "training.eval_steps", "training.eval_rows", "training.save_steps", "training.save_total_limit",
-              "training.report_to"}
+              "training.report_to", "training.timeout_minutes", "training.skip_not_finite"}
 
 
 def names() -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from electra import config
 from electra.config import UserError
 from electra.data.prepare import prepare as prepare_data
 from electra.data.shards import Shards
@@ -33,6 +34,7 @@ from electra.training.parallel import (
     resolve_precision,
     resolve_speed,
 )
+from electra.training.peers import agree
 from electra.training.recipe import Recipe
 from electra.training.sharded import is_sharded, shard
 from electra.training.steps import Steps, build_steps
@@ -99,6 +101,7 @@ class Start:
 
 def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
     """The run, and what to tell the user about its start."""
+    agree(dict(config.leaves(config.as_dict(recipe))))
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
         recipe, found = folder.continued(recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite)
@@ -107,6 +110,7 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
         raise UserError("objective.generator_learns='nothing' keeps the generator as it is, so it must have learnt "
                         "before; name the run of the first stage (as recipe two-stage-generator-base) with --init-from")
     shards = opened(recipe, start, world)
+    agree({"data": shards.fingerprint, "checkpoint to go on from": found and found.step})
     recipe = resolved(recipe, shards, world)
     if recipe.training.deterministic:
         be_deterministic()
@@ -140,15 +144,16 @@ def opened(recipe: Recipe, start: Start, world: World) -> Shards:
     data = start.data
     if start.corpus is not None:
         data = start.output_dir / "data" / "shards"
-        if world.leads:
+    assert data is not None
+    with world.leader_first("data"):
+        if world.leads and start.corpus is not None:
             with watching(quiet=start.quiet) as (stage, report):
                 prepare_data(start.corpus, start.output_dir / "data", recipe.data,
                              tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
                              text_field=start.text_field, stage=stage, report=report)
-        world.wait()
-    assert data is not None
     shards = Shards.open(data)
-    shards.verify(first=world.rank, every=world.size)  # half a terabyte would keep one process busy at every start
+    with world.leader_first("checksums"):  # shared out: half a terabyte would keep one process busy at every start
+        shards.verify(first=world.rank, every=world.size)
     return shards
 
 

@@ -22,6 +22,7 @@ from electra.training.finetune import finetune_seed, speed_of
 from electra.training.optimizer import layer_share
 from electra.training.parallel import World, connected
 from electra.training.results import RESULT, Summary, summarise
+from electra.training.peers import agree
 from electra.training.run import interrupts
 from electra.training.tuning import Tuning, load_tuning
 
@@ -140,6 +141,7 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
     speed_of(assignment, world)  # refuses what this device does not have
     asked = json.loads(json.dumps(assignment.identity()))
     there = (output_dir / RUN).exists()
+    agree(dict(config.leaves(asked)))
     if there and wish.resume == "never" and not wish.overwrite:
         raise UserError(f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add --overwrite")
     if not there and output_dir.is_dir() and any(output_dir.iterdir()):

@@ -16,7 +16,7 @@ from electra.training.recipe import MAY_CHANGE, Recipe, load_recipe
 
 CHANGES = {"training.max_steps": 50, "training.logging_steps": 3, "training.eval_steps": 3, "training.eval_rows": 3,
            "training.save_steps": 3, "training.save_total_limit": 3, "training.report_to": "tensorboard",
-           "training.micro_batch_size": 8,
+           "training.micro_batch_size": 8, "training.timeout_minutes": 3.0, "training.skip_not_finite": 3,
            "training.kernels": "off", "training.cuda_graph": "off", "training.compile": "on",
            "training.parallel": "fsdp", "training.activation_checkpointing": "true"}
 
