@@ -16,6 +16,7 @@ from electra.model.flops import standard
 from electra.training import checkpoint, diagnosis, folder
 from electra.training.export import export
 from electra.training.journal import Journal, Window
+from electra.training.lock import alone_in
 from electra.training.parallel import autocast, connected, peak_flops
 from electra.training.recipe import Recipe
 from electra.training.run import Run, Start, interrupts, prepare, whole_objective
@@ -41,7 +42,7 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
     start = Start(output_dir=Path(output_dir), corpus=corpus, data=Path(data) if data else None,
                   tokenizer=Path(tokenizer) if tokenizer else None, text_field=text_field, resume=resume,
                   overwrite=overwrite, init_from=Path(init_from) if init_from else None, quiet=quiet)
-    with connected() as world:
+    with connected(minutes=recipe.training.timeout_minutes) as world, alone_in(start.output_dir, world):
         run, news = prepare(recipe, start, world)
         settings = run.recipe.training
         with Journal(run.output_dir / folder.METRICS if world.leads else None, max_steps=settings.max_steps,

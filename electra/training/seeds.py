@@ -19,10 +19,11 @@ from electra.tasks.models import RESULTS
 from electra.training import folder
 from electra.training.assignment import Assignment, assign, given_files, read, told
 from electra.training.finetune import finetune_seed, speed_of
+from electra.training.lock import LOCK, alone_in
 from electra.training.optimizer import layer_share
 from electra.training.parallel import World, connected
-from electra.training.results import RESULT, Summary, summarise
 from electra.training.peers import agree
+from electra.training.results import RESULT, Summary, summarise
 from electra.training.run import interrupts
 from electra.training.tuning import Tuning, load_tuning
 
@@ -66,7 +67,7 @@ def finetune(model: str | Path, task: Any, *, output_dir: str | Path, **wishes: 
     """
     wish = Wish(**wishes)
     task = tasks.find_task(task) if isinstance(task, str) else task
-    with connected() as world, interrupts() as interrupted:
+    with connected() as world, interrupts() as interrupted, alone_in(Path(output_dir), world):
         return finetune_task(model, task, Path(output_dir), wish, world, interrupted)
 
 
@@ -89,8 +90,9 @@ def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -
     summaries: list[Summary] = []
     with connected() as world, interrupts() as interrupted:
         for name in found:
-            summary = finetune_task(model, tasks.find_task(name), Path(output_dir) / name.removeprefix("glue/"), wish,
-                                    world, interrupted)
+            place = Path(output_dir) / name.removeprefix("glue/")
+            with alone_in(place, world):
+                summary = finetune_task(model, tasks.find_task(name), place, wish, world, interrupted)
             if summary is None:
                 return summaries, list(missing), False
             summaries.append(summary)
@@ -112,7 +114,6 @@ def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, wo
         return load_tuning(wish.recipe, shape=shape, kind=task.kind, task=task.name, frozen=bool(task.frozen),
                            files=wish.config, flags=wish.flags)
 
-    folder.check_place(output_dir)
     assignment = assign(model, task, load, recipe=wish.recipe, data=wish.data, train=wish.train, dev=wish.dev,
                         random_weights=wish.random_weights, say=say)
     begin(assignment, output_dir, wish, world)
@@ -140,11 +141,11 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
     """The folder of this fine-tuning, and of no other."""
     speed_of(assignment, world)  # refuses what this device does not have
     asked = json.loads(json.dumps(assignment.identity()))
-    there = (output_dir / RUN).exists()
     agree(dict(config.leaves(asked)))
+    there = (output_dir / RUN).exists()
     if there and wish.resume == "never" and not wish.overwrite:
         raise UserError(f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add --overwrite")
-    if not there and output_dir.is_dir() and any(output_dir.iterdir()):
+    if not there and output_dir.is_dir() and any(path.name != LOCK for path in output_dir.iterdir()):
         raise UserError(f"{output_dir} holds something else than a fine-tuning; choose another --output-dir")
     if there and not wish.overwrite:
         here = read_run(output_dir)
