@@ -60,11 +60,11 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
                     raise RunFailed(run.obituary(f"{culprit} is not finite in step {found.step}")) from found
                 except (RunFailed, OSError, SafetensorError) as failure:
                     raise RunFailed(run.obituary(failure)) from failure
-
                 except RuntimeError as failure:
                     if (said := world.explained(failure)) is None:
                         raise
                     raise RunFailed(run.obituary(said)) from failure
+
 
 def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcome:
     """Six things happen in a step: read, descend, update, say, measure, save."""
@@ -79,18 +79,24 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
     window, stopping = Window(), False
     for step in steps:
         last = step == settings.max_steps
-        portion = window.waiting(stream)
         world.at(step, 0, "reading its rows")
-        losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
+        portion = window.waiting(stream)
         world.at(step, 1, "computing")
+        losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
                                     for micro_batch, batch in zip(share, portion, strict=True)])
+        borne = run.steps.patience.used
         rate = run.steps.update(step)
+        if run.steps.patience.used > borne:
+            journal.warn(f"step {step}: the gradient is not finite; the update is left out, "
+                         f"{run.steps.patience.used} of at most {settings.skip_not_finite}")
         run.step, tokens = step, int(portion[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
         stopping = world.any(interrupted())
         if step % settings.logging_steps == 0 or stopping or last:
             norm, numbers = run.steps.settle(), window.close(world.sum)
+            if settings.skip_not_finite:
+                numbers["not_finite"] = run.steps.patience.used
             if peak is not None:
                 numbers["mfu"] = numbers["tokens_per_second"] * flops / peak
             journal.record(step, {**numbers, "learning_rate": rate, "grad_norm": norm, "tokens_seen": run.tokens_seen,
@@ -102,6 +108,7 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
             for alarm in diagnosis.alarms(run.scores, run.recipe, step=step):
                 journal.warn(alarm)
         if step % settings.save_steps == 0 or stopping or last:
+            world.at(step, 2, "saving" if world.leads else "waiting for the next step")
             with window.paused():
                 save(run)
         journal.advance(step)
@@ -109,7 +116,6 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
             break
     return finish(run, journal)
 
-            world.at(step, 2, "saving" if world.leads else "waiting for the next step")
 
 def rehearse(run: Run, batch: Batch) -> None:
     """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first step after a resume
@@ -145,8 +151,8 @@ def save(run: Run) -> None:
         checkpoint.contribute(run.objective, run.optimizer)
         return
     state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
-             "skipped": run.steps.skipped, "scaler": run.scaler.state_dict(), "scores": run.scores,
-             "electra": __version__}
+             "skipped": run.steps.skipped, "not_finite": run.steps.patience.used, "scaler": run.scaler.state_dict(),
+             "scores": run.scores, "electra": __version__}
     try:
         path = checkpoint.save(run.output_dir, step=run.step, module=run.objective, optimizer=run.optimizer,
                                state=state)

@@ -37,7 +37,7 @@ from electra.training.parallel import (
 from electra.training.peers import agree
 from electra.training.recipe import Recipe
 from electra.training.sharded import is_sharded, shard
-from electra.training.steps import Steps, build_steps
+from electra.training.steps import Patience, Steps, build_steps
 
 
 @dataclass
@@ -124,11 +124,11 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
         news.append(f"continuing from {found.folder} at step {found.step:,}")
         if start.init_from is not None:
             news.append(f"--init-from {start.init_from} was for the first start and is not read again")
-    settings = recipe.training
+    settings, before = recipe.training, found.state if found else {"skipped": 0}
     run.steps = build_steps(
         run.objective, lambda loss: {"loss": loss.total, **loss.parts}, run.optimizer, recipe.optimizer, world=world,
-        max_steps=settings.max_steps, scaler=run.scaler, skipped=found.state["skipped"] if found else 0,
-        precision=settings.precision, speed=speed_of(recipe, world),
+        max_steps=settings.max_steps, scaler=run.scaler, skipped=before["skipped"], precision=settings.precision,
+        speed=speed_of(recipe, world), patience=Patience(settings.skip_not_finite, used=before.get("not_finite", 0)),
         rounds=world.rounds(settings.batch_size // run.micro_batch_size))
     world.wait()  # nobody writes before everybody has read
     if world.leads:

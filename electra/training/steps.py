@@ -36,10 +36,23 @@ class NotFinite(Exception):
         self.step = step
 
 
+class Patience:
+    """How many updates a run may leave out, in all, because their gradient was not finite; and how many it did."""
+
+    def __init__(self, most: int = 0, *, used: int = 0) -> None:
+        self.most, self.used = most, used
+
+    def bears(self) -> bool:
+        """Whether one more may be left out; then it is counted."""
+        self.used += (borne := self.used < self.most)
+        return borne
+
+
 class Steps(ABC):
     """One update after another."""
 
-    skipped = 0  # updates that the scaler of fp16 left out
+    skipped: int  # updates that were left out: by the scaler of fp16, or because there was patience
+    patience: Patience
 
     @abstractmethod
     def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
@@ -56,27 +69,27 @@ class Steps(ABC):
 
 def build_steps(module: nn.Module, read: Callable[[Any], dict[str, Tensor]], optimizer: torch.optim.AdamW,
                 settings: OptimizerConfig, *, world: World, max_steps: int, scaler: torch.amp.GradScaler, skipped: int,
-                precision: Precision, speed: Speed, rounds: int = 1) -> Steps:
+                precision: Precision, speed: Speed, patience: Patience | None = None, rounds: int = 1) -> Steps:
     """`read` makes losses by name, "loss" among them, of what the module returns. `rounds` is how many passes the
     busiest process takes in a step."""
-    low = partial(autocast, precision, world.device)
+    low, patience = partial(autocast, precision, world.device), patience or Patience()
     if speed.kernels:
         enable(module)
         return FusedSteps(lambda batch: read(module(batch)), optimizer, settings, world=world, max_steps=max_steps,
-                          autocast=low, capture=speed.cuda_graph)
+                          autocast=low, skipped=skipped, patience=patience, capture=speed.cuda_graph)
     called = wrap(module, world, compiled=speed.compiled)
     return PlainSteps(lambda batch: read(called(batch)), module, optimizer, settings, wrapped=called, world=world,
-                      max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped,
+                      max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped, patience=patience,
                       rounds=rounds if is_sharded(module) else 0)
 
 
 class PlainSteps(Steps):
     def __init__(self, forward: Forward, module: nn.Module, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *,
                  wrapped: nn.Module, world: World, max_steps: int, autocast: Callable[[], torch.autocast],
-                 scaler: torch.amp.GradScaler, skipped: int = 0, rounds: int = 0) -> None:
+                 scaler: torch.amp.GradScaler, skipped: int, patience: Patience, rounds: int = 0) -> None:
         self.forward, self.module, self.optimizer, self.settings = forward, module, optimizer, settings
         self.wrapped, self.world, self.max_steps, self.autocast = wrapped, world, max_steps, autocast
-        self.scaler, self.skipped, self.norm = scaler, skipped, torch.zeros(())
+        self.scaler, self.skipped, self.patience, self.norm = scaler, skipped, patience, torch.zeros(())
         self.rounds = rounds
 
     def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
@@ -100,8 +113,12 @@ class PlainSteps(Steps):
     def update(self, step: int) -> float:
         rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped)
         self.norm = gradient_norm(self.module, self.optimizer, self.scaler)
-        if not is_sound(self.norm, self.scaler):
-            raise NotFinite(step)
+        if not is_sound(self.norm, self.scaler):  # the gradient is everybody's, so all processes find the same
+            if not self.patience.bears():
+                raise NotFinite(step)
+            self.skipped += 1
+            self.scaler.update()
+            return rate
         self.skipped += not clip_and_step(self.module, self.optimizer, self.scaler, norm=self.norm,
                                           max_norm=self.settings.max_grad_norm)
         return rate
@@ -114,9 +131,11 @@ class FusedSteps(Steps):
     """A pass runs as it is the first time its batch's shape comes, is captured the second time, and replayed then."""
 
     def __init__(self, forward: Forward, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *, world: World,
-                 max_steps: int, autocast: Callable[[], torch.autocast], capture: bool = True) -> None:
+                 max_steps: int, autocast: Callable[[], torch.autocast], skipped: int = 0,
+                 patience: Patience | None = None, capture: bool = True) -> None:
         self.forward, self.optimizer, self.settings = forward, optimizer, settings
         self.world, self.max_steps, self.autocast, self.capture = world, max_steps, autocast, capture
+        self.skipped, self.patience = skipped, patience or Patience()
         self.flat = Flat(optimizer, autocast().fast_dtype)
         self.weight = torch.ones((), device=world.device)
         self.seen: dict[Any, Captured | None] = {}
@@ -156,8 +175,13 @@ class FusedSteps(Steps):
         return {name: part.detach() * self.weight for name, part in parts.items()}
 
     def update(self, step: int) -> float:
-        rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps)
-        self.flat.update(step, self.settings.max_grad_norm)
+        rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped)
+        torch.linalg.vector_norm(self.flat.gradient, out=self.flat.norm)
+        # Adam's bias correction counts updates, so who may leave some out has to look at each: patience costs a wait.
+        if self.patience.most and not torch.isfinite(self.flat.norm) and self.patience.bears():
+            self.skipped += 1
+        else:
+            self.flat.update(step, self.settings.max_grad_norm)
         return rate
 
     def settle(self) -> float:
@@ -236,7 +260,8 @@ class Flat:
         slots.setdefault("step", torch.tensor(0.0))
 
     def update(self, step: int, limit: float) -> None:
-        """Clip at `limit` and take the step that the optimiser's groups are set to."""
+        """Clip the gradient, whose norm is known, at `limit` and take the step that the optimiser's groups are set to.
+        """
         from electra.kernels import adamw
 
         self.updates += 1
@@ -245,6 +270,5 @@ class Flat:
         rows = [[group["lr"] / (1 - betas[0] ** self.updates), root, group["eps"], group["lr"] * group["weight_decay"],
                  float(step)] for group in self.optimizer.param_groups]
         settings = torch.tensor(rows, pin_memory=self.weight.is_cuda).to(self.weight.device, non_blocking=True)
-        torch.linalg.vector_norm(self.gradient, out=self.norm)
         adamw.update(self.weight, self.gradient, self.mean, self.square, self.low, group_of=self.group_of,
                      settings=settings, norm=self.norm, broken=self.broken, limit=limit, betas=betas)

@@ -22,7 +22,7 @@ from electra.training import checkpoint
 from electra.training.optimizer import build_optimizer
 from electra.training.parallel import Speed, World
 from electra.training.recipe import OptimizerConfig
-from electra.training.steps import FusedSteps, NotFinite, PlainSteps, Steps, build_steps
+from electra.training.steps import FusedSteps, NotFinite, Patience, PlainSteps, Steps, build_steps
 from tests.conftest import ToyVocabulary, toy_batch
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -128,6 +128,32 @@ def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> Non
     with pytest.raises(NotFinite, match="not finite in step 3"):
         steps.settle()
     assert all(torch.equal(*pair) for pair in zip(before, objective.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(kernels: bool) -> None:
+    objective, optimizer, steps = built(kernels=kernels, patience=Patience(1))
+    walk(steps, range(1, 3))
+    before = [parameter.detach().clone() for parameter in objective.parameters()]
+
+    def spoilt(step: int) -> None:
+        steps.descend([(step, toy_batch([16, 9]))])
+        next(objective.parameters()).grad.view(-1)[0] = float("nan")
+        steps.update(step)
+
+    spoilt(3)
+    assert (steps.skipped, steps.patience.used) == (1, 1)
+    assert all(torch.equal(*pair) for pair in zip(before, objective.parameters(), strict=True))
+    walk(steps, range(4, 5))
+    assert all(torch.isfinite(parameter).all() for parameter in objective.parameters())
+    updates = steps.flat.updates if kernels else int(next(iter(optimizer.state.values()))["step"])
+    assert updates == 3, "Adam counts updates, not steps"
+    def last() -> None:
+        spoilt(5)
+        steps.settle()
+
+    with pytest.raises(NotFinite, match="in step 5"):
+        last()
 
 
 def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
