@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -55,7 +55,8 @@ class Journal:
         if self.lively:
             self.progress.stop()
         if self.file is not None:
-            self.file.close()
+            with suppress(OSError):  # every line was flushed; one that could not be was told of then
+                self.file.close()
         if self.writer is not None:
             self.writer.close()
 
@@ -69,8 +70,11 @@ class Journal:
         self.latest.update(values)
         if self.file is not None:
             entry = {prefix + name: value if math.isfinite(value) else None for name, value in values.items()}
-            self.file.write(json.dumps({"step": step, "time": round(time.time(), 3), **entry}) + "\n")
-            self.file.flush()
+            try:
+                self.file.write(json.dumps({"step": step, "time": round(time.time(), 3), **entry}) + "\n")
+                self.file.flush()
+            except OSError as error:
+                raise OSError(f"{self.file.name}: cannot be written: {error.strerror}") from error
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(prefix + name, value, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from electra.config import RunFailed, UserError
 from electra.data.shards import Shards
 from electra.model.flops import standard
-from electra.training.journal import read
+from electra.training.journal import Journal, read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
 from electra.training.steps import PlainSteps
@@ -153,6 +154,65 @@ def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(toy
     monkeypatch.setattr(PlainSteps, "descend", spoilt)
     with pytest.raises(RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"):
         pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+
+
+def spoil(monkeypatch, *bad_steps):
+    """NaN in the gradient of these steps."""
+    update = PlainSteps.update
+
+    def spoilt(steps, step):
+        if step in bad_steps:
+            steps.module.discriminator.output.bias.grad.fill_(float("nan"))
+        return update(steps, step)
+
+    monkeypatch.setattr(PlainSteps, "update", spoilt)
+
+
+def test_so_many_bad_steps_as_asked_are_left_out_and_counted_through_a_resume_and_one_more_stops(
+        toy_shards, tmp_path, monkeypatch, capsys):
+    spoil(monkeypatch, 3, 7, 11)
+    patient = toy("--skip-not-finite", "2", "--optimizer.schedule", "constant")
+    with pytest.raises(RunFailed, match=r"a gradient is not finite in step 11; the last good .*checkpoint-8"):
+        pretrain(patient, data=toy_shards, output_dir=tmp_path / "whole")
+    assert "step 7: the gradient is not finite; the update is left out, 2 of at most 2" in capsys.readouterr().err
+    counts = {entry["step"]: entry["not_finite"] for entry in read(tmp_path / "whole" / "metrics.jsonl")
+              if "not_finite" in entry}
+    assert [counts[step] for step in (2, 3, 6, 7, 10)] == [0, 1, 1, 2, 2]
+    for steps in ("4", "8"):  # in two pieces: the count is part of what a checkpoint holds
+        pretrain(toy("--skip-not-finite", "2", "--optimizer.schedule", "constant", "--max-steps", steps),
+                 data=toy_shards, output_dir=tmp_path / "pieces", quiet=True)
+    ours, theirs = (load_file(tmp_path / run / "checkpoint-8" / "weights.safetensors") for run in ("whole", "pieces"))
+    assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
+
+
+def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes_it(toy_shards, tmp_path, monkeypatch):
+    record = Journal.record
+
+    def full(journal, step, values, **options):
+        if step == 6:
+            journal.file.close()
+            journal.file = open("/dev/full", "a")  # noqa: SIM115
+        record(journal, step, values, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "record", full)
+        with pytest.raises(RunFailed, match=r"step 6: /dev/full: .* No space left on device; the last .*checkpoint-4"):
+            pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True)
+    assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
+    assert pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True).status == "finished"
+    assert [entry["step"] for entry in read(tmp_path / "metrics.jsonl") if "loss" in entry] == list(range(1, 9))
+
+
+def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, monkeypatch):
+    few = toy("--max-steps", "4")
+    pretrain(few, data=toy_shards, output_dir=tmp_path / "steady", quiet=True)
+    jumps = itertools.cycle([0.0, 4e9, -1e9])
+    monkeypatch.setattr("time.time", lambda: next(jumps))
+    pretrain(few, data=toy_shards, output_dir=tmp_path / "jumping", quiet=True)
+    told = [entry for entry in read(tmp_path / "jumping" / "metrics.jsonl") if "loss" in entry]
+    assert all(0 < entry["tokens_per_second"] < 1e7 and 0 <= entry["data_wait"] <= 1 for entry in told)
+    ours, theirs = (load_file(tmp_path / run / "checkpoint-4" / "weights.safetensors") for run in ("steady", "jumping"))
+    assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
 def test_what_a_user_keeps_in_the_output_folder_is_not_touched(toy_shards, tmp_path):
