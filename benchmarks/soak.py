@@ -1,0 +1,312 @@
+"""A run through what clusters do, again and again: each fault is made for real, and what comes out is compared, bit for
+bit, with a run that nothing happened to.
+
+    python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability.json] [--seed 0] [--only NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.evidence import as_command, keep
+from electra.config import RunFailed
+from electra.training.journal import read
+
+ROOT = Path(__file__).parent.parent
+STEPS = 24
+FLAGS = ("--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.heads 2 --encoder.feedforward 64 "
+         "--encoder.embedding 16 --encoder.positions 32 --encoder.dropout 0.1 --encoder.attention-dropout 0.1 "
+         "--batch-size 12 --micro-batch-size 4 --warmup-steps 4 --logging-steps 1 --eval-steps 12 --eval-rows 24 "
+         f"--save-steps 3 --max-steps {STEPS}").split()
+WORDS = ("the a old small quiet green dog cat house river stone garden sees builds follows carries paints window "
+         "letter teacher village winter song bridge").split()
+
+
+# ---- processes -----------------------------------------------------------------------------------------------------
+
+def command(data: Path, run: Path, *more: str, processes: int = 1, restarts: int = 0, before: str = "") -> list[str]:
+    """A small run; `before` is Python that each of its processes does first, knowing its `rank`."""
+    program = ["-m", "electra"]
+    if before:
+        script = run.with_suffix(".py")
+        script.write_text(f"import os, sys\nrank = int(os.environ.get('RANK', 0))\n{before}\n"
+                          "from electra.__main__ import main\nsys.exit(main())\n", encoding="utf8")
+        program = [str(script)]
+    launcher = [] if processes == 1 else [
+        "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--max-restarts", str(restarts),
+        "--monitor-interval", "0.2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    settings = dict(zip(FLAGS[::2], FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
+    return [sys.executable, *launcher, *program, "pretrain", "tiny", "--data", str(data), "--output-dir", str(run),
+            *(word for pair in settings.items() for word in pair)]
+
+
+def started(words: list[str]) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(words, env=environment, start_new_session=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    said, _ = process.communicate(timeout=300)
+    return process.returncode, said
+
+
+def reach(process: subprocess.Popen[str], run: Path, step: int) -> None:
+    """Wait until the run has told of this step."""
+    deadline = time.monotonic() + 120
+    while not any(entry["step"] >= step for entry in read(run / "metrics.jsonl")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RunFailed(f"step {step} of {run.name} was not reached")
+        time.sleep(0.01)
+
+
+def ranks(launcher: subprocess.Popen[str]) -> dict[int, int]:
+    """The processes that a torchrun has at this moment, by rank."""
+    found = {}
+    for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+        variables = Path(f"/proc/{child}/environ").read_text().split("\0")
+        found |= {int(text.removeprefix("RANK=")): int(child) for text in variables if text.startswith("RANK=")}
+    return found
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+@dataclass
+class Soak:
+    """Where the runs lie, and what decides when a fault strikes."""
+
+    root: Path
+    data: Path
+    chance: random.Random
+    tried: int = 0
+    said: str = ""  # by the run that a fault struck
+    whole: dict[int, Path] = field(default_factory=dict)  # by number of processes: the run that nothing happened to
+
+    def fresh(self) -> Path:
+        self.tried += 1
+        return self.root / f"run-{self.tried}"
+
+    def unbroken(self, processes: int) -> Path:
+        if processes not in self.whole:
+            run = self.root / f"whole-{processes}"
+            self.finish(run, processes=processes)
+            self.whole[processes] = run
+        return self.whole[processes]
+
+    def finish(self, run: Path, *, processes: int = 1) -> str:
+        code, output = ended(started(command(self.data, run, processes=processes)))
+        if code:
+            raise RunFailed(f"{run.name} did not finish: {output[-2000:]}")
+        return output
+
+    def same(self, run: Path, *, processes: int = 1) -> bool:
+        """Weights, optimiser and models are those of the unbroken run, and so are all losses."""
+        from safetensors.torch import load_file
+
+        whole = self.unbroken(processes)
+        files = [path.relative_to(whole) for path in (*whole.glob(f"checkpoint-{STEPS}/*.safetensors"),
+                                                      *whole.glob("*/model.safetensors"))]
+        ours, theirs = ([(entry["step"], entry["loss"]) for entry in read(place / "metrics.jsonl") if "loss" in entry]
+                        for place in (run, whole))
+        return ours == theirs and all(
+            tensor.equal(after[name]) for file in files
+            for before, after in [(load_file(whole / file), load_file(run / file))] for name, tensor in before.items())
+
+
+def kill_a_rank(soak: Soak) -> bool:
+    """SIGKILL of one process of three at a random step, torchrun restarts"""
+    run = soak.fresh()
+    process = started(command(soak.data, run, processes=3, restarts=3))
+    reach(process, run, soak.chance.randint(1, STEPS - 4))
+    os.kill(soak.chance.choice(list(ranks(process).values())), signal.SIGKILL)
+    code, soak.said = ended(process)
+    return code == 0 and soak.same(run, processes=3)
+
+
+def kill_all(soak: Soak) -> bool:
+    """SIGKILL of the run at a random moment, the same command again"""
+    run = soak.fresh()
+    process = started(command(soak.data, run, "--save-steps", "1"))
+    reach(process, run, soak.chance.randint(1, STEPS - 4))
+    time.sleep(soak.chance.random() * 0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    soak.finish(run)
+    return soak.same(run)
+
+
+def terminate(soak: Soak) -> bool:
+    """SIGTERM: a checkpoint, exit status 75, the same command again"""
+    run = soak.fresh()
+    process = started(command(soak.data, run))
+    reach(process, run, soak.chance.randint(1, STEPS - 8))
+    process.send_signal(signal.SIGTERM)
+    code, soak.said = ended(process)
+    status = json.loads((run / "status.json").read_text(encoding="utf8"))
+    kept = (run / f"checkpoint-{status['step']}").is_dir()
+    soak.finish(run)
+    return code == 75 and status["status"] == "stopped" and kept and soak.same(run)
+
+
+def fill_the_disk(soak: Soak) -> bool:
+    """a full disk while a checkpoint or the journal is written, the same command again"""
+    run = soak.fresh()
+    strike = soak.chance.choice([
+        "from electra.training import checkpoint as place; name = 'save_file'",
+        "from electra.training.journal import Journal as place; name = 'record'"])
+    code, soak.said = ended(started(command(soak.data, run, before=(
+        f"{strike}\nreal, calls = getattr(place, name), []\n"
+        "def full(*arguments, **options):\n"
+        f"    calls.append(1)\n    if len(calls) > {soak.chance.randint(2, 10)}:\n"
+        "        raise OSError(28, 'No space left on device')\n    return real(*arguments, **options)\n"
+        "setattr(place, name, full)"))))
+    soak.finish(run)
+    return code == 1 and "No space left on device" in soak.said and soak.same(run)
+
+
+def spoil_a_gradient(soak: Soak) -> bool:
+    """NaN in a gradient at a random step: stops and names it, the same command again"""
+    run = soak.fresh()
+    step = soak.chance.randint(2, STEPS - 1)
+    code, soak.said = ended(started(command(soak.data, run, before=(
+        "from electra.training.steps import PlainSteps\nreal, calls = PlainSteps.descend, []\n"
+        "def spoilt(steps, *arguments, **options):\n"
+        "    calls.append(1)\n    losses = real(steps, *arguments, **options)\n"
+        f"    if len(calls) >= {step}:\n        steps.module.discriminator.output.bias.grad.fill_(float('nan'))\n"
+        "    return losses\nPlainSteps.descend = spoilt"))))
+    soak.finish(run)
+    said = f"the gradient of discriminator.output.bias is not finite in step {step}" in soak.said
+    return code == 1 and said and soak.same(run)
+
+
+def spoil_a_checkpoint(soak: Soak) -> bool:
+    """a byte flipped in the newest checkpoint: passed over aloud, the one before it used"""
+    run = soak.fresh()
+    process = started(command(soak.data, run))
+    reach(process, run, 10)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    newest = max(run.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    flip(newest / soak.chance.choice(["weights.safetensors", "optimizer.safetensors"]), soak.chance)
+    return "is damaged" in soak.finish(run) and soak.same(run)
+
+
+def spoil_a_shard(soak: Soak) -> bool:
+    """a byte flipped in a shard: refused before step 1, with the file's name"""
+    run = soak.fresh()
+    data = run.with_suffix(".data")
+    shutil.copytree(soak.data, data)
+    file = soak.chance.choice(sorted(data.glob("*.ids.npy")))
+    flip(file, soak.chance)
+    code, soak.said = ended(started(command(data, run)))
+    return code == 2 and file.name in soak.said and not (run / "metrics.jsonl").exists()
+
+
+def stop_a_rank(soak: Soak) -> bool:
+    """SIGSTOP of one process of three: named after the time limit, the same command again"""
+    run = soak.fresh()
+    process = started(command(soak.data, run, "--timeout-minutes", "0.15", processes=3))
+    reach(process, run, soak.chance.randint(1, STEPS - 8))
+    hung, pid = soak.chance.choice([pair for pair in ranks(process).items() if pair[0]])
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(16)
+    os.kill(pid, signal.SIGKILL)  # torchrun would give it half a minute to listen
+    code, soak.said = ended(process)
+    soak.finish(run, processes=3)
+    return code != 0 and f"rank {hung} fell silent" in soak.said and soak.same(run, processes=3)
+
+
+def start_twice(soak: Soak) -> bool:
+    """a second run on the folder: refused, exit status 2, the first one goes on"""
+    run = soak.fresh()
+    process = started(command(soak.data, run))
+    reach(process, run, 1)
+    code, soak.said = ended(started(command(soak.data, run)))
+    first, _ = ended(process)
+    return (code, first) == (2, 0) and f"process {process.pid} on " in soak.said and soak.same(run)
+
+
+def mix_versions(soak: Soak) -> bool:
+    """a process with another version: refused, both named"""
+    run = soak.fresh()
+    code, soak.said = ended(started(command(soak.data, run, processes=2, before=(
+        "import electra\nelectra.__version__ += '.other' * (rank == 1)"))))
+    return code != 0 and "are not alike" in soak.said and ".other' in rank 1" in soak.said
+
+
+def turn_the_clock(soak: Soak) -> bool:
+    """the clock jumps years, back and ahead, at every look"""
+    run = soak.fresh()
+    code, soak.said = ended(started(command(soak.data, run, before=(
+        "import random, time\nreal = time.time\ntime.time = lambda: real() + random.uniform(-1e9, 1e9)"))))
+    sane = all(0 < entry["tokens_per_second"] < 1e9 for entry in read(run / "metrics.jsonl") if "loss" in entry)
+    return code == 0 and sane and soak.same(run)
+
+
+FAULTS: tuple[Callable[[Soak], bool], ...] = (
+    kill_a_rank, kill_all, terminate, fill_the_disk, spoil_a_gradient, spoil_a_checkpoint, spoil_a_shard, stop_a_rank,
+    start_twice, mix_versions, turn_the_clock)
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content) // 2, len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def toy_data(root: Path) -> Path:
+    """A few hundred documents of random words, cut into shards by the package itself."""
+    from electra.data.packing import shard
+    from electra.data.vocabulary import train_wordpiece
+
+    chance, text = random.Random(0), root / "text.txt"
+    text.write_text("\n\n".join(" ".join(chance.choices(WORDS, k=chance.randint(20, 60))) for _ in range(400)))
+    words = train_wordpiece([text], root / "tokenizer", vocab_size=100, report=lambda said: None)
+    shard([text], tokenizer=words, output_dir=root / "rows", length=32, held_out=0.1, workers=1)
+    return root / "rows"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0, help="no attempt begins after that; each fault has one")
+    parser.add_argument("--output")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[fault.__name__ for fault in FAULTS])
+    options = parser.parse_args()
+    began, faults = time.monotonic(), [fault for fault in FAULTS if fault.__name__ in options.only]
+    kept = {fault.__name__: {"fault": str(fault.__doc__), "tried": 0, "survived": 0} for fault in faults}
+    with tempfile.TemporaryDirectory() as folder:
+        soak = Soak(Path(folder), toy_data(Path(folder)), random.Random(options.seed))
+        rounds = 0
+        while not rounds or time.monotonic() - began < 60 * options.minutes:
+            for fault in faults:
+                if rounds and time.monotonic() - began > 60 * options.minutes:
+                    break
+                entry = kept[fault.__name__]
+                entry["tried"] = int(entry["tried"]) + 1
+                survived = fault(soak)
+                entry["survived"] = int(entry["survived"]) + survived
+                print(f"{(time.monotonic() - began) / 60:5.1f} min  {'ok    ' if survived else 'FAILED'}  "
+                      f"{fault.__doc__}", flush=True)
+                if not survived:
+                    print(soak.said[-4000:], file=sys.stderr)
+            rounds += 1
+    if options.output:
+        keep(options.output, {"minutes": round((time.monotonic() - began) / 60, 1), "seed": options.seed,
+                              "faults": kept})
+
+
+if __name__ == "__main__":
+    as_command(main)

@@ -1,0 +1,77 @@
+"""What clusters do to a run of several processes: each fault is survived, or named and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from benchmarks import soak
+from benchmarks.soak import command, ended, ranks, reach, started
+from electra import __version__
+from electra.training.journal import read
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("odd", "said"), [
+    ("import electra; electra.__version__ += '.post1' * (rank == 1)", f"electra: '{__version__}' in rank 0 (process "),
+    ("sys.argv += ['--learning-rate', '0.25'] * (rank == 1)", "optimizer.learning_rate: 0.004 in rank 0 (process "),
+])
+def test_a_process_with_another_version_or_recipe_is_refused_with_both_values(toy_shards, tmp_path, odd, said):
+    code, output = ended(started(command(toy_shards, tmp_path / "run", processes=2, before=odd)))
+    assert code != 0
+    assert "error: the processes of this run are not alike:" in output
+    assert said in output
+    assert "in rank 1 (process " in output
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("hung", [2, 0])
+def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path, hung):
+    run = tmp_path / "run"
+    process = started(command(toy_shards, run, "--max-steps", "100000", "--timeout-minutes", "0.15", processes=3))
+    reach(process, run, 3)
+    pids = ranks(process)
+    os.kill(pids[hung], signal.SIGSTOP)
+    time.sleep(18)
+    os.kill(pids[hung], signal.SIGKILL)  # torchrun would wait half a minute for it to listen
+    code, output = ended(process)
+    assert code != 0
+    assert f"a process did not come within 9 s: rank {hung} fell silent, last seen in step " in output
+    assert f"(process {pids[hung]} on " in output
+    status = json.loads((run / "status.json").read_text())
+    if hung:  # a leader that is stopped writes nothing
+        assert status["status"] == "failed"
+        assert "rank 2 fell silent" in status["message"]
+
+
+def test_the_leader_may_take_longer_over_data_and_models_than_any_collective(toy_shards, tmp_path):
+    slow = ("import time\nfrom electra.data.shards import Shards\nverify = Shards.verify\n"
+            "Shards.verify = lambda self, *a, **k: (time.sleep(12), verify(self, *a, **k))[1]\n"
+            "from electra.training import pretrain\nexport = pretrain.export\n"
+            "pretrain.export = lambda *a, **k: (time.sleep(12), export(*a, **k))[1]")
+    code, output = ended(started(command(toy_shards, tmp_path / "run", "--max-steps", "2", "--timeout-minutes", "0.15",
+                                         processes=2, before=slow)))
+    assert code == 0, output
+
+
+def test_one_process_of_three_is_killed_and_the_restarted_run_equals_the_unbroken_one(toy_shards, tmp_path):
+    soaked = soak.Soak(tmp_path, toy_shards, random.Random())
+    assert soak.kill_a_rank(soaked), soaked.said
+
+
+def test_a_signal_to_torchrun_leaves_a_checkpoint_of_all_processes(toy_shards, tmp_path):
+    run = tmp_path / "run"
+    process = started(command(toy_shards, run, "--save-steps", "100000", "--max-steps", "100000", processes=2))
+    reach(process, run, 3)
+    process.send_signal(signal.SIGTERM)
+    _, output = ended(process)
+    status = json.loads((run / "status.json").read_text())
+    assert status["status"] == "stopped", output
+    assert (run / status["checkpoint"] / "state.json").exists()
+    assert max(entry["step"] for entry in read(run / "metrics.jsonl")) == status["step"]
