@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import time
@@ -23,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from electra.config import RunFailed, UserError
 from electra.kernels import usable
 from electra.model.flops import training_bytes
-from electra.training.peers import Pulse, agree, code
+from electra.training.peers import Pulse, agree, code, meeting
 from electra.training.recipe import TIMEOUT_MINUTES, Parallel, Precision, Recipe, Switch
 from electra.training.sharded import is_sharded
 
@@ -117,9 +116,6 @@ class World:
         return self.pulse.explained(error) if self.pulse is not None else None
 
 
-connections = itertools.count()
-
-
 @contextlib.contextmanager
 def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     """Join the processes that torchrun started, or stand alone."""
@@ -132,10 +128,10 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         yield World(rank=0, size=1, device=device)
         return
     store, rank, size = next(rendezvous("env://"))
+    store = meeting(store, rank, size)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size,
                             timeout=timedelta(minutes=minutes))
-    # The store outlives a connection, and a program may train several times: what one said is not the next one's.
-    pulse = Pulse(PrefixStore(f"electra/{next(connections)}", store), rank, size, timeout_seconds=60 * minutes)
+    pulse = Pulse(PrefixStore("electra", store), rank, size, timeout_seconds=60 * minutes)
     world = World(rank=rank, size=size, device=device, pulse=pulse)
     try:
         agree(code())

@@ -10,15 +10,16 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from electra import __version__
-from electra.config import UserError
+from electra.config import UserError, fingerprint
 from electra.training.folder import commit
 
 BEAT_SECONDS = 1.0
@@ -50,6 +51,33 @@ def agree(facts: Mapping[str, Any]) -> None:
         more = [f"\n  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
         raise UserError(f"the processes of this run are not alike:{''.join(lines[:MOST_LINES] + more)}\nStart all of "
                         f"them with the same code and command, on folders that all of them see.")
+
+
+def meeting(store: Store, rank: int, size: int) -> Store:
+    """A part of torchrun's store that no process was in before.
+
+    Torchrun keeps its store when it restarts processes: the addresses of dead ones are still there, and who reads one
+    before its successor has written waits for it in vain. Restarts are counted by each node for itself, so they give no
+    common name. Therefore everybody brings a token of its own, and the place is named after those of all the living:
+    the leading process names it until all have found their token in the name.
+    """
+    mine = uuid.uuid4().hex
+    store.set(f"electra/token/{rank}", mine)
+    while True:
+        if rank == 0:
+            tokens = [store.get(f"electra/token/{each}").decode() for each in range(size)]
+            name = f"electra/{fingerprint(tokens)}"
+            store.set("electra/meeting", json.dumps([name, tokens]))
+            if all(store.check([f"{name}/{each}"]) for each in range(1, size)):
+                store.set(f"{name}/all", "")
+                return PrefixStore(name, store)
+        elif store.check(["electra/meeting"]):
+            name, tokens = json.loads(store.get("electra/meeting"))
+            if mine in tokens:
+                store.set(f"{name}/{rank}", "")
+                if store.check([f"{name}/all"]):
+                    return PrefixStore(name, store)
+        time.sleep(0.02)
 
 
 class Pulse:
