@@ -59,7 +59,11 @@ def started(words: list[str]) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = process.communicate(timeout=300)
+    try:
+        said, _ = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:  # torchrun gives its processes sessions of their own; on SIGTERM it ends them
+        process.terminate()
+        said, _ = process.communicate(timeout=60)
     return process.returncode, said
 
 
@@ -302,10 +306,11 @@ def main() -> None:
                       f"{fault.__doc__}", flush=True)
                 if not survived:
                     print(soak.said[-4000:], file=sys.stderr)
+                if options.output:  # after each: a soak that is stopped keeps what it had
+                    minutes = round((time.monotonic() - began) / 60, 1)
+                    keep(options.output, {"minutes": minutes, "seed": options.seed,
+                                          "faults": {name: each for name, each in kept.items() if each["tried"]}})
             rounds += 1
-    if options.output:
-        keep(options.output, {"minutes": round((time.monotonic() - began) / 60, 1), "seed": options.seed,
-                              "faults": kept})
 
 
 if __name__ == "__main__":
