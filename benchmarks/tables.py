@@ -314,6 +314,17 @@ def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def reliability(kept: Kept | None = None) -> str:
+    """What `benchmarks.soak` did to runs, and what became of them."""
+    found = the(kept, "reliability")
+    lines = header("fault, made for real", "times tried", "as it should be", "data lost")
+    lines += [row(each["fault"], str(each["tried"]), str(each["survived"]),
+                  "none" if each["survived"] == each["tried"] else "see the log") for each in found["faults"].values()]
+    made = found["made"]
+    return "\n".join([*lines, "", f"{found['minutes']:g} minutes, seed {found['seed']} ({made['processor']}, torch "
+                      f"{made['packages']['torch']}, {short(made['commit'])})."])
+
+
 # ---- into the documents --------------------------------------------------------------------------------------------
 
 def planned(name: str) -> Callable[[], str]:
@@ -328,7 +339,8 @@ def planned(name: str) -> Callable[[], str]:
 
 PLANNED = ("scale_corpus", "scale_memory", "scale_wire", "scale_time", "scale_checkpoint", "scale_assumed")
 TABLES: dict[str, Callable[[], str]] = {
-    table.__name__: table for table in (recipes, measured, sanity, *PRETRAINING, *FINETUNING, proof, held_out)
+    table.__name__: table for table in (recipes, measured, sanity, *PRETRAINING, *FINETUNING, proof, held_out,
+                                        reliability)
 } | {name: planned(name) for name in PLANNED}
 
 
