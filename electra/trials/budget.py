@@ -76,8 +76,9 @@ def planned(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction, seed: int
         model = trial.arm(arm.reference or trial.reference)
         given = sum(each.operations for each in planned(trial, model, scale, budget=budget, seed=seed,
                                                         vocabularies=vocabularies))
-        wanted = [given * arm.share * stage.share / each.operations_of_step
-                  for stage, each in zip(arm.stages, own, strict=True)]
+        # Stages share steps, not operations: of two that cost differently, the paper gives both as many steps.
+        of_step = sum(stage.share * each.operations_of_step for stage, each in zip(arm.stages, own, strict=True))
+        wanted = [given * arm.share / of_step * stage.share for stage in arm.stages]
     else:
         whole = scale.steps or own[0].steps
         wanted = [float(whole * budget) * arm.share * stage.share for stage in arm.stages]

@@ -27,7 +27,7 @@ class Stage:
     size: Size
     width: float = 1.0  # as a share of what this size has at the scale; heads and feed-forward go along
     settings: Settings = field(default_factory=dict)  # over the recipe and over what the scale says
-    share: float = 1.0  # of the arm's operations where it is given those of another, else of its steps
+    share: float = 1.0  # of the arm's steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,16 +66,24 @@ def test_each_bert_of_the_widths_has_the_operations_of_the_electra_of_its_width(
         assert abs(bert.operations - electra.operations) <= 0.5 * bert.operations_of_step
 
 
-def test_stages_share_the_operations_that_an_arm_is_given():
-    halves = (Stage(recipe="bert-base", size="base", share=0.5), Stage(recipe="base", size="base", share=0.5))
+@pytest.mark.parametrize("scale", ["paper", "trial"])
+def test_two_stages_take_as_many_steps_each_and_the_operations_of_the_joint_training_together(scale):
+    (joint,), (first, second) = (stages("training-algorithms", arm, scale) for arm in ("joint", "two-stage"))
+    assert first.operations_of_step != pytest.approx(second.operations_of_step, rel=0.1)
+    assert first.steps == second.steps
+    assert first.operations + second.operations == pytest.approx(joint.operations, rel=1e-3)
+
+
+def test_stages_share_the_steps_that_the_operations_given_allow():
+    parts = (Stage(recipe="bert-base", size="base", share=0.25), Stage(recipe="base", size="base", share=0.75))
     trial = Trial(name="x", title="x", source="x", question="?", reference="a", arms=(
         Arm(name="a", label="a", stages=(Stage(recipe="base", size="base"),)),
-        Arm(name="b", label="b", stages=halves, compute="reference")))
+        Arm(name="b", label="b", stages=parts, compute="reference", share=0.5)))
     scale = load_scale("trial")
     (whole,) = planned(trial, trial.arms[0], scale, budget=WHOLE, seed=0)
     first, second = planned(trial, trial.arms[1], scale, budget=WHOLE, seed=0)
-    assert second.steps == whole.steps // 2
-    assert first.operations == pytest.approx(whole.operations / 2, rel=1e-3)
+    assert second.steps == pytest.approx(3 * first.steps, abs=2)
+    assert first.operations + second.operations == pytest.approx(whole.operations / 2, rel=1e-3)
 
 
 def test_widths_of_the_paper_are_its_own_and_heads_stay_as_wide():
