@@ -117,7 +117,9 @@ def introduce(asked: Asked) -> None:
     console.print(table)
     console.print(f"scale {asked.scale.name}: {asked.scale.title}; budget {asked.budget} of its steps. The schedule is "
                   f"{SCHEDULE}.", highlight=False, soft_wrap=True)
-    for text in scorable(asked)[1]:
+    same = [f"{trial.name}: {' and '.join((arm.name, *arm.also))} are the same run at this scale"
+            for trial in asked.trials for arm in trial.to_run(asked.arms) if arm.also]
+    for text in (*same, *scorable(asked)[1]):
         console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -35,7 +35,7 @@ class Arm:
     """A row of the table, or a point of the figure. Without stages it is a published row, not ours to run."""
 
     name: str  # in folders and on the command line
-    label: str  # in tables and figures
+    label: str  # in tables and figures; {width} stands for the share of the size's width that it has at a scale
     stages: tuple[Stage, ...] = ()
     compute: Literal["reference", "own"] = "own"  # reference: as many operations as the reference arm
     reference: str = ""  # the arm meant by that, where it is not the trial's
@@ -44,6 +44,7 @@ class Arm:
     x: float | None = None  # where on that line: a width, a generator's share
     published: dict[str, Any] = field(default_factory=dict)  # column → value, a number or text such as "84.1/90.9"
     note: str = ""
+    also: tuple[str, ...] = ()  # arms that come out as the same run at a scale, and are left out for this one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +60,7 @@ class Trial:
     arms: tuple[Arm, ...]
     tasks: tuple[str, ...] = ()  # to be scored on; none: the scale's
     x_label: str = ""  # of a figure over `Arm.x`
+    x_is_width: bool = False  # as a share of the size's, as it is at a scale
     expected: tuple[str, ...] = ()  # arms from best to worst, as the paper orders them
     caveat: str = ""  # what makes ours and theirs incomparable, beside the budget
 
@@ -76,7 +78,7 @@ class Trial:
 
     def to_run(self, names: tuple[str, ...] = ()) -> list[Arm]:
         """The arms of these names, or all that are ours to run."""
-        return [arm for arm in self.arms if arm.stages and (not names or arm.name in names)]
+        return [arm for arm in self.arms if arm.stages and (not names or {arm.name, *arm.also} & set(names))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

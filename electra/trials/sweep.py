@@ -17,6 +17,7 @@ from electra.config import UserError
 from electra.data.prepare import DataConfig
 from electra.data.shards import Manifest, Shards
 from electra.data.tables import is_hub_name
+from electra.trials.arms import at_scale
 from electra.trials.budget import SMOKE, Planned, parsed, planned
 from electra.trials.findings import RUNS, Filed, read_json
 from electra.trials.plan import Arm, Evaluation, Scale, Trial, load_scale, load_trial, trials
@@ -75,8 +76,9 @@ def checked(names: Sequence[str], *, scale: str | None, budget: str, tasks: Sequ
         scale, budget = SMOKE, "1"
     chosen = [load_trial(name) for name in (trials() if "all" in names else dict.fromkeys(names))]
     check_arms(arms, chosen)
-    return Asked(trials=chosen, scale=load_scale(scale or "paper"), budget=parsed(budget), arms=tuple(arms),
-                 tasks=tuple(dict.fromkeys(each for task in tasks for each in spelled(task))),
+    size = load_scale(scale or "paper")
+    return Asked(trials=[at_scale(trial, size) for trial in chosen], scale=size, budget=parsed(budget),
+                 arms=tuple(arms), tasks=tuple(dict.fromkeys(each for task in tasks for each in spelled(task))),
                  folders={name: given for name, given in folders.items() if given is not None}, **more)
 
 
@@ -251,6 +253,7 @@ def arranged(asked: Asked, shards: Mapping[int, Shards], data: Mapping[str, str]
                          for task in asked.tasks_of(trial) if task in data)
         earlier = jobs.get(last)
         label = f"{trial.name}/{arm.name}, seed {seed}"
+        check_alone(arm, last, plans[trial.name], asked)
         if earlier is not None:
             label, scorings = f"{earlier.label} and {label}", tuple(dict.fromkeys(earlier.scorings + scorings))
         jobs[last] = Job(label=label, steps=steps, scorings=scorings)
@@ -259,6 +262,14 @@ def arranged(asked: Asked, shards: Mapping[int, Shards], data: Mapping[str, str]
         if plans[trial.name]:  # none of the arms asked for may be this one's
             file(asked, trial, plans[trial.name], data)
     return list(jobs.values())
+
+
+def check_alone(arm: Arm, folder: Path, before: Sequence[Mapping[str, Any]], asked: Asked) -> None:
+    """Two rows of one table with the numbers of one run would look like a finding."""
+    for each in before:
+        if each["arm"] != arm.name and asked.output_dir / each["runs"][-1]["folder"] == folder:
+            raise UserError(f"--budget {asked.budget}: too small to tell {each['arm']} from {arm.name}, which takes as "
+                            "many steps; ask for more, or choose one of them with --arms")
 
 
 def placed(stages: Sequence[Planned], output_dir: Path, shards: Mapping[int, Shards]) -> Iterator[Step]:
