@@ -56,6 +56,11 @@ def test_rows_that_nobody_can_run_here_are_published_only():
     assert [arm.name for arm in load_trial("small-models").arms if not arm.stages] == ["elmo", "gpt"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_ours_never_means_the_papers_authors(name):
+    assert not [arm.label for arm in load_trial(name).arms if "ours" in arm.label]
+
+
 def test_the_paper_scale_changes_no_setting_of_a_recipe():
     scale = load_scale("paper")
     assert (scale.steps, scale.settings, scale.sizes, scale.objectives) == (None, {}, {}, {})
