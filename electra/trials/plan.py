@@ -7,6 +7,7 @@ No torch here: `electra trials list` is a usage line.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from electra.config import UserError
 
 Settings = dict[str, Any]  # dotted keys of a recipe, "objective.generator.fraction", and their values
 Size = Literal["small", "base", "large"]
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 PAPER, SCALES = Path(__file__).parent / "paper", Path(__file__).parent / "scales"
 
 
@@ -118,13 +120,26 @@ def trials() -> list[str]:
 
 
 def load_trial(name: str) -> Trial:
-    return built_trial({"name": name, **config.read(named(name, "trial", PAPER))}, source=f"trial {name}")
+    """A built-in trial, or a TOML file of one's own."""
+    path = named(name, "trial", PAPER)
+    return built_trial({**config.read(path), "name": own_name(path, "trial", PAPER)}, source=f"trial {name}")
 
 
 def load_scale(name: str) -> Scale:
     """A built-in scale, or a TOML file of one's own."""
     path = named(name, "scale", SCALES)
-    return built_scale({"name": path.stem, **config.read(path)}, source=f"scale {name}")
+    return built_scale({**config.read(path), "name": own_name(path, "scale", SCALES)}, source=f"scale {name}")
+
+
+def own_name(path: Path, kind: str, built_in: Path) -> str:
+    """What files and tables call it: the name of its file, which becomes part of other files' names."""
+    if not NAME.fullmatch(path.stem):
+        raise UserError(f"{path}: a {kind} is called by the name of its file, which may hold a-z, 0-9, '-' and '.'; "
+                        "rename it")
+    if path.parent != built_in and (built_in / path.name).is_file():
+        raise UserError(f"{path}: {path.stem} is a built-in {kind}, and results of yours would pass for its; rename "
+                        "the file")
+    return path.stem
 
 
 def built_trial(values: config.Layer, *, source: str) -> Trial:

@@ -76,6 +76,26 @@ def test_a_scale_may_be_a_file_of_ones_own(tmp_path):
     assert (scale.name, scale.steps) == ("mine", 7)
 
 
+@pytest.mark.parametrize(("load", "kind", "name"), [(load_scale, "scale", "paper"), (load_trial, "trial", "width")])
+def test_a_file_of_ones_own_may_not_pass_for_a_built_in(load, kind, name, tmp_path):
+    (tmp_path / f"{name}.toml").write_text('title = "mine"\nevaluation.tasks = []\n', encoding="utf8")
+    with pytest.raises(UserError, match=f"{name} is a built-in {kind}, and results of yours would pass for its"):
+        load(str(tmp_path / f"{name}.toml"))
+
+
+@pytest.mark.parametrize("name", ["My scale", "a_b", "..x", "-x"])
+def test_a_file_whose_name_cannot_become_part_of_others_is_refused(name, tmp_path):
+    (tmp_path / f"{name}.toml").write_text('title = "mine"\nevaluation.tasks = []\n', encoding="utf8")
+    with pytest.raises(UserError, match=r"which may hold a-z, 0-9, '-' and '\.'; rename it"):
+        load_scale(str(tmp_path / f"{name}.toml"))
+
+
+def test_a_trial_in_another_folder_is_called_by_its_file_and_not_by_its_path_or_what_it_says(tmp_path):
+    text = (plan.PAPER / "width.toml").read_text(encoding="utf8")
+    (tmp_path / "mine.toml").write_text('name = "../../elsewhere"\n' + text, encoding="utf8")
+    assert load_trial(str(tmp_path / "mine.toml")).name == "mine"
+
+
 def test_an_unknown_trial_is_refused_with_the_one_that_was_meant():
     with pytest.raises(UserError, match="unknown trial 'eficiency'; did you mean efficiency"):
         load_trial("eficiency")
