@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from electra import config
@@ -85,7 +85,22 @@ def planned(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction, seed: int
     if min(wanted) < 0.5:
         raise UserError(f"--budget {budget}: leaves no step for {trial.name}/{arm.name} at scale {scale.name}; ask for "
                         f"{smallest(budget, min(wanted))} or more")
-    return [scheduled(each, max(1, round(steps)), scale, seed=seed) for each, steps in zip(own, wanted, strict=True)]
+    # An arm of several times the steps warms up no longer than one of the usual length (paper, table 6).
+    longer = max(1.0, arm.share)
+    taken = [max(1, round(steps)) for steps in wanted]
+    return [scheduled(each, steps, scale, seed=seed, warmed=steps / longer)
+            for each, steps in zip(own, taken, strict=True)]
+
+
+def is_as_named(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -> bool:
+    """Whether every stage is the recipe that it names, steps and warm-up included."""
+    try:
+        found = planned(trial, arm, scale, budget=budget, seed=0)
+        written = [config.build_layers(Recipe, {stage.name: config.read(find(stage.name))}) for stage in found]
+    except UserError:  # a recipe of somebody's own that is not on this machine
+        return False
+    return all(replace(stage, recipe=recipe).identity() == stage.identity()
+               for stage, recipe in zip(found, written, strict=True))
 
 
 def smallest(budget: Fraction, steps: float) -> str:
@@ -115,8 +130,9 @@ def sized(stage: Stage, scale: Scale, *, trial: Trial, vocabularies: Mapping[int
     return Planned(name=stage.recipe, recipe=config.build_layers(Recipe, layers))
 
 
-def scheduled(run: Planned, steps: int, scale: Scale, *, seed: int) -> Planned:
-    """Fresh and fully decayed within so many steps; measured often enough for a curve, and saved for a resume."""
+def scheduled(run: Planned, steps: int, scale: Scale, *, seed: int, warmed: float) -> Planned:
+    """Fresh and fully decayed within so many steps, warmed up as for `warmed` of them; measured often enough for a
+    curve, and saved for a resume."""
     training = run.recipe.training
     share = scale.warmup_share
     if share is None:
@@ -126,7 +142,7 @@ def scheduled(run: Planned, steps: int, scale: Scale, *, seed: int) -> Planned:
     often = {"max_steps": steps, "seed": seed, "logging_steps": logging,
              "eval_steps": -(-measured // logging) * logging, "save_steps": min(training.save_steps,
                                                                                 math.ceil(steps / SAVES))}
-    changed = {"training": often, "optimizer": {"warmup_steps": round(share * steps)}}
+    changed = {"training": often, "optimizer": {"warmup_steps": round(share * warmed)}}
     layer = config.merge(config.as_dict(run.recipe), changed)
     return Planned(name=run.name, recipe=config.build(Recipe, layer, source=f"{run.name}, {steps} steps"))
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from electra import atomic
 from electra.config import UserError
 from electra.trials import evidence, ordering, plots, provenance
+from electra.trials.budget import is_as_named
 from electra.trials.findings import Finding, Findings
 from electra.trials.page import Banner, Block, Bullets, Contents, Grid, Heading, Paragraph, Picture, html, markdown
-from electra.trials.plan import Arm
+from electra.trials.plan import Arm, load_scale
 
 TITLE = "Trials: ours beside the paper's"
 INSTALL = "pip install 'electra[plots]'"
@@ -84,20 +86,33 @@ def slug(findings: Findings) -> str:
 
 
 def banner(findings: Findings) -> Banner:
-    is_full = findings.scale.name == "paper" and findings.budget in ("1", "1/1")
+    is_whole = findings.scale == load_scale("paper") and findings.budget in ("1", "1/1")
+    own = [arm.label for arm in findings.trial.to_run() if ordering.of_arm(findings, arm) and not (
+        is_whole and is_as_named(findings.trial, arm, findings.scale, budget=Fraction(1)))]
     ran = [finding for finding in findings.found if finding.done] or list(filter(provenance.started, findings.found))
     size = (f"Scale {findings.scale.name}: {findings.scale.title}. Budget {findings.budget}, as "
             f"a share of that scale's {f'{findings.scale.steps:,} ' if findings.scale.steps else ''}steps.")
     lines = [size, corpus(findings, ran),
              "Every schedule is fresh and fully decayed: an arm warms up and decays to zero within its own steps. None "
              "is a checkpoint on the way of a longer run."]
-    if not is_full:
+    if given := [arm.label for arm in findings.trial.to_run() if arm.compute == "reference"]:
+        lines.append(f"Steps of ours, and not the published ones: {', '.join(given)}. So many give an arm the "
+                     "operations of the one it is compared with, by the standard count of FLOPs.")
+    if own or not is_whole:
         lines.append("Published values stand beside ours for their order, not for their height: they were made with "
                      "the paper's networks, corpus and budget.")
     if findings.trial.caveat:
         lines.append(findings.trial.caveat)
-    return Banner("The paper's settings on a corpus of ours" if is_full else
-                  "These are not the paper's numbers, and cannot be at this scale and budget", lines)
+    return Banner(headline(is_whole, own), lines)
+
+
+def headline(is_whole: bool, own: Sequence[str]) -> str:
+    """`own` are the arms that are not the recipe they name."""
+    if not is_whole:
+        return "These are not the paper's numbers, and cannot be at this scale and budget"
+    if own:
+        return f"These are not the paper's numbers: settings or steps are ours for {', '.join(own)}"
+    return "The paper's settings on a corpus of ours"
 
 
 def corpus(findings: Findings, ran: Sequence[Finding]) -> str:

@@ -52,6 +52,12 @@ def test_a_share_of_the_steps_is_a_schedule_of_its_own():
     assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (500, 50)
 
 
+def test_a_longer_arm_warms_up_no_longer():
+    (usual,), (longer,) = (stages("large", arm) for arm in ("electra-400k", "electra-1.75m"))
+    assert longer.steps == 1_750_000
+    assert longer.recipe.optimizer.warmup_steps == usual.recipe.optimizer.warmup_steps == 10_000
+
+
 @pytest.mark.parametrize("arm", ["all-tokens-mlm", "replace-mlm", "electra-15", "bert"])
 @pytest.mark.parametrize("budget", [WHOLE, Fraction(1, 100)])
 def test_equal_compute_means_equal_operations_to_within_half_a_step(arm, budget):
