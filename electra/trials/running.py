@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -11,9 +10,8 @@ import os
 import shutil
 import signal
 import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -21,12 +19,11 @@ from pathlib import Path
 
 from electra import atomic
 from electra.config import RunFailed, UserError
+from electra.trials.claims import PATIENCE_SECONDS, Interrupted, Say, claimed
 from electra.trials.findings import is_finished, scored
-from electra.trials.sweep import Job, Say, Scoring, Step
+from electra.trials.sweep import Job, Scoring, Step
 
-Interrupted = Callable[[], bool]
 ERROR = "error.txt"  # in a run folder: where an unexpected error came from
-PATIENCE_SECONDS = 0.2  # between two looks at whether somebody wants this to end
 
 
 @dataclass
@@ -91,28 +88,6 @@ def score(run: Path, scoring: Scoring, *, interrupted: Interrupted, quiet: bool)
     for path in scoring.folder.glob("seed-*/model"):
         shutil.rmtree(path)
     return True
-
-
-@contextlib.contextmanager
-def claimed(folder: Path, *, interrupted: Interrupted, say: Say) -> Iterator[bool]:
-    """Nobody else works in this folder meanwhile: neither another worker nor another command. False: stopped waiting.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.sibling(folder, "lock").open("w") as lock:
-        told = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the system, however its holder ends
-                break
-            except BlockingIOError:
-                if interrupted():
-                    yield False
-                    return
-                if not told:
-                    say(f"{folder}: another process is at work there; waiting for it")
-                told = True
-                time.sleep(PATIENCE_SECONDS)
-        yield True
 
 
 def attempted(job: Job, *, interrupted: Interrupted, say: Say, quiet: bool) -> str:

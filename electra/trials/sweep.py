@@ -6,7 +6,9 @@ are run once. A plan file for each trial says which folders its arms consist of;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -19,11 +21,11 @@ from electra.data.shards import Manifest, Shards
 from electra.data.tables import is_hub_name
 from electra.trials.arms import at_scale
 from electra.trials.budget import SMOKE, Planned, parsed, planned
+from electra.trials.claims import claimed
 from electra.trials.findings import RUNS, Filed, read_json
 from electra.trials.plan import Arm, Evaluation, Scale, Trial, load_scale, load_trial, trials
 
 SCHEDULE = "fresh for each run: warm-up and decay over its own steps, never the beginning of a longer run"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +220,19 @@ def cut(asked: Asked, settings: DataConfig, *, quiet: bool) -> Shards:
 
     assert asked.corpus is not None
     folder = asked.output_dir / "data" / f"{settings.vocab_size}x{settings.length}"
-    with watching(quiet=quiet) as (stage, report):
+    with alone(folder, quiet=quiet), watching(quiet=quiet) as (stage, report):
         return Shards.open(prepare(asked.corpus, folder, settings, stage=stage, report=report))
+
+
+@contextmanager
+def alone(place: Path, *, quiet: bool) -> Iterator[None]:
+    """Nobody else cuts these shards or changes this plan meanwhile; Ctrl-C ends the waiting."""
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr)
+
+    with claimed(place, interrupted=lambda: False, say=say):
+        yield
 
 
 def check_enough(shards: Shards, batch_size: int) -> None:
@@ -299,16 +312,16 @@ def file(asked: Asked, trial: Trial, entries: list[dict[str, Any]], data: Mappin
     """What was asked for, with what earlier commands asked of the same trial at this scale and budget."""
     budget = str(asked.budget)
     path = asked.output_dir / f"{trial.name}-{asked.scale.name}-{budget.replace('/', '_')}.json"
-    there = read_json(path)
-    kept = {(each["arm"], each["seed"]): each for each in there.get("entries", ())}
-    for each in entries:
-        before = kept.get((each["arm"], each["seed"]), {})
-        if before.get("runs") == each["runs"]:  # what it was scored on before still counts
-            each["tasks"] = before["tasks"] | each["tasks"]
-        kept[each["arm"], each["seed"]] = each
-    now = [task for task in asked.tasks_of(trial) if task in data]
-    asked.output_dir.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(path, asdict(Filed(
-        trial=asdict(trial), scale=asdict(asked.scale), budget=budget, schedule=SCHEDULE,
-        tasks=list(dict.fromkeys([*there.get("tasks", ()), *now])), corpus=entries[0]["runs"][0]["corpus"],
-        entries=list(kept.values()))))
+    with alone(path, quiet=True):
+        there = read_json(path)
+        kept = {(each["arm"], each["seed"]): each for each in there.get("entries", ())}
+        for each in entries:
+            before = kept.get((each["arm"], each["seed"]), {})
+            if before.get("runs") == each["runs"]:  # what it was scored on before still counts
+                each["tasks"] = before["tasks"] | each["tasks"]
+            kept[each["arm"], each["seed"]] = each
+        now = [task for task in asked.tasks_of(trial) if task in data]
+        atomic.write_json(path, asdict(Filed(
+            trial=asdict(trial), scale=asdict(asked.scale), budget=budget, schedule=SCHEDULE,
+            tasks=list(dict.fromkeys([*there.get("tasks", ()), *now])), corpus=entries[0]["runs"][0]["corpus"],
+            entries=list(kept.values()))))

@@ -22,6 +22,7 @@ from electra.data.shards import Shards
 from electra.training.journal import read
 from electra.training.recipe import names
 from electra.trials import plan
+from electra.trials.claims import claimed
 from electra.trials.findings import collect
 from electra.trials.plan import Trial, load_scale, load_trial, trials
 from electra.trials.sweep import Asked, Job, arranged, checked, scorable, shards_of
@@ -107,6 +108,31 @@ def test_what_an_earlier_command_asked_for_stays_in_the_plan(toy_shards, tmp_pat
     jobs_of(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
     jobs_of(asked(tmp_path, "efficiency", arms=("bert",), seed=1), toy_shards)
     assert [(each.arm, each.seed) for each in collect(tmp_path)[0].found] == [("electra", 0), ("bert", 1)]
+
+
+def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arms(toy_shards, tmp_path):
+    path = tmp_path / "efficiency-smoke-1.json"
+    jobs_of(asked(tmp_path / "other", "efficiency", arms=("bert",)), toy_shards)
+    with claimed(path, interrupted=lambda: False, say=print):
+        ours = threading.Thread(target=jobs_of, args=(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards))
+        ours.start()
+        ours.join(0.5)
+        assert not path.exists()
+        path.write_bytes((tmp_path / "other" / path.name).read_bytes())
+    ours.join(10)
+    assert [each.arm for each in collect(tmp_path)[0].found] == ["bert", "electra"]
+
+
+def test_shards_that_another_command_is_cutting_are_waited_for(toy_shards, tmp_path, monkeypatch):
+    cut = threading.Event()
+    monkeypatch.setattr("electra.data.prepare.prepare", lambda *_, **__: (cut.set(), toy_shards)[1])
+    wish = asked(tmp_path, "efficiency", corpus=["x.txt"])
+    with claimed(tmp_path / "data/300x32", interrupted=lambda: False, say=print):
+        ours = threading.Thread(target=lambda: shards_of(wish, quiet=True))
+        ours.start()
+        assert not cut.wait(0.5)
+    ours.join(10)
+    assert cut.is_set()
 
 
 # ---- what is refused before any work ---------------------------------------------------------------------------------
