@@ -17,7 +17,7 @@ from typing import Any
 from electra import atomic, config, tasks
 from electra.config import UserError
 from electra.data.prepare import DataConfig
-from electra.data.shards import Manifest, Shards
+from electra.data.shards import Shards
 from electra.data.tables import is_hub_name
 from electra.trials.arms import at_scale
 from electra.trials.budget import SMOKE, Planned, parsed, planned
@@ -246,9 +246,11 @@ def check_enough(shards: Shards, batch_size: int) -> None:
                         "lines, or cut it with a larger `electra shard --held-out` share")
 
 
-def corpus_facts(manifest: Manifest) -> dict[str, Any]:
-    return {"tokens": manifest.tokens, "rows": manifest.rows, "held_out_rows": manifest.held_out_rows,
-            "documents": manifest.documents, "vocabulary": manifest.vocab_size, "length": manifest.length}
+def corpus_facts(shards: Shards) -> dict[str, Any]:
+    manifest = shards.manifest
+    return {"fingerprint": shards.fingerprint, "tokens": manifest.tokens, "rows": manifest.rows,
+            "held_out_rows": manifest.held_out_rows, "documents": manifest.documents,
+            "vocabulary": manifest.vocab_size, "length": manifest.length}
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ def entry(arm: Arm, seed: int, stages: Sequence[Planned], steps: Sequence[Step],
             "runs": [{"folder": str(step.folder.relative_to(output_dir)), "steps": stage.steps,
                       "tokens_of_step": stage.tokens_of_step, "operations_of_step": stage.operations_of_step,
                       "official_of_step": stage.official_of_step,
-                      "corpus": corpus_facts(shards[stage.recipe.data.length].manifest)}
+                      "corpus": corpus_facts(shards[stage.recipe.data.length])}
                      for stage, step in zip(stages, steps, strict=True)],
             "tasks": {each.task: {"folder": str(each.folder.relative_to(output_dir)), "seeds": each.seeds}
                       for each in scorings}}
@@ -314,6 +316,7 @@ def file(asked: Asked, trial: Trial, entries: list[dict[str, Any]], data: Mappin
     path = asked.output_dir / f"{trial.name}-{asked.scale.name}-{budget.replace('/', '_')}.json"
     with alone(path, quiet=True):
         there = read_json(path)
+        check_text(path, [*there.get("entries", ()), *entries])
         kept = {(each["arm"], each["seed"]): each for each in there.get("entries", ())}
         for each in entries:
             before = kept.get((each["arm"], each["seed"]), {})
@@ -325,3 +328,12 @@ def file(asked: Asked, trial: Trial, entries: list[dict[str, Any]], data: Mappin
             trial=asdict(trial), scale=asdict(asked.scale), budget=budget, schedule=SCHEDULE,
             tasks=list(dict.fromkeys([*there.get("tasks", ()), *now])), corpus=entries[0]["runs"][0]["corpus"],
             entries=list(kept.values()))))
+
+
+def check_text(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Arms of one table read the same text: rows of each length come from one cut of it."""
+    found: dict[int, str] = {}
+    for corpus in (run["corpus"] for entry in entries for run in entry["runs"] if "fingerprint" in run["corpus"]):
+        if found.setdefault(corpus["length"], corpus["fingerprint"]) != corpus["fingerprint"]:
+            raise UserError(f"{path} has arms that were trained on other text, and one table would compare them with "
+                            "these; give the text or shards of before, or another --output-dir")

@@ -110,6 +110,14 @@ def test_what_an_earlier_command_asked_for_stays_in_the_plan(toy_shards, tmp_pat
     assert [(each.arm, each.seed) for each in collect(tmp_path)[0].found] == [("electra", 0), ("bert", 1)]
 
 
+def test_arms_trained_on_other_text_are_kept_out_of_a_plan(toy_shards, tmp_path, monkeypatch):
+    jobs_of(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
+    monkeypatch.setattr(Shards, "fingerprint", "of other text")
+    with pytest.raises(UserError, match=r"has arms that were trained on other text, .* or another --output-dir"):
+        jobs_of(asked(tmp_path, "efficiency", arms=("bert",)), toy_shards)
+    assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
+
+
 def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arms(toy_shards, tmp_path):
     path = tmp_path / "efficiency-smoke-1.json"
     jobs_of(asked(tmp_path / "other", "efficiency", arms=("bert",)), toy_shards)
