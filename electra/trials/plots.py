@@ -54,18 +54,20 @@ def is_available() -> bool:
 def draw(findings: Findings, name: str) -> Iterator[Picture]:
     """Every figure that the findings have numbers for; the names of the files begin with `name`."""
     looks = {arm.name: look(i) for i, arm in enumerate(arm for arm in findings.trial.arms if arm.stages)}
+    origin = f"{findings.scale.name} scale, budget {findings.budget}: ours, not the paper's numbers"
     if samples := averages(findings):
         if any(arm.x is not None for arm in findings.trial.arms if arm.name in samples):
             yield picture(f"{name}-figure", f"Score over {findings.trial.x_label or 'x'}",
-                          lambda figure: along(figure, findings, samples))
+                          lambda figure: along(figure, findings, samples), origin)
         else:
-            yield picture(f"{name}-scores", "Scores: ours, and in a panel of their own the published ones",
-                          lambda figure: beside(figure, findings, samples, looks))
+            yield picture(f"{name}-scores", "Scores: ours" + (
+                ", and in a panel of their own the published ones" if headline(findings.trial) else ""),
+                          lambda figure: beside(figure, findings, samples, looks), origin)
         yield picture(f"{name}-costs", "Average score against operations and against minutes of training",
-                      lambda figure: by_cost(figure, findings, samples, looks))
+                      lambda figure: by_cost(figure, findings, samples, looks), origin)
     for measure in measures(findings):
         yield picture(f"{name}-{measure.replace('_', '-')}", f"On held-out rows, {titled(measure)}",
-                      partial(curves, findings=findings, measure=measure, looks=looks))
+                      partial(curves, findings=findings, measure=measure, looks=looks), origin)
 
 
 def look(index: int) -> dict[str, Any]:
@@ -73,13 +75,15 @@ def look(index: int) -> dict[str, Any]:
             "marker": MARKERS[index % len(MARKERS)]}
 
 
-def picture(name: str, title: str, fill: Callable[[Any], None]) -> Picture:
+def picture(name: str, title: str, fill: Callable[[Any], None], origin: str) -> Picture:
+    """`origin` stands in the figure itself: it may be shown without its page."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     with style.context(["default", STYLE]):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
         fill(figure)
+        figure.suptitle(origin, fontsize="small")
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return Picture(name, title, written.getvalue())
@@ -204,7 +208,7 @@ def beside(figure: Any, findings: Findings, samples: Mapping[str, Sample], looks
     published values have a panel and an axis of their own, so that nobody reads them off against ours."""
     shown = [arm for arm in findings.trial.arms if arm.name in samples][::-1]
     column = headline(findings.trial)
-    figure.set_size_inches(WIDTH, 1.1 + 0.36 * len(shown))
+    figure.set_size_inches(WIDTH, 1.4 + 0.36 * len(shown))
     ours, theirs = (figure.subplots(1, 2, sharey=True, width_ratios=(3, 2)) if column else (figure.subplots(), None))
     start = trivial(findings, *shared_tasks(findings)) or 0.0
     for y, arm in enumerate(shown):

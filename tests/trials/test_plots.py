@@ -35,6 +35,21 @@ def test_every_figure_is_well_formed_and_names_its_arms(pictures):
         assert "ELECTRA 15 %" in svg or name == "efficiency-restore-loss"
 
 
+def test_every_figure_says_at_what_scale_and_budget_it_was_made_and_whose_numbers_it_shows(pictures):
+    for svg in pictures.values():
+        assert "trial scale, budget 1/4: ours, not the paper's numbers" in svg.replace("&#x27;", "'")
+
+
+def test_a_published_panel_is_promised_only_where_there_is_one():
+    findings = invented.efficiency(seeds=1)
+    bare = replace(findings, trial=replace(findings.trial, columns=("generator accuracy",), arms=tuple(
+        replace(arm, published={}) for arm in findings.trial.arms)))
+    first, other = (next(iter(plots.draw(each, "x"))) for each in (findings, bare))
+    assert first.title == "Scores: ours, and in a panel of their own the published ones"
+    assert other.title == "Scores: ours"
+    assert "published" not in other.svg
+
+
 def test_the_same_findings_give_the_same_bytes_whatever_the_user_has_set(pictures):
     import matplotlib
 
