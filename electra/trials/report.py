@@ -23,6 +23,7 @@ from electra.trials.plan import Arm, load_scale
 TITLE = "Trials: ours beside the paper's"
 INSTALL = "pip install 'electra[plots]'"
 NOTHING = "–"
+GENERATOR = {"eval_mlm_accuracy": "generator accuracy, points", "eval_generator_entropy": "generator entropy, nats"}
 
 
 def report(several: Sequence[Findings], folder: Path) -> list[Path]:
@@ -146,19 +147,35 @@ def scores(findings: Findings) -> Grid:
     head = ["arm", *(f"{task} {metrics.get(task, '')}".strip() for task in findings.tasks)]
     head += [f"average of {len(tasks)}" for tasks in means]
     columns = [column for column in trial.columns if any(column in arm.published for arm in trial.arms)]
+    guesses = {name: found for name in GENERATOR if (found := generators(findings, name))} \
+        if "generator accuracy" in trial.columns else {}
     rows = []
     for arm in trial.arms:
         cells = [ordering.points(ordering.of_arm(findings, arm), task) for task in findings.tasks]
         cells += [ordering.averages(findings, tasks).get(arm.name) for tasks in means]
         rows.append([arm.label if arm.stages else f"{arm.label} (published only)",
                      *(str(cell) if cell else NOTHING for cell in cells),
+                     *(found.get(arm.name, NOTHING) for found in guesses.values()),
                      *(published(arm, column) for column in columns)])
     levels = [ordering.trivial(findings, task) for task in findings.tasks]
     if any(level is not None for level in levels):
         levels += [ordering.trivial(findings, *tasks) for tasks in means]
         shown = [NOTHING if level is None else f"{level:.1f}" for level in levels]
-        rows.append(["an answer that ignores the text", *shown, *[""] * len(columns)])
+        rows.append(["an answer that ignores the text", *shown, *[""] * (len(guesses) + len(columns))])
+    head += [f"held-out rows of ours: {GENERATOR[name]}" for name in guesses]
     return Grid([*head, *(f"published: {column}" for column in columns)], rows)
+
+
+def generators(findings: Findings, measure: str) -> dict[str, str]:
+    """By arm, at the end of the runs that have ended. A masked LM measures its own words, and is no generator."""
+    shown = {}
+    for arm in findings.trial.arms:
+        entries = [[entry for entry in finding.journal if entry.get("eval_generator_entropy") is not None]
+                   for finding in ordering.of_arm(findings, arm) if finding.steps == finding.wanted]
+        if values := [each[-1][measure] for each in entries if each and each[-1].get(measure) is not None]:
+            factor = 100 if measure == "eval_mlm_accuracy" else 1
+            shown[arm.name] = str(ordering.Sample(tuple(factor * value for value in values)))
+    return shown
 
 
 def averaged(findings: Findings) -> list[Sequence[str]]:

@@ -47,7 +47,7 @@ def test_published_scores_are_the_papers():
         "elmo": 71.2, "gpt": 78.8, "bert-small": 75.1, "bert-base": 82.2, "electra-small": 79.9,
         "electra-small-50": 79.0, "electra-small-25": 77.7, "electra-small-12.5": 76.0, "electra-small-6.25": 74.1,
         "electra-base": 85.1}
-    assert published("squad", "SQuAD 2.0 dev")["electra-1.75m"] == "88.0/90.6"
+    assert published("squad", "SQuAD 2.0 dev EM/F1")["electra-1.75m"] == "88.0/90.6"
     assert published("large", "RTE") == {"bert": 79.5, "electra-400k": 86.8, "electra-1.75m": 88.0}
     assert published("bert-ablations", "QNLI")["bert"] == 84.9
 

@@ -87,6 +87,21 @@ def test_ours_stand_beside_the_published_which_are_labelled():
     assert list(table.rows[-1]) == ["an answer that ignores the text", "50.5", "50.5", "50.5", ""]
 
 
+def test_the_accuracy_of_generators_on_our_held_out_rows_stands_beside_the_published():
+    findings = invented.efficiency()
+    trial = replace(findings.trial, columns=("generator accuracy",), arms=tuple(
+        replace(arm, published={"generator accuracy": 65.0} if arm.name == "electra" else {}) for arm in invented.ARMS))
+    found = [replace(finding, journal=[{"step": 2000, "eval_mlm_accuracy": 0.4 + 0.02 * finding.seed, **(
+        {} if finding.arm == "bert" else {"eval_generator_entropy": 2.5})}]) for finding in findings.found]
+    table = scores(replace(findings, trial=trial, found=found))
+    assert table.head[-3:] == ["held-out rows of ours: generator accuracy, points",
+                               "held-out rows of ours: generator entropy, nats", "published: generator accuracy"]
+    rows = {row[0]: list(row[-3:]) for row in table.rows}
+    assert rows["ELECTRA"] == ["41.0 ± 1.4 (n=2)", "2.5 ± 0.0 (n=2)", "65.0"]
+    assert rows["BERT"] == ["–", "–", "–"]  # it has no generator
+    assert len({len(row) for row in table.rows}) == 1
+
+
 def test_the_cost_of_an_arm_is_given_in_both_conventions():
     table = costs(invented.efficiency())
     assert dict(zip(table.head, table.rows[0], strict=True)) == {
