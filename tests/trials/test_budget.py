@@ -8,7 +8,7 @@ import pytest
 
 from electra import config
 from electra.config import UserError
-from electra.training.recipe import load_recipe, names
+from electra.training.recipe import load_recipe
 from electra.trials.budget import parsed, planned
 from electra.trials.plan import Arm, Stage, Trial, load_scale, load_trial, trials
 
@@ -27,10 +27,6 @@ def runnable() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("scale", ["paper", "trial", "smoke"])
 @pytest.mark.parametrize(("trial", "arm"), runnable(), ids="/".join)
 def test_every_arm_has_a_valid_recipe_at_every_scale(trial, arm, scale):
-    loaded = load_trial(trial)
-    model = loaded.arm(loaded.arm(arm).reference or loaded.reference)
-    if missing := {stage.recipe for stage in (*loaded.arm(arm).stages, *model.stages)} - set(names()):
-        pytest.skip(f"no recipe {missing} yet")
     for stage in stages(trial, arm, scale):
         assert stage.steps >= 1
         assert stage.recipe.training.eval_steps % stage.recipe.training.logging_steps == 0

@@ -27,6 +27,13 @@ def test_a_difference_of_more_than_two_standard_errors_confirms_or_contradicts()
     assert pair(low, high).verdict == "contradicts the paper"
 
 
+@pytest.mark.parametrize(("errors", "verdict"), [(1.5, "not decided"), (1.99, "not decided"), (2.01, "as published"),
+                                                 (-1.5, "not decided"), (-2.01, "contradicts the paper")])
+def test_two_standard_errors_are_the_border(errors, verdict):
+    low = (70.0, 72.0)  # sd √2 and n=2 each, so the standard error of the difference is √(1 + 1)
+    assert pair(tuple(value + errors * 2 ** 0.5 for value in low), low).verdict == verdict
+
+
 def test_a_difference_within_two_standard_errors_decides_nothing():
     assert pair((70.0, 72.0), (71.0, 72.0)).verdict == "not decided"
     assert "within 2 standard errors" in str(pair((70.0, 72.0), (71.0, 72.0)))
