@@ -233,7 +233,8 @@ def worker(connection: Connection, *, gpu: str | None, threads: int) -> None:
     threading.Thread(target=outlived, daemon=True).start()
     from electra.training.run import interrupts
 
-    with interrupts() as interrupted, contextlib.suppress(EOFError):
+    # However a parent that dies is first noticed, there is nobody left to tell.
+    with interrupts() as interrupted, contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while (job := connection.recv()) is not None:
             connection.send(attempted(job, interrupted=interrupted, say=unheard, quiet=True))
 
