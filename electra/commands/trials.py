@@ -98,9 +98,13 @@ def introduce(asked: Asked) -> None:
     from rich.table import Table
 
     from electra.data.shards import Shards
+    from electra.data.sources import resolve
     from electra.trials.budget import planned
     from electra.trials.sweep import SCHEDULE, scorable
 
+    unscored = scorable(asked)[1]  # what is refused is refused before a table that looks like success
+    if asked.corpus is not None:
+        resolve(asked.corpus, report=lambda text: None)
     console = Console()
     console = console if console.is_terminal else Console(width=160)
     shards = Shards.open(asked.data) if asked.data else None
@@ -119,7 +123,7 @@ def introduce(asked: Asked) -> None:
                   f"{SCHEDULE}.", highlight=False, soft_wrap=True)
     same = [f"{trial.name}: {' and '.join((arm.name, *arm.also))} are the same run at this scale"
             for trial in asked.trials for arm in trial.to_run(asked.arms) if arm.also]
-    for text in (*same, *scorable(asked)[1]):
+    for text in (*same, *unscored):
         console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ beginning of a longer one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,6 +18,8 @@ from electra.model.flops import official, standard
 from electra.training.recipe import MAY_CHANGE, Recipe, find
 from electra.trials.plan import Arm, Scale, Stage, Trial
 
+LEAST, MOST = Fraction(1, 10**9), 1000
+BOUNDS = f"no share of a scale's steps that anybody could run; ask for one between {LEAST} and {MOST}"
 SMOKE = "smoke"  # as a budget: this scale, whole
 MULTIPLE = 16  # of which widths are made: what a GPU multiplies well
 CURVE = 20  # points of a held-out curve
@@ -25,12 +28,16 @@ SAVES = 4  # checkpoints of a run that is shorter than a recipe's interval
 
 def parsed(budget: str) -> Fraction:
     """1/256, 0.01 or 1."""
+    if re.search(r"e[+-]?\d{3,}", budget, re.IGNORECASE):  # a fraction of that many digits may never be done
+        raise UserError(f"--budget {budget}: {BOUNDS}")
     try:
         found = Fraction(budget)
     except (ValueError, ZeroDivisionError):
         raise UserError(f"--budget {budget}: neither a number nor a fraction; write 1/256, 0.01, or smoke") from None
     if found <= 0:
         raise UserError(f"--budget {budget}: must be above 0")
+    if not LEAST <= found <= MOST:
+        raise UserError(f"--budget {budget}: {BOUNDS}")
     return found
 
 

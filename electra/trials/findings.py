@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,10 @@ def collect(output_dir: str | Path, names: Sequence[str] = ()) -> list[Findings]
     """Everything that was begun in this folder, or what of it belongs to these trials."""
     folder = Path(output_dir)
     found = [(path, values) for path in sorted(folder.glob("*.json")) if "entries" in (values := read_json(path))]
+    for path, values in found:
+        if missing := [each.name for each in fields(Filed) if each.name not in values]:
+            raise UserError(f"{path}: a plan without {missing[0]!r}; remove it and run the trial again, which goes on "
+                            "where it was")
     if not found:
         raise UserError(f"{folder}: no trial was run here; begin with `electra trials run NAME --output-dir {folder}`")
     several = [gathered(values, path) for path, values in found]

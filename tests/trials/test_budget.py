@@ -109,7 +109,7 @@ def test_how_often_a_run_speaks_is_no_part_of_what_it_is():
     assert "training.kernels" not in identity
 
 
-@pytest.mark.parametrize("budget", ["0", "-1", "1/0", "half", "nan"])
+@pytest.mark.parametrize("budget", ["0", "-1", "1/0", "half", "nan", "1e400", "1e-400", "1E999999999", "1001"])
 def test_a_budget_that_is_no_share_of_anything_is_refused(budget):
     with pytest.raises(UserError, match=f"--budget {budget}"):
         parsed(budget)

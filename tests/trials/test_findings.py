@@ -94,6 +94,14 @@ def test_a_plan_of_another_format_is_refused(tmp_path):
         collect(plan_file(tmp_path, format=99))
 
 
+@pytest.mark.parametrize("key", ["trial", "scale", "budget"])
+def test_a_plan_that_lacks_something_is_refused_with_its_file(key, tmp_path):
+    path = plan_file(tmp_path) / "efficiency-smoke-1.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
+    with pytest.raises(UserError, match=f"efficiency-smoke-1.json: a plan without '{key}'; remove it"):
+        collect(tmp_path, ["efficiency"])
+
+
 def test_findings_are_collected_without_torch(tmp_path):
     plan_file(tmp_path)
     script = (f"import sys; from electra.trials.findings import collect; collect({str(tmp_path)!r}); "

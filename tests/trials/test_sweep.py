@@ -20,7 +20,7 @@ from electra.__main__ import main
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.training.journal import read
-from electra.trials import plan
+from electra.trials import plan, running
 from electra.trials.claims import claimed
 from electra.trials.findings import collect
 from electra.trials.plan import Trial, load_scale, load_trial, trials
@@ -169,6 +169,26 @@ def test_a_mistake_is_refused_with_what_to_do_and_nothing_is_written(words, mess
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("out/*.json"))
     assert not (tmp_path / "out/runs").exists()
+
+
+@pytest.mark.parametrize("words", [["--corpus", "nowhere.txt"], ["--glue", "nowhere"]], ids=" ".join)
+def test_a_dry_run_refuses_what_is_not_there_before_it_shows_a_cost(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(command("efficiency", "--budget", "smoke", "--dry-run", "--output-dir", "out", *words)) == 2
+    said = capsys.readouterr()
+    assert "nowhere" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("error", [EOFError, ConnectionResetError, BrokenPipeError])
+def test_a_worker_whose_parent_dies_ends_without_a_traceback(error, monkeypatch):
+    class Broken:
+        def recv(self) -> object:
+            raise error
+
+    monkeypatch.setattr(running, "outlived", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    running.worker(Broken(), gpu=None, threads=1)
 
 
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
