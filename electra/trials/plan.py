@@ -61,6 +61,7 @@ class Trial:
     columns: tuple[str, ...] = ()  # of the table: tasks and averages, as `published` names them
     arms: tuple[Arm, ...]
     tasks: tuple[str, ...] = ()  # to be scored on; none: the scale's
+    more_tasks: tuple[str, ...] = ()  # beside those
     x_label: str = ""  # of a figure over `Arm.x`
     x_is_width: bool = False  # as a share of the size's, as it is at a scale
     expected: tuple[str, ...] = ()  # arms from best to worst, as the paper orders them

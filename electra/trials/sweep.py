@@ -66,7 +66,7 @@ class Asked:
                     yield seed, trial, arm
 
     def tasks_of(self, trial: Trial) -> tuple[str, ...]:
-        return self.tasks or trial.tasks or self.scale.evaluation.tasks
+        return self.tasks or (*(trial.tasks or self.scale.evaluation.tasks), *trial.more_tasks)
 
 
 def checked(names: Sequence[str], *, scale: str | None, budget: str, tasks: Sequence[str], arms: Sequence[str],

@@ -48,6 +48,12 @@ def test_a_share_of_the_steps_is_a_schedule_of_its_own():
     assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (500, 50)
 
 
+def test_fewer_steps_of_bert_are_whole_schedules_of_their_own():
+    shorter = [stages("bert-ablations", arm)[0] for arm in ("bert", "bert-50", "bert-20", "left-to-right-20")]
+    assert [(stage.steps, stage.recipe.optimizer.warmup_steps) for stage in shorter] == [
+        (1_000_000, 10_000), (500_000, 5_000), (200_000, 2_000), (200_000, 2_000)]
+
+
 def test_a_longer_arm_warms_up_no_longer():
     (usual,), (longer,) = (stages("large", arm) for arm in ("electra-400k", "electra-1.75m"))
     assert longer.steps == 1_750_000

@@ -209,6 +209,14 @@ def test_tasks_without_data_are_named_and_the_others_scored(tmp_path, toy_glue):
     assert said == ["not scored on squad-1.1: no --squad", "not scored on squad-2.0: no --squad"]
 
 
+def test_berts_ablations_are_scored_on_squad_too_where_it_is_given(tmp_path, toy_glue, toy_squad):
+    both = asked(tmp_path, "bert-ablations", folders={"glue": str(toy_glue), "squad": str(toy_squad)})
+    assert list(scorable(both)[0]) == ["glue/sst-2", "glue/rte", "squad-1.1"]
+    without, said = scorable(replace(both, folders={"glue": str(toy_glue)}))
+    assert list(without) == ["glue/sst-2", "glue/rte"]
+    assert said == ["not scored on squad-1.1: no --squad"]
+
+
 def test_glue_stands_for_its_nine_tasks():
     wish = checked(["efficiency"], scale="smoke", budget="1", tasks=["glue", "glue/sst2"], arms=(), folders={},
                    output_dir=Path("x"))
