@@ -77,8 +77,7 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     part
         i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and _COUNT.
     by_file
-        With --part: read this part's files alone, for corpora of many files; other rows than without, the same for
-        any N.
+        With --part: read this part's files alone. Other rows than without, but the same for any N.
     seed
         Decides cuts and held-out documents.
     workers
