@@ -115,8 +115,11 @@ TOY_FLAGS = ("--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.h
 
 @pytest.fixture
 def few_threads() -> Iterator[None]:
+    """One thread, and matrix products by the library that a fresh process takes: on processors without bf16 torch
+    leaves it for good, float32 and all, once a product in bf16 has failed."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = True
     yield
     torch.set_num_threads(before)
 

@@ -299,12 +299,14 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
     network = Network(Encoder(shape, vocabulary=words.size), task.head(32, dropout=0.0))
     training = task.features(examples, words, length=12, training=True)
     batch = training.take(np.arange(len(training)))
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    for _ in range(150):
+    optimizer, loss = torch.optim.Adam(network.parameters(), lr=3e-3), torch.tensor(torch.inf)
+    for _ in range(800):  # how many it takes depends on the processor's last digits
         optimizer.zero_grad()
         loss = network(batch) / len(training)
         loss.backward()
         optimizer.step()
+        if loss < 0.01:
+            break
     assert loss < 0.02
 
     features = task.features(examples, words, length=12, training=False)

@@ -291,7 +291,7 @@ def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(texts, 
     assert main(words(broken)) == main(words(whole)) == 0
     ours, theirs = weights(broken), weights(whole)
     assert ours.keys() == theirs.keys()
-    assert all((ours[name] == theirs[name]).all() for name in ours)
+    assert not [name for name in ours if not (ours[name] == theirs[name]).all()]
     (interrupted,), (never,) = collect(broken), collect(whole)
     assert [each.scores for each in interrupted.found] == [each.scores for each in never.found]
     assert all(each.done and len(each.scores) == 1 for each in interrupted.found)
