@@ -14,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from electra import kernels
+from electra.training.checkpoint import Background
 from electra.training.journal import Journal
 from electra.training.parallel import connected
 from electra.training.pretrain import train
@@ -49,8 +50,8 @@ def profiled(recipe: Recipe, shards: Path, *, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place, connected() as world:
         run, _ = prepare(recipe, Start(output_dir=Path(place), data=shards, quiet=True), world)
         watch = Watch(steps, world.device)
-        with Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal:
-            train(run, journal, watch)
+        with Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal, Background() as writer:
+            train(run, journal, watch, writer)
     found = sorted(watch.kernels(), key=lambda kernel: -kernel.microseconds)
     spent = {kind: each / steps / 1000 for kind, each in by_kind(found).items()}
     wall = 1000 * watch.seconds / steps

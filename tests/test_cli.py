@@ -446,7 +446,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     said = complaint(*run_words(folder, data=toy_shards), code=1)
-    assert said.startswith("after step 4: the checkpoint could not be written: [Errno 28] No space left on device")
+    assert "the checkpoint of step 4 could not be written: [Errno 28] No space left on device" in said
     assert f"the last good checkpoint is {folder / 'checkpoint-2'}" in said
     status = json.loads((folder / "status.json").read_text())
     assert (status["status"], status["checkpoint"]) == ("failed", "checkpoint-2")

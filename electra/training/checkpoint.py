@@ -6,10 +6,14 @@ seed and the step. Stored as safetensors and JSON, since a user may be handed so
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shutil
+import types
 import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from torch import Tensor, nn
 
 from electra import atomic
 from electra.config import convert, from_json, whole_text
-from electra.training.sharded import part_of, whole
+from electra.training.sharded import in_parts, is_sharded, part_of, whole
 
 FORMAT = 1
 STATE = "state.json"  # a folder without it is not a checkpoint
@@ -36,9 +40,24 @@ class Checkpoint:
     state: dict[str, Any]
 
 
+Contents = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
+
+
 def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Path:
-    """Write `checkpoint-STEP`, whole or not at all. The others `contribute` to a module that is spread over them."""
-    target, contents = run / f"checkpoint-{step}", (weights_of(module), slots_of(module, optimizer))
+    """Write `checkpoint-STEP` now, while nothing moves."""
+    return write(run, (weights_of(module), slots_of(module, optimizer)), step=step, state=state)
+
+
+def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
+    """Weights and slots as they are now, in this machine's memory, for a write while they move on. The other processes
+    `contribute` to a module that is spread over them."""
+    contents = weights_of(module), slots_of(module, optimizer)
+    return contents if is_sharded(module) else (on_host(contents[0].items()), on_host(contents[1].items()))
+
+
+def write(run: Path, contents: Contents, *, step: int, state: dict[str, Any]) -> Path:
+    """`checkpoint-STEP`, whole or not at all."""
+    target = run / f"checkpoint-{step}"
     with atomic.replacing(target) as folder:
         for name, tensors in zip(TENSORS, contents, strict=True):
             save_file(tensors, folder / name)
@@ -51,6 +70,34 @@ def contribute(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Hand over this process's parts of what the leading one saves."""
     weights_of(module, kept=False)
     slots_of(module, optimizer, kept=False)
+
+
+class Background:
+    """Does one thing at a time beside the steps. What goes wrong there is raised here, when next asked about it."""
+
+    def __init__(self) -> None:
+        self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
+        self.work.set_result(None)
+
+    def begin(self, work: Callable[[], None]) -> None:
+        self.wait()
+        self.work = self.pool.submit(work)
+
+    def look(self) -> None:
+        if self.work.done():
+            self.wait()
+
+    def wait(self) -> None:
+        self.work.result()
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None) -> None:
+        self.pool.shutdown()
+        with contextlib.suppress(Exception) if error else contextlib.nullcontext():  # the first failure is the one told
+            self.wait()
 
 
 def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
@@ -117,7 +164,7 @@ def numbered(run: Path) -> list[tuple[int, Path]]:
 
 def weights_of(module: nn.Module, *, kept: bool = True) -> dict[str, Tensor]:
     """Every parameter once, whole, under the first of its names."""
-    return {name: gathered(parameter.detach(), kept=kept) for name, parameter in module.named_parameters()}
+    return gathered({name: parameter.detach() for name, parameter in module.named_parameters()}, kept=kept)
 
 
 def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
@@ -128,17 +175,27 @@ def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]
 
 
 def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True) -> dict[str, Tensor]:
-    return {f"{name}.{slot}": gathered(optimizer.state[parameter][slot], kept=kept)
-            for name, parameter in module.named_parameters() if parameter in optimizer.state
-            for slot in ("exp_avg", "exp_avg_sq")}
+    return gathered({f"{name}.{slot}": optimizer.state[parameter][slot]
+                     for name, parameter in module.named_parameters() if parameter in optimizer.state
+                     for slot in ("exp_avg", "exp_avg_sq")}, kept=kept)
 
 
-def gathered(tensor: Tensor, *, kept: bool) -> Tensor:
-    """All of it, off the device where it lay in parts: together they need not fit there. Empty where it is not kept."""
-    full = whole(tensor)
-    if full is tensor:
-        return tensor.contiguous()
-    return full.cpu() if kept else torch.empty(0)
+def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
+    """All of each, off the device where they lay in parts: together they need not fit there. Nothing where they are
+    not kept."""
+    if not any(in_parts(tensor) for tensor in tensors.values()):
+        return {name: tensor.contiguous() for name, tensor in tensors.items()}
+    wholes = ((name, whole(tensor)) for name, tensor in tensors.items())  # one at a time
+    return on_host((name, full) for name, full in wholes if kept)
+
+
+def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copies in this machine's memory; from a GPU into pinned memory, which torch keeps and which is several times as
+    fast to fill."""
+    copies = {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors}
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return copies
 
 
 def checksum(path: Path) -> str:

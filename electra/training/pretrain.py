@@ -53,7 +53,9 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
                 journal.warn(text)
             with interrupts() as interrupted:
                 try:
-                    return train(run, journal, interrupted)
+                    with checkpoint.Background() as writer:
+                        train(run, journal, interrupted, writer)
+                    return finish(run, journal)
                 except NotFinite as found:
                     culprit = diagnosis.first_bad_tensor(run, found.step)
                     run.step = found.step - 1
@@ -66,7 +68,7 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
                     raise RunFailed(run.obituary(said)) from failure
 
 
-def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcome:
+def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: checkpoint.Background) -> None:
     """Six things happen in a step: read, descend, update, say, measure, save."""
     settings, world = run.recipe.training, run.world
     batches = Batches(run.shards.train, batch_size=settings.batch_size, micro_batch_size=run.micro_batch_size,
@@ -110,11 +112,11 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> Outcom
         if step % settings.save_steps == 0 or stopping or last:
             world.at(step, 2, "saving" if world.leads else "waiting for the next step")
             with window.paused():
-                save(run)
+                save(run, writer)
+        writer.look()
         journal.advance(step)
         if stopping:
             break
-    return finish(run, journal)
 
 
 def rehearse(run: Run, batch: Batch) -> None:
@@ -144,22 +146,29 @@ def evaluate(run: Run) -> dict[str, float]:
     return total.scores()
 
 
-def save(run: Run) -> None:
-    """A checkpoint, by the leading process. The last good one stays when this one cannot be written."""
+def save(run: Run, writer: checkpoint.Background) -> None:
+    """A checkpoint, by the leading process, while the run goes on. The last good one stays when this one cannot be
+    written."""
     run.steps.settle()
     if not run.world.leads:
         checkpoint.contribute(run.objective, run.optimizer)
         return
+    step, keep = run.step, run.recipe.training.save_total_limit
     state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
              "skipped": run.steps.skipped, "not_finite": run.steps.patience.used, "scaler": run.scaler.state_dict(),
              "scores": run.scores, "electra": __version__}
-    try:
-        path = checkpoint.save(run.output_dir, step=run.step, module=run.objective, optimizer=run.optimizer,
-                               state=state)
-    except (OSError, SafetensorError) as error:
-        raise RunFailed(f"the checkpoint could not be written: {error}") from error
-    checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
-    folder.set_status(run.output_dir, "running", step=run.step, checkpoint=path.name)
+    writer.wait()  # two copies may be too many for the memory
+    contents = checkpoint.copied(run.objective, run.optimizer)
+
+    def write() -> None:
+        try:
+            path = checkpoint.write(run.output_dir, contents, step=step, state=state)
+            checkpoint.rotate(run.output_dir, keep=keep)
+            folder.set_status(run.output_dir, "running", step=step, checkpoint=path.name)
+        except (OSError, SafetensorError) as error:
+            raise RunFailed(f"the checkpoint of step {step} could not be written: {error}") from error
+
+    writer.begin(write)
 
 
 def finish(run: Run, journal: Journal) -> Outcome:

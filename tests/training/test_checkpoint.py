@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 import torch
@@ -91,6 +93,61 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
         save(tmp_path, 2, trained)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
     assert checkpoint.newest(tmp_path).step == 1
+
+
+def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
+    module, optimizer = trained
+    before, contents = module[0].weight.detach().clone(), checkpoint.copied(module, optimizer)
+    slot = optimizer.state[module[0].weight]["exp_avg"].clone()
+    module(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    folder = checkpoint.write(tmp_path, contents, step=3, state={})
+    assert not module[0].weight.equal(before)
+    assert checkpoint.load_file(folder / "weights.safetensors")["0.weight"].equal(before)
+    assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(slot)
+
+
+def fail() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
+    with checkpoint.Background() as background:
+        background.begin(fail)
+        with pytest.raises(OSError, match="No space left"):
+            background.wait()
+        background.work = background.pool.submit(lambda: None)
+        background.begin(fail)
+        while not background.work.done():
+            time.sleep(0.001)
+        with pytest.raises(OSError, match="No space left"):
+            background.look()
+        background.work = background.pool.submit(lambda: None)
+
+
+def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before():
+    def ends(error: Exception | None) -> None:
+        with checkpoint.Background() as background:
+            background.begin(fail)
+            if error is not None:
+                raise error
+
+    with pytest.raises(OSError, match="No space left"):
+        ends(None)
+    with pytest.raises(ValueError, match="first"):
+        ends(ValueError("first"))
+
+
+def test_work_in_the_background_is_done_before_the_end_and_one_at_a_time():
+    done, free = [], threading.Event()
+    with checkpoint.Background() as background:
+        background.begin(lambda: (free.wait(30), done.append("first")))
+        background.look()
+        assert done == []
+        free.set()
+        background.begin(lambda: (time.sleep(0.05), done.append("second")))
+        assert done[0] == "first"
+    assert done == ["first", "second"]
 
 
 def test_rotation_keeps_the_newest(tmp_path, trained):

@@ -37,6 +37,11 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
         objective=module, optimizer=optimizer)
 
 
+def save(run: SimpleNamespace) -> None:
+    with checkpoint.Background() as writer:
+        pretrain.save(run, writer)
+
+
 def death(event: str, arguments: tuple[object, ...]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -67,7 +72,7 @@ def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
 
         sys.addaudithook(watch)
         try:
-            pretrain.save(run)
+            save(run)
         except (OSError, pretrain.RunFailed):
             os._exit(1)
         except BaseException:
@@ -96,7 +101,7 @@ def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_t
         number += 1
         place = tmp_path / str(number)
         place.mkdir()
-        pretrain.save(run_at(4, place))
+        save(run_at(4, place))
         met = cut_short(run_at(8, place), strikes, number)
         found = folder.newest(place)
         assert found.step in (4, 8)
@@ -104,6 +109,6 @@ def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_t
         checkpoint.load(found, module=module, optimizer=torch.optim.AdamW(module.parameters()), updates=1)
         assert (module.weight == found.step).all()
         assert json.loads((place / folder.STATUS).read_text())["step"] in (4, 8)
-        pretrain.save(run_at(12, place))
+        save(run_at(12, place))
         assert folder.newest(place).step == 12
     assert number > 20

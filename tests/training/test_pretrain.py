@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from safetensors.torch import load_file
 from electra.config import RunFailed, UserError
 from electra.data.shards import Shards
 from electra.model.flops import standard
+from electra.training import checkpoint
 from electra.training.journal import Journal, read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
@@ -118,17 +122,38 @@ def test_bf16_stays_close_to_fp32(toy_shards, tmp_path):
     assert half != full
 
 
+def test_steps_go_on_while_a_checkpoint_is_written_and_it_holds_its_own_step(toy_shards, tmp_path, monkeypatch):
+    """The disk is held up until three more steps are taken."""
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    write, waited = checkpoint.write, []
+
+    def slow(run: Path, contents: checkpoint.Contents, *, step: int, state: dict[str, object]) -> Path:
+        deadline = time.monotonic() + 60
+        while step == 4 and read(run / "metrics.jsonl")[-1]["step"] < 7 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        waited.append(read(run / "metrics.jsonl")[-1]["step"])
+        return write(run, contents, step=step, state=state)
+
+    monkeypatch.setattr(checkpoint, "write", slow)
+    pretrain(toy("--max-steps", "8", "--save-total-limit", "9"), data=toy_shards, output_dir=broken, quiet=True)
+    assert waited[0] >= 7
+    monkeypatch.undo()
+    shutil.rmtree(broken / "checkpoint-8")
+    for folder in (broken, whole):
+        pretrain(toy("--max-steps", "8", "--save-total-limit", "9"), data=toy_shards, output_dir=folder, quiet=True)
+    again, never = (load_file(folder / "checkpoint-8" / "weights.safetensors") for folder in (broken, whole))
+    assert all(again[name].equal(never[name]) for name in never)
+
+
 def test_a_number_that_is_not_finite_stops_the_run_and_is_named(toy_shards, tmp_path):
     run = tmp_path / "run"
     pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=run, quiet=True)
-    from electra.training import checkpoint as saved
-
     folder = run / "checkpoint-8"
     weights = load_file(folder / "weights.safetensors")
     weights["discriminator.encoder.blocks.1.expand.weight"][0, 0] = float("nan")
-    saved.save_file(weights, folder / "weights.safetensors")
+    checkpoint.save_file(weights, folder / "weights.safetensors")
     state = json.loads((folder / "state.json").read_text())
-    state["checksums"]["weights.safetensors"] = saved.checksum(folder / "weights.safetensors")
+    state["checksums"]["weights.safetensors"] = checkpoint.checksum(folder / "weights.safetensors")
     (folder / "state.json").write_text(json.dumps(state))
     said = r"weight discriminator\.encoder\.blocks\.1\.expand\.weight is not finite in step 9; .* is .*checkpoint-8"
     with pytest.raises(RunFailed, match=said):
