@@ -18,7 +18,8 @@ import numpy as np
 from benchmarks.tables import Kept, header, result, row
 from electra.data.examples import id_type
 from electra.data.packing import SHARD_BYTES
-from electra.model.flops import FLOAT, parameters, standard, training_bytes
+from electra.model.flops import parameters, standard
+from electra.model.memory import FLOAT, training_bytes
 from electra.training.recipe import load_recipe
 
 HALF = 2  # bytes of bf16
@@ -148,8 +149,8 @@ class Step:
         return sent / (link * SITE.link_efficiency)
 
 
-def activations(rows: int) -> float:
-    terms = training_bytes(WORK, rows=rows, activation_bytes=HALF)
+def activations(rows: int, *, kernels: bool = False) -> float:
+    terms = training_bytes(WORK, rows=rows, activation_bytes=HALF, kernels=kernels)
     return sum(value for name, value in terms.items() if name.endswith("activations"))
 
 
@@ -168,17 +169,18 @@ def scale_wire() -> str:
 def scale_memory() -> str:
     """A GPU's share by what it holds, rows of a whole step in one pass."""
     step = Step(GPUS[-1])
-    kept = activations(step.rows)
+    kept, kept_plainly = (activations(step.rows, kernels=kernels) for kernels in (True, False))
     copy = WEIGHTS * HALF / FLOAT
     return table(f"{step.rows} rows of {LARGE.data.length} on each of {step.gpus} GPUs", {
         "weights, gradients, Adam's slots, float32": (size(4 * WEIGHTS), f"{parameters(WORK).total / 1e6:.0f}M "
                                                       "parameters, `electra describe large`"),
         "… sharded by FSDP": (size(4 * WEIGHTS / step.gpus), f"÷ {step.gpus}"),
         "weights in bf16": (size(copy), "FSDP: a block at a time"),
-        "activations": (size(kept), "nothing recomputed"),
+        "activations, DDP": (size(kept), "by the kernels"),
+        "activations, FSDP": (size(kept_plainly), "by plain modules, nothing recomputed"),
         "DDP in all": (size(4 * WEIGHTS + copy + kept), f"{(4 * WEIGHTS + copy + kept) / SITE.gpu_bytes:.0%} of a GPU"),
-        "FSDP in all, at least": (size(4 * WEIGHTS / step.gpus + kept),
-                                  f"{(4 * WEIGHTS / step.gpus + kept) / SITE.gpu_bytes:.0%} of a GPU")})
+        "FSDP in all, at least": (size(4 * WEIGHTS / step.gpus + kept_plainly),
+                                  f"{(4 * WEIGHTS / step.gpus + kept_plainly) / SITE.gpu_bytes:.0%} of a GPU")})
 
 
 # ---- the run -------------------------------------------------------------------------------------------------------

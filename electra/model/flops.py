@@ -1,4 +1,4 @@
-"""What an architecture costs: operations, parameters and memory in closed form, itemised per term. No torch.
+"""What an architecture costs: operations and parameters in closed form, itemised per term. No torch.
 
 Operations are counted in two conventions. `standard` counts matrix products alone, a training step as three forward
 passes; it is what model FLOPs utilisation is stated in. `official` follows the script published with the paper, whose
@@ -204,72 +204,3 @@ def head_parameters(shape: EncoderShape, head: Head, vocabulary: int) -> int:
         return width**2 + width + width + 1
     gate = width + 1 if head == "all-tokens" else 0
     return width * embedding + embedding + 2 * embedding + vocabulary + gate  # dense, norm, bias; no table of its own
-
-
-# ---- memory --------------------------------------------------------------------------------------------------------
-
-ROWS_OF_LOGITS = 1024  # in memory together where every position is predicted; backward computes them again
-EVERYWHERE = ("all-tokens", "left-to-right")  # heads for which that is so
-FLOAT = 4  # bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
-
-
-def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT, recomputed: bool = False,
-                   spread_over: int | None = None) -> Terms:
-    """An estimate of a step's peak, itemised: `rows` in one micro-batch, `activation_bytes` 2 under bf16 or fp16;
-    `recomputed` where backward computes blocks again, `spread_over` so many processes where they share weights out.
-
-    Assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing else recomputed but the logits of
-    every position. A compiler may keep less; an allocator rounds up. A frozen network has no gradients and no slots,
-    and of its activations only the largest is counted, its logits: nothing waits for a backward pass.
-    """
-    counted = parameters(work)
-    weights = counted.total * FLOAT
-    learnt = weights if work.generator_learns else weights - counted.generator * FLOAT
-    parts = spread_over or 1
-    terms: Terms = {"weights": weights / parts, "gradients": learnt / parts, "optimizer": 2 * learnt / parts}
-    if spread_over:
-        terms["gathered weights and gradients"] = gathered_at_once(work) * FLOAT
-    if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
-        terms["weights in low precision"] = weights * activation_bytes / FLOAT
-    for name, shape, head in work.networks():
-        per_token = kept_by_head(shape, head, work, activation_bytes)
-        if name != "generator" or work.generator_learns:
-            per_token += kept_by_encoder(shape, activation_bytes, recomputed=recomputed)
-        terms[f"{name} activations"] = rows * work.length * per_token
-        if head in EVERYWHERE:
-            terms[f"{name} logits"] = min(rows * work.length, ROWS_OF_LOGITS) * kept_of_logits(work)
-    return terms
-
-
-def gathered_at_once(work: Workload) -> int:
-    """Numbers that lie whole beside the parts: all that is in no block, and two of the largest blocks, the one at work
-    and the one that is fetched or sent off meanwhile; each with its gradient."""
-    shapes = [shape for name, shape, _ in work.networks() if name != "generator" or work.tie != "all"]
-    in_blocks = sum(shape.layers * block_parameters(shape) for shape in shapes)
-    return 2 * (parameters(work).total - in_blocks + 2 * max(block_parameters(shape) for shape in shapes))
-
-
-def kept_by_encoder(shape: EncoderShape, activation_bytes: int, *, recomputed: bool = False) -> float:
-    """Bytes per token that the backward pass needs. Computed again, a block has kept its input alone, and one of them
-    at a time has all the rest."""
-    width = shape.width
-    embeddings = FLOAT * shape.embedding + activation_bytes * shape.embedding  # into the norm; out of it
-    kept = activation_bytes * (6 * width + 2 * shape.feedforward)  # in, q, k, v, mixed, normed; around the gelu
-    norms = 2 * FLOAT * width
-    dropout = 2 * width
-    log_sums = FLOAT * shape.heads
-    block = kept + norms + dropout + log_sums
-    blocks = shape.layers * FLOAT * width + block if recomputed else shape.layers * block
-    return embeddings + shape.embedding + blocks
-
-
-def kept_by_head(shape: EncoderShape, head: Head, work: Workload, activation_bytes: int) -> float:
-    if head == "rtd":
-        return activation_bytes * 3 * shape.width
-    hidden = activation_bytes * (shape.width + 2 * shape.embedding) + FLOAT * shape.embedding
-    return hidden if head in EVERYWHERE else work.mask_rate * (hidden + kept_of_logits(work))
-
-
-def kept_of_logits(work: Workload) -> float:
-    """Bytes per predicted word: logits, their log-softmax, and the gradient that meets both."""
-    return 3 * FLOAT * work.vocabulary

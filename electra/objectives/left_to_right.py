@@ -7,7 +7,7 @@ from torch import Tensor
 
 from electra.data.batches import Batch
 from electra.model.encoder import Encoder
-from electra.model.flops import ROWS_OF_LOGITS
+from electra.model.memory import ROWS_OF_LOGITS
 from electra.model.pair import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import Vocabulary

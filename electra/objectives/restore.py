@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from electra.data.batches import Batch
 from electra.model.encoder import Encoder, initialise_glorot
-from electra.model.flops import ROWS_OF_LOGITS
+from electra.model.memory import ROWS_OF_LOGITS
 from electra.model.pair import Discriminator, Generator, build_generator
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import Vocabulary, masked_in_step

@@ -13,6 +13,7 @@ from rich.table import Table
 from electra.config import UserError, build, read
 from electra.data.prepare import DataConfig
 from electra.model import flops
+from electra.model.memory import FLOAT, LOW, training_bytes
 from electra.model.shape import EncoderShape
 from electra.objectives.settings import (
     LeftToRightConfig,
@@ -42,7 +43,7 @@ class Description:
     world_size: int
     parallel: Parallel
     activation_checkpointing: bool
-    memory: dict[str, float]  # of one process
+    memory: dict[str, flops.Terms]  # of one process, by how its steps are taken
 
 
 def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None, world_size: int = 1) -> Description:
@@ -67,10 +68,22 @@ def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None,
         world_size=world_size,
         parallel=training.parallel,
         activation_checkpointing=training.activation_checkpointing,
-        memory=flops.training_bytes(work, rows=rows, recomputed=training.activation_checkpointing,
-                                    activation_bytes=2 if training.precision in ("bf16", "fp16") else 4,
-                                    spread_over=training.spread_over(world_size)),
+        memory={way: training_bytes(work, rows=rows, activation_bytes=number, kernels=kernels,
+                                    recomputed=training.activation_checkpointing,
+                                    spread_over=training.spread_over(world_size))
+                for way, (number, kernels) in ways(recipe).items()},
     )
+
+
+def ways(recipe: Recipe) -> dict[str, tuple[int, bool]]:
+    """How steps may be taken, as far as the recipe leaves that to the machine: bytes of an activation, and whether by
+    our own kernels, which a GPU takes wherever it can."""
+    training = recipe.training
+    able = (training.kernels != "off" and training.compile != "on" and training.parallel == "ddp"
+            and not training.activation_checkpointing and not recipe.encoder.causal)
+    half = "bf16, kernels" if able else "bf16"
+    return {"auto": {"fp32 (a CPU)": (FLOAT, False), f"{half} (a GPU)": (LOW, able)}, "fp32": {"fp32": (FLOAT, False)},
+            "fp16": {"fp16": (LOW, False)}, "bf16": {half: (LOW, able)}}[training.precision]
 
 
 def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
@@ -123,10 +136,14 @@ def show(description: Description, console: Console) -> None:
 def memory_table(description: Description) -> Table:
     each = f" on each of {description.world_size} GPUs, {description.parallel}" if description.world_size > 1 else ""
     again = ", blocks computed again" if description.activation_checkpointing else ""
-    memory = Table(show_header=False, title_justify="left",
+    memory = Table(title_justify="left",
                    title=f"memory of a step{each}, estimated ({description.micro_batch} rows at a time{again})")
-    for key, number in {**description.memory, "all": sum(description.memory.values())}.items():
-        memory.add_row(key, f"{number / 1e9:.2f} GB")
+    memory.add_column("GB")
+    for way in description.memory:
+        memory.add_column(way, justify="right")
+    columns = [{**terms, "all": sum(terms.values())} for terms in description.memory.values()]
+    for key in dict.fromkeys(key for terms in columns for key in [*list(terms)[:-1]]) | {"all": None}:
+        memory.add_row(key, *(f"{terms[key] / 1e9:.2f}" if key in terms else "–" for terms in columns))
     return memory
 
 

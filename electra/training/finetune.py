@@ -18,7 +18,7 @@ from electra import atomic
 from electra.config import RunFailed, UserError
 from electra.data.batches import random_key
 from electra.model import huggingface
-from electra.model.flops import kept_by_encoder
+from electra.model.memory import kept_by_encoder
 from electra.tasks.answering import outputs, unit_batches
 from electra.tasks.features import Array, epoch_order
 from electra.tasks.models import Pretrained, build_network, load_pretrained, save_tuned

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from electra.config import RunFailed, UserError
 from electra.kernels import usable
-from electra.model.flops import training_bytes
+from electra.model.memory import training_bytes
 from electra.training.peers import Pulse, agree, code, meeting
 from electra.training.recipe import TIMEOUT_MINUTES, Parallel, Precision, Recipe, Switch
 from electra.training.sharded import is_sharded

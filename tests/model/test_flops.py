@@ -7,12 +7,9 @@ from typing import Literal
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from electra.model import encoder, pair
 from electra.model.encoder import Encoder
-from electra.model.flops import Workload, official, parameters, standard, training_bytes
+from electra.model.flops import Workload, official, parameters, standard
 from electra.model.pair import Generator, build_pair
 from electra.model.shape import EncoderShape, GeneratorShape
 
@@ -78,16 +75,6 @@ def test_a_frozen_generator_costs_its_forward_pass_and_no_other() -> None:
         assert convention(replace(work, generator_learns=True)).training == pytest.approx(whole * (judge + generator))
 
 
-def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
-    work = Workload(encoder=SHAPE, generator=SHAPE, tie="none", generator_learns=False, vocabulary=VOCABULARY,
-                    length=32)
-    frozen, learning = (training_bytes(each, rows=8) for each in (work, replace(work, generator_learns=True)))
-    assert frozen["weights"] == learning["weights"]
-    assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
-    assert frozen["optimizer"] == 2 * frozen["gradients"]
-    assert frozen["generator activations"] < 0.1 * learning["generator activations"]
-
-
 def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
     (terms,) = standard(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)).networks.values()
     assert terms["MLM head"] == pytest.approx(0.15 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
@@ -143,64 +130,6 @@ def test_next_sentence_prediction_costs_two_classes_a_row() -> None:
     for convention in (standard, official):
         assert 32 * (convention(both).forward - convention(plain).forward) == pytest.approx(2 * 128 * 2)
     assert parameters(both).head == parameters(plain).head + 2 * 128 + 2
-
-
-def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
-    work = Workload(objective="all-tokens", encoder=SHAPE, vocabulary=30_522, length=32)
-    few, many = (training_bytes(work, rows=rows) for rows in (32, 320))
-    assert few["encoder logits"] == many["encoder logits"] == 3 * 4 * 30_522 * 1024
-    assert many["encoder activations"] == 10 * few["encoder activations"]
-
-
-def test_estimated_activations_are_near_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (encoder, pair):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
-        monkeypatch.setattr(module, "gelu", F.gelu)
-    # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
-    shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
-    settings, rows, length, predicted = GeneratorShape(), 4, 128, 20
-    generator, discriminator = build_pair(shape, settings, vocabulary=5000)
-    assert generator is not None
-    kept: list[Tensor] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
-        return tensor
-
-    ids = torch.randint(5000, (rows, length))
-    types, real = torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = generator(ids, types, real, ids[:, :predicted] % length)
-        F.cross_entropy(logits.flatten(0, 1), ids[:, :predicted].flatten())
-        discriminator(ids, types, real)
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-    weights = {p.untyped_storage().data_ptr() for network in (generator, discriminator) for p in network.parameters()}
-    logits_and_their_gradient = 2 * logits.nbytes  # alive at the peak, though autograd keeps only the log-softmax
-    measured = sum(size for address, size in storages.items() if address not in weights) + logits_and_their_gradient
-    work = Workload(encoder=shape, generator=settings.beside(shape), vocabulary=5000, length=length,
-                    mask_rate=predicted / length)
-    estimated = sum(size for term, size in training_bytes(work, rows=rows).items() if "activations" in term)
-    assert estimated == pytest.approx(measured, rel=0.1)
-
-
-def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -> None:
-    work = Workload(encoder=SHAPE, vocabulary=VOCABULARY, length=32)
-    full, half = training_bytes(work, rows=8), training_bytes(work, rows=8, activation_bytes=2)
-    assert half["optimizer"] == full["optimizer"] == 2 * full["weights"]
-    assert 0.5 < half["discriminator activations"] / full["discriminator activations"] < 0.7
-
-
-@pytest.mark.parametrize(("tie", "fraction"), [("embeddings", 0.5), ("all", 1.0)])
-def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
-        tie: Literal["embeddings", "all"], fraction: float) -> None:
-    settings = GeneratorShape(tie=tie, fraction=fraction)
-    generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
-    assert generator is not None
-    work = Workload(encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32)
-    terms = training_bytes(work, rows=1, spread_over=4)
-    blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
-    outside = count(discriminator, generator) - count(*blocks)
-    assert terms["weights"] == 4 * count(discriminator, generator) / 4
-    assert terms["gathered weights and gradients"] == 2 * 4 * (outside + 2 * max(count(block) for block in blocks))
 
 
 def test_costs_are_counted_without_torch() -> None:

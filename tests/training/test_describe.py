@@ -61,15 +61,26 @@ def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
 
 
 def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
-    memory = [sum(describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory.values())
-              for rows in ("1", "128")]
-    assert 10 * memory[0] < memory[1] < 128 * memory[0]
+    few, many = (describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory
+                 for rows in ("1", "128"))
+    assert list(few) == ["fp32 (a CPU)", "bf16, kernels (a GPU)"]
+    for way, terms in few.items():
+        assert 5 * sum(terms.values()) < sum(many[way].values()) < 128 * sum(terms.values())
+
+
+@pytest.mark.parametrize(("flags", "ways"), [
+    (["--precision", "bf16"], ["bf16, kernels"]), (["--precision", "fp32"], ["fp32"]),
+    (["--precision", "fp16"], ["fp16"]), (["--precision", "bf16", "--training.kernels", "off"], ["bf16"]),
+    (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+])
+def test_memory_is_told_for_every_way_that_the_recipe_leaves_open(flags: list[str], ways: list[str]) -> None:
+    assert list(describe_recipe(load_recipe("small", flags=flags), name="x").memory) == ways
 
 
 def test_each_of_many_processes_needs_less_where_they_share_weights_out() -> None:
     def memory(*flags: str, world_size: int = 8) -> dict[str, float]:
-        recipe = load_recipe("large", flags=["--precision", "bf16", *flags])
-        return describe_recipe(recipe, name="large", world_size=world_size).memory
+        recipe = load_recipe("large", flags=["--precision", "bf16", "--training.kernels", "off", *flags])
+        return describe_recipe(recipe, name="large", world_size=world_size).memory["bf16"]
 
     alone, whole, parts = memory(world_size=1), memory(), memory("--parallel", "fsdp")
     again = memory("--parallel", "fsdp", "--activation-checkpointing", "true")

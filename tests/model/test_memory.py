@@ -1,0 +1,141 @@
+"""The memory of a step in closed form, against what torch keeps and what a GPU's allocator was seen to give out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from electra.kernels import enable
+from electra.model import encoder, pair
+from electra.model.flops import Workload, parameters
+from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kept_by_kernel_encoder, training_bytes
+from electra.model.pair import build_pair
+from electra.model.shape import EncoderShape, GeneratorShape
+from electra.training.recipe import load_recipe
+from tests.model.test_flops import SHAPE, VOCABULARY, count
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "pretrain_gpu.json"
+
+
+@contextmanager
+def watched(*networks: nn.Module) -> Iterator[Callable[[], int]]:
+    """How many bytes of other things than weights were kept for backward in here."""
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    def total() -> int:
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+        weights = {place for network in networks for parameter in network.parameters()
+                   for place in (parameter.untyped_storage().data_ptr(),)}
+        return sum(size for address, size in storages.items() if address not in weights)
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield total
+
+
+def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
+    work = Workload(encoder=SHAPE, generator=SHAPE, tie="none", generator_learns=False, vocabulary=VOCABULARY,
+                    length=32)
+    frozen, learning = (training_bytes(each, rows=8) for each in (work, replace(work, generator_learns=True)))
+    assert frozen["weights"] == learning["weights"]
+    assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
+    assert frozen["optimizer"] == 2 * frozen["gradients"]
+    assert frozen["generator activations"] < 0.1 * learning["generator activations"]
+
+
+def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
+    work = Workload(objective="all-tokens", encoder=SHAPE, vocabulary=30_522, length=32)
+    few, many = (training_bytes(work, rows=rows) for rows in (32, 320))
+    assert few["encoder logits"] == many["encoder logits"] == 3 * 4 * 30_522 * 1024
+    assert many["encoder activations"] == 10 * few["encoder activations"]
+
+
+def test_estimated_activations_are_near_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (encoder, pair):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
+        monkeypatch.setattr(module, "gelu", F.gelu)
+    # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
+    shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
+    settings, rows, length, predicted = GeneratorShape(), 4, 128, 20
+    generator, discriminator = build_pair(shape, settings, vocabulary=5000)
+    assert generator is not None
+    ids = torch.randint(5000, (rows, length))
+    types, real = torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    with watched(generator, discriminator) as kept:
+        logits = generator(ids, types, real, ids[:, :predicted] % length)
+        F.cross_entropy(logits.flatten(0, 1), ids[:, :predicted].flatten())
+        discriminator(ids, types, real)
+    logits_and_their_gradient = 2 * logits.nbytes  # alive at the peak, though autograd keeps only the log-softmax
+    measured = kept() + logits_and_their_gradient
+    work = Workload(encoder=shape, generator=settings.beside(shape), vocabulary=5000, length=length,
+                    mask_rate=predicted / length)
+    estimated = sum(size for term, size in training_bytes(work, rows=rows).items() if "activations" in term)
+    assert estimated == pytest.approx(measured, rel=0.1)
+
+
+def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -> None:
+    work = Workload(encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+    full, half = training_bytes(work, rows=8), training_bytes(work, rows=8, activation_bytes=2)
+    assert half["optimizer"] == full["optimizer"] == 2 * full["weights"]
+    assert 0.5 < half["discriminator activations"] / full["discriminator activations"] < 0.7
+
+
+@pytest.mark.parametrize(("tie", "fraction"), [("embeddings", 0.5), ("all", 1.0)])
+def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
+        tie: Literal["embeddings", "all"], fraction: float) -> None:
+    settings = GeneratorShape(tie=tie, fraction=fraction)
+    generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
+    assert generator is not None
+    work = Workload(encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32)
+    terms = training_bytes(work, rows=1, spread_over=4)
+    blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
+    outside = count(discriminator, generator) - count(*blocks)
+    assert terms["weights"] == 4 * count(discriminator, generator) / 4
+    assert terms["gathered weights and gradients"] == 2 * 4 * (outside + 2 * max(count(block) for block in blocks))
+
+
+def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
+    shape = EncoderShape(layers=2, width=32, heads=2, feedforward=128, embedding=16, positions=32, dropout=0.1,
+                         attention_dropout=0.1)
+    network = encoder.Encoder(shape, vocabulary=VOCABULARY)
+    enable(network)
+    ids = torch.randint(VOCABULARY, (4, 32))
+    with watched(network) as kept, torch.autocast("cpu", torch.float16):
+        out = network(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
+    assert out.requires_grad
+    low_weights = sum(2 * p.numel() for block in network.blocks for p in block.parameters() if p.ndim == 2)
+    assert kept() - low_weights == pytest.approx(ids.numel() * kept_by_kernel_encoder(shape), rel=0.1)
+
+
+def test_rows_of_logits_are_as_many_as_the_kernels_take() -> None:
+    from electra.kernels import words
+
+    assert (words.AT_ONCE, words.ROWS) == (KERNEL_LOGITS, KERNEL_ROWS)
+
+
+def measured() -> Iterator[tuple[str, int, int, str, float]]:
+    found = json.loads(MEASURED.read_text(encoding="utf8"))
+    for part in ("paper", "best", "base", "scaling"):
+        for entry in found[part].values():
+            for side, values in entry["sides"].items():
+                if side.startswith("ours") and entry["size"] in ("small", "base"):
+                    yield entry["size"], entry["rows"], entry["length"], side, values["peak_bytes"]
+
+
+@pytest.mark.parametrize(("size", "rows", "length", "side", "peak"), [*measured()])
+def test_the_estimate_is_within_a_tenth_of_the_peak_on_a_gpu(size: str, rows: int, length: int, side: str,
+                                                            peak: float) -> None:
+    work = replace(load_recipe(size).workload(30_522), length=length)
+    estimate = sum(training_bytes(work, rows=rows, activation_bytes=2, kernels=side == "ours_fast").values())
+    assert estimate == pytest.approx(peak, rel=0.1)
