@@ -67,10 +67,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def reach(process: subprocess.Popen[str], run: Path, step: int) -> None:
-    """Wait until the run has told of this step."""
+def reach(process: subprocess.Popen[str], run: Path, step: int, *, since: float = 0.0) -> None:
+    """Wait until the run has told of this step, and lately so."""
     deadline = time.monotonic() + 120
-    while not any(entry["step"] >= step for entry in read(run / "metrics.jsonl")):
+    while not any(entry["step"] >= step and entry["time"] > since for entry in read(run / "metrics.jsonl")):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RunFailed(f"step {step} of {run.name} was not reached")
         time.sleep(0.01)
@@ -129,14 +129,24 @@ class Soak:
             for before, after in [(load_file(whole / file), load_file(run / file))] for name, tensor in before.items())
 
 
-def kill_a_rank(soak: Soak) -> bool:
+def kill_a_rank(soak: Soak, *, times: int = 1) -> bool:
     """SIGKILL of one process of three at a random step, torchrun restarts"""
-    run = soak.fresh()
-    process = started(command(soak.data, run, processes=3, restarts=3))
-    reach(process, run, soak.chance.randint(1, STEPS - 4))
-    os.kill(soak.chance.choice(list(ranks(process).values())), signal.SIGKILL)
+    run, killed, since = soak.fresh(), set[int](), 0.0
+    process = started(command(soak.data, run, processes=3, restarts=times))
+    for step in sorted(soak.chance.choices(range(1, STEPS - 3), k=times)):
+        reach(process, run, step, since=since)
+        while killed & set((alive := ranks(process)).values()) or len(alive) < 3:
+            time.sleep(0.01)
+        since, victim = time.time(), soak.chance.choice(list(alive.values()))
+        os.kill(victim, signal.SIGKILL)
+        killed.add(victim)
     code, soak.said = ended(process)
     return code == 0 and soak.same(run, processes=3)
+
+
+def kill_ranks(soak: Soak) -> bool:
+    """SIGKILL of any process of three, twenty times in one run, torchrun restarts"""
+    return kill_a_rank(soak, times=20)
 
 
 def kill_all(soak: Soak) -> bool:
@@ -261,7 +271,7 @@ def turn_the_clock(soak: Soak) -> bool:
 
 FAULTS: tuple[Callable[[Soak], bool], ...] = (
     kill_a_rank, kill_all, terminate, fill_the_disk, spoil_a_gradient, spoil_a_checkpoint, spoil_a_shard, stop_a_rank,
-    start_twice, mix_versions, turn_the_clock)
+    start_twice, mix_versions, turn_the_clock, kill_ranks)
 
 
 def flip(path: Path, chance: random.Random) -> None:

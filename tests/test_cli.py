@@ -379,6 +379,14 @@ def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path: Path, toy_
     assert "no permission to write" in complaint(*run_words(tmp_path / "locked" / "run", data=toy_shards))
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that nobody can write to, as Linux has")
+def test_an_output_folder_that_not_even_root_can_write_is_refused(toy_shards: Path,
+                                                                  complaint: Callable[..., str]) -> None:
+    said = complaint(*run_words(Path("/proc/run"), data=toy_shards))
+    assert said.startswith("--output-dir /proc/run: ")
+    assert said.endswith("; name another folder")
+
+
 def test_a_checkpoint_to_resume_must_be_one(tmp_path: Path, finished: Path, toy_shards: Path,
                                             complaint: Callable[..., str]) -> None:
     words = (*run_words(tmp_path / "run", data=toy_shards), "--resume")

@@ -60,9 +60,10 @@ def test_the_leader_may_take_longer_over_data_and_models_than_any_collective(toy
     assert code == 0, output
 
 
-def test_one_process_of_three_is_killed_and_the_restarted_run_equals_the_unbroken_one(toy_shards, tmp_path):
+@pytest.mark.timeout(1200)
+def test_twenty_times_one_process_of_three_is_killed_and_the_run_equals_the_unbroken_one(toy_shards, tmp_path):
     soaked = soak.Soak(tmp_path, toy_shards, random.Random())
-    assert soak.kill_a_rank(soaked), soaked.said
+    assert soak.kill_ranks(soaked), soaked.said
 
 
 def test_a_signal_to_torchrun_leaves_a_checkpoint_of_all_processes(toy_shards, tmp_path):

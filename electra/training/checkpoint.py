@@ -108,6 +108,9 @@ def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Op
     module.load_state_dict(complete(weights, module), strict=True)
     for name, parameter in named.items():
         if parameter.requires_grad:
+            for slot in ("exp_avg", "exp_avg_sq"):
+                if slots[f"{name}.{slot}"].shape != parameter.shape:
+                    raise ValueError(f"{name}.{slot} is of another shape than its weight")
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(updates), device=parameter.device),
                 **{slot: part_of(slots[f"{name}.{slot}"], parameter) for slot in ("exp_avg", "exp_avg_sq")},

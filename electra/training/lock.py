@@ -27,11 +27,15 @@ def alone_in(folder: Path, world: World) -> Iterator[None]:
     check_place(folder)
     refusal, fresh, descriptor = None, not folder.exists(), None
     if world.leads:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = taken(folder / LOCK)
-        if descriptor is None:
-            refusal = (f"{folder} is in use by another run ({holder(folder / LOCK)}); wait for it, stop it, or choose "
-                       f"another --output-dir")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = taken(folder / LOCK)
+        except OSError as error:
+            refusal = f"--output-dir {folder}: cannot be written: {error.strerror}; name another folder"
+        else:
+            if descriptor is None:
+                refusal = (f"{folder} is in use by another run ({holder(folder / LOCK)}); wait for it, stop it, or "
+                           f"choose another --output-dir")
     try:
         if refusal := world.from_leader(refusal):
             raise UserError(refusal)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 
 from electra import config
 from electra.config import UserError
@@ -216,12 +217,20 @@ def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path, ob
 
 def restore(run: Run, found: Checkpoint) -> None:
     """Everything as it was after the checkpoint's step."""
-    if found.state["data"] != run.shards.fingerprint:
+    if found.state.get("data") != run.shards.fingerprint:
         raise UserError(f"{found.folder} was trained on other shards than {run.shards.folder}; point --data at those, "
                         f"or start a run of its own from the models with --init-from")
-    checkpoint.load(found, module=run.objective, optimizer=run.optimizer, updates=found.step - found.state["skipped"])
-    run.scaler.load_state_dict(found.state["scaler"])
-    run.step, run.tokens_seen, run.scores = found.step, found.state["tokens_seen"], found.state["scores"]
+    try:
+        checkpoint.load(found, module=run.objective, optimizer=run.optimizer,
+                        updates=found.step - found.state["skipped"])
+        run.scaler.load_state_dict(found.state["scaler"])
+        run.step, run.tokens_seen, run.scores = found.step, int(found.state["tokens_seen"]), dict(found.state["scores"])
+    except torch.OutOfMemoryError:
+        raise
+    except (SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:  # whole, and yet not ours
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{found.folder} is whole, but does not hold what this run saves ({reason}); remove it to go "
+                        f"on from the one before it, or start over with --resume never --overwrite") from error
 
 
 def whole_objective(run: Run) -> Objective:

@@ -145,16 +145,47 @@ def test_steps_go_on_while_a_checkpoint_is_written_and_it_holds_its_own_step(toy
     assert all(again[name].equal(never[name]) for name in never)
 
 
-def test_a_number_that_is_not_finite_stops_the_run_and_is_named(toy_shards, tmp_path):
-    run = tmp_path / "run"
+def tampered(folder, name="weights.safetensors", change=None, **state):
+    """A checkpoint whose checksums are right although somebody changed its tensors or what it says."""
+    if change is not None:
+        tensors = load_file(folder / name)
+        change(tensors)
+        checkpoint.save_file(tensors, folder / name)
+    before = json.loads((folder / "state.json").read_text())
+    before["checksums"][name] = checkpoint.checksum(folder / name)
+    (folder / "state.json").write_text(json.dumps(before | state))
+
+
+@pytest.fixture(scope="module")
+def eight_steps(toy_shards, tmp_path_factory):
+    run = tmp_path_factory.mktemp("eight") / "run"
     pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=run, quiet=True)
-    folder = run / "checkpoint-8"
-    weights = load_file(folder / "weights.safetensors")
-    weights["discriminator.encoder.blocks.1.expand.weight"][0, 0] = float("nan")
-    checkpoint.save_file(weights, folder / "weights.safetensors")
-    state = json.loads((folder / "state.json").read_text())
-    state["checksums"]["weights.safetensors"] = checkpoint.checksum(folder / "weights.safetensors")
-    (folder / "state.json").write_text(json.dumps(state))
+    return run
+
+
+TENSOR = "discriminator.encoder.blocks.1.expand.weight"
+
+
+@pytest.mark.parametrize("how", [
+    {"change": lambda tensors: tensors.pop(TENSOR)},
+    {"change": lambda tensors: tensors.update({TENSOR: torch.zeros(3)})},
+    {"name": "optimizer.safetensors", "change": lambda tensors: tensors.pop(f"{TENSOR}.exp_avg")},
+    {"name": "optimizer.safetensors", "change": lambda tensors: tensors.update({f"{TENSOR}.exp_avg": torch.zeros(3)})},
+    {"skipped": "many"}, {"tokens_seen": None}, {"scores": 3},
+])
+def test_a_checkpoint_that_is_whole_but_not_of_this_run_is_refused_in_words(eight_steps, toy_shards, tmp_path, how):
+    run = tmp_path / "run"
+    shutil.copytree(eight_steps, run)
+    tampered(run / "checkpoint-8", **how)
+    with pytest.raises(UserError, match=r"checkpoint-8 is whole, but does not hold what this run saves \(.+\); remove"):
+        pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
+    assert checkpoint.opened(run / "checkpoint-8").step == 8
+
+
+def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy_shards, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(eight_steps, run)
+    tampered(run / "checkpoint-8", change=lambda tensors: tensors[TENSOR].view(-1)[:1].fill_(float("nan")))
     said = r"weight discriminator\.encoder\.blocks\.1\.expand\.weight is not finite in step 9; .* is .*checkpoint-8"
     with pytest.raises(RunFailed, match=said):
         pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
