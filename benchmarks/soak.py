@@ -54,17 +54,24 @@ def command(data: Path, run: Path, *more: str, processes: int = 1, restarts: int
 
 def started(words: list[str]) -> subprocess.Popen[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(words, env=environment, start_new_session=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
+    # A pipe would fill up before somebody reads it.
+    output = tempfile.TemporaryFile("w+", encoding="utf8")  # noqa: SIM115
+    process = subprocess.Popen(words, env=environment, start_new_session=True, stdout=output, stderr=subprocess.STDOUT,
+                               text=True)
+    process.stdout = output
+    return process
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
-        said, _ = process.communicate(timeout=300)
+        process.wait(timeout=300)
     except subprocess.TimeoutExpired:  # torchrun gives its processes sessions of their own; on SIGTERM it ends them
         process.terminate()
-        said, _ = process.communicate(timeout=60)
-    return process.returncode, said
+        process.wait(timeout=60)
+    assert process.stdout is not None
+    with process.stdout as output:
+        output.seek(0)
+        return process.returncode, output.read()
 
 
 def reach(process: subprocess.Popen[str], run: Path, step: int, *, since: float = 0.0) -> None:
@@ -96,31 +103,31 @@ class Soak:
     chance: random.Random
     tried: int = 0
     said: str = ""  # by the run that a fault struck
-    whole: dict[int, Path] = field(default_factory=dict)  # by number of processes: the run that nothing happened to
+    whole: dict[tuple[int, int], Path] = field(default_factory=dict)  # by processes and steps: what nothing happened to
 
     def fresh(self) -> Path:
         self.tried += 1
         return self.root / f"run-{self.tried}"
 
-    def unbroken(self, processes: int) -> Path:
-        if processes not in self.whole:
-            run = self.root / f"whole-{processes}"
-            self.finish(run, processes=processes)
-            self.whole[processes] = run
-        return self.whole[processes]
+    def unbroken(self, processes: int, steps: int) -> Path:
+        if (processes, steps) not in self.whole:
+            run = self.root / f"whole-{processes}-{steps}"
+            self.finish(run, processes=processes, steps=steps)
+            self.whole[processes, steps] = run
+        return self.whole[processes, steps]
 
-    def finish(self, run: Path, *, processes: int = 1) -> str:
-        code, output = ended(started(command(self.data, run, processes=processes)))
+    def finish(self, run: Path, *, processes: int = 1, steps: int = STEPS) -> str:
+        code, output = ended(started(command(self.data, run, "--max-steps", str(steps), processes=processes)))
         if code:
             raise RunFailed(f"{run.name} did not finish: {output[-2000:]}")
         return output
 
-    def same(self, run: Path, *, processes: int = 1) -> bool:
+    def same(self, run: Path, *, processes: int = 1, steps: int = STEPS) -> bool:
         """Weights, optimiser and models are those of the unbroken run, and so are all losses."""
         from safetensors.torch import load_file
 
-        whole = self.unbroken(processes)
-        files = [path.relative_to(whole) for path in (*whole.glob(f"checkpoint-{STEPS}/*.safetensors"),
+        whole = self.unbroken(processes, steps)
+        files = [path.relative_to(whole) for path in (*whole.glob(f"checkpoint-{steps}/*.safetensors"),
                                                       *whole.glob("*/model.safetensors"))]
         ours, theirs = ([(entry["step"], entry["loss"]) for entry in read(place / "metrics.jsonl") if "loss" in entry]
                         for place in (run, whole))
@@ -129,11 +136,11 @@ class Soak:
             for before, after in [(load_file(whole / file), load_file(run / file))] for name, tensor in before.items())
 
 
-def kill_a_rank(soak: Soak, *, times: int = 1) -> bool:
+def kill_a_rank(soak: Soak, *, times: int = 1, steps: int = STEPS) -> bool:
     """SIGKILL of one process of three at a random step, torchrun restarts"""
     run, killed, since = soak.fresh(), set[int](), 0.0
-    process = started(command(soak.data, run, processes=3, restarts=times))
-    for step in sorted(soak.chance.choices(range(1, STEPS - 3), k=times)):
+    process = started(command(soak.data, run, "--max-steps", str(steps), processes=3, restarts=times))
+    for step in sorted(soak.chance.choices(range(1, steps * 5 // 6), k=times)):
         reach(process, run, step, since=since)
         while killed & set((alive := ranks(process)).values()) or len(alive) < 3:
             time.sleep(0.01)
@@ -141,12 +148,12 @@ def kill_a_rank(soak: Soak, *, times: int = 1) -> bool:
         os.kill(victim, signal.SIGKILL)
         killed.add(victim)
     code, soak.said = ended(process)
-    return code == 0 and soak.same(run, processes=3)
+    return code == 0 and soak.same(run, processes=3, steps=steps)
 
 
 def kill_ranks(soak: Soak) -> bool:
     """SIGKILL of any process of three, twenty times in one run, torchrun restarts"""
-    return kill_a_rank(soak, times=20)
+    return kill_a_rank(soak, times=20, steps=300)
 
 
 def kill_all(soak: Soak) -> bool:

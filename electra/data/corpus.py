@@ -270,7 +270,7 @@ def parquet_rows(source: Source, text_field: str, counter: Counter) -> Iterator[
                     row += 1
                     where = f"{source.shown}, row {row}"
                     yield where, text_of({text_field: text}, text_field, where)
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
             raise OSError(str(error)) from None
 
 

@@ -200,7 +200,7 @@ def parquet(table: Table, *, wanted: Sequence[str] | None) -> Iterator[Numbered]
                 for values in batch.to_pylist():
                     row += 1
                     yield f"{table}, row {row}", values
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
             raise OSError(str(error)) from None
 
 

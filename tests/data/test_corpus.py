@@ -16,6 +16,7 @@ from electra.config import UserError
 from electra.data import corpus, sources
 from electra.data.corpus import documents
 from electra.data.sources import resolve
+from electra.data.tables import rows, table
 
 TEXT = "one\ntwo\n\nthree\n"
 
@@ -151,6 +152,16 @@ def test_a_json_line_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch) ->
     path = write(tmp_path / "a.jsonl", json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "a" * 100}))
     with pytest.raises(UserError, match=r"a.jsonl:2: longer than"):
         read(path)
+
+
+def test_text_in_parquet_that_is_no_utf8_is_refused_in_words(tmp_path: Path) -> None:
+    offsets, content = (pyarrow.py_buffer(data) for data in (b"\0\0\0\0\2\0\0\0", b"\xf4h"))
+    column = pyarrow.Array.from_buffers(pyarrow.string(), 1, [None, offsets, content])
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet: damaged, cut short, or not a \.parquet file"):
+        read(tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet: damaged, cut short, or not a \.parquet file"):
+        list(rows(table(tmp_path / "a.parquet")))
 
 
 def test_a_parquet_file_without_the_field_lists_its_columns(tmp_path: Path) -> None:

