@@ -40,3 +40,13 @@ def keep(path: str | Path, values: dict[str, Any]) -> None:
     made["command"] = [re.sub(r"(^|=)/.*/", r"\1", word) for word in made["command"]]
     path.write_text(json.dumps({**values, "made": made}, indent=1) + "\n", encoding="utf8")
     print(f"kept in {path}")
+
+
+def provenance() -> dict[str, Any]:
+    """Of one part, where parts of a file may come from several runs and machines."""
+    import torch
+
+    from electra.training.folder import commit
+
+    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    return {"hardware": hardware, "torch": torch.__version__, "commit": commit(), "date": time.strftime("%Y-%m-%d")}

@@ -32,10 +32,9 @@ from typing import Any
 import torch
 
 from benchmarks import tables
-from benchmarks.evidence import as_command, keep
+from benchmarks.evidence import as_command, keep, provenance
 from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.peer import build_trainer
-from benchmarks.pretrain_gpu import provenance
 from electra.config import UserError
 from electra.tasks import find_task
 from electra.tasks.features import Features
@@ -86,12 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def compare(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields what is known so far, after every round."""
     entries: dict[str, Any] = dict(found.get("compare", {}))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps, every = (4, 2) if options.quick else (options.steps, LOGGED)
     with tempfile.TemporaryDirectory() as place:
         for name, source in sources(options, Path(place)).items():
             rounds: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-            entries[name] = {"rounds": rounds, "batch_size": BATCH, "steps": steps, "made": provenance(device)}
+            entries[name] = {"rounds": rounds, "batch_size": BATCH, "steps": steps, "made": provenance()}
             for repeat in range(options.repeats + 1):
                 for side, work in SIDES.items():  # in turn, so that a slow moment of the machine hits all
                     run = Path(place) / f"{name.replace('/', '-')}-{side}-{repeat}"
@@ -190,7 +188,7 @@ def glue(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[st
     yield {"seeds": options.seeds, "at_once": options.at_once, "minutes": minutes,
            "tasks": {task: done[task] for task in GLUE_6},
            **({"note": note} if note else {}),
-           "made": provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"))}
+           "made": provenance()}
 
 
 def check_glue(data: str) -> None:

@@ -22,7 +22,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -41,14 +40,14 @@ import numpy as np
 import torch
 
 from benchmarks import tables
-from benchmarks.evidence import as_command, keep
+from benchmarks.evidence import as_command, keep, provenance
 from benchmarks.peer import Words, pretraining_step
 from benchmarks.step_profile import TIMES, profiled
 from electra.config import UserError
 from electra.data.batches import Batches
 from electra.data.shards import Shards
 from electra.model.flops import standard
-from electra.training.folder import METRICS, commit
+from electra.training.folder import METRICS
 from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import Recipe, load_recipe
@@ -197,13 +196,7 @@ def begun(bench: Bench, setting: Setting) -> dict[str, Any]:
     return {"size": setting.size, "rows": setting.rows, "length": setting.length, "vocabulary": words.size,
             "window_steps": bench.steps(setting),
             "flops_per_token": standard(bench.recipe(setting).workload(words.size)).training,
-            **ceiling(bench.device), "made": provenance(bench.device), "sides": {}}
-
-
-def provenance(device: torch.device) -> dict[str, Any]:
-    """Kept with every setting, since parts of one file may come from several runs."""
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
-    return {"hardware": hardware, "torch": torch.__version__, "commit": commit(), "date": time.strftime("%Y-%m-%d")}
+            **ceiling(bench.device), "made": provenance(), "sides": {}}
 
 
 def measured(side: Callable[[], Side], device: torch.device, name: str) -> Side:
@@ -320,7 +313,7 @@ def start(bench: Bench) -> None:
                                check=True, env=os.environ | caches)
                 seconds[name] = round(read(run / METRICS)[0]["time"] - began, 2)
                 print(f"{name} start to first step: {seconds[name]:.1f} s", flush=True)
-        bench.found["startup"] = {"setting": str(setting), "seconds": seconds, "made": provenance(bench.device)}
+        bench.found["startup"] = {"setting": str(setting), "seconds": seconds, "made": provenance()}
         bench.keep()
 
 
@@ -333,7 +326,7 @@ def profile(bench: Bench) -> None:
         steps = bench.options.profile_steps
         recipe = bench.recipe(setting, *bench.fast, steps=TIMES * steps)
         found = profiled(recipe, bench.shards[setting.length], steps=steps)
-        bench.found.setdefault("profile", {})[str(setting)] = {**found, "made": provenance(bench.device)}
+        bench.found.setdefault("profile", {})[str(setting)] = {**found, "made": provenance()}
         bench.keep()
 
 
@@ -349,7 +342,7 @@ def curves(bench: Bench) -> None:
                                   steps=steps, every=every)
                 losses[path].append([entry["loss"] for entry in entries])
         bench.found["curves"] = {"setting": str(setting), "every": every, "losses": losses,
-                                 **apart(losses, every=every), "made": provenance(bench.device)}
+                                 **apart(losses, every=every), "made": provenance()}
         bench.keep()
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, plots, pretrain_gpu, small_gpu, tables
+from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, plots, pretrain_gpu, processes, small_gpu, tables
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
 from electra.tasks.features import Features, Row
@@ -56,6 +56,28 @@ def test_the_start_is_timed_with_an_empty_cache_and_again_with_a_full_one(toy_sh
     kept = tmp_path / "kept.json"
     pretrain_gpu.main(["--data", str(toy_shards), "--output", str(kept), "--only", "startup", *QUICK])
     assert list(json.loads(kept.read_text(encoding="utf8"))["startup"]["seconds"]) == ["cold", "warm"]
+
+
+TOY_PROCESSES = "--sizes tiny --windows 2 --window-steps 2".split()
+
+
+def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_shards, tmp_path):
+    kept = tmp_path / "kept.json"
+    for rows in ("4", "6"):
+        processes.main(["--data", str(toy_shards), "--rows", rows, *TOY_PROCESSES, "--only", "stall", "--output",
+                        str(kept)])
+    found = {name: each for name, each in json.loads(kept.read_text(encoding="utf8")).items() if name != "made"}
+    assert [name.split(",")[0] for name in found] == ["tiny 4 × 32", "tiny 6 × 32"]
+    for entry in found.values():
+        assert (len(entry["stall"]["stalls"]), len(entry["stall"]["writes"])) == (6, 6)
+        assert entry["stall"]["step"] > 0
+
+
+@pytest.mark.slow
+def test_what_a_process_under_torchrun_costs_is_measured_every_way(toy_shards, capsys):
+    processes.main(["--data", str(toy_shards), "--rows", "4", *TOY_PROCESSES, "--only", "ways"])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said] == ["tiny, alone", "tiny, ddp", "tiny, ddp_plain", "tiny, fsdp_plain"]
 
 
 def test_a_setting_without_rows_of_its_length_is_left_out_aloud(toy_shards, capsys):

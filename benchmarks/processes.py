@@ -1,0 +1,129 @@
+"""What many processes cost before there are many: one process under torchrun, by DDP and by FSDP2; and what a
+checkpoint costs the steps beside which it is written.
+
+    python -m benchmarks.processes --data SHARDS [--output benchmarks/results/processes.json] [--only ways stall]
+                                   [--sizes small base] [--rows 128] [--windows 8] [--window-steps 10]
+
+All ways take the same steps, in bf16 on a GPU and in float32 elsewhere, and are read from their metrics.jsonl: medians
+of windows, the first not counted. DDP takes them by the kernels and by plain modules, FSDP2 by plain modules alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.evidence import as_command, keep, provenance
+from electra.data.shards import Shards
+from electra.training import checkpoint, pretrain
+from electra.training.journal import read
+from electra.training.recipe import load_recipe
+
+WAYS = {
+    "alone": [],
+    "ddp": ["--parallel", "ddp"],
+    "ddp_plain": ["--parallel", "ddp", "--training.kernels", "off", "--training.compile", "off"],
+    "fsdp_plain": ["--parallel", "fsdp", "--training.compile", "off"],
+}
+SAVES = 6  # the first makes room for the copy, and is told apart
+
+
+def flags(options: Any, steps: int, every: int) -> list[str]:
+    length, precision = Shards.open(options.data).length, "bf16" if torch.cuda.is_available() else "fp32"
+    return [*f"--data.length {length} --encoder.positions {max(512, length)} --batch-size {options.rows} "
+            f"--micro-batch-size {options.rows} --max-steps {steps} --logging-steps {every} --eval-steps {steps} "
+            f"--eval-rows 64 --precision {precision}".split()]
+
+
+def ways(size: str, options: Any) -> dict[str, Any]:
+    found = {}
+    for way in WAYS:
+        found[way] = rate(size, way, options)
+        print(f"{size}, {way}: {found[way]['tokens_per_second']:,.0f} tokens/s", flush=True)
+    return found
+
+
+def rate(size: str, way: str, options: Any) -> dict[str, Any]:
+    """Tokens a second of one process."""
+    steps = options.windows * options.window_steps
+    launcher = [] if way == "alone" else ["torch.distributed.run", "--standalone", "--nproc-per-node", "1", "-m"]
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run([sys.executable, "-m", *launcher, "electra", "pretrain", size, "--data", options.data,
+                        "--output-dir", place, "--quiet", "--save-steps", str(steps), *WAYS[way],
+                        *flags(options, steps, options.window_steps)], check=True, stderr=subprocess.PIPE, text=True)
+        windows = [entry["tokens_per_second"] for entry in read(Path(place) / "metrics.jsonl")
+                   if "tokens_per_second" in entry]
+    return {"tokens_per_second": statistics.median(windows[1:]), "windows": windows}
+
+
+def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def measured(*arguments: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spent.append(time.perf_counter() - began)
+
+    return measured
+
+
+def stall(size: str, options: Any) -> dict[str, Any]:
+    """Seconds that steps stand still for a checkpoint, and that its write takes beside them; and those of a step."""
+    standing: list[float] = []
+    writing: list[float] = []
+    steps, every = SAVES * options.window_steps, options.window_steps
+    recipe = load_recipe(size, flags=[*flags(options, steps, every), "--save-steps", str(every)])
+    save, write = pretrain.save, checkpoint.write
+    pretrain.save, checkpoint.write = timed(save, standing), timed(write, writing)
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            pretrain.pretrain(recipe, data=options.data, output_dir=place, quiet=True)
+            entries = [entry for entry in read(Path(place) / "metrics.jsonl") if "tokens_per_second" in entry]
+    finally:
+        pretrain.save, checkpoint.write = save, write
+    seen = [0, *(entry["tokens_seen"] for entry in entries)]
+    seconds = [(after - before) / entry["tokens_per_second"] / every
+               for before, after, entry in zip(seen, seen[1:], entries, strict=False)]
+    step, still, write_time = (statistics.median(each) for each in (seconds[1:], standing[1:], writing))
+    print(f"{size}: a step takes {1000 * step:.1f} ms; for a checkpoint it stands still {1000 * still:.1f} ms (the "
+          f"first time {1000 * standing[0]:.1f}), and its write takes {1000 * write_time:.0f} ms", flush=True)
+    return {"step": step, "stall": still, "write": write_time, "stalls": standing, "writes": writing}
+
+
+PARTS = {"ways": ways, "stall": stall}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--sizes", nargs="+", default=["small"])
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--window-steps", type=int, default=10)
+    parser.add_argument("--only", nargs="+", choices=["ways", "stall"], default=["ways", "stall"])
+    parser.add_argument("--output", help="what is there already of other sizes, rows or machines stays")
+    options = parser.parse_args(arguments)
+    made = provenance()
+    kept = Path(options.output) if options.output else None
+    found = json.loads(kept.read_text(encoding="utf8")) if kept and kept.exists() else {}
+    for size in options.sizes:
+        setting = f"{size} {options.rows} × {Shards.open(options.data).length}, {made['hardware']}"
+        entry = found[setting] = {**found.get(setting, {}), "made": made}
+        for part in options.only:
+            entry[part] = PARTS[part](size, options)
+            if kept:
+                keep(kept, {name: each for name, each in found.items() if name != "made"})
+
+
+if __name__ == "__main__":
+    as_command(main)
