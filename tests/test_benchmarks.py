@@ -11,7 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import evidence, finetune_cpu, finetune_gpu, peer, plots, pretrain_gpu, processes, small_gpu, tables
+from benchmarks import (
+    evidence,
+    finetune_cpu,
+    finetune_gpu,
+    peer,
+    plateau,
+    plots,
+    pretrain_gpu,
+    processes,
+    small_gpu,
+    tables,
+)
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
 from electra.tasks.features import Features, Row
@@ -71,6 +82,18 @@ def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_
     for entry in found.values():
         assert (len(entry["stall"]["stalls"]), len(entry["stall"]["writes"])) == (6, 6)
         assert entry["stall"]["step"] > 0
+
+
+def test_curves_of_several_settings_are_kept_with_what_is_trivial_beside_them(toy_shards, tmp_path):
+    kept, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
+    kept.write_text(json.dumps({"runs": {"earlier": {"held_out": []}}}))
+    plateau.main(["--data", str(toy_shards), "--together", "2", "--output", str(kept),
+                  "--run", f"low: tiny {flags} --learning-rate 1e-4", "--run", f"high: tiny {flags}"])
+    runs = json.loads(kept.read_text(encoding="utf8"))["runs"]
+    assert set(runs) == {"earlier", "low", "high"}
+    assert [entry["step"] for entry in runs["low"]["held_out"]] == [10, 20]
+    assert runs["low"]["held_out"][-1].keys() >= {"mlm_loss", "trivial_mlm_loss", "auc"}
+    assert runs["low"]["held_out"] != runs["high"]["held_out"]
 
 
 @pytest.mark.slow
