@@ -41,6 +41,7 @@ class Site:
     cores: int = 16  # of each
     disk_bytes_per_second: float = 5e9  # the shared file system, for all readers together
     process_bytes_per_second: float = 1e9  # reading or writing it in one process, checksum included
+    host_bytes_per_second: float = 50e9  # from a GPU into pinned memory (PCIe 5, sixteen lanes, four fifths of it)
     gpus_per_node: int = 8
     gpu_bytes: float = 141e9  # memory of a GPU (H200, as the vendor states it)
     node_bytes_per_second: float = 450e9  # within a node, a GPU, each way (NVLink 4, as the vendor states it)
@@ -202,25 +203,28 @@ def scale_time() -> str:
 
 
 def scale_checkpoint() -> str:
-    """How large, how long, how often: Young's rule weighs the time of writing against the work that a fault undoes."""
+    """How large, how long, how often: Young's rule weighs the time that steps stand still against the work that a fault
+    undoes."""
     step, every = Step(GPUS[-1]), LARGE.training.save_steps
     taken = step.computing + step.seconds(step.ddp())
     whole = 3 * WEIGHTS
-    writing = whole / SITE.process_bytes_per_second
+    writing, copying = whole / SITE.process_bytes_per_second, whole / SITE.host_bytes_per_second
     between_faults = 3600 / (SITE.faults_per_gpu_hour * step.gpus)
-    best = math.sqrt(2 * writing * between_faults)
+    best = max(math.sqrt(2 * copying * between_faults), writing)
     return table(f"checkpoints on {step.gpus} GPUs", {
         "one checkpoint": (size(whole), "weights and Adam's two slots, float32, whole tensors"),
         "kept at once": (size(LARGE.training.save_total_limit * whole),
                          f"`save_total_limit = {LARGE.training.save_total_limit}`"),
         "gathered by FSDP to the leading process": (f"{step.seconds(step.share * whole):.2f} s", "over its one link"),
-        "writing": (f"{writing:.1f} s", f"one process, {rate(SITE.process_bytes_per_second)}"),
+        "copying, while steps stand still": (f"{1000 * copying:.0f} ms",
+                                             f"into pinned memory, {rate(SITE.host_bytes_per_second)}"),
+        "writing, beside them": (f"{writing:.1f} s", f"one process, {rate(SITE.process_bytes_per_second)}"),
         f"between two, `save_steps = {every:,}`": (span(every * taken), f"{1000 * taken:.0f} ms a step"),
-        "… lost to writing": (f"{writing / (every * taken):.1%}", "the loop waits"),
+        "… lost to copying": (f"{copying / (every * taken):.3%}", f"{copying / taken:.1f} steps"),
         "between two faults": (span(between_faults), "419 in 54 days on 16,384 GPUs, as published for Llama 3"),
         "… lost to one, on average": (span(every * taken / 2), "half the time between two checkpoints"),
         "best cadence": (f"every {round(best / taken, -2):,.0f} steps, {span(best)}",
-                         "√(2 · writing · between faults)"),
+                         "√(2 · copying · between faults), if that is longer than writing"),
         "Slurm's warning, `--signal=USR1@300`": (f"{300 / (writing + taken):.0f} times enough",
                                                  "for the step at hand and a checkpoint")})
 

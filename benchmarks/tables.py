@@ -337,6 +337,20 @@ def reliability(kept: Kept | None = None) -> str:
 
 # ---- into the documents --------------------------------------------------------------------------------------------
 
+def processes(kept: Kept | None = None) -> str:
+    """One process under torchrun by DDP and FSDP2, and what a checkpoint costs its steps."""
+    entries = {name: entry for name, entry in the(kept, "processes").items() if name != "made"}
+    lines = header("one process", "alone", "torchrun, DDP", "DDP, plain modules", "FSDP2, plain modules", "a step",
+                   "stands still for a checkpoint", "its write, beside the steps")
+    for name, entry in entries.items():
+        ways = (shown(entry.get("ways", {}).get(way, {}), "tokens_per_second", "{:,.0f} tokens/s".format)
+                for way in ("alone", "ddp", "ddp_plain", "fsdp_plain"))
+        times = (shown(entry.get("stall", {}), each, lambda seconds: f"{1000 * seconds:,.1f} ms")
+                 for each in ("step", "stall", "write"))
+        lines.append(row(f"{name} ({short(entry['made']['commit'])})", *ways, *times))
+    return "\n".join(lines)
+
+
 def planned(name: str) -> Callable[[], str]:
     """A table of `benchmarks.scale`, which borrows from here and so comes late."""
     def table() -> str:
@@ -350,7 +364,7 @@ def planned(name: str) -> Callable[[], str]:
 PLANNED = ("scale_corpus", "scale_memory", "scale_wire", "scale_time", "scale_checkpoint", "scale_assumed")
 TABLES: dict[str, Callable[[], str]] = {
     table.__name__: table for table in (recipes, measured, sanity, *PRETRAINING, *FINETUNING, proof, held_out,
-                                        reliability)
+                                        reliability, processes)
 } | {name: planned(name) for name in PLANNED}
 
 
