@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from electra.config import UserError, from_json
+from electra.data import parquet
 from electra.data.sources import Report, Source, resolve, warn
 
 # Bounds on what is held at once. A longer document goes on as a further one, a longer line as a further line.
 DOCUMENT_CHARACTERS = 1_000_000
 LINE_CHARACTERS = 100_000
 JSON_LINE_BYTES = 64 * 1024 * 1024
-PARQUET_ROWS = 256
 
 Progress = Callable[[float], None]
 Position = Callable[[], int]  # bytes of the file on disk that have been read
@@ -254,24 +254,17 @@ def text_of(row: dict[str, Any], text_field: str, where: str) -> str:
 
 
 def parquet_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:
-    import pyarrow
-    import pyarrow.parquet
-
     with opened(source) as (stream, position):
-        try:
-            file = pyarrow.parquet.ParquetFile(stream, buffer_size=1 << 20)
-            names = file.schema_arrow.names
-            if text_field not in names:
-                text_of(dict.fromkeys(names), text_field, source.shown)
-            row = 0
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=[text_field]):
-                counter.at(position())
-                for text in batch.column(0).to_pylist():
-                    row += 1
-                    where = f"{source.shown}, row {row}"
-                    yield where, text_of({text_field: text}, text_field, where)
-        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
-            raise OSError(str(error)) from None
+        there = parquet.names(stream)
+        if text_field not in there:
+            text_of(dict.fromkeys(there), text_field, source.shown)
+        row = 0
+        for batch in parquet.batches(stream, [text_field]):
+            counter.at(position())
+            for value in batch.column(0):
+                row += 1
+                where = f"{source.shown}, row {row}"
+                yield where, text_of({text_field: parquet.python(value)}, text_field, where)
 
 
 def hub_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from electra.config import UserError
 from electra.data.corpus import Document, Progress, placed_documents, silent
 from electra.data.examples import Cutter, Cuttings, Passage
 from electra.data.shards import MANIFEST, Manifest, Settings, part_name
-from electra.data.sources import Report, Source, resolve, warn
+from electra.data.sources import Report, Source, check_outside, resolve, warn
 from electra.data.wordpiece import WordPiece
 from electra.data.writing import Writer, check_same_settings, clear
 
@@ -47,6 +47,7 @@ def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str
         report(message)
 
     check_settings(length=length, held_out=held_out, part=part, workers=workers, shard_bytes=shard_bytes)
+    check_outside(Path(output_dir), inputs)
     sources = resolve(inputs, report=note)
     read = own_files(sources, part) if by_file else dict(enumerate(sources))
     settings = Settings(length=length, seed=seed, held_out=held_out, part=part[0], parts=part[1], by_file=by_file,
@@ -78,13 +79,20 @@ def shard(inputs: Sequence[str | Path], *, tokenizer: WordPiece, output_dir: str
 def parse_part(text: str | None) -> tuple[int, int]:
     """`i/N` as numbers; where nothing is said, this task's place in a Slurm array, or the whole."""
     if text is None:
-        index, first, step, count = (os.environ.get(f"SLURM_ARRAY_TASK_{word}") for word in
+        index, first, step, count = (whole_variable(f"SLURM_ARRAY_TASK_{word}") for word in
                                      ("ID", "MIN", "STEP", "COUNT"))
-        return ((int(index) - int(first or 0)) // int(step or 1) + 1, int(count)) if index and count else (1, 1)
+        return ((index - (first or 0)) // (step or 1) + 1, count) if index is not None and count else (1, 1)
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal()):
         raise UserError(f"--part {text}: write it as i/N, for example 1/8")
     return int(part), int(parts)
+
+
+def whole_variable(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text and not text.isdecimal():
+        raise UserError(f"{name}={text!r} in the environment is no whole number; unset it, or say --part i/N")
+    return int(text) if text else None
 
 
 # ---- before the work -----------------------------------------------------------------------------------------------

@@ -189,11 +189,7 @@ class Shards:
 
     @cached_property
     def tokenizer(self) -> WordPiece:
-        wordpiece = WordPiece.load(next(iter(self.parts)) / TOKENIZER)
-        if wordpiece.fingerprint != self.manifest.tokenizer:
-            raise UserError(f"{self.folder}: its tokenizer folder was changed after the shards were cut; run "
-                            "`electra shard` again with --overwrite")
-        return wordpiece
+        return check_tokenizer(next(iter(self.parts)), self.manifest.tokenizer)
 
     @cached_property
     def train(self) -> Rows:
@@ -222,7 +218,10 @@ class Shards:
                      if Path(file.name).name.startswith(prefix) and file.name.endswith(".ids.npy")])
 
     def verify(self, *, first: int = 0, every: int = 1, progress: Callable[[float], None] = lambda share: None) -> None:
-        """Every file is as it was written; or every so manieth, where several processes share the reading."""
+        """Every file is as it was written; or every so manieth, where several processes share the reading. And every
+        tokenizer is the one that cut the rows."""
+        for part in self.parts if first == 0 else ():
+            check_tokenizer(part, self.manifest.tokenizer)
         files = [(part / file.name, file) for part, manifest in self.parts.items() for file in manifest.files]
         files = files[first::every]
         for number, (path, file) in enumerate(files, start=1):
@@ -231,6 +230,14 @@ class Shards:
             if found != file.sha256:
                 raise UserError(f"{path}: damaged: its checksum is not the one in {MANIFEST}; run {shard_again(path)}")
             progress(number / len(files))
+
+
+def check_tokenizer(folder: Path, fingerprint: str) -> WordPiece:
+    wordpiece = WordPiece.load(folder / TOKENIZER)
+    if wordpiece.fingerprint != fingerprint:
+        raise UserError(f"{folder}: its tokenizer folder was changed after the shards were cut; run "
+                        "`electra shard` again with --overwrite")
+    return wordpiece
 
 
 def loaded(path: Path, *, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[Any]:

@@ -108,6 +108,14 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
         raise UserError(f"{given}: {nothing}; looked in {Path.cwd()}")
 
 
+def check_outside(output_dir: Path, given: Sequence[str | Path]) -> None:
+    """What is made of a text must not become part of it."""
+    place = output_dir.resolve()
+    if inside := [each for each in given if Path(each).resolve() in (place, *place.parents)]:
+        raise UserError(f"--output-dir {output_dir} lies inside the corpus {inside[0]} and would become part of it; "
+                        f"name a folder elsewhere")
+
+
 def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
     """Every file below that is not hidden, through links too; each real folder once, so no link leads in circles."""
     visible: list[Path] = []

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import UserError, from_json, meant
+from electra.data import parquet
 from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
 from electra.data.sources import COMPRESSIONS, HUB_NAME, Report, Source, checked_file, on_hub, spelled
 
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
-PARQUET_ROWS = 1024
 DOCUMENT_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, unpacked
 ROW_CHARACTERS = 16 * 1024 * 1024  # of CSV or TSV; split into its fields it takes some twenty times as much memory
 MOST_COLUMNS = 10_000
@@ -70,7 +70,7 @@ def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence
     if table.form == "jsonl":
         return json_lines(table)
     if table.form == "parquet":
-        return parquet(table, wanted=columns)
+        return parquet_rows(table, wanted=columns)
     if table.form == "hub":
         return on_the_hub(table)
     raise UserError(f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, .xz, "
@@ -186,22 +186,17 @@ def json_lines(table: Table) -> Iterator[Numbered]:
             yield where, parsed(line, where)
 
 
-def parquet(table: Table, *, wanted: Sequence[str] | None) -> Iterator[Numbered]:
-    import pyarrow
-    import pyarrow.parquet
-
+def parquet_rows(table: Table, *, wanted: Sequence[str] | None) -> Iterator[Numbered]:
     with opened(table.source) as (stream, _):
-        try:
-            file = pyarrow.parquet.ParquetFile(stream, buffer_size=1 << 20)
-            for name in wanted or ():
-                require(dict.fromkeys(file.schema_arrow.names), name, str(table))
-            row = 0
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for values in batch.to_pylist():
-                    row += 1
-                    yield f"{table}, row {row}", values
-        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
-            raise OSError(str(error)) from None
+        there = dict.fromkeys(parquet.names(stream))
+        for name in wanted or ():
+            require(there, name, str(table))
+        row = 0
+        for batch in parquet.batches(stream):
+            for index in range(batch.num_rows):
+                row += 1
+                yield f"{table}, row {row}", {name: parquet.python(column[index])
+                                              for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def on_the_hub(table: Table) -> Iterator[Numbered]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from electra import atomic
-from electra.config import UserError, differences
+from electra.config import UserError, differences, from_json, whole_text
 from electra.data.examples import LONG_WORD, Cuttings
 from electra.data.shards import COUNTS, MANIFEST, PROGRESS, TOKENIZER, File, Manifest, Settings
 from electra.data.sources import Report
@@ -51,9 +50,13 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         state = State()
         if (folder / PROGRESS).is_file():
-            saved = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
-            check_same_settings(folder, settings, saved["settings"])
-            state = State(**saved["state"] | {"files": [File(**file) for file in saved["state"]["files"]]})
+            try:
+                saved = from_json(whole_text(folder / PROGRESS))
+                before = saved["settings"]
+                state = State(**saved["state"] | {"files": [File(**file) for file in saved["state"]["files"]]})
+            except (OSError, ValueError, TypeError, LookupError):
+                raise UserError(f"{folder / PROGRESS} is damaged; start over with --overwrite") from None
+            check_same_settings(folder, settings, before)
         elif strangers := rows_in(folder):
             raise UserError(f"{folder}: holds {strangers[0].name} but neither {MANIFEST} nor {PROGRESS}; choose "
                             "another folder, or start over with --overwrite")

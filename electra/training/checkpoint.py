@@ -106,6 +106,8 @@ def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Op
     named = dict(module.named_parameters())
     weights = {name: part_of(tensor, named[name]) if name in named else tensor for name, tensor in weights.items()}
     module.load_state_dict(complete(weights, module), strict=True)
+    if not updates and not slots:  # an optimiser has none before its first update
+        return
     for name, parameter in named.items():
         if parameter.requires_grad:
             for slot in ("exp_avg", "exp_avg_sq"):
@@ -149,20 +151,34 @@ def opened(folder: Path) -> Checkpoint:
 def rotate(run: Path, *, keep: int) -> None:
     """Remove all but the newest few."""
     for _, folder in sorted(numbered(run))[:-keep]:
-        (folder / STATE).unlink(missing_ok=True)  # from here on it is not a checkpoint, whatever happens next
-        shutil.rmtree(folder)
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """A link alone where it is one: what it leads to was put aside on purpose."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    (folder / STATE).unlink(missing_ok=True)  # from here on it is not a checkpoint, whatever happens next
+    shutil.rmtree(folder)
 
 
 def forget_after(run: Path, step: int) -> None:
     """Remove what is newer than the step a run goes on from: damaged ones, which rotation would take for the newest."""
     for number, folder in numbered(run):
         if number > step:
-            shutil.rmtree(folder)
+            remove(folder)
+
+
+def sweep(run: Path) -> None:
+    """Remove what a killed writer left."""
+    for folder in run.glob(".checkpoint-*.partial"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def numbered(run: Path) -> list[tuple[int, Path]]:
     found = ((re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in run.glob("checkpoint-*"))
-    return [(int(match[1]), path) for match, path in found if match]
+    return [(int(match[1]), path) for match, path in found if match and path.is_dir()]
 
 
 def weights_of(module: nn.Module, *, kept: bool = True) -> dict[str, Tensor]:

@@ -52,6 +52,9 @@ def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None,
     if not 1 <= world_size <= training.batch_size:
         raise UserError(f"--world-size {world_size}: must be from 1 to training.batch_size={training.batch_size}, so "
                         f"that every process has a row")
+    if (passes := training.batch_size // (training.micro_batch_size or 1)) < world_size:
+        raise UserError(f"--world-size {world_size}: a step has {passes} micro-batches, too few for so many processes; "
+                        f"choose a smaller --micro-batch-size")
     rows = training.micro_batch_size or max(1, min(training.batch_size // world_size,
                                                    USUAL_TOKENS // recipe.data.length))
     return Description(

@@ -12,7 +12,7 @@ from electra.data.shards import Shards
 from electra.kernels import enable
 from electra.training.parallel import autocast
 from electra.training.recipe import Recipe
-from electra.training.sharded import is_sharded, rest, whole
+from electra.training.sharded import is_sharded, own_part, rest
 
 if TYPE_CHECKING:
     from electra.training.run import Run
@@ -64,33 +64,31 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
 
 
 def first_bad_tensor(run: Run, step: int) -> str:
-    """The first tensor of this step that is not finite, found by taking the step's forward passes again, plainly."""
-    batches = Batches(run.shards.train, batch_size=run.recipe.training.batch_size,
-                      micro_batch_size=run.micro_batch_size, seed=run.recipe.training.seed)
+    """The first tensor of this step that is not finite, found by taking the step's forward passes again, plainly. All
+    processes take as many, whatever they find, and say the same."""
+    settings = run.recipe.training
+    batches = Batches(run.shards.train, batch_size=settings.batch_size, micro_batch_size=run.micro_batch_size,
+                      seed=settings.seed)
     share = run.world.share(batches.micro_batches)
     enable(run.objective, False)
-    for name, parameter in run.objective.named_parameters():
-        if not whole(torch.isfinite(parameter).all()):
-            return f"the weight {name}"
-    passes, found = list(zip(share, batches.of_step(step, share), strict=True)), []
-    # Where weights are shared out, a process must take as many passes as the others, whatever it finds.
+    named = list(run.objective.named_parameters())
+    found = [(0, f"the weight {name}") for name, parameter in named if not torch.isfinite(own_part(parameter)).all()]
+    passes = list(zip(share, batches.of_step(step, share), strict=True))
     idle = [passes[-1]] * (run.world.rounds(batches.micro_batches) - len(passes)) if is_sharded(run.objective) else []
     for micro_batch, batch in [*passes, *idle]:
-        torch.manual_seed(random_key(run.recipe.training.seed, step, micro_batch))
-        with autocast(run.recipe.training.precision, run.world.device):
+        torch.manual_seed(random_key(settings.seed, step, micro_batch))
+        with autocast(settings.precision, run.world.device):
             if output := first_bad_output(run.objective, batch.to(run.world.device)):
-                found.append(f"{output} (micro-batch {micro_batch})")
+                found.append((1, f"{output} (micro-batch {micro_batch})"))
     rest(run.objective)
-    if found:
-        return found[0]
-    if run.world.size == 1:  # later steps may have overwritten it; alone, it can be had again
-        enable(run.objective, run.recipe.training.kernels == "on")
-        run.steps.descend([(random_key(run.recipe.training.seed, step, micro_batch), batch)
-                           for micro_batch, batch in zip(share, batches.of_step(step, share), strict=True)])
-    for name, parameter in run.objective.named_parameters():
-        if parameter.grad is not None and not whole(torch.isfinite(parameter.grad).all()):
-            return f"the gradient of {name}"
-    return "a gradient" if run.world.size == 1 else "a gradient on another process"
+    if run.world.size == 1 and not found:  # later steps may have overwritten it; alone, it can be had again
+        enable(run.objective, settings.kernels == "on")
+        run.steps.descend([(random_key(settings.seed, step, micro_batch), batch) for micro_batch, batch in passes])
+    found += [(2, f"the gradient of {name}") for name, parameter in named
+              if parameter.grad is not None and not torch.isfinite(own_part(parameter.grad)).all()]
+    first = min((suspect for each in run.world.everyones(found) for suspect in each), key=lambda suspect: suspect[0],
+                default=(3, "a gradient"))
+    return first[1]
 
 
 @torch.no_grad()

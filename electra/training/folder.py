@@ -120,8 +120,11 @@ def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
 def begin(run: Path, recipe: Recipe, *, fresh: bool) -> None:
     """Write down what the run is. A fresh start clears what an earlier one left."""
     run.mkdir(parents=True, exist_ok=True)
+    checkpoint.sweep(run)
     if fresh:
-        for path in (*(path for _, path in checkpoint.numbered(run)), *models(run)):
+        for _, path in checkpoint.numbered(run):
+            checkpoint.remove(path)
+        for path in models(run):
             shutil.rmtree(path)
         for name in (METRICS, STATUS, CONFIG):
             (run / name).unlink(missing_ok=True)

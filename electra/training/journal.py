@@ -85,8 +85,10 @@ class Journal:
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def warn(self, text: str) -> None:
-        self.console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
+    def warn(self, text: str, *, even_if_quiet: bool = False) -> None:
+        """Advice goes with progress; what was lost or left out is said in any case."""
+        console = Console(stderr=True, highlight=False) if even_if_quiet and not self.silent else self.console
+        console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
 
 
 def line(values: Mapping[str, float]) -> str:

@@ -26,6 +26,8 @@ from electra.training.peers import Pulse, agree, code, meeting
 from electra.training.recipe import TIMEOUT_MINUTES, Parallel, Precision, Recipe, Switch
 from electra.training.sharded import is_sharded
 
+FAILED = "failed"  # where in the store a process says that it is going, and why
+
 
 @dataclass(frozen=True)
 class World:
@@ -80,31 +82,33 @@ class World:
             dist.broadcast_object_list(box)
         return box[0]
 
+    def everyones(self, value: Any) -> list[Any]:
+        """What each process has, by rank."""
+        found: list[Any] = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(found, value)
+        return found
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()
 
     @contextlib.contextmanager
-    def leader_first(self, what: str) -> Iterator[None]:
-        """The leading process does alone what may take hours; the others wait after the block, longer than any
-        collective would."""
+    def unhurried(self, what: str, *, leader_alone: bool = False) -> Iterator[None]:
+        """What may take hours, longer than any collective waits: after the block all wait until all are through, or the
+        leading process is, which does such things for all."""
         if self.pulse is None:
             yield
             return
         self.pulse.moved = math.inf  # so long as this takes, nobody is late
-        try:
-            yield
-            if self.leads:
-                self.pulse.store.set(what, "")
-        except Exception as error:
-            if self.leads:
-                self.pulse.store.set(what, str(error) or type(error).__name__)
-            raise
-        while not self.leads and not self.pulse.store.check([what]):
+        yield
+        self.pulse.store.set(f"{what}/{self.rank}", "")
+        awaited = [f"{what}/{rank}" for rank in ([0] if leader_alone else range(self.size))]
+        while not self.pulse.store.check(awaited):
+            if self.pulse.store.check([FAILED]):
+                raise RunFailed(f"another process failed: {self.pulse.store.get(FAILED).decode()}")
             time.sleep(0.1)
         self.pulse.moved = time.monotonic()
-        if failure := self.pulse.store.get(what).decode():
-            raise RunFailed(f"the leading process could not make the {what}: {failure}")
 
     def at(self, step: int, phase: int, doing: str) -> None:
         """Where this process is, for the others to know should it stay there."""
@@ -136,8 +140,12 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     try:
         agree(code())
         yield world
-    except RuntimeError as error:
-        if isinstance(error, RunFailed) or (said := world.explained(error)) is None:
+    except Exception as error:
+        with contextlib.suppress(RuntimeError):  # others may be where they wait without a limit
+            pulse.store.set(FAILED, f"rank {rank}: {str(error) or type(error).__name__}")
+        if isinstance(error, RunFailed) or not isinstance(error, RuntimeError):
+            raise
+        if (said := world.explained(error)) is None:
             raise
         raise RunFailed(said) from error
     finally:

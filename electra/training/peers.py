@@ -38,7 +38,8 @@ def code() -> dict[str, Any]:
 
 
 def agree(facts: Mapping[str, Any]) -> None:
-    """Refuse, on every process alike, to go on where one has another value than the leading one."""
+    """Refuse, on every process alike, to go on where one has another value than the leading one. A commit that git did
+    not tell in time is none."""
     if not dist.is_initialized():
         return
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -46,7 +47,8 @@ def agree(facts: Mapping[str, Any]) -> None:
     (leader, wanted), *others = everyone
     lines = [f"\n  {key}: {wanted.get(key)!r} in rank 0 ({leader}), {found.get(key)!r} in rank {rank} ({place})"
              for rank, (place, found) in enumerate(others, start=1)
-             for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
+             for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)
+             and not (key == "commit" and None in (wanted.get(key), found.get(key)))]
     if lines:
         more = [f"\n  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
         raise UserError(f"the processes of this run are not alike:{''.join(lines[:MOST_LINES] + more)}\nStart all of "

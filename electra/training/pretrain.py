@@ -19,7 +19,7 @@ from electra.training.journal import Journal, Window
 from electra.training.lock import alone_in
 from electra.training.parallel import autocast, connected, peak_flops
 from electra.training.recipe import Recipe
-from electra.training.run import Run, Start, interrupts, prepare, whole_objective
+from electra.training.run import Run, Start, interrupts, prepare, warned_early, whole_objective
 from electra.training.sharded import rest
 from electra.training.steps import NotFinite
 
@@ -42,16 +42,19 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
     start = Start(output_dir=Path(output_dir), corpus=corpus, data=Path(data) if data else None,
                   tokenizer=Path(tokenizer) if tokenizer else None, text_field=text_field, resume=resume,
                   overwrite=overwrite, init_from=Path(init_from) if init_from else None, quiet=quiet)
-    with connected(minutes=recipe.training.timeout_minutes) as world, alone_in(start.output_dir, world):
+    with (connected(minutes=recipe.training.timeout_minutes) as world, alone_in(start.output_dir, world),
+          warned_early() as early):
         run, news = prepare(recipe, start, world)
         settings = run.recipe.training
         with Journal(run.output_dir / folder.METRICS if world.leads else None, max_steps=settings.max_steps,
                      after=run.step, tensorboard=settings.report_to == "tensorboard", quiet=quiet) as journal:
+            for text in run.warnings:
+                journal.warn(text, even_if_quiet=True)
             for text in news:
                 journal.say(text)
             for text in diagnosis.advice(run.recipe, run.shards):
                 journal.warn(text)
-            with interrupts() as interrupted:
+            with interrupts(early) as interrupted:
                 try:
                     with checkpoint.Background() as writer:
                         train(run, journal, interrupted, writer)
@@ -90,7 +93,7 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
         rate = run.steps.update(step)
         if run.steps.patience.used > borne:
             journal.warn(f"step {step}: the gradient is not finite; the update is left out, "
-                         f"{run.steps.patience.used} of at most {settings.skip_not_finite}")
+                         f"{run.steps.patience.used} of at most {settings.skip_not_finite}", even_if_quiet=True)
         run.step, tokens = step, int(portion[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
@@ -175,7 +178,7 @@ def finish(run: Run, journal: Journal) -> Outcome:
     """Models out, status down."""
     status: folder.Status = "finished" if run.step >= run.recipe.training.max_steps else "stopped"
     objective = whole_objective(run)
-    with run.world.leader_first("models"):
+    with run.world.unhurried("models", leader_alone=True):
         if run.world.leads:
             paths = export(run, objective, verified=status == "finished")
             folder.set_status(run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}")

@@ -79,8 +79,8 @@ class TrainingConfig:
                      "save_total_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
-        if self.timeout_minutes <= 0:
-            raise ValueError(f"training.timeout_minutes={self.timeout_minutes} must be above 0")
+        if not 0.05 <= self.timeout_minutes <= 1e6:
+            raise ValueError(f"training.timeout_minutes={self.timeout_minutes} must be from 0.05 to 1,000,000")
         if self.skip_not_finite < 0:
             raise ValueError(f"training.skip_not_finite={self.skip_not_finite} must not be negative")
         if not 0 <= self.seed < 2**63:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import types
@@ -19,6 +20,7 @@ from electra import config
 from electra.config import UserError
 from electra.data.prepare import prepare as prepare_data
 from electra.data.shards import Shards
+from electra.data.sources import check_outside
 from electra.model.encoder import recompute
 from electra.objectives import build_objective
 from electra.objectives.objective import Objective
@@ -56,6 +58,8 @@ class Run:
     step: int = 0
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)  # about its start
+    advice: str = "The same command goes on from there once that is put right."
 
     @property
     def micro_batch_size(self) -> int:
@@ -70,7 +74,7 @@ class Run:
                 folder.set_status(self.output_dir, "failed", step=self.step, message=str(failure),
                                   checkpoint=last.folder.name if last else None)
         safe = f"the last good checkpoint is {last.folder}" if last else "no checkpoint had been written yet"
-        return f"after step {self.step}: {failure}; {safe}. The same command goes on from there once that is put right."
+        return f"after step {self.step}: {failure}; {safe}. {self.advice}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +94,9 @@ class Start:
     def __post_init__(self) -> None:
         if (self.corpus is None) == (self.data is None):
             raise UserError("give either --corpus (text files) or --data (shards from `electra shard`)")
-        inside = [given for given in self.corpus or () if Path(given).resolve() in self.output_dir.resolve().parents]
-        if inside:
-            raise UserError(f"--output-dir {self.output_dir} lies inside the corpus {inside[0]} and would become part "
-                            f"of it; name a folder elsewhere")
+        check_outside(self.output_dir, self.corpus or ())
+        if self.init_from is not None and not self.init_from.is_dir():
+            raise UserError(f"--init-from {self.init_from}: no such folder; name a run or a model's folder")
         if self.init_from is not None and self.init_from.resolve() == self.output_dir.resolve():
             raise UserError(f"--init-from {self.init_from} is also the --output-dir, where it would be overwritten")
         if self.data is not None and self.tokenizer is not None:
@@ -103,10 +106,14 @@ class Start:
 def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
     """The run, and what to tell the user about its start."""
     agree(dict(config.leaves(config.as_dict(recipe))))
+    if restarted():  # what was to be started over was, before torchrun began its processes anew
+        start = replace(start, resume="auto", overwrite=False)
+    asked = recipe.training.micro_batch_size
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
         recipe, found = folder.continued(recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite)
     speed_of(recipe, world)  # what this machine cannot do is refused before it cuts a corpus
+    recipe, notes = shared_out(recipe, world, may_recut=asked is None)
     if found is None and start.init_from is None and not recipe.workload(recipe.data.vocab_size).generator_learns:
         raise UserError("objective.generator_learns='nothing' keeps the generator as it is, so it must have learnt "
                         "before; name the run of the first stage (as recipe two-stage-generator-base) with --init-from")
@@ -116,10 +123,13 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     if recipe.training.deterministic:
         be_deterministic()
     objective = built(recipe, shards)
-    news = [f"warning: {warning.message}" for warning in damaged]
+    news: list[str] = []
     if found is None and start.init_from is not None:
         news += initialise_from(objective, start.init_from, shards)
     run = assembled(recipe, shards, world, start.output_dir, objective)
+    run.warnings = [*(str(warning.message) for warning in damaged), *notes]
+    if start.overwrite:
+        run.advice = "To go on from there once that is put right, leave out --resume never --overwrite."
     if found is not None:
         restore(run, found)
         news.append(f"continuing from {found.folder} at step {found.step:,}")
@@ -140,20 +150,39 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     return run, news
 
 
+def restarted() -> bool:
+    """Whether torchrun has begun these processes again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+
+
+def shared_out(recipe: Recipe, world: World, *, may_recut: bool) -> tuple[Recipe, list[str]]:
+    """The recipe, once every process is sure to have a micro-batch; and what to say where that took a smaller one than
+    an earlier start had decided on."""
+    training = recipe.training
+    if training.micro_batch_size is None:
+        return recipe, []
+    if training.batch_size // training.micro_batch_size >= world.size or not may_recut:
+        world.share(training.batch_size // training.micro_batch_size)
+        return recipe, []
+    return replace(recipe, training=replace(training, micro_batch_size=None)), [
+        f"this run took {training.micro_batch_size} rows in a pass, too many for {world.size} processes to have one "
+        f"each; it goes on with fewer. Data and their order stay; masks and dropout are drawn in other portions"]
+
+
 def opened(recipe: Recipe, start: Start, world: World) -> Shards:
     """The shards, made first where there is only text; every byte as written, so damage is found now and not later."""
     data = start.data
     if start.corpus is not None:
         data = start.output_dir / "data" / "shards"
     assert data is not None
-    with world.leader_first("data"):
+    with world.unhurried("data", leader_alone=True):
         if world.leads and start.corpus is not None:
             with watching(quiet=start.quiet) as (stage, report):
                 prepare_data(start.corpus, start.output_dir / "data", recipe.data,
                              tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
                              text_field=start.text_field, stage=stage, report=report)
     shards = Shards.open(data)
-    with world.leader_first("checksums"):  # shared out: half a terabyte would keep one process busy at every start
+    with world.unhurried("checksums"):  # shared out: half a terabyte would keep one process busy at every start
         shards.verify(first=world.rank, every=world.size)
     return shards
 
@@ -249,13 +278,28 @@ heard: list[list[int]] = []  # signals since the outermost `interrupts` began
 
 
 @contextlib.contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
+def warned_early() -> Iterator[list[int]]:
+    """SIGUSR1 that comes while a run is made ready, for `interrupts` to heed once there is a step to save. A launcher
+    may have told its processes to ignore it."""
+    early: list[int] = []
+    if heard or threading.current_thread() is not threading.main_thread():
+        yield early
+        return
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: early.append(number))
+    try:
+        yield early
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextlib.contextmanager
+def interrupts(early: list[int] | None = None) -> Iterator[Callable[[], bool]]:
     """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once. Several runs may stand
     inside one such block: what one of them hears is meant for all."""
     if heard or threading.current_thread() is not threading.main_thread():  # only there can signals be heard
         yield lambda: any(heard)
         return
-    asked: list[int] = []
+    asked: list[int] = early if early is not None else []
 
     def ask(number: int, frame: types.FrameType | None) -> None:
         if signal.SIGINT in asked and number == signal.SIGINT:

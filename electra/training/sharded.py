@@ -56,6 +56,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if in_parts(tensor) else tensor
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """What lies in this process; nobody else is asked."""
+    return tensor.to_local() if in_parts(tensor) else tensor
+
+
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
     """What this process keeps of a whole tensor, if it holds `like` in part. Nobody is asked: all have read the same.
     """

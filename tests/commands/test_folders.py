@@ -50,6 +50,13 @@ def test_a_run_is_never_started_over_because_its_checkpoints_are_damaged(
     assert content(copied) == before
 
 
+def test_a_damaged_checkpoint_is_told_of_even_where_no_progress_is_wanted(
+        copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copied / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
+    assert main(run_words(copied, data=toy_shards)) == 0  # quiet, as all commands here
+    assert "checkpoint-4/weights.safetensors is damaged" in capsys.readouterr().err.replace("\n", "")
+
+
 def test_checkpoints_of_another_program_are_left_alone(tmp_path: Path, toy_shards: Path,
                                                        complaint: Callable[..., str]) -> None:
     theirs = tmp_path / "run" / "checkpoint-500" / "trainer_state.json"
@@ -105,9 +112,11 @@ def test_a_checkpoint_may_continue_in_another_folder_but_not_behind_the_back_of_
 def test_a_model_to_start_from_must_fit(tmp_path: Path, finished: Path, toy_shards: Path,
                                         complaint: Callable[..., str]) -> None:
     folder, model = tmp_path / "run", finished / "discriminator"
-    for nothing in (tmp_path / "no", toy_shards, finished / "config.toml"):
-        said = complaint(*run_words(folder, "--init-from", nothing, data=toy_shards))
-        assert said.startswith(f"--init-from {nothing}: no model for discriminator or generator there")
+    for nothing in (tmp_path / "no", finished / "config.toml"):  # found before a corpus would be cut
+        said = complaint(*run_words(folder, "--init-from", nothing, "--corpus", nothing))
+        assert said == f"--init-from {nothing}: no such folder; name a run or a model's folder"
+    said = complaint(*run_words(folder, "--init-from", toy_shards, data=toy_shards))
+    assert said.startswith(f"--init-from {toy_shards}: no model for discriminator or generator there")
     said = complaint(*run_words(folder, "--init-from", model, data=toy_shards, encoder__layers=3))
     assert "num_hidden_layers is 2, but the network to fill has encoder.layers=3" in said
     said = complaint(*run_words(folder, "--init-from", finished / "generator", data=toy_shards, recipe="bert-small"))

@@ -103,6 +103,29 @@ def test_a_part_that_does_not_exist_is_refused(tmp_path: Path, toy_corpus: Path,
     assert not (tmp_path / "rows").exists()
 
 
+def test_shards_do_not_go_where_their_text_lies(tmp_path: Path, toy_corpus: Path, toy_shards: Path,
+                                                complaint: Callable[..., str]) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    shutil.copy(toy_corpus, texts)
+    for place in (texts, texts / "rows"):
+        said = complaint("shard", texts, "--tokenizer", toy_shards / "tokenizer", "--output-dir", place)
+        assert said == (f"--output-dir {place} lies inside the corpus {texts} and would become part of it; name a "
+                        f"folder elsewhere")
+
+
+def test_progress_that_is_damaged_and_a_variable_that_is_no_number_are_refused_in_words(
+        tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows").mkdir()
+    words = ("shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--output-dir", tmp_path / "rows")
+    for damage in ("{", "[]", "{}", '{"settings": {}, "state": {"files": [3]}}'):
+        (tmp_path / "rows" / "progress.json").write_text(damage)
+        assert complaint(*words) == f"{tmp_path / 'rows/progress.json'} is damaged; start over with --overwrite"
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "x")
+    assert complaint(*words).startswith("SLURM_ARRAY_TASK_ID='x' in the environment is no whole number")
+
+
 def test_vocab_and_shard_say_what_they_miss(tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]) -> None:
     folder = tmp_path / "made"
     assert complaint("vocab", "--output-dir", folder) == "name at least one file, folder or glob of text"

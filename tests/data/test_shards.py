@@ -77,6 +77,18 @@ def test_a_file_cut_short_is_found_on_opening_and_a_changed_byte_by_verifying(fo
         Shards.open(folder)
 
 
+def test_a_tokenizer_that_was_changed_or_is_gone_is_found_by_verifying(folder: Path) -> None:
+    place = folder / "part-00002-of-00002" / "tokenizer"
+    text = (place / "tokenizer.json").read_text(encoding="utf8")
+    (place / "tokenizer.json").write_text(text.replace('"lowercase":true', '"lowercase":false').replace(
+        '"lowercase": true', '"lowercase": false'), encoding="utf8")
+    with pytest.raises(UserError, match=r"part-00002-of-00002: its tokenizer folder was changed"):
+        Shards.open(folder).verify()
+    shutil.rmtree(place)
+    with pytest.raises(UserError, match=r"part-00002-of-00002.tokenizer"):
+        Shards.open(folder).verify()
+
+
 def test_processes_that_share_the_checking_check_every_file(folder: Path) -> None:
     shards = Shards.open(folder)
     for path in sorted(folder.rglob("*.npy")):

@@ -99,6 +99,20 @@ def test_a_small_zstd_file_that_unpacks_to_a_gigabyte_is_read_in_parts(tmp_path:
     assert (code, said.strip()) == (0, str(10**9))
 
 
+def test_a_small_parquet_file_that_repeats_a_long_text_keeps_it_once(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 512, pyarrow.int32()), ["a " * 4_000_000])
+    pyarrow.parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet", compression="zstd")
+    assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    for script in (COUNT.replace("documents(sys.argv[1:])", "islice(documents(sys.argv[1:]), 3)"),
+                   ROWS.replace("in tables.rows(tables.table(sys.argv[1]))",
+                                "in islice(tables.rows(tables.table(sys.argv[1])), 300)")):
+        code, said = bounded(f"from itertools import islice\n{script}", tmp_path / "a.parquet")
+        assert code == 0, said
+
+
 @pytest.mark.slow
 def test_a_json_document_that_unpacks_to_a_gigabyte_is_refused(tmp_path: Path) -> None:
     code, said = bounded(DOCUMENT, filled(tmp_path / "a.json.gz", b" " * 1_000_000, times=1000, opener=gzip.open))

@@ -173,8 +173,40 @@ def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path
     assert json.loads((folder / "state.json").read_text())["step"] == 1
 
 
+def test_a_run_that_has_left_out_every_update_so_far_comes_back(tmp_path):
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    save(tmp_path, 4, (module, optimizer))
+    fresh = nn.Linear(2, 2)
+    again = torch.optim.AdamW(fresh.parameters(), fused=True)
+    checkpoint.load(checkpoint.newest(tmp_path), module=fresh, optimizer=again, updates=0)
+    assert fresh.weight.equal(module.weight)
+    assert not again.state
+    with pytest.raises(LookupError):
+        checkpoint.load(checkpoint.newest(tmp_path), module=fresh, optimizer=again, updates=1)
+
+
+def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_removed(tmp_path, trained):
+    run, archive = tmp_path / "run", tmp_path / "archive"
+    save(run, 4, trained).rename(archive)
+    (run / "checkpoint-4").symlink_to(archive)
+    assert checkpoint.newest(run).step == 4
+    save(run, 8, trained)
+    checkpoint.rotate(run, keep=1)
+    assert [path.name for path in run.iterdir()] == ["checkpoint-8"]
+    assert checkpoint.opened(archive).step == 4
+
+
+def test_what_a_killed_writer_left_is_swept_away_and_nothing_else(tmp_path, trained):
+    save(tmp_path, 4, trained)
+    (tmp_path / ".checkpoint-6.partial").mkdir()
+    checkpoint.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-4"]
+
+
 def test_a_folder_that_only_looks_like_a_checkpoint_is_ignored(tmp_path, trained):
     save(tmp_path, 7, trained)
+    (tmp_path / "checkpoint-99").write_text("a file")
     (tmp_path / "checkpoint-final").mkdir()
     (tmp_path / ".checkpoint-9.partial").mkdir()
     assert checkpoint.newest(tmp_path).step == 7

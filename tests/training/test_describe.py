@@ -99,6 +99,8 @@ def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(capsys: p
     shown = " ".join(capsys.readouterr().out.split())
     assert "memory of a step on each of 4 GPUs, fsdp, estimated" in shown
     assert "blocks computed again" in shown
+    assert main([*words, "4", "--micro-batch-size", "64"]) == 2
+    assert "a step has 2 micro-batches, too few for so many processes" in capsys.readouterr().err
     assert main([*words, "1000"]) == 2
     assert "--world-size 1000: must be from 1 to training.batch_size=128" in capsys.readouterr().err
 
