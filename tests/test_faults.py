@@ -50,9 +50,10 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
         assert "rank 2 fell silent" in status["message"]
 
 
-def test_the_leader_may_take_longer_over_data_and_models_than_any_collective(toy_shards, tmp_path):
+@pytest.mark.parametrize("slowest", [0, 1])
+def test_a_process_may_take_longer_over_data_and_models_than_any_collective(toy_shards, tmp_path, slowest):
     slow = ("import time\nfrom electra.data.shards import Shards\nverify = Shards.verify\n"
-            "Shards.verify = lambda self, *a, **k: (time.sleep(12), verify(self, *a, **k))[1]\n"
+            f"Shards.verify = lambda self, *a, **k: (time.sleep(12 * (rank == {slowest})), verify(self, *a, **k))[1]\n"
             "from electra.training import pretrain\nexport = pretrain.export\n"
             "pretrain.export = lambda *a, **k: (time.sleep(12), export(*a, **k))[1]")
     code, output = ended(started(command(toy_shards, tmp_path / "run", "--max-steps", "2", "--timeout-minutes", "0.15",
@@ -64,6 +65,34 @@ def test_the_leader_may_take_longer_over_data_and_models_than_any_collective(toy
 def test_twenty_times_one_process_of_three_is_killed_and_the_run_equals_the_unbroken_one(toy_shards, tmp_path):
     soaked = soak.Soak(tmp_path, toy_shards, random.Random())
     assert soak.kill_ranks(soaked), soaked.said
+
+
+def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_status(toy_shards, tmp_path):
+    spoilt = ("from electra.model.encoder import Block\nfrom electra.training.steps import PlainSteps\n"
+              "passes, forward, descend = [], Block.forward, PlainSteps.descend\n"
+              "def spoilt(self, *a, **k):\n"
+              "    return forward(self, *a, **k) * (float('nan') if len(passes) > 4 and rank else 1)\n"
+              "def counted(self, *a, **k): passes.append(1); return descend(self, *a, **k)\n"
+              "Block.forward, PlainSteps.descend = spoilt, counted")
+    code, output = ended(started(command(toy_shards, tmp_path / "run", "--parallel", "fsdp", processes=2,
+                                         before=spoilt)))
+    said = "the output of generator.encoder.blocks.0 (micro-batch 1) is not finite in step 5"
+    assert code != 0
+    assert output.count(f"error: after step 4: {said}") == 2, output
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["message"], status["checkpoint"]) == ("failed", said, "checkpoint-3")
+
+
+def test_a_write_that_fails_at_the_last_step_is_told_to_the_others(toy_shards, tmp_path):
+    full = ("from electra.training import checkpoint\nsave_file = checkpoint.save_file\n"
+            "def full(tensors, path):\n"
+            "    if 'checkpoint-6' in str(path): raise OSError(28, 'No space left on device')\n"
+            "    save_file(tensors, path)\n"
+            "checkpoint.save_file = full")
+    code, output = ended(started(command(toy_shards, tmp_path / "run", "--max-steps", "6", processes=2, before=full)))
+    assert code != 0
+    assert "after step 6: the checkpoint of step 6 could not be written: [Errno 28] No space left on device" in output
+    assert "after step 6: rank 0 failed, and says why" in output
 
 
 def test_a_signal_to_torchrun_leaves_a_checkpoint_of_all_processes(toy_shards, tmp_path):

@@ -26,7 +26,7 @@ from electra.training.peers import Pulse, agree, code, meeting
 from electra.training.recipe import TIMEOUT_MINUTES, Parallel, Precision, Recipe, Switch
 from electra.training.sharded import is_sharded
 
-FAILED = "failed"  # where in the store a process says that it is going, and why
+FAILED = "failed"  # where in the store a process says that it is going
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class World:
         awaited = [f"{what}/{rank}" for rank in ([0] if leader_alone else range(self.size))]
         while not self.pulse.store.check(awaited):
             if self.pulse.store.check([FAILED]):
-                raise RunFailed(f"another process failed: {self.pulse.store.get(FAILED).decode()}")
+                raise RunFailed(f"{self.pulse.store.get(FAILED).decode()} failed, and says why")
             time.sleep(0.1)
         self.pulse.moved = time.monotonic()
 
@@ -142,7 +142,7 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         yield world
     except Exception as error:
         with contextlib.suppress(RuntimeError):  # others may be where they wait without a limit
-            pulse.store.set(FAILED, f"rank {rank}: {str(error) or type(error).__name__}")
+            pulse.store.set(FAILED, f"rank {rank}")
         if isinstance(error, RunFailed) or not isinstance(error, RuntimeError):
             raise
         if (said := world.explained(error)) is None:

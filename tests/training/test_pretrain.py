@@ -17,8 +17,10 @@ from electra.data.shards import Shards
 from electra.model.flops import standard
 from electra.training import checkpoint
 from electra.training.journal import Journal, read
+from electra.training.parallel import World
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
+from electra.training.run import shared_out
 from electra.training.steps import PlainSteps
 from tests.conftest import TOY_FLAGS
 
@@ -73,6 +75,17 @@ def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(toy_shar
              for word in pair]
     with pytest.raises(UserError, match=r"set training\.micro_batch_size to 2 or more"):
         pretrain(load_recipe("bert-nsp-base", flags=flags), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+
+
+def test_a_run_goes_on_with_smaller_passes_where_there_are_more_processes_than_it_had_passes():
+    world = World(rank=0, size=3, device=torch.device("cpu"))
+    recut, notes = shared_out(toy("--micro-batch-size", "12"), world, may_recut=True)
+    assert recut.training.micro_batch_size is None
+    assert notes == ["this run took 12 rows in a pass, too many for 3 processes to have one each; it goes on with "
+                     "fewer. Data and their order stay; masks and dropout are drawn in other portions"]
+    assert shared_out(toy("--micro-batch-size", "4"), world, may_recut=True) == (toy("--micro-batch-size", "4"), [])
+    with pytest.raises(UserError, match="a step has 1 micro-batches, too few for 3 processes"):
+        shared_out(toy("--micro-batch-size", "12"), world, may_recut=False)
 
 
 LONG_ENOUGH = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
