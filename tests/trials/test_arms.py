@@ -22,7 +22,7 @@ def arms(trial: str, scale: str):
 
 
 @pytest.mark.parametrize(("scale", "shares"), [
-    ("paper", ["1/6", "1/3", "1/2", "2/3", "1"]), ("trial", ["3/16", "5/16", "1/2", "11/16", "1"]),
+    ("paper", ["1/6", "1/3", "1/2", "2/3", "1"]), ("trial", ["1/8", "3/8", "1/2", "5/8", "1"]),
     ("smoke", ["1/2", "1"])])
 def test_a_width_is_named_and_drawn_as_the_share_that_it_is(scale, shares):
     electras = [arm for arm in arms("width", scale) if arm.series == "ELECTRA"]

@@ -45,7 +45,7 @@ def test_a_budget_scales_steps_and_warm_up_together():
 
 def test_a_share_of_the_steps_is_a_schedule_of_its_own():
     (stage,) = stages("small-models", "electra-small-6.25", "trial")
-    assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (500, 50)
+    assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (1500, 75)
 
 
 def test_fewer_steps_of_bert_are_whole_schedules_of_their_own():
