@@ -74,6 +74,7 @@ def test_low_precision_copies_follow_the_weights() -> None:
         assert torch.equal(parameter.low, parameter.detach().half()), name
 
 
+@pytest.mark.slow
 def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     """In float16 and with other samples: curves, not digits."""
     plain, fused = ([loss for loss, _ in walk(built(kernels=kernels, precision="fp16")[2], range(1, 7))]
