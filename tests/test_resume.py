@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from benchmarks.soak import ranks
 from electra.training.journal import read
 from tests.conftest import TOY_FLAGS
 
@@ -82,7 +83,9 @@ def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, rec
     finish(toy_shards, tmp_path / "unbroken", *more, processes=processes, recipe=recipe)
     process = start(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     wait_for_step(process, tmp_path / "killed", 12)
-    os.killpg(process.pid, signal.SIGKILL)
+    workers = ranks(process) if processes > 1 else {}  # in sessions of their own: they would go on, and hold the folder
+    for pid in (process.pid, *workers.values()):
+        os.kill(pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "checkpoint-20").exists(), "it was killed too late to prove anything"
     finish(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
