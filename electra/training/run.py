@@ -106,7 +106,7 @@ class Start:
 def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
     """The run, and what to tell the user about its start."""
     agree(dict(config.leaves(config.as_dict(recipe))))
-    if restarted():  # what was to be started over was, before torchrun began its processes anew
+    if restarted() and checkpoint.numbered(start.output_dir):  # begun over, or elsewhere, as asked; now it goes on
         start = replace(start, resume="auto", overwrite=False)
     asked = recipe.training.micro_batch_size
     with warnings.catch_warnings(record=True) as damaged:

@@ -88,6 +88,21 @@ def test_a_run_goes_on_with_smaller_passes_where_there_are_more_processes_than_i
         shared_out(toy("--micro-batch-size", "12"), world, may_recut=False)
 
 
+@pytest.mark.parametrize("how", [{"resume": "never", "overwrite": True}, {"resume": "elsewhere"}])
+def test_a_run_that_torchrun_restarts_goes_on_with_its_own_checkpoints_however_it_was_begun(
+        eight_steps, toy_shards, tmp_path, monkeypatch, how):
+    how = how | ({"resume": str(eight_steps / "checkpoint-4")} if how["resume"] == "elsewhere" else {})
+    run = tmp_path / "run"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # before its first checkpoint it is begun as asked
+    pretrain(toy("--max-steps", "6", "--save-steps", "3"), data=toy_shards, output_dir=run, quiet=True, **how)
+    first = [entry["step"] for entry in read(run / "metrics.jsonl")]
+    assert min(first) == (1 if how["resume"] == "never" else 5)
+    written = (run / "checkpoint-6").stat().st_mtime_ns
+    pretrain(toy("--max-steps", "8", "--save-steps", "3"), data=toy_shards, output_dir=run, quiet=True, **how)
+    assert (run / "checkpoint-6").stat().st_mtime_ns == written
+    assert [entry["step"] for entry in read(run / "metrics.jsonl")][:len(first)] == first
+
+
 LONG_ENOUGH = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
                "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 --batch-size 24 "
                "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "
