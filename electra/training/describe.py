@@ -145,7 +145,7 @@ def memory_table(description: Description) -> Table:
     for way in description.memory:
         memory.add_column(way, justify="right")
     columns = [{**terms, "all": sum(terms.values())} for terms in description.memory.values()]
-    for key in dict.fromkeys(key for terms in columns for key in [*list(terms)[:-1]]) | {"all": None}:
+    for key in (*dict.fromkeys(key for terms in description.memory.values() for key in terms), "all"):
         memory.add_row(key, *(f"{terms[key] / 1e9:.2f}" if key in terms else "–" for terms in columns))
     return memory
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from electra import atomic
@@ -229,10 +228,7 @@ def answers(tuner: Tuner, part: str) -> list[Any]:
     world = tuner.world
     found = outputs(tuner.network, features, device=world.device, autocast=autocast(tuner.precision, world.device),
                     batches=unit_batches(features, world.device)[world.rank::world.size])
-    if world.size > 1:
-        everyone: list[Any] = [None] * world.size
-        dist.all_gather_object(everyone, found)
-        found = {unit: output for each in everyone for unit, output in each.items()}
+    found = {unit: output for each in world.everyones(found) for unit, output in each.items()}
     if not world.leads:
         return []
     decoded: list[Any] = tuner.assignment.task.decode(examples, features, [found[u] for u in range(len(features))])

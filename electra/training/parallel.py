@@ -115,7 +115,7 @@ class World:
         if self.pulse is not None:
             self.pulse.at(step, phase, doing)
 
-    def explained(self, error: RuntimeError) -> str | None:
+    def explained(self, error: Exception) -> str | None:
         """What a collective's failure means, and who caused it; None where it is another kind of failure."""
         return self.pulse.explained(error) if self.pulse is not None else None
 
@@ -143,9 +143,8 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     except Exception as error:
         with contextlib.suppress(RuntimeError):  # others may be where they wait without a limit
             pulse.store.set(FAILED, f"rank {rank}")
-        if isinstance(error, RunFailed) or not isinstance(error, RuntimeError):
-            raise
-        if (said := world.explained(error)) is None:
+        torchs = isinstance(error, RuntimeError) and not isinstance(error, RunFailed)
+        if (said := world.explained(error) if torchs else None) is None:
             raise
         raise RunFailed(said) from error
     finally:

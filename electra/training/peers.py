@@ -155,7 +155,7 @@ class Pulse:
         _, step, _, doing, place = self.heard[rank][0]
         return f"in step {step}, {doing} ({place})"
 
-    def explained(self, error: RuntimeError) -> str | None:
+    def explained(self, error: Exception) -> str | None:
         """What a collective's failure means; None where it is another kind of failure."""
         line = str(error).strip().splitlines()[0] if str(error) else ""
         if not LOST.search(line):
