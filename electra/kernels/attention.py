@@ -6,7 +6,8 @@
 Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from it. A program
 of the backward pass owns a block of a row's keys and goes through all queries; where one block holds all keys, as in
 rows of 128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes through
-the keys.
+the keys, and δ is computed beforehand. What is done to every score decides the time: the factor 1/(1 − p) waits for
+the sums, so that backward works with m · P and P · (m · dA − (1 − p) δ).
 """
 
 from __future__ import annotations
@@ -75,38 +76,57 @@ def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, 
 
 
 @triton.jit
-def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_words, key_words, there, scale,
-                    threshold, boost, DROP: tl.constexpr):
-    """A and dS (but for its factor 1/√K) in float32, as [queries, keys] or the other way round: `left` is then K and
+def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_words, key_words, is_key, scale,
+                    threshold, DROP: tl.constexpr):
+    """(1 − p) A and (1 − p) √K dS in float32, as [queries, keys] or the other way round: `left` is then K and
     `left_mixed` V, `right` Q and `right_mixed` dO, and what belongs to queries or keys lies along their axis."""
     share = tl.exp2(tl.dot(left, tl.trans(right), input_precision="ieee") * scale - log_sum)
-    share = tl.where(there, share, 0.0)
+    share = tl.where(is_key, share, 0.0)  # a query beyond the row has log_sum = ∞
     d_share = tl.dot(left_mixed, tl.trans(right_mixed), input_precision="ieee")
     dropped = share
     if DROP:
         stays = kept(query_words, key_words, threshold)
-        dropped = tl.where(stays, share * boost, 0.0)
-        d_share = tl.where(stays, d_share * boost, 0.0)
+        dropped = tl.where(stays, share, 0.0)
+        d_share = tl.where(stays, d_share, 0.0)
     return dropped, share * (d_share - delta)
 
 
 @triton.jit
-def query_side(base, d_out, out, log_sums, at, length, stride, narrow, column, width):
-    """Q, dO, log₂ Σ 2^S and δ of some queries."""
-    query = tile(base, at, length, stride, column, width)
-    d_mixed = tile(d_out, at, length, narrow, column, width)
-    mixed = tile(out, at, length, narrow, column, width)
-    log_sum = tl.load(log_sums + at, mask=at < length, other=0.0)
-    return query, d_mixed, log_sum, tl.sum(mixed.to(tl.float32) * d_mixed.to(tl.float32), axis=1)
+def attention_deltas(out, d_out, deltas, stay, tokens, heads, width, TOKENS: tl.constexpr, WIDTH: tl.constexpr):
+    """(1 − p) δ of every query, into [H, N]."""
+    at, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS).to(tl.int64), tl.program_id(1)
+    narrow, column = heads * width, tl.arange(0, WIDTH)
+    mixed = tile(out + head * width, at, tokens, narrow, column, width)
+    d_mixed = tile(d_out + head * width, at, tokens, narrow, column, width)
+    tl.store(deltas + head * tokens + at, delta_of(mixed, d_mixed, stay), mask=at < tokens)
 
 
 @triton.jit
-def query_gradients(base, d_out, out, log_sums, own_at, place, length, stride, narrow, column, width, scale, keys,
-                    site, threshold, boost, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+def delta_of(mixed, d_mixed, stay):
+    return tl.sum(mixed.to(tl.float32) * d_mixed.to(tl.float32), axis=1) * stay
+
+
+@triton.jit
+def query_side(base, d_out, out, log_sums, deltas, at, length, stride, narrow, column, width, stay,
+               ONE_BLOCK: tl.constexpr):
+    """Q, dO, log₂ Σ 2^S and (1 − p) δ of some queries."""
+    query = tile(base, at, length, stride, column, width)
+    d_mixed = tile(d_out, at, length, narrow, column, width)
+    log_sum = tl.load(log_sums + at, mask=at < length, other=float("inf"))
+    if ONE_BLOCK:
+        delta = delta_of(tile(out, at, length, narrow, column, width), d_mixed, stay)
+    else:
+        delta = tl.load(deltas + at, mask=at < length, other=0.0)
+    return query, d_mixed, log_sum, delta
+
+
+@triton.jit
+def query_gradients(base, d_out, out, log_sums, deltas, own_at, place, length, stride, narrow, column, width, scale,
+                    keys, site, threshold, stay, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                     DROP: tl.constexpr):
-    """dQ · √K of the program's own queries, going through the keys."""
-    query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, own_at, length, stride, narrow, column,
-                                                width)
+    """(1 − p) √K dQ of the program's own queries, going through the keys."""
+    query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, deltas, own_at, length, stride, narrow,
+                                                column, width, stay, False)
     words = words_of(place + own_at, keys, site, False)[:, None]
     d_query = tl.zeros((KEYS, WIDTH), tl.float32)
     for first in range(0, length, QUERIES):
@@ -114,9 +134,8 @@ def query_gradients(base, d_out, out, log_sums, own_at, place, length, stride, n
         key = tile(base + narrow, at, length, stride, column, width)
         value = tile(base + 2 * narrow, at, length, stride, column, width)
         _, d_scores = score_gradients(query, key, d_mixed, value, log_sum[:, None], delta[:, None], words,
-                                      words_of(at, keys, site, True)[None, :],
-                                      (own_at < length)[:, None] & (at < length)[None, :], scale, threshold, boost,
-                                      DROP)
+                                      words_of(at, keys, site, True)[None, :], (at < length)[None, :], scale,
+                                      threshold, DROP)
         d_query += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
     return d_query
 
@@ -132,8 +151,8 @@ def store_sums(sums, query_sum, key_sum, value_sum, heads, width, column):
 
 
 @triton.jit
-def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, site, threshold, boost, scale, root,
-                       tokens, heads, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+def attention_backward(qkv, bounds, out, d_out, log_sums, deltas, d_qkv, sums, keys, site, threshold, stay, scale,
+                       root, tokens, heads, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
                        DROP: tl.constexpr, ONE_BLOCK: tl.constexpr):
     head, begin, length, place = row_and_head(bounds, tokens, heads)
     block, column = tl.program_id(1), tl.arange(0, WIDTH)
@@ -146,6 +165,7 @@ def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, sit
     out += begin * narrow + head * width
     d_out += begin * narrow + head * width
     log_sums += place
+    deltas += place
     inside = (column < width)[None, :]
     low = qkv.dtype.element_ty
     own_at = block * KEYS + tl.arange(0, KEYS)
@@ -159,25 +179,26 @@ def attention_backward(qkv, bounds, out, d_out, log_sums, d_qkv, sums, keys, sit
     words = words_of(own_at, keys, site, True)[:, None]
     for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
-        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, at, length, stride, narrow, column,
-                                                    width)
+        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, deltas, at, length, stride, narrow,
+                                                    column, width, stay, ONE_BLOCK)
         query_words = words_of(place + at, keys, site, False)[None, :]
         dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], query_words,
-                                            words, (at < length)[None, :] & (own_at < length)[:, None], scale,
-                                            threshold, boost, DROP)
+                                            words, (own_at < length)[:, None], scale, threshold, DROP)
         d_value += tl.dot(dropped.to(low), d_mixed, input_precision="ieee")
         d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
         if ONE_BLOCK:
-            d_query = tl.dot(tl.trans(d_scores.to(low)), key, input_precision="ieee") * root
+            d_query = tl.dot(tl.trans(d_scores.to(low)), key, input_precision="ieee") * (root / stay)
             tl.store(d_base + at[:, None] * stride + column[None, :], d_query.to(low),
                      mask=(at < length)[:, None] & inside)
             query_sum += tl.sum(d_query, axis=0)
-    d_key = d_key * root
+    d_key = d_key * (root / stay)
+    d_value = d_value / stay
     tl.store(d_base + narrow + own, d_key.to(low), mask=there)
     tl.store(d_base + 2 * narrow + own, d_value.to(low), mask=there)
     if not ONE_BLOCK:
-        d_query = query_gradients(base, d_out, out, log_sums, own_at, place, length, stride, narrow, column, width,
-                                  scale, keys, site, threshold, boost, QUERIES, KEYS, WIDTH, DROP) * root
+        d_query = query_gradients(base, d_out, out, log_sums, deltas, own_at, place, length, stride, narrow, column,
+                                  width, scale, keys, site, threshold, stay, QUERIES, KEYS, WIDTH,
+                                  DROP) * (root / stay)
         tl.store(d_base + own, d_query.to(low), mask=there)
         query_sum = tl.sum(d_query, axis=0)
     store_sums(sums, query_sum, tl.sum(d_key, axis=0), tl.sum(d_value, axis=0), heads, width, column)
@@ -204,9 +225,14 @@ def attend_gradients(qkv: Tensor, rows: Rows, out: Tensor, d_out: Tensor, log_su
     fit = blocking(rows.longest, tokens // rows.longest * heads)
     blocks = triton.cdiv(rows.longest, fit["KEYS"])
     sums = torch.empty(count * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
+    deltas = log_sums  # not read where one block computes them on the way
+    if blocks > 1:
+        deltas = torch.empty_like(log_sums)
+        attention_deltas[(triton.cdiv(tokens, 64), heads)](out, d_out, deltas, 1 - site.rate, tokens, heads, width,
+                                                           TOKENS=64, WIDTH=padded(width))
     attention_backward[(count * heads, blocks)](
-        qkv, rows.bounds, out, d_out, log_sums, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
-        1 / (1 - site.rate), LOG2_E / math.sqrt(width), 1 / math.sqrt(width), tokens, heads, width,
+        qkv, rows.bounds, out, d_out, log_sums, deltas, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
+        1 - site.rate, LOG2_E / math.sqrt(width), 1 / math.sqrt(width), tokens, heads, width,
         WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1, **fit)
     return d_qkv, sums
 
