@@ -3,6 +3,7 @@ checkpoint costs the steps beside which it is written.
 
     python -m benchmarks.processes --data SHARDS [--output benchmarks/results/processes.json] [--only ways stall]
                                    [--sizes small base] [--rows 128] [--windows 8] [--window-steps 10]
+                                   [--save-steps 100]
 
 All ways take the same steps, in bf16 on a GPU and in float32 elsewhere, and are read from their metrics.jsonl: medians
 of windows, the first not counted. DDP takes them by the kernels and by plain modules, FSDP2 by plain modules alone.
@@ -81,7 +82,8 @@ def stall(size: str, options: Any) -> dict[str, Any]:
     """Seconds that steps stand still for a checkpoint, and that its write takes beside them; and those of a step."""
     standing: list[float] = []
     writing: list[float] = []
-    steps, every = SAVES * options.window_steps, options.window_steps
+    every = options.save_steps or options.window_steps
+    steps = SAVES * every
     recipe = load_recipe(size, flags=[*flags(options, steps, every), "--save-steps", str(every)])
     save, write = pretrain.save, checkpoint.write
     pretrain.save, checkpoint.write = timed(save, standing), timed(write, writing)
@@ -110,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--window-steps", type=int, default=10)
+    parser.add_argument("--save-steps", type=int, help="between two checkpoints: more than fit into a write, or the "
+                        "next one waits for it (default: --window-steps)")
     parser.add_argument("--only", nargs="+", choices=["ways", "stall"], default=["ways", "stall"])
     parser.add_argument("--output", help="what is there already of other sizes, rows or machines stays")
     options = parser.parse_args(arguments)
