@@ -48,11 +48,27 @@ def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Opti
     return write(run, (weights_of(module), slots_of(module, optimizer)), step=step, state=state)
 
 
-def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
+def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Contents, torch.cuda.Event | None]:
     """Weights and slots as they are now, in this machine's memory, for a write while they move on. The other processes
-    `contribute` to a module that is spread over them."""
-    contents = weights_of(module), slots_of(module, optimizer)
-    return contents if is_sharded(module) else (on_host(contents[0].items()), on_host(contents[1].items()))
+    `contribute` to a module that is spread over them.
+
+    A GPU copies beside the next pass: the copies are whole, and weights and slots may change, once it has come to the
+    event."""
+    weights, slots = weights_of(module), slots_of(module, optimizer)
+    if is_sharded(module):  # they were copied when they were gathered
+        return (weights, slots), None
+    if not torch.cuda.is_available():
+        return (in_stretches(weights), in_stretches(slots)), None
+    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        return (in_stretches(weights), in_stretches(slots)), beside.record_event()
+
+
+def make_room(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """For copies to come: a GPU's go into pinned memory, which takes many steps' time to get, and which torch keeps."""
+    if torch.cuda.is_available() and not is_sharded(module):
+        copied(module, optimizer)
 
 
 def write(run: Path, contents: Contents, *, step: int, state: dict[str, Any]) -> Path:
@@ -78,10 +94,19 @@ class Background:
     def __init__(self) -> None:
         self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
         self.work.set_result(None)
+        self.copy: torch.cuda.Event | None = None
 
-    def begin(self, work: Callable[[], None]) -> None:
+    def begin(self, work: Callable[[], None], *, copy: torch.cuda.Event | None = None) -> None:
+        """Once the GPU has come to `copy`, which `hold` waits for too."""
         self.wait()
-        self.work = self.pool.submit(work)
+        self.copy = copy
+        self.work = self.pool.submit(after, copy, work)
+
+    def hold(self) -> None:
+        """Whatever a GPU is told from here on it does after its copy: weights must not move before."""
+        if self.copy is not None:
+            torch.cuda.current_stream().wait_event(self.copy)
+            self.copy = None
 
     def look(self) -> None:
         if self.work.done():
@@ -98,6 +123,12 @@ class Background:
         self.pool.shutdown()
         with contextlib.suppress(Exception) if error else contextlib.nullcontext():  # the first failure is the one told
             self.wait()
+
+
+def after(event: torch.cuda.Event | None, work: Callable[[], None]) -> None:
+    if event is not None:
+        event.synchronize()
+    work()
 
 
 def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
@@ -209,12 +240,31 @@ def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
 
 
 def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies in this machine's memory; from a GPU into pinned memory, which torch keeps and which is several times as
-    fast to fill."""
-    copies = {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors}
+    """Copies in this machine's memory, which are there."""
+    copies = {name: on_its_way(tensor) for name, tensor in tensors}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return copies
+
+
+def in_stretches(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in this machine's memory, once the stream has got there. Tensors that share a stretch of memory are copied
+    as one: hundreds of launches take longer than a step."""
+    stretches: dict[int, Tensor] = {}
+    copies = {}
+    for name, tensor in tensors.items():
+        begin = (memory := tensor.untyped_storage()).data_ptr()
+        if begin not in stretches:
+            stretches[begin] = on_its_way(torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory))
+        copies[name] = stretches[begin].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return copies
+
+
+def on_its_way(tensor: Tensor) -> Tensor:
+    """From a GPU into pinned memory, which torch keeps and which is several times as fast to fill."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream())
+    return tensor.to("cpu", non_blocking=True, copy=True)
 
 
 def checksum(path: Path) -> str:

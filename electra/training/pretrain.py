@@ -79,6 +79,8 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
     steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
+    if world.leads:
+        checkpoint.make_room(run.objective, run.optimizer)
     stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
     peak, flops = peak_flops(world), standard(run.recipe.workload(run.shards.tokenizer.size)).training
     window, stopping = Window(), False
@@ -90,6 +92,7 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
         losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
                                     for micro_batch, batch in zip(share, portion, strict=True)])
         borne = run.steps.patience.used
+        writer.hold()
         rate = run.steps.update(step)
         if run.steps.patience.used > borne:
             journal.warn(f"step {step}: the gradient is not finite; the update is left out, "
@@ -161,7 +164,7 @@ def save(run: Run, writer: checkpoint.Background) -> None:
              "skipped": run.steps.skipped, "not_finite": run.steps.patience.used, "scaler": run.scaler.state_dict(),
              "scores": run.scores, "electra": __version__}
     writer.wait()  # two copies may be too many for the memory
-    contents = checkpoint.copied(run.objective, run.optimizer)
+    contents, copy = checkpoint.copied(run.objective, run.optimizer)
 
     def write() -> None:
         try:
@@ -171,7 +174,7 @@ def save(run: Run, writer: checkpoint.Background) -> None:
         except (OSError, SafetensorError) as error:
             raise RunFailed(f"the checkpoint of step {step} could not be written: {error}") from error
 
-    writer.begin(write)
+    writer.begin(write, copy=copy)
 
 
 def finish(run: Run, journal: Journal) -> Outcome:
