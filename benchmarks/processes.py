@@ -7,6 +7,7 @@ checkpoint costs the steps beside which it is written.
 
 All ways take the same steps, in bf16 on a GPU and in float32 elsewhere, and are read from their metrics.jsonl: medians
 of windows, the first not counted. DDP takes them by the kernels and by plain modules, FSDP2 by plain modules alone.
+Results are kept after every measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,12 @@ def flags(options: Any, steps: int, every: int) -> list[str]:
             f"--eval-rows 64 --precision {precision}".split()]
 
 
-def ways(size: str, options: Any) -> dict[str, Any]:
-    found = {}
+def ways(size: str, options: Any) -> Iterator[dict[str, Any]]:
+    found: dict[str, Any] = {}
     for way in WAYS:
         found[way] = rate(size, way, options)
         print(f"{size}, {way}: {found[way]['tokens_per_second']:,.0f} tokens/s", flush=True)
-    return found
+        yield found
 
 
 def rate(size: str, way: str, options: Any) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any
     return measured
 
 
-def stall(size: str, options: Any) -> dict[str, Any]:
+def stall(size: str, options: Any) -> Iterator[dict[str, Any]]:
     """Seconds that steps stand still for a checkpoint, and that its write takes beside them; and those of a step."""
     standing: list[float] = []
     writing: list[float] = []
@@ -99,7 +100,7 @@ def stall(size: str, options: Any) -> dict[str, Any]:
     step, still, write_time = (statistics.median(each) for each in (seconds[1:], standing[1:], writing))
     print(f"{size}: a step takes {1000 * step:.1f} ms; for a checkpoint it stands still {1000 * still:.1f} ms (the "
           f"first time {1000 * standing[0]:.1f}), and its write takes {1000 * write_time:.0f} ms", flush=True)
-    return {"step": step, "stall": still, "write": write_time, "stalls": standing, "writes": writing}
+    yield {"step": step, "stall": still, "write": write_time, "stalls": standing, "writes": writing}
 
 
 PARTS = {"ways": ways, "stall": stall}
@@ -124,9 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         setting = f"{size} {options.rows} × {Shards.open(options.data).length}, {made['hardware']}"
         entry = found[setting] = {**found.get(setting, {}), "made": made}
         for part in options.only:
-            entry[part] = PARTS[part](size, options)
-            if kept:
-                keep(kept, {name: each for name, each in found.items() if name != "made"})
+            for measured in PARTS[part](size, options):
+                entry[part] = measured
+                if kept:
+                    keep(kept, {name: each for name, each in found.items() if name != "made"})
 
 
 if __name__ == "__main__":
