@@ -55,6 +55,15 @@ def test_the_two_commands_at_the_top_are_targets_of_the_makefile():
     assert re.search(r"^test:", makefile, flags=re.MULTILINE)
 
 
+def test_the_report_of_the_kept_trials_is_what_their_findings_say(tmp_path):
+    run(f"electra trials report {ROOT / 'docs' / 'trials' / 'findings.json'} --to report", tmp_path)
+    kept = {path.name: path.read_bytes() for path in (ROOT / "docs" / "trials").iterdir()}
+    made = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir() if path.name != "index.html"}
+    assert kept.keys() == made.keys()
+    assert [name for name in kept if name.endswith((".md", ".json")) and kept[name] != made[name]] == []
+
+
+
 def test_one_command_makes_models_that_transformers_loads(home):
     (command,) = [c for c in commands() if c.startswith("electra pretrain small --corpus")]
     run(command, home, *SMALLER)

@@ -79,9 +79,11 @@ def picture(name: str, title: str, fill: Callable[[Any], None], origin: str) -> 
     """`origin` stands in the figure itself: it may be shown without its page."""
     from matplotlib import style
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with style.context(["default", STYLE]):
-        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+        room = ConstrainedLayoutEngine(w_pad=0.1)  # in some fonts words are wider than in the one that is measured here
+        figure = Figure(figsize=(WIDTH, 3.6), layout=room)
         fill(figure)
         figure.suptitle(origin, fontsize="small")
         written = io.StringIO()
