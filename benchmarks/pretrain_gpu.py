@@ -150,7 +150,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=5, help="the first of them warms up")
     parser.add_argument("--curve-steps", type=int, default=200)
     parser.add_argument("--curve-seeds", type=int, default=3)
-    parser.add_argument("--profile-steps", type=int, default=10)
+    parser.add_argument("--profile-steps", type=int, default=40)
     parser.add_argument("--quick", action="store_true", help="a tiny network and four rows throughout: does it run?")
     parser.add_argument("--output", help="where to keep the results, as JSON; parts that are there already stay")
     options = parser.parse_args(arguments)

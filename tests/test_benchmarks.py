@@ -97,6 +97,20 @@ def test_curves_of_several_settings_are_kept_with_what_is_trivial_beside_them(to
 
 
 @pytest.mark.slow
+def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tmp_path):
+    (tmp_path / "SST-2").mkdir()
+    for part in ("train", "dev"):
+        rows = [f"the old dog {'sees' if n % 2 else 'runs'}\t{n % 2}" for n in range(8)]
+        (tmp_path / "SST-2" / f"{part}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf8")
+    kept = tmp_path / "kept.json"
+    plateau.main(["--data", str(toy_shards), "--output", str(kept), "--glue", str(tmp_path), "--tasks", "glue/sst-2",
+                  "--tuning", "--epochs 1", "--run", f"one: tiny {' '.join(TOY_FLAGS)}"])
+    found = json.loads(kept.read_text(encoding="utf8"))["runs"]["one"]["tuned"]
+    assert found.keys() == {"tuning", "glue/sst-2"}
+    assert 0 <= found["glue/sst-2"] <= 1
+
+
+@pytest.mark.slow
 def test_what_a_process_under_torchrun_costs_is_measured_every_way(toy_shards, capsys):
     processes.main(["--data", str(toy_shards), "--rows", "4", *TOY_PROCESSES, "--only", "ways"])
     said = capsys.readouterr().out.splitlines()
