@@ -204,6 +204,8 @@ class Captured:
         try:
             with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):  # others may read batches
                 self.parts = once(self.batch)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise UserError(f"this pass cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); a loss that "
                             "reads values back or whose shapes depend on them needs `--cuda-graph off` "

@@ -97,7 +97,8 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
 
 def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
     module, optimizer = trained
-    before, (contents, _) = module[0].weight.detach().clone(), checkpoint.copied(module, optimizer)
+    with checkpoint.Background() as background:
+        before, contents = module[0].weight.detach().clone(), background.copied(module, optimizer)
     slot = optimizer.state[module[0].weight]["exp_avg"].clone()
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -107,20 +108,21 @@ def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, tra
     assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(slot)
 
 
-def test_weights_that_share_a_stretch_of_memory_are_copied_as_one(tmp_path, trained):
-    module, optimizer = trained
-    stretch = torch.randn(200)
-    begin = 0
-    for parameter in module.parameters():
-        parameter.data = stretch[begin:begin + parameter.numel()].view_as(parameter)
-        begin += parameter.numel() + 3
-    wanted = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-    contents, _ = checkpoint.copied(module, optimizer)
-    assert len({tensor.untyped_storage().data_ptr() for tensor in contents[0].values()}) == 1
+def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_into_room_that_is_kept(tmp_path):
+    stretch, alone, room = torch.randn(40), torch.randn(3), {}
+    tensors = {"first": stretch[:12].view(3, 4), "last": stretch[15:], "alone": alone}
+    wanted = {name: tensor.clone() for name, tensor in tensors.items()}
+    copies = checkpoint.in_stretches(tensors, room)
+    assert copies["first"].untyped_storage().data_ptr() == copies["last"].untyped_storage().data_ptr()
     stretch.zero_()
-    written = checkpoint.load_file(checkpoint.write(tmp_path, contents, step=3, state={}) / "weights.safetensors")
+    folder = checkpoint.write(tmp_path, (copies, {}), step=3, state={})
+    written = checkpoint.load_file(folder / "weights.safetensors")
     assert written.keys() == wanted.keys()
     assert all(written[name].equal(tensor) for name, tensor in wanted.items())
+    places = {copy.data_ptr() for copy in copies.values()}
+    again = checkpoint.in_stretches(tensors, room)
+    assert {copy.data_ptr() for copy in again.values()} == places
+    assert not again["first"].any()
 
 
 def fail() -> None:
