@@ -6,6 +6,7 @@ are run once. A plan file for each trial says which folders its arms consist of;
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from electra import atomic, config, tasks
-from electra.config import UserError
+from electra.config import UserError, leaves
 from electra.data.prepare import DataConfig
 from electra.data.shards import Shards
 from electra.data.tables import is_hub_name
@@ -316,18 +317,42 @@ def file(asked: Asked, trial: Trial, entries: list[dict[str, Any]], data: Mappin
     path = asked.output_dir / f"{trial.name}-{asked.scale.name}-{budget.replace('/', '_')}.json"
     with alone(path, quiet=True):
         there = read_json(path)
-        check_text(path, [*there.get("entries", ()), *entries])
+        if there.get("entries"):
+            check_settings(path, there, {"trial": asdict(trial), "scale": asdict(asked.scale)})
+            check_text(path, [*there["entries"], *entries])
         kept = {(each["arm"], each["seed"]): each for each in there.get("entries", ())}
         for each in entries:
             before = kept.get((each["arm"], each["seed"]), {})
             if before.get("runs") == each["runs"]:  # what it was scored on before still counts
                 each["tasks"] = before["tasks"] | each["tasks"]
             kept[each["arm"], each["seed"]] = each
+        check_scoring(path, list(kept.values()))
         now = [task for task in asked.tasks_of(trial) if task in data]
         atomic.write_json(path, asdict(Filed(
             trial=asdict(trial), scale=asdict(asked.scale), budget=budget, schedule=SCHEDULE,
             tasks=list(dict.fromkeys([*there.get("tasks", ()), *now])), corpus=entries[0]["runs"][0]["corpus"],
             entries=list(kept.values()))))
+
+
+def check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Arms of one table are of one scale and one trial: networks, steps, and how they are scored."""
+    for part, settings in now.items():
+        old, new = (dict(leaves(json.loads(json.dumps(each)))) for each in (before.get(part, {}), settings))
+        if other := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
+            raise UserError(f"{path} was begun when {part} {settings['name']} had another {other[0]}, and one table "
+                            "would compare its arms with these; remove that file to begin the table anew (runs whose "
+                            "settings are the same are found again), or give another --output-dir")
+
+
+def check_scoring(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Arms of one table are scored alike: a scoring's folder is named by its data and settings."""
+    found: dict[str, str] = {}
+    for task, how in (item for entry in entries for item in entry["tasks"].items()):
+        name = Path(how["folder"]).name
+        if found.setdefault(task, name) != name:
+            raise UserError(f"{path} has arms that were scored on other data of {task}, and one table would compare "
+                            "them with these; give the data of before, ask for all arms and seeds again with these, or "
+                            "give another --output-dir")
 
 
 def check_text(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,10 +74,11 @@ def chained(first: dict[str, object] | None = None) -> Trial:
 
 
 def test_a_stage_after_another_first_stage_is_another_run(toy_shards, tmp_path):
-    ((a,), (b,)) = (jobs_of(replace(asked(tmp_path), trials=[trial]), toy_shards)
-                    for trial in (chained(), chained({"objective.masking.rate": 0.2})))
+    chains = {"a": chained(), "b": chained({"objective.masking.rate": 0.2})}
+    ((a,), (b,)) = (jobs_of(replace(asked(tmp_path / name), trials=[trial]), toy_shards)
+                    for name, trial in chains.items())
     assert a.steps[1].recipe == b.steps[1].recipe
-    assert a.steps[1].folder != b.steps[1].folder
+    assert a.steps[1].folder.name != b.steps[1].folder.name
 
 
 def test_a_later_stage_begins_with_the_weights_of_the_one_before(toy_shards, tmp_path, monkeypatch):
@@ -115,6 +117,29 @@ def test_arms_trained_on_other_text_are_kept_out_of_a_plan(toy_shards, tmp_path,
     with pytest.raises(UserError, match=r"has arms that were trained on other text, .* or another --output-dir"):
         jobs_of(asked(tmp_path, "efficiency", arms=("bert",)), toy_shards)
     assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
+
+
+def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shards, tmp_path):
+    wish = asked(tmp_path, "efficiency", arms=("electra",))
+    jobs_of(wish, toy_shards)
+    with pytest.raises(UserError, match=r"was begun when scale smoke had another steps, .* remove that file"):
+        jobs_of(replace(wish, scale=replace(wish.scale, steps=48), arms=("bert",)), toy_shards)
+    more = replace(wish.scale.evaluation, seeds=7)
+    with pytest.raises(UserError, match=r"had another evaluation\.seeds"):
+        jobs_of(replace(wish, scale=replace(wish.scale, evaluation=more)), toy_shards)
+    assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
+
+
+def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_again(toy_shards, toy_glue, tmp_path):
+    other = shutil.copytree(toy_glue, tmp_path / "other")
+    with (other / "RTE" / "dev.tsv").open("a", encoding="utf8") as file:
+        file.write("9\tthe dog sees\tthe dog sees\tentailment\n")
+    wish, shards = asked(tmp_path, "efficiency", arms=("electra",), tasks=("glue/rte",)), {32: Shards.open(toy_shards)}
+    arranged(wish, shards, {"glue/rte": str(toy_glue)})
+    with pytest.raises(UserError, match="has arms that were scored on other data of glue/rte"):
+        arranged(replace(wish, arms=("bert",)), shards, {"glue/rte": str(other)})
+    arranged(replace(wish, arms=("electra", "bert")), shards, {"glue/rte": str(other)})
+    assert [each.arm for each in collect(tmp_path)[0].found] == ["electra", "bert"]
 
 
 def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arms(toy_shards, tmp_path):
