@@ -23,6 +23,10 @@ from electra.objectives.mlm import word_losses
 from electra.objectives.rtd import Play, ReplacedTokenDetection, doubt_losses
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 
+# Nothing else learns from the baseline's error, and Adam divides its scale away; but gradients are clipped together,
+# and with a weight of 1 it would be most of their norm.
+BASELINE_WEIGHT = 0.01
+
 
 class AdversarialDetection(ReplacedTokenDetection):
     """The discriminator's loss as ever; the generator ascends it. Its masked-LM loss is reported and never descended.
@@ -50,8 +54,7 @@ class AdversarialDetection(ReplacedTokenDetection):
         count = masked_in_step(batch, self.config.masking)
         reward, error, fooling = (each.sum() / count for each in (
             rewards * scored, (rewards - expected).square() * scored, fooling))
-        # The error needs no weight: nothing else learns from it, and Adam divides scales away.
-        return Loss(main.total + self.config.generator_weight * fooling + error,
+        return Loss(main.total + self.config.generator_weight * fooling + BASELINE_WEIGHT * error,
                     {**main.parts, "reward": reward, "baseline": error.detach()})
 
     def surprises_of_own_words(self, play: Play) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives import build_objective
+from electra.objectives.adversarial import BASELINE_WEIGHT
 from electra.objectives.corruption import fill_masks, mask_tokens, masked_counts
 from electra.objectives.rtd import Play, doubt_losses
 from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
@@ -50,7 +51,7 @@ def test_the_loss_is_a_plain_recomputation_token_by_token(draws):
     reward, error, fooling = (sum(each) / len(each) for each in (rewards, errors, fooled))
     assert loss.parts["reward"].item() == pytest.approx(reward, rel=1e-6)
     assert loss.parts["baseline"].item() == pytest.approx(error, rel=1e-5)
-    expected = 50 * loss.parts["rtd"].item() + 0.7 * fooling + error
+    expected = 50 * loss.parts["rtd"].item() + 0.7 * fooling + BASELINE_WEIGHT * error
     assert loss.total.item() == pytest.approx(expected, rel=1e-6)
     assert list(loss.parts) == ["mlm", "rtd", "reward", "baseline"]
 
@@ -136,8 +137,9 @@ def test_the_baseline_descends_its_own_error_and_nothing_else():
     rewards = doubt_losses(play).gather(1, play.masked.positions)[play.masked.scored]
     hidden = play.hidden[play.masked.scored].detach()
     errors = (hidden @ model.baseline.weight[0] + model.baseline.bias - rewards).detach()
-    assert model.baseline.weight.grad[0].allclose(2 * (errors[:, None] * hidden).mean(0))
-    assert model.baseline.bias.grad.item() == pytest.approx(2 * errors.mean().item())
+    weight = 2 * BASELINE_WEIGHT
+    assert model.baseline.weight.grad[0].allclose(weight * (errors[:, None] * hidden).mean(0))
+    assert model.baseline.bias.grad.item() == pytest.approx(weight * errors.mean().item())
 
 
 def test_the_generator_learns_by_the_reward_alone_and_the_discriminator_is_not_touched_by_it():
