@@ -16,7 +16,7 @@ from typing import Literal
 from electra.trials.findings import Finding, Findings
 from electra.trials.plan import Arm, Trial
 
-Verdict = Literal["as published", "contradicts the paper", "not decided", "no spread known"]
+Verdict = Literal["as published", "contradicts the paper", "not decided", "no spread known", "says nothing"]
 AVERAGES = ("average", "avg", "avg.", "glue", "score")  # what a column with the one number of an arm is called
 
 
@@ -51,6 +51,7 @@ class Pair:
     worse: Arm
     ours: tuple[Sample, Sample]
     is_tie: bool = False  # published with the same value
+    untaught: tuple[str, ...] = ()  # labels of those that are no better than answers that ignore the text
 
     @property
     def difference(self) -> float:
@@ -64,7 +65,20 @@ class Pair:
         return math.sqrt(sum((sample.sd or 0.0) ** 2 / sample.seeds for sample in self.ours))
 
     @property
+    def chance(self) -> float:
+        """That two arms with such spreads come out further apart than 2 standard errors though they do not differ: of
+        Student's t, with Welch's degrees of freedom."""
+        from scipy.stats import t
+
+        parts = [((sample.sd or 0.0) ** 2 / sample.seeds, sample.seeds - 1) for sample in self.ours]
+        whole = sum(part for part, _ in parts)
+        freedom = whole**2 / sum(part**2 / more for part, more in parts) if whole else sum(more for _, more in parts)
+        return float(2 * t.sf(2, freedom))
+
+    @property
     def verdict(self) -> Verdict:
+        if self.untaught:
+            return "says nothing"
         if self.error is None:
             return "no spread known"
         if abs(self.difference) <= 2 * self.error:
@@ -79,6 +93,8 @@ class Pair:
         if f"{abs(self.difference):.1f}" == "0.0":
             above = f"{here} is level with {there}"
         published = "the paper has them equal" if self.is_tie else f"the paper has {here} above"
+        if self.untaught:
+            return f"{above}, but {' and '.join(self.untaught)} is at the trivial level; {published}"
         if self.error is None:
             few = " and ".join(arm.label for arm, sample in zip((self.better, self.worse), self.ours, strict=True)
                                if sample.sd is None)
@@ -148,13 +164,14 @@ def headline(trial: Trial) -> str | None:
 def pairs(findings: Findings, *, neighbours: bool = True) -> list[Pair]:
     """Arms that the paper orders and that were scored here: neighbours in that order, or every two of them."""
     samples, column = averages(findings), headline(findings.trial)
-    by_name = {arm.name: arm for arm in findings.trial.arms}
+    by_name, low = {arm.name: arm for arm in findings.trial.arms}, untaught(findings)
     ranked = [by_name[name] for name in findings.trial.expected if name in by_name and name in samples]
     made = []
     for better, worse in pairwise(ranked) if neighbours else combinations(ranked, 2):
         values = [arm.published.get(column) if column else None for arm in (better, worse)]
         made.append(Pair(better=better, worse=worse, ours=(samples[better.name], samples[worse.name]),
-                         is_tie=values[0] is not None and values[0] == values[1]))
+                         is_tie=values[0] is not None and values[0] == values[1],
+                         untaught=tuple(arm.label for arm in (better, worse) if arm in low)))
     return made
 
 
@@ -179,13 +196,6 @@ def published_order(trial: Trial) -> str:
         values = [arm.published.get(column) if column else None for arm in (better, worse)]
         text += f" {'=' if values[0] is not None and values[0] == values[1] else '>'} {worse.label}"
     return text
-
-
-def chance(seeds: int) -> float:
-    """How often two equal arms with so many seeds each come out further apart than 2 standard errors."""
-    from scipy.stats import t
-
-    return float(2 * t.sf(2, 2 * seeds - 2))
 
 
 def peaks(findings: Findings) -> list[str]:

@@ -93,7 +93,7 @@ def marked(block: Block) -> str:
             return "\n".join("| " + " | ".join(cells) + " |" for cells in
                              ([plain(cell) for cell in head], rule, *([plain(cell) for cell in row] for row in rows)))
         case Picture(name, title, _):
-            return f"![{plain(title)}]({name}.svg)"
+            return f"![{plain(title)}]({name}.svg)\n\n*{plain(title)}*"
         case Fold(title, text):
             longest = max((len(run) for run in re.findall("`+", text)), default=0)
             fence = "`" * max(3, longest + 1)

@@ -34,6 +34,11 @@ MEASURES = {
     "rtd_loss": "replaced or original: loss",
     "auc": "replaced or original: AUC",
 }
+CAVEATS = {
+    ("rtd_", "auc"): "Each discriminator judges its own generator's words, some of them at masked places alone: "
+                     "between arms these are different tasks, and a better generator makes a harder one",
+    ("mlm_",): "How many of the words to be predicted are left to be read differs between objectives",
+}
 SKIPPED = ("trivial_", "rtd_accuracy")  # nearly the share of words left alone, whatever the network learnt
 COSTS: dict[str, tuple[str, Callable[[Finding], float]]] = {
     "operations": ("operations (FLOPs, standard)", lambda finding: finding.operations),
@@ -66,7 +71,8 @@ def draw(findings: Findings, name: str) -> Iterator[Picture]:
         yield picture(f"{name}-costs", "Average score against operations and against minutes of training",
                       lambda figure: by_cost(figure, findings, samples, looks), origin)
     for measure in measures(findings):
-        yield picture(f"{name}-{measure.replace('_', '-')}", f"On held-out rows, {titled(measure)}",
+        caveat = next((f". {text}" for beginnings, text in CAVEATS.items() if measure.startswith(beginnings)), "")
+        yield picture(f"{name}-{measure.replace('_', '-')}", f"On held-out rows, {titled(measure)}{caveat}",
                       partial(curves, findings=findings, measure=measure, looks=looks), origin)
 
 

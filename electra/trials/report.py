@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -61,6 +62,8 @@ def chapter(findings: Findings) -> Iterator[Block]:
     yield banner(findings)
     yield Heading(3, "Scores")
     yield scores(findings)
+    if findings.tasks:
+        yield Paragraph(how_scored(findings))
     yield Heading(3, "The order of the arms")
     yield from order(findings)
     yield Heading(3, "Cost")
@@ -161,9 +164,21 @@ def scores(findings: Findings) -> Grid:
     if any(level is not None for level in levels):
         levels += [ordering.trivial(findings, *tasks) for tasks in means]
         shown = [NOTHING if level is None else f"{level:.1f}" for level in levels]
-        rows.append(["an answer that ignores the text", *shown, *[""] * (len(guesses) + len(columns))])
+        shown += [guessed(findings) if name == "eval_mlm_accuracy" else "" for name in guesses]
+        rows.append(["an answer that ignores the text", *shown, *[""] * len(columns)])
     head += [f"held-out rows of ours: {GENERATOR[name]}" for name in guesses]
     return Grid([*head, *(f"published: {column}" for column in columns)], rows)
+
+
+def how_scored(findings: Findings) -> str:
+    """How networks were fine-tuned, and how often each."""
+    how = findings.scale.evaluation
+    own = {f"{task}: {key}": value for task, settings in how.settings_of.items() for key, value in settings.items()}
+    settings = ", ".join(f"{key} = {value}" for key, value in {**how.settings, **own}.items())
+    seeds = sorted({score.seeds for finding in findings.found for score in finding.scores})
+    times = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
+    return (f"Fine-tuned by recipe {how.recipe}{f' with {settings}' if settings else ''}; {times} fine-tuning "
+            f"seed{'' if seeds == [1] else 's'} for each pre-trained network; scored on dev sets.")
 
 
 def generators(findings: Findings, measure: str) -> dict[str, str]:
@@ -176,6 +191,13 @@ def generators(findings: Findings, measure: str) -> dict[str, str]:
             factor = 100 if measure == "eval_mlm_accuracy" else 1
             shown[arm.name] = str(ordering.Sample(tuple(factor * value for value in values)))
     return shown
+
+
+def guessed(findings: Findings) -> str:
+    """What guessing the commonest word gets where a generator is measured, in points."""
+    known = [100 * entry["eval_trivial_mlm_accuracy"] for finding in findings.found for entry in finding.journal
+             if entry.get("eval_generator_entropy") is not None and entry.get("eval_trivial_mlm_accuracy") is not None]
+    return f"{statistics.fmean(known):.1f}" if known else ""
 
 
 def averaged(findings: Findings) -> list[Sequence[str]]:
@@ -254,8 +276,12 @@ def legend(findings: Findings) -> str:
     fewest = min((count for count in counts if count > 1), default=None)
     if fewest is None:
         return text + ". With one seed no spread is known, and no order is established."
-    return (text + f". With n={fewest} the spread itself is uncertain: two arms that do not differ would come out as > "
-            f"in about {ordering.chance(fewest):.0%} of such comparisons.")
+    text += f". With n={fewest} the spread itself is uncertain"
+    if chances := sorted(pair.chance for pair in ordering.pairs(findings, neighbours=False) if pair.error is not None):
+        share = " to ".join(dict.fromkeys(f"{chance:.0%}" for chance in (chances[0], chances[-1])))
+        text += (f": two arms that do not differ would come out as > in {share} of such comparisons, depending on how "
+                 f"unlike their spreads are, and {len(chances)} are made here")
+    return text + "."
 
 
 def verdict(findings: Findings) -> str:
@@ -265,13 +291,14 @@ def verdict(findings: Findings) -> str:
         return "Fewer than two of the arms that the paper orders were scored, so that its order was not tested."
     against = [pair for pair in pairs if pair.verdict == "contradicts the paper"]
     agreed = sum(pair.verdict == "as published" for pair in pairs)
-    known = sum(pair.error is not None for pair in pairs)
-    text = (f"Of all {len(pairs)} pairs of arms that the paper orders, {agreed} came out as published, {len(against)} "
-            f"against it, {known - agreed - len(against)} within 2 standard errors")
-    text += f", and {len(pairs) - known} without a known spread." if known < len(pairs) else "."
-    apart = [pair for pair in pairs if not pair.is_tie]
-    text += (f" Spread aside, {sum(pair.difference > 0 for pair in apart)} of the {len(apart)} that the paper tells "
-             "apart lie in its direction.")
+    counts = Counter(pair.verdict for pair in pairs)
+    text = (f"Of all {len(pairs)} pairs of arms that the paper ranks, {agreed} came out as published, {len(against)} "
+            f"against it, {counts['not decided']} within 2 standard errors")
+    text += f", {counts['no spread known']} without a known spread" if counts["no spread known"] else ""
+    text += f", and {counts['says nothing']} with an arm at the trivial level" if counts["says nothing"] else ""
+    apart = [pair for pair in pairs if not pair.is_tie and not pair.untaught]
+    text += (f". Spread aside, {sum(pair.difference > 0 for pair in apart)} of the {len(apart)}"
+             f"{' others' if counts['says nothing'] else ''} that the paper tells apart lie in its direction.")
     if not against:
         return text + " Nothing here contradicts the paper" + ("." if agreed else ", and nothing confirms it.")
     named = "; ".join(f"{pair.better.label} is not {'equal to' if pair.is_tie else 'above'} {pair.worse.label} "

@@ -81,9 +81,15 @@ def test_pairs_skip_arms_that_were_not_scored():
     assert named == [("electra", "all-tokens"), ("all-tokens", "electra-15"), ("electra-15", "bert")]
 
 
-def test_two_equal_arms_with_two_seeds_each_look_apart_in_a_fifth_of_cases():
-    assert ordering.chance(2) == pytest.approx(0.184, abs=0.001)  # Student's t with 2 degrees of freedom, beyond ±2
-    assert ordering.chance(100) == pytest.approx(0.047, abs=0.001)
+@pytest.mark.parametrize(("ours", "chance"), [
+    (((1.0, 3.0), (5.0, 7.0)), 0.184),  # Student's t with 2 degrees of freedom, beyond ±2
+    (((1.0, 3.0), (5.0, 5.0)), 0.295),  # one degree: the spread is that of one arm alone
+    (((5.0, 5.0), (5.0, 5.0)), 0.184),
+    (((1.0, 3.0) * 100, (1.0, 3.0) * 100), 0.046)])
+def test_two_equal_arms_with_two_seeds_each_look_apart_in_a_fifth_of_cases_or_more(ours, chance):
+    first, second = (ordering.Sample(values) for values in ours)
+    pair = ordering.Pair(better=invented.ARMS[0], worse=invented.ARMS[1], ours=(first, second))
+    assert pair.chance == pytest.approx(chance, abs=0.001)
 
 
 def test_the_average_is_the_published_column_that_ranks():

@@ -13,7 +13,7 @@ from electra.config import UserError
 from electra.trials import evidence, page, provenance
 from electra.trials.page import Banner, Bullets, Fold, Grid, Heading, Paragraph, Picture
 from electra.trials.plan import load_scale, load_trial
-from electra.trials.report import banner, costs, order, report, scores, slug, verdict, whole
+from electra.trials.report import banner, chapter, costs, order, report, scores, slug, verdict, whole
 from tests.trials import invented
 
 
@@ -111,7 +111,7 @@ def test_the_cost_of_an_arm_is_given_in_both_conventions():
 
 def test_a_contradiction_is_said_plainly():
     assert verdict(invented.efficiency()) == (
-        "Of all 10 pairs of arms that the paper orders, 7 came out as published, 2 against it, 1 within 2 standard "
+        "Of all 10 pairs of arms that the paper ranks, 7 came out as published, 2 against it, 1 within 2 standard "
         "errors. Spread aside, 8 of the 9 that the paper tells apart lie in its direction. This run contradicts the "
         "paper's order: Replace MLM is not equal to ELECTRA 15 % (-1.9); Replace MLM is not above BERT (-1.8).")
 
@@ -128,8 +128,28 @@ def test_arms_that_have_learnt_nothing_are_named():
     assert "At the trivial level" not in words(order(invented.efficiency()))
 
 
+def test_a_comparison_with_an_arm_that_has_learnt_nothing_counts_neither_for_nor_against():
+    findings = invented.efficiency(means={**invented.MEANS, "replace": 50.4})
+    said = words(order(findings))
+    assert "Says nothing:** All-Tokens MLM is" in said
+    assert "but Replace MLM is at the trivial level; the paper has All-Tokens MLM above" in said
+    assert "Of all 10 pairs of arms that the paper ranks, 5 came out as published, 0 against it" in said
+    assert "and 4 with an arm at the trivial level" in said
+    assert "Nothing here contradicts the paper" in said
+
+
 def test_two_seeds_are_few_and_the_report_says_how_few():
-    assert "would come out as > in about 18% of such comparisons" in words(order(invented.efficiency()))
+    said = words(order(invented.efficiency()))
+    assert "two arms that do not differ would come out as > in 19% to 29% of such comparisons" in said
+    assert "and 10 are made here" in said
+
+
+def test_how_networks_were_scored_is_said_below_their_scores():
+    findings = invented.efficiency()
+    how = replace(findings.scale.evaluation, settings={"max_train_examples": 25_000})
+    said = words(chapter(replace(findings, scale=replace(findings.scale, evaluation=how))))
+    assert "Fine-tuned by recipe paper with max_train_examples = 25000; " in said
+    assert "; 1 fine-tuning seed for each pre-trained network; " in said
 
 
 def test_what_was_not_run_and_what_has_not_ended_is_listed():
