@@ -88,11 +88,19 @@ def run(*names: str, output_dir: Path, corpus: Several = None, data: Path | None
         raise UserError("name at least one trial, or all; `electra trials list` shows them")
     asked = checked(names, scale=scale, budget=budget, tasks=tasks or (), arms=arms or (), seeds=seeds, seed=seed,
                     folders={"glue": glue, "squad": squad}, output_dir=folder(output_dir), corpus=corpus, data=data)
-    introduce(asked)
+    introduce(asked, dry_run=dry_run)
     return DONE if dry_run else carry_out(asked, at_once=at_once, quiet=quiet)
 
 
-def introduce(asked: Asked) -> None:
+def check_place(asked: Asked) -> None:
+    try:
+        asked.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {asked.output_dir}: cannot be written: {error.strerror}; name another folder"
+                        ) from None
+
+
+def introduce(asked: Asked, *, dry_run: bool) -> None:
     """What will be run, at what cost, and how little of the paper it is."""
     from rich.console import Console
     from rich.table import Table
@@ -118,6 +126,10 @@ def introduce(asked: Asked) -> None:
             table.add_row(trial.name, arm.name, str(asked.seeds), " + ".join(f"{stage.steps:,}" for stage in stages),
                           " + ".join(f"{stage.recipe.optimizer.warmup_steps:,}" for stage in stages), f"{tokens:.3g}",
                           f"{operations:.3g}")
+    if not dry_run:
+        if asked.corpus is None and asked.data is None:
+            raise UserError("give text with --corpus, or shards from `electra shard` with --data")
+        check_place(asked)
     console.print(table)
     console.print(f"scale {asked.scale.name}: {asked.scale.title}; budget {asked.budget} of its steps. The schedule is "
                   f"{SCHEDULE}.", highlight=False, soft_wrap=True)

@@ -169,7 +169,7 @@ def official(name: str) -> str:
     """glue/sst2 and glue/SST-2 are glue/sst-2."""
     known = {plain(each): each for each in GLUE}
     if plain(name) not in known:
-        raise UserError(f"--task {name}: no such GLUE task{nearest(name, GLUE)}")
+        raise UserError(f"{name}: no such GLUE task{nearest(name, GLUE)}")
     return known[plain(name)]
 
 

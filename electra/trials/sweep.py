@@ -210,8 +210,6 @@ def shards_of(asked: Asked, *, quiet: bool = False) -> dict[int, Shards]:
                             f"{other[0]} at scale {asked.scale.name}; cut those with `electra shard --length "
                             f"{other[0]}`, or give text with --corpus")
         return {shards.length: shards}
-    if asked.corpus is None:
-        raise UserError("give text with --corpus, or shards from `electra shard` with --data")
     return {length: cut(asked, settings, quiet=quiet) for length, settings in wanted.items()}
 
 

@@ -77,7 +77,7 @@ def test_tasks_are_in_the_papers_order_with_its_metrics() -> None:
 def test_a_task_answers_to_the_hubs_spelling_and_no_other_name() -> None:
     assert [Glue.named(name).name for name in ("glue/sst2", "glue/STS-B", "glue/stsb")] == [
         "glue/sst-2", "glue/sts-b", "glue/sts-b"]
-    with pytest.raises(UserError, match=r"--task glue/mprc: no such GLUE task; did you mean glue/mrpc\?"):
+    with pytest.raises(UserError, match=r"glue/mprc: no such GLUE task; did you mean glue/mrpc\?"):
         Glue.named("glue/mprc")
 
 

@@ -257,5 +257,5 @@ def test_a_model_is_fine_tuned_by_the_name_of_a_task_from_python(tiny: Path, tmp
     assert summary is not None
     assert summary.task == "glue/rte"
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(UserError, match="--task glue/rt: no such GLUE task; did you mean glue/rte"):
+    with pytest.raises(UserError, match="glue/rt: no such GLUE task; did you mean glue/rte"):
         find_task("glue/rt")

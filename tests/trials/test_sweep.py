@@ -191,9 +191,18 @@ def test_shards_that_another_command_is_cutting_are_waited_for(toy_shards, tmp_p
 def test_a_mistake_is_refused_with_what_to_do_and_nothing_is_written(words, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(command(*words, "--output-dir", "out")) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "FLOPs" not in said.out  # no table that looks like success
     assert not list(tmp_path.glob("out/*.json"))
     assert not (tmp_path / "out/runs").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_a_cost_is_shown(toy_shards, capsys):
+    assert main(command("efficiency", "--budget", "smoke", "--data", toy_shards, "--output-dir", "/proc/trials")) == 2
+    said = capsys.readouterr()
+    assert "--output-dir /proc/trials: cannot be written" in said.err
+    assert said.out == ""
 
 
 @pytest.mark.parametrize("words", [["--corpus", "nowhere.txt"], ["--glue", "nowhere"]], ids=" ".join)
