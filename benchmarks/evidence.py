@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import re
@@ -14,6 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import RunFailed, UserError
+
+
+def check_counts(parser: argparse.ArgumentParser, options: argparse.Namespace, *names: str) -> None:
+    """Refuse what would be found out after minutes of work."""
+    for name in names:
+        if (asked := getattr(options, name)) < 1:
+            parser.error(f"--{name.replace('_', '-')} {asked}: at least 1 is needed")
 
 
 def as_command(main: Callable[[], None]) -> None:

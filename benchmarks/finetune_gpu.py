@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks import tables
-from benchmarks.evidence import as_command, keep, provenance
+from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.peer import build_trainer
 from electra.config import UserError
@@ -64,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a few steps throughout: does it run?")
     parser.add_argument("--output", help="where to keep the results, as JSON; a part that is there already stays")
     options = parser.parse_args(arguments)
+    check_counts(parser, options, "repeats", "seeds", "at_once")
+    if "compare" in options.only and not options.quick and options.steps < 2 * LOGGED:
+        parser.error(f"--steps {options.steps}: the clock runs from the first logged step to the last, and every "
+                     f"{LOGGED}th is logged, so at least {2 * LOGGED} are needed")
     model_folder(options.model)  # a wrong name should not show after minutes
     if options.data and "glue" in options.only:
         check_glue(options.data)

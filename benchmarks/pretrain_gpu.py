@@ -40,7 +40,7 @@ import numpy as np
 import torch
 
 from benchmarks import tables
-from benchmarks.evidence import as_command, keep, provenance
+from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.peer import Words, pretraining_step
 from benchmarks.step_profile import TIMES, profiled
 from electra.config import UserError
@@ -156,6 +156,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.windows < 2:
         parser.error(f"--windows {options.windows}: one warms up, so at least 2 are needed")
+    check_counts(parser, options, "curve_steps", "curve_seeds", "profile_steps")
     return options
 
 

@@ -7,7 +7,8 @@ checkpoint costs the steps beside which it is written.
 
 All ways take the same steps, in bf16 on a GPU and in float32 elsewhere, and are read from their metrics.jsonl: medians
 of windows, the first not counted. DDP takes them by the kernels and by plain modules, FSDP2 by plain modules alone.
-Results are kept after every measurement.
+A checkpoint costs the time for which a save holds up the host, and by how much the window of steps after it lasts
+longer than one without. Results are kept after every measurement.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.evidence import as_command, keep, provenance
+from benchmarks.evidence import as_command, check_counts, keep, provenance
 from electra.data.shards import Shards
 from electra.training import checkpoint, pretrain
 from electra.training.journal import read
@@ -80,12 +82,31 @@ def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any
 
 
 def stall(size: str, options: Any) -> Iterator[dict[str, Any]]:
-    """Seconds that steps stand still for a checkpoint, and that its write takes beside them; and those of a step."""
+    """What a checkpoint costs the steps, in seconds; and what its write takes beside them, and a step.
+
+    A save comes after every second window. Its cost (`stall`) is the host's time in it (`host`) and by how much the
+    windows that follow one last longer than the others (`excess`): there the update waits until a GPU has made its
+    copy, and the write takes its share of the machine.
+    """
+    steps = (options.save_steps or 2 * options.window_steps) // 2
+    windows, hosts, writes = saving(size, options, steps)
+    found = {**cost(windows, hosts, steps=steps), "write": statistics.median(writes)}
+    shown = {name: f"{1000 * seconds:.1f} ms" for name, seconds in found.items()}
+    print(f"{size}: a step takes {shown['step']}; a checkpoint costs {shown['stall']}: {shown['host']} in the save "
+          f"(the first time {1000 * hosts[0]:.1f}) and {shown['excess']} in the steps after it; its write takes "
+          f"{shown['write']}", flush=True)
+    if found["write"] > steps * found["step"]:
+        print(f"{size}: a write outlasts the {steps} steps of a window, so part of its cost is not seen; ask for more "
+              f"--save-steps", flush=True)
+    yield {**found, "windows": windows, "hosts": hosts, "writes": writes}
+
+
+def saving(size: str, options: Any, window_steps: int) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of each window, of the host in each save, and of each write."""
     standing: list[float] = []
     writing: list[float] = []
-    every = options.save_steps or options.window_steps
-    steps = SAVES * every
-    recipe = load_recipe(size, flags=[*flags(options, steps, every), "--save-steps", str(every)])
+    recipe = load_recipe(size, flags=[*flags(options, 2 * SAVES * window_steps, window_steps), "--save-steps",
+                                      str(2 * window_steps)])
     save, write = pretrain.save, checkpoint.write
     pretrain.save, checkpoint.write = timed(save, standing), timed(write, writing)
     try:
@@ -95,12 +116,16 @@ def stall(size: str, options: Any) -> Iterator[dict[str, Any]]:
     finally:
         pretrain.save, checkpoint.write = save, write
     seen = [0, *(entry["tokens_seen"] for entry in entries)]
-    seconds = [(after - before) / entry["tokens_per_second"] / every
-               for before, after, entry in zip(seen, seen[1:], entries, strict=False)]
-    step, still, write_time = (statistics.median(each) for each in (seconds[1:], standing[1:], writing))
-    print(f"{size}: a step takes {1000 * step:.1f} ms; for a checkpoint it stands still {1000 * still:.1f} ms (the "
-          f"first time {1000 * standing[0]:.1f}), and its write takes {1000 * write_time:.0f} ms", flush=True)
-    yield {"step": step, "stall": still, "write": write_time, "stalls": standing, "writes": writing}
+    windows = [(after - before) / entry["tokens_per_second"]
+               for (before, after), entry in zip(pairwise(seen), entries, strict=True)]
+    return windows, standing, writing
+
+
+def cost(windows: Sequence[float], hosts: Sequence[float], *, steps: int) -> dict[str, float]:
+    """Of a save after every second window of so many steps. The first window and the first save warm up."""
+    free, following, host = (statistics.median(each) for each in (windows[1::2], windows[2::2], hosts[1:]))
+    excess = max(0.0, following - free)
+    return {"step": free / steps, "stall": host + excess, "host": host, "excess": excess}
 
 
 PARTS = {"ways": ways, "stall": stall}
@@ -113,11 +138,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--window-steps", type=int, default=10)
-    parser.add_argument("--save-steps", type=int, help="between two checkpoints: more than fit into a write, or the "
-                        "next one waits for it (default: --window-steps)")
+    parser.add_argument("--save-steps", type=int, help="between two checkpoints, an even number: half of them should "
+                        "last longer than a write (default: twice --window-steps)")
     parser.add_argument("--only", nargs="+", choices=["ways", "stall"], default=["ways", "stall"])
     parser.add_argument("--output", help="what is there already of other sizes, rows or machines stays")
     options = parser.parse_args(arguments)
+    if options.windows < 2:
+        parser.error(f"--windows {options.windows}: the first is not counted, so at least 2 are needed")
+    check_counts(parser, options, "rows", "window_steps")
+    if options.save_steps is not None and (options.save_steps < 2 or options.save_steps % 2):
+        parser.error(f"--save-steps {options.save_steps}: two equal windows lie between two checkpoints, so an even "
+                     f"number is needed")
     made = provenance()
     kept = Path(options.output) if options.output else None
     found = json.loads(kept.read_text(encoding="utf8")) if kept and kept.exists() else {}

@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -22,12 +23,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import finetune_gpu
-from benchmarks.evidence import as_command, keep
-from electra import atomic
+from benchmarks.evidence import as_command, check_counts, keep
+from electra import atomic, config
+from electra.config import UserError
 from electra.data.shards import Shards
-from electra.training.folder import METRICS
+from electra.training.folder import CONFIG, METRICS
 from electra.training.journal import read
-from electra.training.recipe import load_recipe
+from electra.training.recipe import Recipe
 
 STORY = "pretraining.json"  # in the run's folder: a start that finds the model finished cannot time how it was made
 HELD_OUT = ("eval_mlm_accuracy", "eval_trivial_mlm_accuracy", "eval_mlm_loss", "eval_trivial_mlm_loss", "eval_auc",
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of `electra pretrain`, last")
     parser.add_argument("--output")
     options = parser.parse_args(arguments)
+    check_counts(parser, options, "max_steps", "seeds", "at_once")
     if options.glue:
         finetune_gpu.check_glue(options.glue)
     found: dict[str, Any] = {"pretraining": pretrained(options)}
@@ -65,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def pretrained(options: argparse.Namespace) -> dict[str, Any]:
     source = ["--data", options.data] if options.data else ["--corpus", *options.corpus]
-    command = [options.recipe, *source, "--output-dir", str(options.run), "--max-steps", str(options.max_steps),
-               *options.flags]
+    command = [sys.executable, "-m", "electra", "pretrain", options.recipe, *source, "--output-dir", str(options.run),
+               "--max-steps", str(options.max_steps), *options.flags]
+    check_windows(command)
     begun, began = (options.run / METRICS).exists(), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "electra", "pretrain", *command], check=True)
+    subprocess.run(command, check=True)
     minutes = (time.perf_counter() - began) / 60
     told = story(options.run, Shards.open(options.data or options.run / "data" / "shards"), options)
     if (options.run / STORY).exists():
@@ -83,20 +87,30 @@ def pretrained(options: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
+def check_windows(command: Sequence[str]) -> None:
+    """Known before the first minute of work: flags that are wrong, and too few logged windows to tell a speed from."""
+    said = subprocess.run([*command, "--print-config"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    training = config.build(Recipe, tomllib.loads(said), source="--flags").training
+    if training.max_steps <= training.logging_steps:
+        raise UserError(f"{training.max_steps} steps, logged every {training.logging_steps}, are one window, and the "
+                        f"first is not counted; ask for more --max-steps, or for fewer --logging-steps in --flags")
+
+
 def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, Any]:
-    """What the model read and how it fared on the way, from its journal."""
+    """What the model read and how it fared on the way, from its own settings and its journal."""
     journal = read(run / METRICS)
     logged = [entry for entry in journal if "tokens_per_second" in entry]
-    recipe = load_recipe(options.recipe, flags=options.flags)
+    counted = logged[1:] or logged  # all there is, where somebody else's run was logged but once
+    recipe = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
     evaluated = [{"step": entry["step"], **{name.removeprefix("eval_"): round(entry[name], 4) for name in HELD_OUT}}
                  for entry in journal if "eval_auc" in entry]
-    return {"recipe": options.recipe, "flags": options.flags, "steps": options.max_steps,
+    return {"recipe": options.recipe, "flags": options.flags, "steps": recipe.training.max_steps,
             "rows": f"{recipe.training.batch_size} × {recipe.data.length}",
             "corpus_tokens": shards.manifest.tokens, "documents": shards.manifest.documents,
             "vocabulary": shards.manifest.vocab_size, "tokens_seen": logged[-1]["tokens_seen"],
             "epochs": round(logged[-1]["epoch"], 2), "minutes": (logged[-1]["time"] - logged[0]["time"]) / 60,
-            "tokens_per_second": median(entry["tokens_per_second"] for entry in logged[1:]),
-            "data_wait": median(entry["data_wait"] for entry in logged[1:]), "held_out": evaluated,
+            "tokens_per_second": median(entry["tokens_per_second"] for entry in counted),
+            "data_wait": median(entry["data_wait"] for entry in counted), "held_out": evaluated,
             "losses": [[entry["step"], round(entry["mlm"], 4), round(entry["rtd"], 4)]
                        for entry in logged[::max(1, len(logged) // 100)]]}
 

@@ -100,20 +100,21 @@ def against_trainer(tuning: dict[str, Any], work: str) -> str:
 
 SIDES = {"peer_eager": "transformers", "peer_compiled": "transformers, compiled", "ours_plain": "ours, plain",
          "ours_fast": "ours"}
+NO_MACHINE = "no machine yet"
 Kept = dict[str, Any]
 
 
 def speed(kept: Kept | None = None) -> str:
     """Tokens a second of all sides, how much faster ours is, and its share of what matrix products reach alone."""
     entries = compared(the(kept, "pretrain_gpu"))
-    lines = header(f"tokens/s, {hardware(entries.values())}", *SIDES.values(), "÷ eager", "÷ compiled", "ours, MFU",
+    lines = header(f"tokens/s, {machines(entries.values())}", *SIDES.values(), "÷ eager", "÷ compiled", "ours, MFU",
                    "matrix products alone")
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
         rates = (shown(each, "tokens_per_second", thousands) for each in sides.values())
         times = (shown_ratio(sides["ours_fast"], sides[side]) for side in ("peer_eager", "peer_compiled"))
         ceiling = shown(entry, "matmul_flops", lambda rate: f"{rate / 1e12:.0f} TFLOP/s")
-        lines.append(row(name, *rates, *times, mfu(entry), ceiling))
+        lines.append(row(at_commit(name, entry), *rates, *times, mfu(entry), ceiling))
     counts = "; ".join(f"{name}, {windows(entry)} of {entry['window_steps']} steps" for name, entry in entries.items()
                        if windows(entry))
     return "\n".join([*lines, *(["", f"Medians of windows, not counting the first: {counts}."] if counts else [])])
@@ -127,12 +128,13 @@ def windows(entry: Kept) -> str:
 
 def memory(kept: Kept | None = None) -> str:
     entries = compared(the(kept, "pretrain_gpu"))
-    lines = header(f"peak memory, GB, {hardware(entries.values())}", *SIDES.values(), "`electra describe` foretells",
+    lines = header(f"peak memory, GB, {machines(entries.values())}", *SIDES.values(), "`electra describe` foretells",
                    "ours waits for data")
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
         peaks = (shown(each, "peak_bytes", gigabytes) for each in sides.values())
-        lines.append(row(name, *peaks, foretold(entry), shown(sides["ours_fast"], "data_wait", "{:.2%}".format)))
+        lines.append(row(at_commit(name, entry), *peaks, foretold(entry),
+                         shown(sides["ours_fast"], "data_wait", "{:.2%}".format)))
     return "\n".join(lines)
 
 
@@ -146,11 +148,11 @@ def foretold(entry: Kept) -> str:
 
 def scaling(kept: Kept | None = None) -> str:
     entries = the(kept, "pretrain_gpu").get("scaling", {})
-    lines = header(f"ours, {hardware(entries.values())}", "tokens/s", "MFU", "peak memory, GB",
+    lines = header(f"ours, {machines(entries.values())}", "tokens/s", "MFU", "peak memory, GB",
                    "`electra describe` foretells")
     for name, entry in entries.items():
         side = entry["sides"]["ours_fast"]
-        lines.append(row(name, shown(side, "tokens_per_second", thousands), mfu(entry),
+        lines.append(row(at_commit(name, entry), shown(side, "tokens_per_second", thousands), mfu(entry),
                          shown(side, "peak_bytes", gigabytes), foretold(entry)))
     return "\n".join(lines)
 
@@ -169,7 +171,8 @@ def profile(kept: Kept | None = None) -> str:
     found = the(kept, "pretrain_gpu").get("profile", {})
     if not found:
         return "Where the milliseconds of a step go: not measured."
-    lines = header(f"milliseconds of a step, ours, {hardware(found.values())}", *found)
+    lines = header(f"milliseconds of a step, ours, {machines(found.values())}", *(
+        at_commit(name, each) for name, each in found.items()))
     kinds = dict.fromkeys(kind for each in found.values() for kind in each["kinds_ms"] if kind not in ("other", "idle"))
     for kind in (*kinds, "other", "idle"):
         lines.append(row(kind, *(f"{each['kinds_ms'].get(kind, 0.0):.2f}" for each in found.values())))
@@ -274,9 +277,23 @@ def hardware(entries: Iterable[Kept]) -> str:
     """Where figures come from; from several places when parts were measured on several."""
     commits: dict[str, set[str]] = {}
     for made in (entry["made"] for entry in entries if "made" in entry):
-        commits.setdefault(f"{made['hardware']}, torch {made['torch']}", set()).add(short(made["commit"]))
-    return " and ".join(f"{machine}, {' / '.join(sorted(found))}" for machine, found in sorted(commits.items())
-                        ) or "no machine yet"
+        commits.setdefault(machine(made), set()).add(short(made["commit"]))
+    return " and ".join(f"{where}, {' / '.join(sorted(found))}" for where, found in sorted(commits.items())
+                        ) or NO_MACHINE
+
+
+def machines(entries: Iterable[Kept]) -> str:
+    """The same without commits, for tables that say them with each name."""
+    return " and ".join(sorted({machine(entry["made"]) for entry in entries if "made" in entry})) or NO_MACHINE
+
+
+def machine(made: Kept) -> str:
+    return f"{made['hardware']}, torch {made['torch']}"
+
+
+def at_commit(name: str, entry: Kept) -> str:
+    """A name with the commit that its figures were measured at."""
+    return f"{name} ({short(entry['made']['commit'])})"
 
 
 def short(commit: str | None) -> str:
@@ -347,7 +364,7 @@ def processes(kept: Kept | None = None) -> str:
                 for way in ("alone", "ddp", "ddp_plain", "fsdp_plain"))
         times = (shown(entry.get("stall", {}), each, lambda seconds: f"{1000 * seconds:,.1f} ms")
                  for each in ("step", "stall", "write"))
-        lines.append(row(f"{name} ({short(entry['made']['commit'])})", *ways, *times))
+        lines.append(row(at_commit(name, entry), *ways, *times))
     return "\n".join(lines)
 
 

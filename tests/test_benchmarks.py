@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks import (
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
 from electra.tasks.features import Features, Row
+from electra.training.journal import read
 from electra.training.recipe import load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
@@ -59,7 +61,7 @@ def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
     assert found["curves"]["largest_difference"] == 0  # on a CPU both are the plain path
     said = capsys.readouterr().out
     assert "no CUDA device" in said
-    assert "| tiny 4 × 32 | " in said
+    assert "| tiny 4 × 32 (" in said
 
 
 @pytest.mark.slow
@@ -80,8 +82,17 @@ def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_
     found = {name: each for name, each in json.loads(kept.read_text(encoding="utf8")).items() if name != "made"}
     assert [name.split(",")[0] for name in found] == ["tiny 4 × 32", "tiny 6 × 32"]
     for entry in found.values():
-        assert (len(entry["stall"]["stalls"]), len(entry["stall"]["writes"])) == (6, 6)
-        assert entry["stall"]["step"] > 0
+        cost = entry["stall"]
+        assert (len(cost["windows"]), len(cost["hosts"]), len(cost["writes"])) == (12, 6, 6)
+        assert cost["stall"] == cost["host"] + cost["excess"] > 0
+        assert cost["step"] > 0
+
+
+def test_a_checkpoint_costs_the_hosts_time_and_what_the_window_after_it_lasts_longer():
+    hosts = [9.0, 0.1, 0.1, 0.3]
+    found = processes.cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
+    assert found == pytest.approx({"step": 0.5, "stall": 0.6, "host": 0.1, "excess": 0.5})
+    assert processes.cost([99.0, 2.0, 1.5, 2.0], hosts, steps=4)["excess"] == 0
 
 
 def test_curves_of_several_settings_are_kept_with_what_is_trivial_beside_them(toy_shards, tmp_path):
@@ -243,10 +254,22 @@ def test_a_folder_without_all_six_tasks_is_refused_before_any_work(tmp_path):
 
 def test_the_table_of_speed_says_ratios_utilisation_and_what_is_missing():
     table = tables.speed({"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}})
-    assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11, 0123456-dirty |")
+    assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11 |")
     assert table.splitlines()[-1] == "Medians of windows, not counting the first: small 128 × 128, 3 of 15 steps."
-    assert table.splitlines()[-3] == ("| small 128 × 128 | 1,000k | not measured | not measured | 5,000k | 5.00 | – "
-                                      "| 50.0% | 0 TFLOP/s |")
+    assert table.splitlines()[-3] == ("| small 128 × 128 (0123456-dirty) | 1,000k | not measured | not measured "
+                                      "| 5,000k | 5.00 | – | 50.0% | 0 TFLOP/s |")
+
+
+def test_every_setting_names_the_commit_it_was_measured_at():
+    made = [{"hardware": "a GPU", "torch": "2.11", "commit": commit} for commit in ("aaaaaaaaaa", "bbbbbbbbbb")]
+    entries = {name: {**entry(ours_fast=rate(5e6)), "made": each} for name, each in zip("AB", made, strict=True)}
+    profile = {name: {"made": each, "kinds_ms": {}, "wall_ms": 1.0} for name, each in zip("AB", made, strict=True)}
+    for table in (tables.speed, tables.memory, tables.scaling):
+        head, _, *rows = table({"best": entries, "scaling": entries}).splitlines()
+        assert " a GPU, torch 2.11 |" in head
+        assert [line.split(" |")[0] for line in rows[:2]] == ["| A (aaaaaaa)", "| B (bbbbbbb)"]
+    head = tables.profile({"profile": profile}).splitlines()[0]
+    assert head == "| milliseconds of a step, ours, a GPU, torch 2.11 | A (aaaaaaa) | B (bbbbbbb) |"
 
 
 @pytest.mark.parametrize("table", [*tables.PRETRAINING, *tables.FINETUNING], ids=lambda table: table.__name__)
@@ -284,7 +307,7 @@ def proof(toy_shards, tmp_path_factory):
     kept, flags = folder / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
     del flags["--max-steps"]
     command = ["--data", str(toy_shards), "--run", str(folder / "run"), "--recipe", "tiny", "--max-steps", "4",
-               "--output", str(kept), "--flags", *(word for pair in flags.items() for word in pair)]
+               "--output", str(kept), "--flags", *(word for pair in flags.items() for word in pair), "--quiet"]
     small_gpu.main(command)
     return command, kept
 
@@ -311,6 +334,23 @@ def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(pr
     assert json.loads(kept.read_text(encoding="utf8"))["pretraining"] == before
 
 
+def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
+    run = Path(proof[0][proof[0].index("--run") + 1])
+    shutil.copy(run / "config.toml", tmp_path)
+    last = [entry for entry in read(run / "metrics.jsonl") if "tokens_per_second" in entry][-1]
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(last) + "\n", encoding="utf8")
+    shards = SimpleNamespace(manifest=SimpleNamespace(tokens=1, documents=1, vocab_size=1))
+    told = small_gpu.story(tmp_path, shards, SimpleNamespace(recipe="tiny", flags=["--quiet"]))
+    assert (told["rows"], told["tokens_per_second"]) == ("12 × 32", last["tokens_per_second"])
+
+
+def test_a_proof_of_one_window_is_refused_before_any_work(toy_shards, tmp_path):
+    with pytest.raises(UserError, match="4 steps, logged every 20, are one window, and the first is not counted"):
+        small_gpu.main(["--data", str(toy_shards), "--run", str(tmp_path / "run"), "--recipe", "tiny", "--max-steps",
+                        "4", "--flags", "--quiet"])
+    assert not (tmp_path / "run").exists()
+
+
 # ---- wrong use -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("main", "words", "answer"), [
@@ -325,6 +365,23 @@ def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
     said = capsys.readouterr().err
     assert said.startswith(f"error: {answer}")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("main", "words", "answer"), [
+    (processes.main, "--data /nowhere --windows 1", "--windows 1: the first is not counted, so at least 2 are needed"),
+    (processes.main, "--data /nowhere --window-steps 0", "--window-steps 0: at least 1 is needed"),
+    (processes.main, "--data /nowhere --save-steps 3", "--save-steps 3: two equal windows lie between two checkpoints"),
+    (pretrain_gpu.main, "--data /nowhere --profile-steps 0", "--profile-steps 0: at least 1 is needed"),
+    (pretrain_gpu.main, "--data /nowhere --curve-seeds 0", "--curve-seeds 0: at least 1 is needed"),
+    (finetune_gpu.main, "--model /nowhere --steps 99", "every 50th is logged, so at least 100 are needed"),
+    (finetune_gpu.main, "--model /nowhere --at-once 0", "--at-once 0: at least 1 is needed"),
+    (small_gpu.main, "--data /nowhere --run run --seeds 0", "--seeds 0: at least 1 is needed"),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_a_size_that_cannot_be_measured_is_refused_before_any_work(main, words, answer, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert answer in capsys.readouterr().err
 
 
 def test_a_command_that_fails_inside_a_benchmark_is_named(capsys):
