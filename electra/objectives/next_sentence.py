@@ -17,13 +17,15 @@ from electra.objectives.measures import Loss, Tally, quotient
 from electra.objectives.mlm import MaskedLM, guess_words, word_tallies
 from electra.objectives.settings import MaskedLMConfig
 
+MOST_SURPLUS = 1 / 16  # of a row's length: so much longer a segment may be than the one whose place it takes
+
 
 class Paired(NamedTuple):
-    """A batch whose second segments are, half of the time, another row's text."""
+    """A batch of whose scored second segments half are another row's."""
 
     batch: Batch
     strange: Tensor  # [B] bool: the second segment comes from elsewhere
-    scored: Tensor  # [B] bool: there is a second segment, and another row that could have given one
+    scored: Tensor  # [B] bool: there is a second segment, and another row has one to give that looks like it
 
 
 class NextSentence(MaskedLM):
@@ -41,7 +43,7 @@ class NextSentence(MaskedLM):
 
     def read(self, batch: Batch, rng: torch.Generator | None) -> tuple[Paired, Masked, Tensor]:
         """Swap, mask, encode: the vectors are [B, T, D]."""
-        paired = swap_segments(batch, self.vocabulary, rng)
+        paired = swap_segments(batch, rng)
         masked = mask_tokens(paired.batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams)
         return paired, masked, self.encoder.encoder(masked.ids, batch.types, batch.real)
 
@@ -49,8 +51,8 @@ class NextSentence(MaskedLM):
         paired, masked, hidden = self.read(batch, rng)
         guesses = guess_words(self.encoder, paired.batch, masked, rng, hidden=hidden)
         mlm = guesses.losses.sum() / masked_in_step(batch, self.config.masking)
-        # A mean over all rows of the step, those that are not scored too: how many of the other processes' rows have
-        # two segments is not known here, their number is. One row in ten has one segment, so this weighs nine tenths.
+        # A mean over all rows of the step, those that are not scored too: how many of the other processes' rows are is
+        # not known here, their number is. So the task weighs as much as the share of rows that are scored.
         nsp = verdict_losses(self.verdict(hidden[:, 0]), paired).sum() / len(batch.step_lengths)
         return Loss(mlm + nsp, {"mlm": mlm.detach(), "nsp": nsp.detach()})
 
@@ -72,29 +74,35 @@ def verdict_losses(verdicts: Tensor, paired: Paired) -> Tensor:
     return F.cross_entropy(verdicts.float(), paired.strange.long(), reduction="none") * paired.scored
 
 
-def swap_segments(batch: Batch, vocabulary: Vocabulary, rng: torch.Generator | None) -> Paired:
-    """Half of the second segments become as many words of another row, the last ones that it has.
+def swap_segments(batch: Batch, rng: torch.Generator | None) -> Paired:
+    """Half of the second segments become as many of the first words of another row's second segment.
 
-    As many, so that lengths stay what every process believes them to be. Where no other row has so many, this one
-    stays as it is and is not scored: its length would give the answer away.
+    As many, so that lengths stay what every process believes them to be; the first, so that a strange segment begins
+    with a line, as one that follows does. A row that nobody can give to stays as it is and is not scored.
     """
     rows, length = batch.ids.shape
-    two = (batch.types == 1).any(dim=1)
-    if rows == 1:
-        return Paired(batch, torch.zeros_like(two), torch.zeros_like(two))
-    device = batch.ids.device
-    chosen = torch.rand(rows, device=device, generator=rng) < 0.5
-    place = torch.arange(length, device=device)
-    words = batch.real & (batch.ids != vocabulary.cls) & (batch.ids != vocabulary.sep)
+    place = torch.arange(length, device=batch.ids.device)
+    giver, scored = find_givers(batch, rng)
+    strange = scored & (torch.rand(rows, device=batch.ids.device, generator=rng) < 0.5)
+    begins = batch.lengths - batch.types.sum(dim=1)
+    given = batch.ids[giver].gather(1, (place + (begins[giver] - begins)[:, None]).clamp(0, length - 1))
     second = (batch.types == 1) & (place < batch.lengths[:, None] - 1)  # without the [SEP] that ends it
-    # Any row that can give, and not any row whether it can or not: then long segments would follow more often, and
-    # lengths give the answer away.
-    able = (words.sum(dim=1) >= second.sum(dim=1)[:, None]).fill_diagonal_(False)  # [B, B]: row by giver
-    other = (torch.rand(rows, rows, device=device, generator=rng) + able.float()).argmax(dim=1)
-    scored = two & able.any(dim=1)
-    strange = chosen & scored
-    # Every row's words pushed to the right end, in their order: sorting puts whatever is no word before them.
-    pushed = batch.ids.gather(1, torch.where(words, place, -1).argsort(dim=1, stable=True))[other]
-    from_the_end = (length - batch.lengths[:, None] + 1 + place).clamp(max=length - 1)  # the last word of a row → T − 1
-    ids = torch.where(second & strange[:, None], pushed.gather(1, from_the_end), batch.ids)
+    ids = torch.where(second & strange[:, None], given, batch.ids)
     return Paired(batch._replace(ids=ids), strange, scored)
+
+
+def find_givers(batch: Batch, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """[B] another row whose second segment looks like each row's own, and [B] whether there is one.
+
+    A full row's second segment was cut anywhere, and may be given another such segment, cut again. A shorter row's ends
+    with its line, where a cut one would give the answer away: it may be given only one that ends so at the same length.
+    """
+    rows, length = batch.ids.shape
+    sizes = batch.types.sum(dim=1)  # of the second segments, with the [SEP]; 0 where there is none
+    full = batch.lengths == length
+    surplus = sizes - sizes[:, None]  # [B, B]: row by giver
+    # The longer a full row's second segment, the longer its first line: not much is cut, and from the nearest in size.
+    enough = (surplus >= 0) & (surplus <= full[:, None] * int(length * MOST_SURPLUS))
+    able = ((sizes > 0)[:, None] & (full == full[:, None]) & enough).fill_diagonal_(False)
+    cost = surplus + torch.rand(rows, rows, device=batch.ids.device, generator=rng)
+    return cost.masked_fill(~able, torch.inf).argmin(dim=1), able.any(dim=1)
