@@ -65,7 +65,8 @@ if DEVICE.type == "cuda":  # an interpreter would take minutes
 @pytest.mark.parametrize(("rows", "length", "width", "heads", "rate"), SIZES.values(), ids=SIZES)
 def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, length: int, width: int, heads: int,
                                                                   rate: float, dtype: torch.dtype) -> None:
-    torch.manual_seed(length)
+    seed = torch.seed() if DEVICE.type == "cuda" else length  # where it is quick, other values every time
+    torch.manual_seed(seed)
     lengths = torch.randint(3, length + 1, (rows,), dtype=torch.int32, device=DEVICE)
     plan = Plan(heads, rate, rate, draw_keys(2 * SITES, DEVICE), SITES)
     hidden, gradient = torch.randn(2, rows, length, width, device=DEVICE).to(dtype)
@@ -83,7 +84,7 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
         assert mine.grad is not None
         assert exact.grad is not None
         errors[name] = error(mine.grad, exact.grad)
-    assert {name: each for name, each in errors.items() if not each < TOLERANCES[dtype]} == {}
+    assert {name: each for name, each in errors.items() if not each < TOLERANCES[dtype]} == {}, f"seed {seed}"
 
 
 def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
