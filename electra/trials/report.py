@@ -14,7 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from electra import atomic
-from electra.config import UserError
+from electra.config import UserError, build
+from electra.model.flops import encoder_parameters
+from electra.model.shape import EncoderShape
 from electra.trials import evidence, ordering, plots, provenance
 from electra.trials.budget import is_as_named
 from electra.trials.findings import Finding, Findings
@@ -225,11 +227,20 @@ def costs(findings: Findings) -> Grid:
         mean = {name: statistics.fmean(getattr(finding, name) for finding in counted)
                 for name in ("operations", "official", "minutes", "steps", "tokens")}
         size = findings.corpus.get("tokens")
-        rows.append([arm.label, f"{len(done)} of {seeds}", power(mean["operations"]), power(mean["official"]),
-                     f"{mean['minutes']:.3g}", f"{mean['steps']:,.0f}", count(mean["tokens"]),
+        rows.append([arm.label, weights(counted, findings), f"{len(done)} of {seeds}", power(mean["operations"]),
+                     power(mean["official"]), f"{mean['minutes']:.3g}", f"{mean['steps']:,.0f}", count(mean["tokens"]),
                      f"{mean['tokens'] / size:.2g}" if size else NOTHING])
-    return Grid(["arm", "seeds done", "FLOPs, standard", "FLOPs, official script's", "minutes", "steps", "tokens",
-                 "epochs"], rows)
+    return Grid(["arm", "parameters", "seeds done", "FLOPs, standard", "FLOPs, official script's", "minutes", "steps",
+                 "tokens", "epochs"], rows)
+
+
+def weights(found: Sequence[Finding], findings: Findings) -> str:
+    """How many the network has that is fine-tuned; generators and heads are not counted."""
+    recipes, words = [finding.made.get("recipe", {}) for finding in found], findings.corpus.get("vocabulary")
+    shapes = [build(EncoderShape, recipe["encoder"], source="recipe") for recipe in recipes if "encoder" in recipe]
+    if not shapes or not isinstance(words, int):
+        return NOTHING
+    return " to ".join(dict.fromkeys(count(encoder_parameters(shape, words)) for shape in shapes))
 
 
 def power(number: float) -> str:

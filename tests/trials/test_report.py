@@ -105,8 +105,17 @@ def test_the_accuracy_of_generators_on_our_held_out_rows_stands_beside_the_publi
 def test_the_cost_of_an_arm_is_given_in_both_conventions():
     table = costs(invented.efficiency())
     assert dict(zip(table.head, table.rows[0], strict=True)) == {
-        "arm": "ELECTRA", "seeds done": "2 of 2", "FLOPs, standard": "1.90e15", "FLOPs, official script's": "2.13e15",
-        "minutes": "1.41", "steps": "2,000", "tokens": "60.0M", "epochs": "0.58"}
+        "arm": "ELECTRA", "parameters": "–", "seeds done": "2 of 2", "FLOPs, standard": "1.90e15",
+        "FLOPs, official script's": "2.13e15", "minutes": "1.41", "steps": "2,000", "tokens": "60.0M", "epochs": "0.58"}
+
+
+def test_the_weights_of_the_network_that_is_fine_tuned_are_counted():
+    shape = {"layers": 4, "width": 128, "heads": 2, "feedforward": 512, "embedding": 128, "positions": 64}
+    findings = invented.efficiency()
+    made = {"recipe": {"encoder": shape}}
+    table = costs(replace(findings, corpus={**findings.corpus, "vocabulary": 4096}, found=[
+        replace(finding, made=made) for finding in findings.found]))
+    assert {row[1] for row in table.rows} == {"1.3M"}  # 4 × 198,272 and 128 × (4,096 + 64 + 2 + 2)
 
 
 def test_a_contradiction_is_said_plainly():
