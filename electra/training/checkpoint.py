@@ -48,6 +48,13 @@ def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Opti
     return write(run, (weights_of(module), slots_of(module, optimizer)), step=step, state=state)
 
 
+def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
+    """Weights and slots as they are now, in this machine's memory, for a write while they move on. The other processes
+    `contribute` to a module that is spread over them."""
+    contents = weights_of(module), slots_of(module, optimizer)
+    return contents if is_sharded(module) else (on_host(contents[0].items()), on_host(contents[1].items()))
+
+
 def write(run: Path, contents: Contents, *, step: int, state: dict[str, Any]) -> Path:
     """`checkpoint-STEP`, whole or not at all."""
     target = run / f"checkpoint-{step}"
@@ -66,43 +73,15 @@ def contribute(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 class Background:
-    """Writes one copy at a time beside the steps. What goes wrong there is raised here, when next asked about it."""
+    """Does one thing at a time beside the steps. What goes wrong there is raised here, when next asked about it."""
 
     def __init__(self) -> None:
         self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
         self.work.set_result(None)
-        self.room: dict[tuple[int, int], Tensor] = {}  # pinned memory by the place and size of what is copied there
-        self.copying: torch.cuda.Event | None = None
-
-    def copied(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
-        """Weights and slots as they are now, in this machine's memory, to be written while they move on. The other
-        processes `contribute` to a module that is spread over them.
-
-        A GPU copies beside the next pass: work that is begun waits until it has, and so must whatever changes weights
-        or slots (`hold`). The pinned memory is kept: to take it lasts as long as many steps."""
-        self.wait()  # two copies may be too many for the memory
-        weights, slots = weights_of(module), slots_of(module, optimizer)
-        if is_sharded(module):  # they were copied when they were gathered
-            return weights, slots
-        if not torch.cuda.is_available():
-            return on_host(weights.items()), on_host(slots.items())
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            contents = in_stretches(weights, self.room), in_stretches(slots, self.room)
-            self.copying = beside.record_event()
-        return contents
-
-    def hold(self) -> None:
-        """Whatever a GPU is told from here on it does after its copy."""
-        if self.copying is not None:
-            torch.cuda.current_stream().wait_event(self.copying)
-            self.copying = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """As soon as a copy that a GPU is making is whole."""
         self.wait()
-        self.work = self.pool.submit(after, self.copying, work)
+        self.work = self.pool.submit(work)
 
     def look(self) -> None:
         if self.work.done():
@@ -119,12 +98,6 @@ class Background:
         self.pool.shutdown()
         with contextlib.suppress(Exception) if error else contextlib.nullcontext():  # the first failure is the one told
             self.wait()
-
-
-def after(event: torch.cuda.Event | None, work: Callable[[], None]) -> None:
-    if event is not None:
-        event.synchronize()
-    work()
 
 
 def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
@@ -236,30 +209,11 @@ def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
 
 
 def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies in this machine's memory; from a GPU into pinned memory, which is several times as fast to fill."""
+    """Copies in this machine's memory; from a GPU into pinned memory, which torch keeps and which is several times as
+    fast to fill."""
     copies = {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return copies
-
-
-def in_stretches(tensors: dict[str, Tensor], room: dict[tuple[int, int], Tensor]) -> dict[str, Tensor]:
-    """Copies in `room`, once the stream has got there. Tensors that share a stretch of memory are copied as one:
-    hundreds of launches take longer than a step."""
-    copies: dict[str, Tensor] = {}
-    filled: set[tuple[int, int]] = set()
-    for name, tensor in tensors.items():
-        memory = tensor.untyped_storage()
-        place = memory.data_ptr(), memory.nbytes()
-        if place not in filled:
-            filled.add(place)
-            stretch = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
-            if place not in room:
-                room[place] = torch.empty(stretch.shape, dtype=stretch.dtype, pin_memory=stretch.is_cuda)
-            room[place].copy_(stretch, non_blocking=True)
-            if stretch.is_cuda:
-                stretch.record_stream(torch.cuda.current_stream())
-        copies[name] = room[place].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     return copies
 
 

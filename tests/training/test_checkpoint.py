@@ -97,8 +97,7 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
 
 def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
     module, optimizer = trained
-    with checkpoint.Background() as background:
-        before, contents = module[0].weight.detach().clone(), background.copied(module, optimizer)
+    before, contents = module[0].weight.detach().clone(), checkpoint.copied(module, optimizer)
     slot = optimizer.state[module[0].weight]["exp_avg"].clone()
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -106,23 +105,6 @@ def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, tra
     assert not module[0].weight.equal(before)
     assert checkpoint.load_file(folder / "weights.safetensors")["0.weight"].equal(before)
     assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(slot)
-
-
-def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_into_room_that_is_kept(tmp_path):
-    stretch, alone, room = torch.randn(40), torch.randn(3), {}
-    tensors = {"first": stretch[:12].view(3, 4), "last": stretch[15:], "alone": alone}
-    wanted = {name: tensor.clone() for name, tensor in tensors.items()}
-    copies = checkpoint.in_stretches(tensors, room)
-    assert copies["first"].untyped_storage().data_ptr() == copies["last"].untyped_storage().data_ptr()
-    stretch.zero_()
-    folder = checkpoint.write(tmp_path, (copies, {}), step=3, state={})
-    written = checkpoint.load_file(folder / "weights.safetensors")
-    assert written.keys() == wanted.keys()
-    assert all(written[name].equal(tensor) for name, tensor in wanted.items())
-    places = {copy.data_ptr() for copy in copies.values()}
-    again = checkpoint.in_stretches(tensors, room)
-    assert {copy.data_ptr() for copy in again.values()} == places
-    assert not again["first"].any()
 
 
 def fail() -> None:
