@@ -236,8 +236,9 @@ def costs(findings: Findings) -> Grid:
 
 def weights(found: Sequence[Finding], findings: Findings) -> str:
     """How many the network has that is fine-tuned; generators and heads are not counted."""
-    recipes, words = [finding.made.get("recipe", {}) for finding in found], findings.corpus.get("vocabulary")
-    shapes = [build(EncoderShape, recipe["encoder"], source="recipe") for recipe in recipes if "encoder" in recipe]
+    recipes, words = [finding.made.get("recipe") for finding in found], findings.corpus.get("vocabulary")
+    shapes = [build(EncoderShape, recipe["encoder"], source="recipe") for recipe in recipes
+              if isinstance(recipe, dict) and isinstance(recipe.get("encoder"), dict)]
     if not shapes or not isinstance(words, int):
         return NOTHING
     return " to ".join(dict.fromkeys(count(encoder_parameters(shape, words)) for shape in shapes))
@@ -300,9 +301,9 @@ def verdict(findings: Findings) -> str:
     pairs = ordering.pairs(findings, neighbours=False)
     if not pairs:
         return "Fewer than two of the arms that the paper orders were scored, so that its order was not tested."
-    against = [pair for pair in pairs if pair.verdict == "contradicts the paper"]
-    agreed = sum(pair.verdict == "as published" for pair in pairs)
     counts = Counter(pair.verdict for pair in pairs)
+    against = [pair for pair in pairs if pair.verdict == "contradicts the paper"]
+    agreed = counts["as published"]
     text = (f"Of all {len(pairs)} pairs of arms that the paper ranks, {agreed} came out as published, {len(against)} "
             f"against it, {counts['not decided']} within 2 standard errors")
     text += f", {counts['no spread known']} without a known spread" if counts["no spread known"] else ""
