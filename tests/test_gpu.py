@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from electra.training import checkpoint
 from electra.training.journal import read
 from electra.training.pretrain import pretrain
 from electra.training.recipe import load_recipe
@@ -78,6 +79,26 @@ def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     process.wait()
     finish(toy_shards, tmp_path / "killed", *more)
     assert_identical(tmp_path / "unbroken", tmp_path / "killed")
+
+
+def test_a_copy_beside_the_next_pass_has_the_weights_of_its_step():
+    module = torch.nn.Linear(8192, 8192, device="cuda")
+    optimizer = torch.optim.AdamW(module.parameters())
+    with checkpoint.Background() as writer:
+        for _ in range(5):
+            before = module.weight.detach().clone()
+            contents = writer.copied(module, optimizer)
+            writer.begin(lambda: None)
+            writer.hold()
+            with torch.no_grad():
+                module.weight.add_(1)
+            writer.wait()
+            assert contents[0]["weight"].equal(before.cpu())
+        module.weight.data = torch.zeros_like(module.weight)
+        moved = writer.copied(module, optimizer)
+        writer.begin(lambda: None)
+        writer.wait()
+        assert not moved[0]["weight"].any()
 
 
 def test_the_export_of_a_gpu_run_is_float32_and_was_verified_with_transformers(toy_shards, tmp_path):

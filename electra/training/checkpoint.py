@@ -29,6 +29,7 @@ from electra.training.sharded import in_parts, is_sharded, part_of, whole
 FORMAT = 1
 STATE = "state.json"  # a folder without it is not a checkpoint
 TENSORS = ("weights.safetensors", "optimizer.safetensors")
+SLOTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,12 @@ def save(run: Path, *, step: int, module: nn.Module, optimizer: torch.optim.Opti
     return write(run, (weights_of(module), slots_of(module, optimizer)), step=step, state=state)
 
 
-def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
-    """Weights and slots as they are now, in this machine's memory, for a write while they move on. The other processes
-    `contribute` to a module that is spread over them."""
-    contents = weights_of(module), slots_of(module, optimizer)
-    return contents if is_sharded(module) else (on_host(contents[0].items()), on_host(contents[1].items()))
-
-
 def write(run: Path, contents: Contents, *, step: int, state: dict[str, Any]) -> Path:
     """`checkpoint-STEP`, whole or not at all."""
     target = run / f"checkpoint-{step}"
     with atomic.replacing(target) as folder:
-        for name, tensors in zip(TENSORS, contents, strict=True):
-            save_file(tensors, folder / name)
+        for file, tensors in zip(TENSORS, contents, strict=True):
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file)
         checksums = {name: checksum(folder / name) for name in TENSORS}
         atomic.write_json(folder / STATE, {"format": FORMAT, "step": step, "checksums": checksums, **state})
     return target
@@ -73,15 +67,45 @@ def contribute(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 class Background:
-    """Does one thing at a time beside the steps. What goes wrong there is raised here, when next asked about it."""
+    """Writes one copy at a time beside the steps. What goes wrong there is raised here, when next asked about it."""
 
     def __init__(self) -> None:
         self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
         self.work.set_result(None)
+        self.room: Room | None = None
+        self.copying: torch.cuda.Event | None = None
+
+    def copied(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
+        """Weights and slots as they are now, in this machine's memory, to be written while they move on. The other
+        processes `contribute` to a module that is spread over them.
+
+        A GPU copies beside the next pass: work that is begun waits until it has, and so must whatever changes weights
+        or slots (`hold`)."""
+        self.wait()  # two copies may be too many for the memory
+        if is_sharded(module) or not torch.cuda.is_available():
+            weights, slots = weights_of(module), slots_of(module, optimizer)
+            # What lay in parts was copied when it was gathered.
+            return (weights, slots) if is_sharded(module) else (on_host(weights.items()), on_host(slots.items()))
+        places = places_of(optimizer)
+        if self.room is None or self.room.places != places:
+            self.room = Room(places, weights_of(module), slots_of(module, optimizer))
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            self.room.fill()
+            self.copying = beside.record_event()
+        return self.room.contents
+
+    def hold(self) -> None:
+        """Whatever a GPU is told from here on it does after its copy."""
+        if self.copying is not None:
+            torch.cuda.current_stream().wait_event(self.copying)
+            self.copying = None
 
     def begin(self, work: Callable[[], None]) -> None:
+        """As soon as a copy that a GPU is making is whole."""
         self.wait()
-        self.work = self.pool.submit(work)
+        self.work = self.pool.submit(after, self.copying, work)
 
     def look(self) -> None:
         if self.work.done():
@@ -98,6 +122,12 @@ class Background:
         self.pool.shutdown()
         with contextlib.suppress(Exception) if error else contextlib.nullcontext():  # the first failure is the one told
             self.wait()
+
+
+def after(event: torch.cuda.Event | None, work: Callable[[], None]) -> None:
+    if event is not None:
+        event.synchronize()
+    work()
 
 
 def load(checkpoint: Checkpoint, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
@@ -196,25 +226,57 @@ def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]
 def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True) -> dict[str, Tensor]:
     return gathered({f"{name}.{slot}": optimizer.state[parameter][slot]
                      for name, parameter in module.named_parameters() if parameter in optimizer.state
-                     for slot in ("exp_avg", "exp_avg_sq")}, kept=kept)
+                     for slot in SLOTS}, kept=kept)
 
 
 def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
     """All of each, off the device where they lay in parts: together they need not fit there. Nothing where they are
     not kept."""
     if not any(in_parts(tensor) for tensor in tensors.values()):
-        return {name: tensor.contiguous() for name, tensor in tensors.items()}
+        return tensors
     wholes = ((name, whole(tensor)) for name, tensor in tensors.items())  # one at a time
     return on_host((name, full) for name, full in wholes if kept)
 
 
 def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies in this machine's memory; from a GPU into pinned memory, which torch keeps and which is several times as
-    fast to fill."""
+    """Copies in this machine's memory; from a GPU into pinned memory, which is several times as fast to fill."""
     copies = {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return copies
+
+
+class Room:
+    """Where a GPU's weights and slots are copied to: pinned memory, held, since to take it lasts as long as many steps,
+    and so does finding out anew what lies where. Tensors that share a stretch of memory are copied as one."""
+
+    def __init__(self, places: list[int], *contents: dict[str, Tensor]) -> None:
+        self.places = places  # of what it was made for
+        self.stretches: dict[int, tuple[Tensor, Tensor]] = {}  # by its place: there and here
+        weights, slots = ({name: self.view(tensor) for name, tensor in tensors.items()} for tensors in contents)
+        self.contents: Contents = weights, slots
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """What will be this tensor's copy."""
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in self.stretches:
+            there = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
+            self.stretches[memory.data_ptr()] = there, torch.empty(there.shape, dtype=there.dtype,
+                                                                   pin_memory=there.is_cuda)
+        _, here = self.stretches[memory.data_ptr()]
+        return here.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def fill(self) -> None:
+        for there, here in self.stretches.values():
+            here.copy_(there, non_blocking=True)
+
+
+def places_of(optimizer: torch.optim.Optimizer) -> list[int]:
+    """Where in memory everything lies that moves in training."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    slots = [optimizer.state[parameter][slot] for parameter in parameters if parameter in optimizer.state
+             for slot in SLOTS]
+    return [tensor.data_ptr() for tensor in (*parameters, *slots)]
 
 
 def checksum(path: Path) -> str:

@@ -20,7 +20,7 @@ from electra.training.lock import alone_in
 from electra.training.parallel import autocast, connected, peak_flops
 from electra.training.recipe import Recipe
 from electra.training.run import Run, Start, interrupts, prepare, warned_early, whole_objective
-from electra.training.sharded import rest
+from electra.training.sharded import is_sharded, rest
 from electra.training.steps import NotFinite
 
 
@@ -79,6 +79,8 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
     steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
+    if world.leads and world.device.type == "cuda" and not is_sharded(run.objective):
+        writer.copied(run.objective, run.optimizer)  # takes memory for the copies to come while nobody waits
     stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
     peak, flops = peak_flops(world), standard(run.recipe.workload(run.shards.tokenizer.size)).training
     window, stopping = Window(), False
@@ -90,6 +92,7 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
         losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
                                     for micro_batch, batch in zip(share, portion, strict=True)])
         borne = run.steps.patience.used
+        writer.hold()
         rate = run.steps.update(step)
         if run.steps.patience.used > borne:
             journal.warn(f"step {step}: the gradient is not finite; the update is left out, "
@@ -160,8 +163,7 @@ def save(run: Run, writer: checkpoint.Background) -> None:
     state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
              "skipped": run.steps.skipped, "not_finite": run.steps.patience.used, "scaler": run.scaler.state_dict(),
              "scores": run.scores, "electra": __version__}
-    writer.wait()  # two copies may be too many for the memory
-    contents = checkpoint.copied(run.objective, run.optimizer)
+    contents = writer.copied(run.objective, run.optimizer)
 
     def write() -> None:
         try:

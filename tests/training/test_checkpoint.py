@@ -97,7 +97,8 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
 
 def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
     module, optimizer = trained
-    before, contents = module[0].weight.detach().clone(), checkpoint.copied(module, optimizer)
+    with checkpoint.Background() as background:
+        before, contents = module[0].weight.detach().clone(), background.copied(module, optimizer)
     slot = optimizer.state[module[0].weight]["exp_avg"].clone()
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -105,6 +106,38 @@ def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, tra
     assert not module[0].weight.equal(before)
     assert checkpoint.load_file(folder / "weights.safetensors")["0.weight"].equal(before)
     assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(slot)
+
+
+def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_again(tmp_path):
+    stretch, alone = torch.randn(40), torch.randn(3)
+    tensors = {"first": stretch[:12].view(3, 4).T, "last": stretch[15:], "alone": alone}
+    wanted = {name: tensor.clone() for name, tensor in tensors.items()}
+    room = checkpoint.Room([], tensors, {})
+    assert len(room.stretches) == 2
+    room.fill()
+    stretch.zero_()
+    folder = checkpoint.write(tmp_path, room.contents, step=3, state={})
+    written = checkpoint.load_file(folder / "weights.safetensors")
+    assert written.keys() == wanted.keys()
+    assert all(written[name].equal(tensor) for name, tensor in wanted.items())
+    room.fill()
+    assert not room.contents[0]["first"].any()
+    assert room.contents[0]["alone"].equal(alone)
+
+
+def test_where_weights_and_slots_lie_changes_with_any_of_them(trained):
+    module, optimizer = trained
+    places = checkpoint.places_of(optimizer)
+    module(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert checkpoint.places_of(optimizer) == places
+    state = optimizer.state[module[0].weight]
+    before = state["exp_avg"]  # held, so that its place is not given to the next
+    state["exp_avg"] = before.clone()
+    assert checkpoint.places_of(optimizer) != places
+    state["exp_avg"] = before
+    module[0].weight.data = module[0].weight.data.clone()
+    assert checkpoint.places_of(optimizer) != places
 
 
 def fail() -> None:
