@@ -153,10 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = json.loads(kept.read_text(encoding="utf8")) if kept and kept.exists() else {}
     for size in options.sizes:
         setting = f"{size} {options.rows} × {Shards.open(options.data).length}, {made['hardware']}"
-        entry = found[setting] = {**found.get(setting, {}), "made": made}
+        entry = found.setdefault(setting, {})
         for part in options.only:
             for measured in PARTS[part](size, options):
-                entry[part] = measured
+                entry[part] = {"made": made, **measured}
                 if kept:
                     keep(kept, {name: each for name, each in found.items() if name != "made"})
 

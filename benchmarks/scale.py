@@ -203,8 +203,8 @@ def scale_time() -> str:
 
 
 def scale_checkpoint() -> str:
-    """How large, how long, how often: Young's rule weighs the time that steps stand still against the work that a fault
-    undoes."""
+    """How large, how long, how often: Young's rule weighs the time that copying may take from the steps against the work
+    that a fault undoes."""
     step, every = Step(GPUS[-1]), LARGE.training.save_steps
     taken = step.computing + step.seconds(step.ddp())
     whole = 3 * WEIGHTS
@@ -216,11 +216,11 @@ def scale_checkpoint() -> str:
         "kept at once": (size(LARGE.training.save_total_limit * whole),
                          f"`save_total_limit = {LARGE.training.save_total_limit}`"),
         "gathered by FSDP to the leading process": (f"{step.seconds(step.share * whole):.2f} s", "over its one link"),
-        "copying, while steps stand still": (f"{1000 * copying:.0f} ms",
-                                             f"into pinned memory, {rate(SITE.host_bytes_per_second)}"),
+        "copying": (f"{1000 * copying:.0f} ms", f"into pinned memory, {rate(SITE.host_bytes_per_second)}; beside the "
+                                                "next pass by DDP, while steps stand still by FSDP"),
         "writing, beside them": (f"{writing:.1f} s", f"one process, {rate(SITE.process_bytes_per_second)}"),
         f"between two, `save_steps = {every:,}`": (span(every * taken), f"{1000 * taken:.0f} ms a step"),
-        "… lost to copying": (f"{copying / (every * taken):.3%}", f"{copying / taken:.1f} steps"),
+        "… lost to copying, at most": (f"{copying / (every * taken):.3%}", f"{copying / taken:.1f} steps"),
         "between two faults": (span(between_faults), "419 in 54 days on 16,384 GPUs, as published for Llama 3"),
         "… lost to one, on average": (span(every * taken / 2), "half the time between two checkpoints"),
         "best cadence": (f"every {round(best / taken, -2):,.0f} steps, {span(best)}",

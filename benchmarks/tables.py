@@ -364,7 +364,8 @@ def processes(kept: Kept | None = None) -> str:
                 for way in ("alone", "ddp", "ddp_plain", "fsdp_plain"))
         times = (shown(entry.get("stall", {}), each, lambda seconds: f"{1000 * seconds:,.1f} ms")
                  for each in ("step", "stall", "write"))
-        lines.append(row(at_commit(name, entry), *ways, *times))
+        commits = dict.fromkeys(short(part["made"]["commit"]) for part in entry.values())
+        lines.append(row(f"{name} ({' and '.join(commits)})", *ways, *times))
     return "\n".join(lines)
 
 
