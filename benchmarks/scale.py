@@ -203,8 +203,8 @@ def scale_time() -> str:
 
 
 def scale_checkpoint() -> str:
-    """How large, how long, how often: Young's rule weighs the time that copying may take from the steps against the work
-    that a fault undoes."""
+    """How large, how long, how often: Young's rule weighs the time that copying may take from the steps against the
+    work that a fault undoes."""
     step, every = Step(GPUS[-1]), LARGE.training.save_steps
     taken = step.computing + step.seconds(step.ddp())
     whole = 3 * WEIGHTS
