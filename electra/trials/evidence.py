@@ -17,7 +17,7 @@ from electra import atomic
 from electra.config import UserError, from_json, whole_text
 from electra.trials.findings import Finding, Findings
 
-FILE, FORM = "findings.json", 1
+FILE, FORM = "findings.json", 2
 POINTS = 200  # of a curve, at most: more than a figure can show
 COUNTED = ("step", "tokens_seen", "operations", "minutes")
 

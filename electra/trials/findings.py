@@ -34,9 +34,12 @@ class Score:
 
     task: str
     metric: str
-    value: float  # median over fine-tuning seeds; a share, not points
+    values: tuple[float, ...]  # one for each fine-tuning seed; shares, not points
     trivial: float
-    seeds: int
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +163,7 @@ def finding(entry: Entry, output_dir: Path) -> Finding:
         official += taken * run.official_of_step
         whole &= is_finished(folder, run.steps)
     scores = [score for task, how in entry.tasks.items() if (score := scored(task, output_dir / how.folder))]
-    enough = [score for score in scores if score.seeds >= entry.tasks[score.task].seeds]
+    enough = [score for score in scores if len(score.values) >= entry.tasks[score.task].seeds]
     return Finding(arm=entry.arm, seed=entry.seed, runs=runs, steps=steps,
                    done=whole and len(enough) == len(entry.tasks),
                    wanted=sum(run.steps for run in entry.runs), tokens=tokens, minutes=minutes,
@@ -192,7 +195,7 @@ def scored(task: str, folder: Path) -> Score | None:
         return None
     try:
         return Score(task=task, metric=str(result["metric"]), trivial=float(result["trivial"]),
-                     value=statistics.median(float(run["score"]) for run in result["runs"]), seeds=len(result["runs"]))
+                     values=tuple(float(run["score"]) for run in result["runs"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{folder / RESULTS}: not a result of fine-tuning ({error!r}); remove the folder and run the "
                         "trial again") from None

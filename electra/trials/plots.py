@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from electra.trials import plateau
 from electra.trials.findings import Finding, Findings
 from electra.trials.ordering import Sample, averages, headline, lines, of_arm, shared_tasks, trivial
 from electra.trials.page import INK, Picture
@@ -34,6 +35,7 @@ MEASURES = {
     "rtd_loss": "replaced or original: loss",
     "auc": "replaced or original: AUC",
 }
+SHARE = "loss, as a share of that without the text"  # no measure of one entry: of each network's own
 CAVEATS = {
     ("rtd_", "auc"): "Each discriminator judges its own generator's words, some of them at masked places alone: "
                      "between arms these are different tasks, and a better generator makes a harder one",
@@ -70,6 +72,10 @@ def draw(findings: Findings, name: str) -> Iterator[Picture]:
                           lambda figure: beside(figure, findings, samples, looks), origin)
         yield picture(f"{name}-costs", "Average score against operations and against minutes of training",
                       lambda figure: by_cost(figure, findings, samples, looks), origin)
+    if any(plateau.shares(finding) for finding in findings.found):
+        yield picture(f"{name}-plateau", "On held-out rows, each network's own loss as a share of that of an answer "
+                      "that ignores the text: at 1 nothing is learned yet",
+                      partial(curves, findings=findings, measure=SHARE, looks=looks), origin)
     for measure in measures(findings):
         caveat = next((f". {text}" for beginnings, text in CAVEATS.items() if measure.startswith(beginnings)), "")
         yield picture(f"{name}-{measure.replace('_', '-')}", f"On held-out rows, {titled(measure)}{caveat}",
@@ -146,9 +152,11 @@ def titled(measure: str) -> str:
 def curve(finding: Finding, measure: str) -> list[dict[str, float]]:
     """Points with all they need; a loss that was not finite is written as nothing."""
     key = f"eval_{measure}"
-    return [{"step": entry["step"], "value": entry[key], **{cost: entry[cost] for cost in COSTS}}
+    values = plateau.shares(finding) if measure == SHARE else {
+        entry["step"]: entry[key] for entry in finding.journal if entry.get(key) is not None}
+    return [{"step": entry["step"], "value": values[entry["step"]], **{cost: entry[cost] for cost in COSTS}}
             for entry in finding.journal
-            if all(entry.get(name) is not None for name in (key, "step", *COSTS))]
+            if entry.get("step") in values and all(entry.get(cost) is not None for cost in COSTS)]
 
 
 def mean_curve(seeds: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
@@ -161,8 +169,8 @@ def mean_curve(seeds: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str,
 
 def trivial_level(findings: Findings, measure: str) -> float | None:
     """What an answer that ignores the text gets, where that is one number and not one for each arm and step."""
-    if measure == "auc":
-        return 0.5
+    if measure in ("auc", SHARE):
+        return 0.5 if measure == "auc" else 1.0
     known = [entry[f"eval_trivial_{measure}"] for finding in findings.found for entry in finding.journal
              if entry.get(f"eval_trivial_{measure}") is not None]
     if not known or max(known) - min(known) > 0.03 * abs(max(known)):

@@ -17,7 +17,7 @@ from electra import atomic
 from electra.config import UserError, build
 from electra.model.flops import encoder_parameters
 from electra.model.shape import EncoderShape
-from electra.trials import evidence, ordering, plots, provenance
+from electra.trials import evidence, ordering, plateau, plots, provenance
 from electra.trials.budget import is_as_named
 from electra.trials.findings import Finding, Findings
 from electra.trials.page import Banner, Block, Bullets, Contents, Grid, Heading, Paragraph, Picture, html, markdown
@@ -26,6 +26,10 @@ from electra.trials.plan import Arm, load_scale
 TITLE = "Trials: ours beside the paper's"
 INSTALL = "pip install 'electra[plots]'"
 NOTHING = "–"
+LEARNED = ("Each network's own loss on held-out rows at the end: mean ± standard deviation over seeds. 100 % is the "
+           "plateau, where a network knows how frequent things are and no more; it has left where its loss stays below "
+           f"{100 * plateau.LEFT:.0f} %. Losses of different tasks do not compare, nor do those of discriminators with "
+           "different generators.")
 GENERATOR = {"eval_mlm_accuracy": "generator accuracy, points", "eval_generator_entropy": "generator entropy, nats"}
 
 
@@ -66,6 +70,11 @@ def chapter(findings: Findings) -> Iterator[Block]:
     yield scores(findings)
     if findings.tasks:
         yield Paragraph(how_scored(findings))
+    if rows := plateau.rows(findings):
+        yield Heading(3, "What pre-training came to")
+        yield Grid(["arm", "task", "loss", "of an answer that ignores the text", "share of that, %",
+                    "left the plateau at step", "AUC"], rows)
+        yield Paragraph(LEARNED)
     yield Heading(3, "The order of the arms")
     yield from order(findings)
     yield Heading(3, "Cost")
@@ -177,10 +186,16 @@ def how_scored(findings: Findings) -> str:
     how = findings.scale.evaluation
     own = {f"{task}: {key}": value for task, settings in how.settings_of.items() for key, value in settings.items()}
     settings = ", ".join(f"{key} = {value}" for key, value in {**how.settings, **own}.items())
-    seeds = sorted({score.seeds for finding in findings.found for score in finding.scores})
+    scores = [score for finding in findings.found for score in finding.scores]
+    seeds = sorted({len(score.values) for score in scores})
     times = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
+    spreads = {task: statistics.fmean(found) for task in findings.tasks if (found := [
+        100 * statistics.stdev(score.values) for score in scores if score.task == task and len(score.values) > 1])}
+    within = ", ".join(f"{spread:.1f} on {task}" for task, spread in spreads.items())
     return (f"Fine-tuned by recipe {how.recipe}{f' with {settings}' if settings else ''}; {times} fine-tuning "
-            f"seed{'' if seeds == [1] else 's'} for each pre-trained network; scored on dev sets.")
+            f"seed{'' if seeds == [1] else 's'} for each pre-trained network; scored on dev sets."
+            + (f" Between the fine-tuning seeds of one network the standard deviation is, in points and on average, "
+               f"{within}." if within else ""))
 
 
 def generators(findings: Findings, measure: str) -> dict[str, str]:

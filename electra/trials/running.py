@@ -47,7 +47,7 @@ def is_trained(step: Step) -> bool:
 
 def is_scored(scoring: Scoring) -> bool:
     score = scored(scoring.task, scoring.folder)
-    return score is not None and score.seeds >= scoring.seeds
+    return score is not None and len(score.values) >= scoring.seeds
 
 
 # ---- one job ---------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def generator_size() -> Findings:
 def finding(arm: Arm, seed: int, *, mean: float, index: int, steps: int = STEPS) -> Finding:
     operations = 1.9e15 if arm.compute == "reference" else 1.9e15 + 2e13 * index
     minutes, wobble = 1.4 + 0.15 * index + 0.02 * seed, 0.3 * math.sin(7 * index + 3 * seed)
-    scores = [Score(task=task, metric="accuracy", value=(mean + wobble + shift) / 100, trivial=0.505, seeds=1)
+    scores = [Score(task=task, metric="accuracy", values=((mean + wobble + shift) / 100,), trivial=0.505)
               for task, shift in zip(TASKS, (4.0, -4.0), strict=True)]
     recipe = {"objective": {"name": arm.name}, "optimizer": {"learning_rate": 5e-4},
               "training": {"seed": seed, "max_steps": STEPS, "batch_size": 256}}

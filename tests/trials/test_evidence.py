@@ -42,7 +42,7 @@ def test_only_what_a_report_shows_of_a_journal_is_kept():
     ("{", "cannot be read as JSON"),
     ("[]", "no findings of trials"),
     ('{"form": 99, "findings": []}', "another version"),
-    ('{"form": 1, "findings": [{}]}', r"findings\[0\]: trial is missing"),
+    ('{"form": 2, "findings": [{}]}', r"findings\[0\]: trial is missing"),
 ])
 def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
     (tmp_path / "findings.json").write_text(text)

@@ -71,7 +71,7 @@ def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     scored(tmp_path / "runs/second/tasks/rte", 0.6, 0.8)
     found = collect(tmp_path)[0].found[0]
     assert found.done
-    assert [(score.value, score.seeds, score.trivial) for score in found.scores] == [(0.7, 2, 0.5)]
+    assert [(score.value, score.values, score.trivial) for score in found.scores] == [(0.7, (0.6, 0.8), 0.5)]
 
 
 def test_an_arm_that_was_not_begun_is_there_with_nothing(tmp_path):

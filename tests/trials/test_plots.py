@@ -18,8 +18,8 @@ def pictures():
 
 
 def test_a_table_has_bars_costs_and_a_curve_for_each_measure(pictures):
-    assert list(pictures) == [f"efficiency-{kind}" for kind in
-                              ("scores", "costs", "mlm-loss", "mlm-accuracy", "restore-loss", "rtd-loss", "auc")]
+    assert list(pictures) == [f"efficiency-{kind}" for kind in (
+        "scores", "costs", "plateau", "mlm-loss", "mlm-accuracy", "restore-loss", "rtd-loss", "auc")]
 
 
 def test_a_figure_of_the_paper_is_drawn_along_its_axis_with_every_line_named():
@@ -95,4 +95,4 @@ def test_dollars_and_angles_in_a_label_are_shown_and_not_obeyed():
 def test_findings_without_tasks_have_curves_and_no_scores():
     findings = invented.efficiency(seeds=1)
     bare = replace(findings, tasks=(), found=[replace(finding, scores=[]) for finding in findings.found])
-    assert next(iter(plots.draw(bare, "x"))).name == "x-mlm-loss"
+    assert next(iter(plots.draw(bare, "x"))).name == "x-plateau"

@@ -159,6 +159,16 @@ def test_how_networks_were_scored_is_said_below_their_scores():
     said = words(chapter(replace(findings, scale=replace(findings.scale, evaluation=how))))
     assert "Fine-tuned by recipe paper with max_train_examples = 25000; " in said
     assert "; 1 fine-tuning seed for each pre-trained network; " in said
+    assert "Between the fine-tuning seeds" not in said
+
+
+def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known():
+    findings = invented.efficiency()
+    several = [replace(finding, scores=[replace(score, values=(0.7, 0.8, 0.75)) for score in finding.scores])
+               for finding in findings.found]
+    said = words(chapter(replace(findings, found=several)))
+    assert "; 3 fine-tuning seeds for each pre-trained network; " in said
+    assert f"standard deviation is, in points and on average, 5.0 on {findings.tasks[0]}" in said
 
 
 def test_what_was_not_run_and_what_has_not_ended_is_listed():
