@@ -98,6 +98,8 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     from electra.data.wordpiece import WordPiece
     from electra.training.journal import watching
 
+    if merge and verify:
+        raise UserError("--merge and --verify do one thing each; a merge checks every file, too")
     if verify:
         shards = Shards.open(output_dir)
         shards.verify()
@@ -168,7 +170,7 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
     recipe
         tiny, small, small-official, base, large, bert-small, bert-small-official, bert-base, bert-large, bert-nsp-base,
         left-to-right-base, electra-15-base, replace-mlm-base, all-tokens-mlm-base, adversarial-base,
-        two-stage-generator-base, two-stage-base, or a TOML file.
+        two-stage-generator-base, two-stage-base, unigram-base, random-replacement-base, or a TOML file.
     output_dir
         The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
     max_steps

@@ -12,8 +12,9 @@ from electra.model.shape import EncoderShape
 from electra.training.recipe import RECIPES, OptimizerConfig, TrainingConfig, load_recipe, names
 
 BUILT_IN = ["adversarial-base", "all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-nsp-base", "bert-small",
-            "bert-small-official", "electra-15-base", "large", "left-to-right-base", "replace-mlm-base", "small",
-            "small-official", "tiny", "two-stage-base", "two-stage-generator-base"]
+            "bert-small-official", "electra-15-base", "large", "left-to-right-base", "random-replacement-base",
+            "replace-mlm-base", "small", "small-official", "tiny", "two-stage-base", "two-stage-generator-base",
+            "unigram-base"]
 
 
 def test_the_built_in_recipes_are_those_that_the_help_names() -> None:
