@@ -39,7 +39,7 @@ WAYS = {
     "ddp_plain": ["--parallel", "ddp", "--training.kernels", "off", "--training.compile", "off"],
     "fsdp_plain": ["--parallel", "fsdp", "--training.compile", "off"],
 }
-SAVES = 6  # the first makes room for the copy, and is told apart
+SAVES = 6  # the first is not counted
 
 
 def flags(options: Any, steps: int, every: int) -> list[str]:
@@ -121,10 +121,11 @@ def saving(size: str, options: Any, window_steps: int) -> tuple[list[float], lis
 
 
 def cost(windows: Sequence[float], hosts: Sequence[float], *, steps: int) -> dict[str, float]:
-    """Of a save after every second window of so many steps. The first window and the first save warm up."""
+    """Of a save after every second window of so many steps. The first window and the first save warm up. A window is
+    no shorter for a save, so an excess below nothing says how little windows can tell."""
     free, following, host = (statistics.median(each) for each in (windows[1::2], windows[2::2], hosts[1:]))
-    excess = max(0.0, following - free)
-    return {"step": free / steps, "stall": host + excess, "host": host, "excess": excess}
+    excess = following - free
+    return {"step": free / steps, "stall": host + max(0.0, excess), "host": host, "excess": excess}
 
 
 PARTS = {"ways": ways, "stall": stall}

@@ -209,18 +209,20 @@ def scale_checkpoint() -> str:
     taken = step.computing + step.seconds(step.ddp())
     whole = 3 * WEIGHTS
     writing, copying = whole / SITE.process_bytes_per_second, whole / SITE.host_bytes_per_second
+    gathering = step.seconds(step.share * whole)
     between_faults = 3600 / (SITE.faults_per_gpu_hour * step.gpus)
     best = max(math.sqrt(2 * copying * between_faults), writing)
     return table(f"checkpoints on {step.gpus} GPUs", {
         "one checkpoint": (size(whole), "weights and Adam's two slots, float32, whole tensors"),
         "kept at once": (size(LARGE.training.save_total_limit * whole),
                          f"`save_total_limit = {LARGE.training.save_total_limit}`"),
-        "gathered by FSDP to the leading process": (f"{step.seconds(step.share * whole):.2f} s", "over its one link"),
+        "gathered by FSDP to the leading process": (f"{gathering:.2f} s", "over its one link"),
         "copying": (f"{1000 * copying:.0f} ms", f"into pinned memory, {rate(SITE.host_bytes_per_second)}; beside the "
                                                 "next pass by DDP, while steps stand still by FSDP"),
         "writing, beside them": (f"{writing:.1f} s", f"one process, {rate(SITE.process_bytes_per_second)}"),
         f"between two, `save_steps = {every:,}`": (span(every * taken), f"{1000 * taken:.0f} ms a step"),
-        "… lost to copying, at most": (f"{copying / (every * taken):.3%}", f"{copying / taken:.1f} steps"),
+        "… lost to copying, at most": (f"{copying / (every * taken):.3%}", f"{copying / taken:.1f} steps by DDP; "
+                                       f"{(copying + gathering) / taken:.1f} by FSDP, which gathers first"),
         "between two faults": (span(between_faults), "419 in 54 days on 16,384 GPUs, as published for Llama 3"),
         "… lost to one, on average": (span(every * taken / 2), "half the time between two checkpoints"),
         "best cadence": (f"every {round(best / taken, -2):,.0f} steps, {span(best)}",

@@ -88,6 +88,7 @@ class Background:
             return (weights, slots) if is_sharded(module) else (on_host(weights.items()), on_host(slots.items()))
         places = places_of(optimizer)
         if self.room is None or self.room.places != places:
+            self.room = None  # both may be too much for the memory
             self.room = Room(places, weights_of(module), slots_of(module, optimizer))
         beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
@@ -100,7 +101,6 @@ class Background:
         """Whatever a GPU is told from here on it does after its copy."""
         if self.copying is not None:
             torch.cuda.current_stream().wait_event(self.copying)
-            self.copying = None
 
     def begin(self, work: Callable[[], None]) -> None:
         """As soon as a copy that a GPU is making is whole."""
@@ -272,7 +272,7 @@ class Room:
 
 
 def places_of(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Where in memory everything lies that moves in training."""
+    """Where in memory everything lies that training changes. It changes no shapes, and nothing that does not learn."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     slots = [optimizer.state[parameter][slot] for parameter in parameters if parameter in optimizer.state
              for slot in SLOTS]

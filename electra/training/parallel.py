@@ -263,7 +263,8 @@ def wrap(objective: nn.Module, world: World, *, compiled: bool) -> nn.Module:
     if world.size == 1 or is_sharded(objective):
         return called  # type: ignore[no-any-return]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True")
+        # Older versions do not know the argument that takes its place.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
         # DDP re-orders its buckets after the first step unless it looks for unused parameters; with three processes
         # or more that changes the order of summation, and a resumed run would not repeat the unbroken one bit for bit.
         return DistributedDataParallel(called, broadcast_buffers=False, find_unused_parameters=True,

@@ -79,8 +79,6 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
     steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
-    if world.leads and world.device.type == "cuda" and not is_sharded(run.objective):
-        writer.copied(run.objective, run.optimizer)  # takes memory for the copies to come while nobody waits
     stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
     peak, flops = peak_flops(world), standard(run.recipe.workload(run.shards.tokenizer.size)).training
     window, stopping = Window(), False
@@ -94,6 +92,8 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: c
         borne = run.steps.patience.used
         writer.hold()
         rate = run.steps.update(step)
+        if step == steps[0] and world.leads and world.device.type == "cuda" and not is_sharded(run.objective):
+            writer.copied(run.objective, run.optimizer)  # takes the memory for copies to come: now there are slots
         if run.steps.patience.used > borne:
             journal.warn(f"step {step}: the gradient is not finite; the update is left out, "
                          f"{run.steps.patience.used} of at most {settings.skip_not_finite}", even_if_quiet=True)

@@ -135,6 +135,7 @@ def test_the_command_line_cuts_by_file_merges_and_verifies(texts: Path, wordpiec
     assert "every file as it was written; one manifest" in capsys.readouterr().out
     assert main(["shard", "--verify", "--output-dir", str(tmp_path / "shards")]) == 0
     assert main(["shard", "--merge", "--output-dir", str(tmp_path / "nowhere")]) == 2
+    assert main(["shard", "--merge", "--verify", "--output-dir", str(tmp_path / "shards")]) == 2
 
 
 # ---- by file ---------------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -334,3 +337,40 @@ def test_where_the_peak_is_known_the_share_of_it_is_told(toy_shards, tmp_path, m
     assert len(told) == 2
     for entry in told:
         assert entry["mfu"] == pytest.approx(entry["tokens_per_second"] * flops / 1e12)
+
+
+class SideStream:
+    """What a GPU's second stream does to a copy, without a GPU: it is made in a thread, and late."""
+
+    def __init__(self, monkeypatch, delay):
+        self.copies = []
+
+        class Event:
+            def __init__(self, copy):
+                self.synchronize = copy.join
+
+        def fill(room, fill=checkpoint.Room.fill):
+            def late():
+                time.sleep(delay)
+                fill(room)
+
+            self.copies.append(threading.Thread(target=late))
+            self.copies[-1].start()
+
+        stream = SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: Event(self.copies[-1]),
+                                 wait_event=lambda event: event.synchronize())
+        cuda = SimpleNamespace(is_available=lambda: True, Stream=lambda: stream, current_stream=lambda: stream,
+                               stream=lambda which: contextlib.nullcontext())
+        monkeypatch.setattr(checkpoint.Room, "fill", fill)
+        monkeypatch.setattr(checkpoint, "torch", SimpleNamespace(**{**vars(torch), "cuda": cuda}))
+
+
+def test_a_copy_that_is_made_beside_the_next_pass_is_of_its_step(toy_shards, tmp_path, monkeypatch):
+    """Every checkpoint but the last, since nothing moves after that."""
+    recipe = toy("--max-steps", "4", "--save-steps", "1", "--save-total-limit", "9")
+    pretrain(recipe, data=toy_shards, output_dir=tmp_path / "plain", quiet=True)
+    beside = SideStream(monkeypatch, 0.3)
+    pretrain(recipe, data=toy_shards, output_dir=tmp_path / "beside", quiet=True)
+    assert len(beside.copies) == 4
+    for name in (f"checkpoint-{step}/{file}" for step in (1, 2, 3, 4) for file in checkpoint.TENSORS):
+        assert (tmp_path / "beside" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes(), name
