@@ -94,7 +94,8 @@ class Pair:
             above = f"{here} is level with {there}"
         published = "the paper has them equal" if self.is_tie else f"the paper has {here} above"
         if self.untaught:
-            return f"{above}, but {' and '.join(self.untaught)} is at the trivial level; {published}"
+            verb = "is" if len(self.untaught) == 1 else "are"
+            return f"{above}, but {' and '.join(self.untaught)} {verb} at the trivial level; {published}"
         if self.error is None:
             few = " and ".join(arm.label for arm, sample in zip((self.better, self.worse), self.ours, strict=True)
                                if sample.sd is None)
