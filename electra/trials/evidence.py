@@ -52,12 +52,36 @@ def save(several: Sequence[Findings], path: Path) -> None:
 def load(path: Path) -> list[Findings]:
     try:
         kept = from_json(whole_text(path))
+        json.dumps(kept, ensure_ascii=False).encode()  # half a character can be read and not be written
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON: {error}") from None
-    if not isinstance(kept, dict) or kept.get("form") != FORM or not isinstance(kept.get("findings"), list):
-        raise UserError(f"{path}: no findings of trials, or of another version; name a {FILE} that `electra trials "
-                        "report` wrote, or the folder that `electra trials run` filled")
-    return [revived(values, Findings, f"{path}: findings[{index}]") for index, values in enumerate(kept["findings"])]
+    if not isinstance(kept, dict) or not isinstance(kept.get("findings"), list):
+        raise UserError(f"{path}: no findings of trials; name a {FILE} that `electra trials report` wrote, or the "
+                        "folder that `electra trials run` filled")
+    if kept.get("form") != FORM:
+        raise UserError(f"{path}: findings of form {str(kept.get('form'))[:20]}, another version's: this one reads "
+                        f"form {FORM}; make the file again with `electra trials report` from the folder of the runs")
+    found = [revived(values, Findings, f"{path}: findings[{index}]") for index, values in enumerate(kept["findings"])]
+    for index, findings in enumerate(found):
+        check_plain_data(findings, f"{path}: findings[{index}]")
+    return found
+
+
+def check_plain_data(findings: Findings, where: str) -> None:
+    """What is declared as anything, since a run folder holds more of it than a report needs."""
+    for key in ("tokens", "rows", "vocabulary", "length"):
+        revived(findings.corpus.get(key), int | None, f"{where}.corpus.{key}")
+    for number, finding in enumerate(findings.found):
+        place = f"{where}.found[{number}]"
+        for i, entry in enumerate(finding.journal):
+            revived(entry.get("step"), int, f"{place}.journal[{i}].step")
+            for key, value in entry.items():
+                if value is not None:
+                    revived(value, int if type(value) is int else float, f"{place}.journal[{i}].{key}")
+        earlier = revived(finding.made.get("earlier_recipes") or [], list[Any], f"{place}.made.earlier_recipes")
+        for recipe in (finding.made.get("recipe") or {}, *earlier):
+            revived(recipe, dict[str, Any], f"{place}.made.recipe")
+        revived(finding.made.get("runs at once"), int | None, f"{place}.made.runs at once")
 
 
 def revived(value: Any, hint: Any, where: str) -> Any:
@@ -101,6 +125,8 @@ def revived_dataclass(values: Mapping[str, Any], cls: type, where: str) -> Any:
 
 
 def wanted(value: Any, kind: type, where: str) -> Any:
+    if type(value) is int and abs(value) > sys.maxsize:
+        refuse(value, "a number of at most 64 bits", where)
     return value if type(value) is kind else refuse(value, kind.__name__, where)
 
 

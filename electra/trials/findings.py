@@ -26,6 +26,7 @@ LAST_SECOND = 2**33  # of what a clock may say, in the year 2242
 RUNS = "runs"
 CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = ("config.toml", "status.json", "environment.json", "metrics.jsonl",
                                                  "results.json")  # of run folders
+COMPANY = "company.json"  # in a run folder: how many runs went on at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,10 @@ class Score:
     metric: str
     values: tuple[float, ...]  # one for each fine-tuning seed; shares, not points
     trivial: float
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("values must hold a score for each fine-tuning seed, found none")
 
     @property
     def value(self) -> float:
@@ -52,6 +57,7 @@ class Finding:
     done: bool  # pre-trained and scored on every task that was asked for
     steps: int  # taken
     wanted: int
+    before: int = 0  # of the wanted ones, those of the stages before the last
     tokens: int
     minutes: float  # of training, evaluation on held-out rows and checkpoints left out
     operations: float  # by the standard convention
@@ -166,7 +172,8 @@ def finding(entry: Entry, output_dir: Path) -> Finding:
     enough = [score for score in scores if len(score.values) >= entry.tasks[score.task].seeds]
     return Finding(arm=entry.arm, seed=entry.seed, runs=runs, steps=steps,
                    done=whole and len(enough) == len(entry.tasks),
-                   wanted=sum(run.steps for run in entry.runs), tokens=tokens, minutes=minutes,
+                   wanted=sum(run.steps for run in entry.runs), before=sum(run.steps for run in entry.runs[:-1]),
+                   tokens=tokens, minutes=minutes,
                    operations=operations, official=official, journal=story, scores=scores, made=provenance(runs))
 
 
@@ -216,7 +223,8 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
                          **(packages if isinstance(packages, dict) else {})},
             "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ())) or (
                 f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
-            "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None}
+            "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None,
+            "runs at once": read_json(begun[-1] / COMPANY).get("at_once")}
 
 
 def read_json(path: Path) -> dict[str, Any]:

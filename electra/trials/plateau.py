@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 from electra.trials.findings import Finding, Findings
 from electra.trials.ordering import of_arm
@@ -16,14 +17,18 @@ LEFT = 0.97  # below this for good, a network has left the plateau
 
 
 def own_loss(finding: Finding) -> str | None:
-    """The measure by which the network that is fine-tuned was trained."""
-    return next((name for name in OWN if any(entry.get(f"eval_trivial_{name}") for entry in finding.journal)), None)
+    """The measure by which the network that is fine-tuned is trained; None before its stage."""
+    return next((name for name in OWN if any(entry.get(f"eval_trivial_{name}") for entry in last_stage(finding))), None)
+
+
+def last_stage(finding: Finding) -> list[dict[str, Any]]:
+    return [entry for entry in finding.journal if entry["step"] > finding.before]
 
 
 def measured(finding: Finding) -> list[tuple[int, float, float]]:
     """Step, loss, and that of an answer that ignores the text, wherever both are known."""
     ours, trivial = (f"eval_{prefix}{own_loss(finding)}" for prefix in ("", "trivial_"))
-    return [(entry["step"], entry[ours], entry[trivial]) for entry in finding.journal
+    return [(entry["step"], entry[ours], entry[trivial]) for entry in last_stage(finding)
             if entry.get(ours) is not None and entry.get(trivial)]
 
 
@@ -33,10 +38,10 @@ def shares(finding: Finding) -> dict[int, float]:
 
 
 def left_at(finding: Finding) -> int | None:
-    """The first step after which held-out rows were always predicted better than on the plateau."""
+    """The first step of its stage after which held-out rows were always predicted better than on the plateau."""
     points = shares(finding)
     late = max((step for step, share in points.items() if share >= LEFT), default=-1)
-    return min((step for step in points if step > late), default=None)
+    return min((step - finding.before for step in points if step > late), default=None)
 
 
 def rows(findings: Findings) -> list[list[str]]:
@@ -60,7 +65,8 @@ def left(ended: Sequence[Finding]) -> str:
     steps = [step for finding in ended if (step := left_at(finding)) is not None]
     if len(steps) < len(ended):
         return f"not by {len(ended) - len(steps)} of {len(ended)} seeds"
-    return " to ".join(dict.fromkeys(f"{step:,}" for step in (min(steps), max(steps))))
+    shown = " to ".join(dict.fromkeys(f"{step:,}" for step in (min(steps), max(steps))))
+    return f"{shown} of the last stage" if ended[0].before else shown
 
 
 def spread(values: Sequence[float], *, digits: int = 3) -> str:

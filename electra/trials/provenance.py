@@ -38,7 +38,7 @@ def settings(findings: Findings) -> Iterator[Block]:
 
 def stages(finding: Finding) -> list[Any]:
     recipe = finding.made.get("recipe")
-    return [*finding.made.get("earlier_recipes", ()), recipe] if recipe else []
+    return [*(finding.made.get("earlier_recipes") or ()), recipe] if recipe else []
 
 
 class Seeds(list[Any]):

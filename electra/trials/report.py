@@ -79,6 +79,9 @@ def chapter(findings: Findings) -> Iterator[Block]:
     yield from order(findings)
     yield Heading(3, "Cost")
     yield costs(findings)
+    if (most := max((finding.made.get("runs at once") or 1 for finding in findings.found), default=1)) > 1:
+        yield Paragraph(f"Minutes are by the clock, while up to {most} runs shared the machine: they say more of its "
+                        "load than of an arm.")
     if notes := [(f"{arm.label}:", arm.note) for arm in findings.trial.arms if arm.note]:
         yield Bullets(notes)
     pictures = list(plots.draw(findings, slug(findings))) if plots.is_available() else []

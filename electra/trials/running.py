@@ -20,7 +20,7 @@ from pathlib import Path
 from electra import atomic
 from electra.config import RunFailed, UserError
 from electra.trials.claims import PATIENCE_SECONDS, Interrupted, Say, claimed
-from electra.trials.findings import is_finished, scored
+from electra.trials.findings import COMPANY, is_finished, scored
 from electra.trials.sweep import Job, Scoring, Step
 
 ERROR = "error.txt"  # in a run folder: where an unexpected error came from
@@ -52,7 +52,7 @@ def is_scored(scoring: Scoring) -> bool:
 
 # ---- one job ---------------------------------------------------------------------------------------------------------
 
-def perform(job: Job, *, interrupted: Interrupted, say: Say, quiet: bool) -> bool:
+def perform(job: Job, *, at_once: int, interrupted: Interrupted, say: Say, quiet: bool) -> bool:
     """Whatever of it is missing; False when it was stopped early."""
     from electra.training.pretrain import pretrain
 
@@ -65,6 +65,7 @@ def perform(job: Job, *, interrupted: Interrupted, say: Say, quiet: bool) -> boo
                 with contextlib.suppress(OSError):
                     (step.folder / ERROR).unlink()
                 outcome = pretrain(step.recipe, data=step.data, output_dir=step.folder, init_from=before, quiet=quiet)
+                atomic.write_json(step.folder / COMPANY, {"at_once": at_once})
                 if outcome.status != "finished":
                     return False
             for path in step.folder.glob("checkpoint-*"):  # nobody continues what is finished
@@ -90,10 +91,11 @@ def score(run: Path, scoring: Scoring, *, interrupted: Interrupted, quiet: bool)
     return True
 
 
-def attempted(job: Job, *, interrupted: Interrupted, say: Say, quiet: bool) -> str:
+def attempted(job: Job, *, at_once: int = 1, interrupted: Interrupted, say: Say, quiet: bool) -> str:
     """"done", "stopped", or what went wrong: one arm that fails does not stop the others."""
     try:
-        return "done" if perform(job, interrupted=interrupted, say=say, quiet=quiet) else "stopped"
+        is_whole = perform(job, at_once=at_once, interrupted=interrupted, say=say, quiet=quiet)
+        return "done" if is_whole else "stopped"
     except (UserError, RunFailed, OSError) as error:
         return f"failed: {error}"
     except Exception as error:
@@ -192,7 +194,7 @@ class Crew:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=worker, args=(theirs,), kwargs={
-            "gpu": self.gpus[number % len(self.gpus)] if self.gpus else None,
+            "at_once": self.size, "gpu": self.gpus[number % len(self.gpus)] if self.gpus else None,
             "threads": max(1, (os.cpu_count() or 1) // self.size)})
         process.start()
         theirs.close()  # so that its end is heard of here
@@ -224,7 +226,7 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def worker(connection: Connection, *, gpu: str | None, threads: int) -> None:
+def worker(connection: Connection, *, at_once: int, gpu: str | None, threads: int) -> None:
     """Job after job. Sets what torch reads when it is first used, so before that."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -236,7 +238,7 @@ def worker(connection: Connection, *, gpu: str | None, threads: int) -> None:
     # However a parent that dies is first noticed, there is nobody left to tell.
     with interrupts() as interrupted, contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while (job := connection.recv()) is not None:
-            connection.send(attempted(job, interrupted=interrupted, say=unheard, quiet=True))
+            connection.send(attempted(job, at_once=at_once, interrupted=interrupted, say=unheard, quiet=True))
 
 
 def unheard(text: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow
@@ -26,7 +27,9 @@ from electra.tasks import find_task
 from electra.tasks.models import build_network, load_pretrained, load_tuned, save_tuned
 from electra.training import checkpoint, folder, journal, seeds, show
 from electra.training.recipe import RECIPES, load_recipe
-from electra.trials import evidence, findings
+from electra.trials import evidence, findings, plots
+from electra.trials.page import markdown
+from electra.trials.report import whole
 from tests.tasks.toys import (
     keyword_rows,
     option_rows,
@@ -146,8 +149,14 @@ def trial_folder(root: Path) -> Specimen:
 
 def evidence_file(root: Path) -> Specimen:
     root.mkdir(parents=True)
-    evidence.save([efficiency(seeds=1)], root / "findings.json")
-    return Specimen(root, ("findings.json",), lambda: evidence.load(root / "findings.json"))
+    several = efficiency(seeds=1)
+    evidence.save([replace(several, found=several.found[:2])], root / "findings.json")
+
+    def told() -> None:
+        with mock.patch.object(plots, "is_available", return_value=False):  # a figure takes half a second
+            markdown(list(whole(evidence.load(root / "findings.json")))).encode()
+
+    return Specimen(root, ("findings.json",), told)
 
 
 def shard_folder(root: Path) -> Specimen:

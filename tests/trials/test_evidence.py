@@ -41,7 +41,7 @@ def test_only_what_a_report_shows_of_a_journal_is_kept():
 @pytest.mark.parametrize(("text", "complaint"), [
     ("{", "cannot be read as JSON"),
     ("[]", "no findings of trials"),
-    ('{"form": 99, "findings": []}', "another version"),
+    ('{"form": 1, "findings": []}', "findings of form 1, another version's: this one reads form 2"),
     ('{"form": 2, "findings": [{}]}', r"findings\[0\]: trial is missing"),
 ])
 def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
@@ -55,6 +55,13 @@ def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
     (("found", 0, "steps"), "many", r"found\[0\]\.steps must be int, found str 'many'"),
     (("trial", "arms", 0, "compute"), "none", r"arms\[0\]\.compute must be one of reference, own"),
     (("scale", "colour"), "red", r"scale: unknown key colour"),
+    (("found", 0, "scores", 0, "values"), [], r"scores\[0\]: values must hold a score for each fine-tuning seed"),
+    (("found", 0, "journal", 1, "eval_auc"), "high", r"journal\[1\]\.eval_auc must be float, found str 'high'"),
+    (("found", 0, "journal", 1, "step"), None, r"journal\[1\]\.step must be int"),
+    (("found", 0, "made", "recipe"), "small", r"made\.recipe must be dict"),
+    (("found", 0, "tokens"), 10**400, r"tokens must be a number of at most 64 bits"),
+    (("corpus", "tokens"), "many", r"corpus\.tokens must be int"),
+    (("trial", "title"), "\ud800", r"cannot be read as JSON: .* surrogates not allowed"),
 ])
 def test_a_value_of_another_kind_is_refused_with_its_place(place, value, complaint, tmp_path):
     path = tmp_path / "findings.json"

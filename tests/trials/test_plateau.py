@@ -30,7 +30,29 @@ def test_the_loss_of_the_network_that_is_fine_tuned_comes_before_its_generators(
                                        for entry in finding.journal])
     assert plateau.own_loss(masked) == "mlm_loss"
     assert plateau.shares(masked) == {1: 0.5, 2: 0.5}
+    restoring = replace(finding, journal=[{key.replace("rtd", "restore"): value for key, value in entry.items()}
+                                          for entry in finding.journal])
+    assert plateau.own_loss(restoring) == "restore_loss"
     assert plateau.own_loss(replace(finding, journal=[])) is None
+
+
+def in_two_stages(*entries):
+    finding = with_journal(*entries)
+    first = [{"step": 100 * i, "operations": 1.0, "minutes": 0.1, "eval_mlm_loss": 3.0, "eval_trivial_mlm_loss": 6.0}
+             for i in (1, 2)]
+    return replace(finding, journal=first + [{**entry, "step": 200 + entry["step"]} for entry in finding.journal],
+                   before=200)
+
+
+def test_of_several_stages_the_last_counts_from_its_own_beginning():
+    finding = in_two_stages((1, 0.5), (2, 0.4))
+    assert plateau.shares(finding) == {201: 1.0, 202: 0.8}
+    assert plateau.left_at(finding) == 2
+    assert plateau.rows(only(finding))[0][-2] == "2 of the last stage"
+
+
+def test_a_generator_on_its_own_is_not_taken_for_the_network_to_come():
+    assert plateau.shares(in_two_stages()) == {}
 
 
 def test_what_was_not_finite_is_left_out():
@@ -51,6 +73,8 @@ def test_a_network_has_left_the_plateau_when_it_never_comes_back(losses, step):
 def test_the_table_says_what_networks_came_to_and_which_seeds_are_stuck():
     free, stuck = (with_journal((1, 0.5), (2, loss), eval_auc=auc) for loss, auc in ((0.4, 0.7), (0.5, 0.5)))
     assert plateau.rows(only(free)) == [["ELECTRA", "replaced or original", "0.400", "0.500", "80.0", "2", "0.700"]]
+    grown = replace(free, journal=[{**entry, "eval_auc": 0.5 + 0.1 * entry["step"]} for entry in free.journal])
+    assert plateau.rows(only(grown))[0][-1] == "0.700"
     later = with_journal((1, 0.5), (5000, 0.4), eval_auc=0.7)
     assert plateau.rows(only(free, replace(later, seed=1)))[0][-2] == "2 to 5,000"
     row, = plateau.rows(only(free, replace(stuck, seed=1)))

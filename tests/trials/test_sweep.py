@@ -222,7 +222,7 @@ def test_a_worker_whose_parent_dies_ends_without_a_traceback(error, monkeypatch)
 
     monkeypatch.setattr(running, "outlived", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    running.worker(Broken(), gpu=None, threads=1)
+    running.worker(Broken(), at_once=2, gpu=None, threads=1)
 
 
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
@@ -359,6 +359,7 @@ def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
                         "--data", toy_shards, "--output-dir", tmp_path, "--arms", *sorted(arms))) == 0
     found = [finding for each in collect(tmp_path) for finding in each.found]
     assert {finding.arm for finding in found if finding.done and finding.steps} == arms
+    assert {finding.made["runs at once"] for finding in found} == {1}
 
 
 @pytest.mark.slow
@@ -368,3 +369,4 @@ def test_every_trial_runs_from_end_to_end_at_toy_size(texts, toy_glue, toy_squad
     found = collect(tmp_path)
     assert {each.trial.name for each in found} == set(trials())
     assert all(finding.done and finding.scores for each in found for finding in each.found)
+    assert {finding.made["runs at once"] for each in found for finding in each.found} == {2}
