@@ -88,6 +88,18 @@ def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_
         assert cost["step"] > 0
 
 
+@pytest.mark.slow
+def test_the_cost_of_a_checkpoint_is_measured_with_several_processes(toy_shards, tmp_path):
+    kept = tmp_path / "kept.json"
+    processes.main(["--data", str(toy_shards), "--rows", "4", *TOY_PROCESSES, "--only", "stall", "--processes", "2",
+                    "--parallel", "fsdp", "--output", str(kept)])
+    (name, entry), = ((name, each) for name, each in json.loads(kept.read_text(encoding="utf8")).items()
+                      if name != "made")
+    assert name.endswith(", 2 processes by FSDP")
+    assert (len(entry["stall"]["windows"]), len(entry["stall"]["hosts"]), len(entry["stall"]["writes"])) == (12, 6, 6)
+    assert "FSDP" in tables.processes(json.loads(kept.read_text(encoding="utf8")))
+
+
 def test_a_checkpoint_costs_the_hosts_time_and_what_the_window_after_it_lasts_longer():
     hosts = [9.0, 0.1, 0.1, 0.3]
     found = processes.cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
@@ -371,6 +383,8 @@ def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
 @pytest.mark.parametrize(("main", "words", "answer"), [
     (processes.main, "--data /nowhere --windows 1", "--windows 1: the first is not counted, so at least 2 are needed"),
     (processes.main, "--data /nowhere --window-steps 0", "--window-steps 0: at least 1 is needed"),
+    (processes.main, "--data /nowhere --processes 2", "--processes is for --only stall"),
+    (processes.main, "--data /nowhere --rows 3 --processes 2", "--rows 3: 2 processes need equal shares"),
     (processes.main, "--data /nowhere --save-steps 3", "--save-steps 3: two equal windows lie between two checkpoints"),
     (pretrain_gpu.main, "--data /nowhere --profile-steps 0", "--profile-steps 0: at least 1 is needed"),
     (pretrain_gpu.main, "--data /nowhere --curve-seeds 0", "--curve-seeds 0: at least 1 is needed"),
