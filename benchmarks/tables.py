@@ -355,9 +355,9 @@ def reliability(kept: Kept | None = None) -> str:
 # ---- into the documents --------------------------------------------------------------------------------------------
 
 def processes(kept: Kept | None = None) -> str:
-    """One process under torchrun by DDP and FSDP2, and what a checkpoint costs its steps."""
+    """One process under torchrun by DDP and FSDP2, and what a checkpoint costs the steps of one or several."""
     entries = {name: entry for name, entry in the(kept, "processes").items() if name != "made"}
-    lines = header("one process", "alone", "torchrun, DDP", "DDP, plain modules", "FSDP2, plain modules", "a step",
+    lines = header("run", "alone", "torchrun, DDP", "DDP, plain modules", "FSDP2, plain modules", "a step",
                    "stands still for a checkpoint", "its write, beside the steps")
     for name, entry in entries.items():
         ways = (shown(entry.get("ways", {}).get(way, {}), "tokens_per_second", "{:,.0f} tokens/s".format)
