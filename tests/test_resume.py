@@ -69,9 +69,10 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(("recipe", "processes", "parallel"), [
-    ("tiny", 1, "ddp"), ("all-tokens-mlm-base", 1, "ddp"),
+    ("tiny", 1, "ddp"),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("tiny", 3, "ddp"), ("tiny", 3, "fsdp"), ("all-tokens-mlm-base", 3, "ddp"), ("electra-15-base", 1, "ddp"),
+        ("tiny", 3, "ddp"), ("tiny", 3, "fsdp"), ("all-tokens-mlm-base", 1, "ddp"),
+        ("all-tokens-mlm-base", 3, "ddp"), ("electra-15-base", 1, "ddp"),
         ("replace-mlm-base", 1, "ddp"), ("bert-nsp-base", 1, "ddp"), ("bert-nsp-base", 3, "ddp"),
         ("left-to-right-base", 1, "ddp"), ("adversarial-base", 3, "ddp"), ("two-stage-base", 3, "fsdp")))])
 def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, recipe, processes, parallel):
@@ -93,7 +94,8 @@ def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, rec
     assert losses(tmp_path / "unbroken") == losses(tmp_path / "killed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.slow) for number in (
+    signal.SIGINT, signal.SIGUSR1))])
 def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_run_goes_on_from_there(toy_shards, tmp_path, number):
     run = tmp_path / "run"
     process = start(toy_shards, run, "--save-steps", "1000", "--max-steps", "5000")

@@ -153,7 +153,7 @@ def test_two_seeds_are_few_and_the_report_says_how_few():
     assert "and 10 are made here" in said
 
 
-def test_how_networks_were_scored_is_said_below_their_scores():
+def test_how_networks_were_scored_is_said_below_their_scores(without_figures):
     findings = invented.efficiency()
     how = replace(findings.scale.evaluation, settings={"max_train_examples": 25_000})
     said = words(chapter(replace(findings, scale=replace(findings.scale, evaluation=how))))
@@ -162,7 +162,7 @@ def test_how_networks_were_scored_is_said_below_their_scores():
     assert "Between the fine-tuning seeds" not in said
 
 
-def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known():
+def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known(without_figures):
     findings = invented.efficiency()
     several = [replace(finding, scores=[replace(score, values=(0.7, 0.8, 0.75)) for score in finding.scores])
                for finding in findings.found]
