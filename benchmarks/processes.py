@@ -87,7 +87,8 @@ def stall(size: str, options: Any) -> Iterator[dict[str, Any]]:
     """What a checkpoint costs the steps, in seconds; and what its write takes beside them, and a step.
 
     A save comes after every second window. Its cost (`stall`) is the host's time in it (`host`) and by how much the
-    windows that follow one last longer than the others (`excess`), since its write takes a share of the machine.
+    windows that follow one last longer than the others (`excess`): there the update waits until a GPU has made its
+    copy, and the write takes its share of the machine.
     """
     steps = (options.save_steps or 2 * options.window_steps) // 2
     with tempfile.TemporaryDirectory() as place:

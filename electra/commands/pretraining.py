@@ -91,25 +91,15 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     verify
         Only check the shards in OUTPUT_DIR against their checksums.
     """
-    from electra.data.merging import merge as merge_parts
     from electra.data.packing import parse_part
     from electra.data.packing import shard as pack
-    from electra.data.shards import Shards
     from electra.data.wordpiece import WordPiece
     from electra.training.journal import watching
 
     if merge and verify:
         raise UserError("--merge and --verify do one thing each; a merge checks every file, too")
-    if verify:
-        shards = Shards.open(output_dir)
-        shards.verify()
-        print(f"{output_dir}: {shards.manifest.rows:,} rows, every file as it was written")
-        return DONE
-    if merge:
-        with watching() as (stage, report):
-            made = merge_parts(output_dir, progress=stage("checking"), report=report)
-        print(f"{output_dir}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest")
-        return DONE
+    if merge or verify:
+        return merge_shards(output_dir) if merge else verify_shards(output_dir)
     if tokenizer is None:
         raise UserError("--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer folder")
     with watching() as (stage, report):
@@ -118,6 +108,25 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
                     text_field=text_field, overwrite=overwrite, progress=stage("shards"), report=report)
     print(f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, {made.fill:.1%} filled; "
           f"{made.held_out_rows:,} rows held out")
+    return DONE
+
+
+def merge_shards(folder: Path) -> int:
+    from electra.data.merging import merge
+    from electra.training.journal import watching
+
+    with watching() as (stage, report):
+        made = merge(folder, progress=stage("checking"), report=report)
+    print(f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest")
+    return DONE
+
+
+def verify_shards(folder: Path) -> int:
+    from electra.data.shards import Shards
+
+    shards = Shards.open(folder)
+    shards.verify()
+    print(f"{folder}: {shards.manifest.rows:,} rows, every file as it was written")
     return DONE
 
 

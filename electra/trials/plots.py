@@ -36,6 +36,7 @@ MEASURES = {
     "auc": "replaced or original: AUC",
 }
 SHARE = "loss, as a share of that without the text"  # no measure of one entry: of each network's own
+LEVELS = {"auc": 0.5, SHARE: 1.0}  # of an answer that ignores the text, whoever is measured
 CAVEATS = {
     ("rtd_", "auc"): "Each discriminator judges its own generator's words, some of them at masked places alone: "
                      "between arms these are different tasks, and a better generator makes a harder one",
@@ -169,8 +170,8 @@ def mean_curve(seeds: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str,
 
 def trivial_level(findings: Findings, measure: str) -> float | None:
     """What an answer that ignores the text gets, where that is one number and not one for each arm and step."""
-    if measure in ("auc", SHARE):
-        return 0.5 if measure == "auc" else 1.0
+    if measure in LEVELS:
+        return LEVELS[measure]
     known = [entry[f"eval_trivial_{measure}"] for finding in findings.found for entry in finding.journal
              if entry.get(f"eval_trivial_{measure}") is not None]
     if not known or max(known) - min(known) > 0.03 * abs(max(known)):
