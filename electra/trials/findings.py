@@ -173,8 +173,8 @@ def finding(entry: Entry, output_dir: Path) -> Finding:
     return Finding(arm=entry.arm, seed=entry.seed, runs=runs, steps=steps,
                    done=whole and len(enough) == len(entry.tasks),
                    wanted=sum(run.steps for run in entry.runs), before=sum(run.steps for run in entry.runs[:-1]),
-                   tokens=tokens, minutes=minutes,
-                   operations=operations, official=official, journal=story, scores=scores, made=provenance(runs))
+                   tokens=tokens, minutes=minutes, operations=operations, official=official, journal=story,
+                   scores=scores, made=provenance(runs))
 
 
 def with_minutes(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -218,13 +218,14 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     finished = read_json(begun[-1] / STATUS).get("time")
     is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
     packages, gpus = environment.get("packages"), environment.get("gpus")
+    at_once = read_json(begun[-1] / COMPANY).get("at_once")
     return {"recipe": recipes[-1], "earlier_recipes": recipes[:-1], "commit": environment.get("commit"),
             "versions": {"electra": environment.get("electra"), "python": environment.get("python"),
                          **(packages if isinstance(packages, dict) else {})},
             "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ())) or (
                 f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
             "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None,
-            "runs at once": read_json(begun[-1] / COMPANY).get("at_once")}
+            "runs at once": at_once if isinstance(at_once, int) else None}
 
 
 def read_json(path: Path) -> dict[str, Any]:
