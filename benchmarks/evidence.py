@@ -40,7 +40,7 @@ def as_command(main: Callable[[], None]) -> None:
 
 
 def keep(path: str | Path, values: dict[str, Any]) -> None:
-    from electra.training.folder import environment  # late: it brings torch, which would weigh on measured memory
+    from electra.provenance import environment  # late: it brings torch, which would weigh on measured memory
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def provenance() -> dict[str, Any]:
     """Of one part, where parts of a file may come from several runs and machines."""
     import torch
 
-    from electra.training.folder import commit
+    from electra.provenance import commit
 
     hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     return {"hardware": hardware, "torch": torch.__version__, "commit": commit(), "date": time.strftime("%Y-%m-%d")}

@@ -30,17 +30,17 @@ from benchmarks.peer import build_trainer
 from electra.config import UserError
 from electra.data.vocabulary import finished, rules
 from electra.data.wordpiece import SPECIAL_TOKENS
+from electra.engine.distributed import connected
+from electra.finetuning.loop import assembled, begin, train
+from electra.finetuning.recipe import load_tuning
+from electra.finetuning.setup import Assignment, assign
 from electra.model import huggingface
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator
+from electra.pretraining.recipe import load_recipe
+from electra.runs.journal import Journal
 from electra.tasks import find_task
 from electra.tasks.answering import outputs, unit_batches
-from electra.training.assignment import Assignment, assign
-from electra.training.finetune import assembled, begin, train
-from electra.training.journal import Journal
-from electra.training.parallel import connected
-from electra.training.recipe import load_recipe
-from electra.training.tuning import load_tuning
 
 BATCH, VOCABULARY = 32, 30_522
 Round = dict[str, float]  # seconds and tokens, padding included, of training and of asking

@@ -36,15 +36,15 @@ from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.peer import build_trainer
 from electra.config import UserError
+from electra.finetuning.finetune import finetune
+from electra.finetuning.recipe import load_tuning
+from electra.finetuning.setup import assign
+from electra.runs.journal import read
+from electra.runs.run_dir import METRICS
 from electra.tasks import find_task
 from electra.tasks.features import Features
 from electra.tasks.glue import available
 from electra.tasks.models import RESULTS, model_folder
-from electra.training.assignment import assign
-from electra.training.folder import METRICS
-from electra.training.journal import read
-from electra.training.seeds import finetune
-from electra.training.tuning import load_tuning
 
 GLUE_6 = ("cola", "sst-2", "mrpc", "sts-b", "qnli", "rte")
 LOGGED = 50  # steps: what a Trainer logs by, and we

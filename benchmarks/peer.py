@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
+from electra.engine.hardware import autocast
 from electra.objectives.corruption import Vocabulary, fill_masks, mask_tokens, sample
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from electra.training.parallel import autocast
-from electra.training.recipe import Recipe
+from electra.pretraining.recipe import Recipe
 
 Step = Callable[[Batch], Tensor]
 

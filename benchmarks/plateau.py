@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.evidence import as_command, keep, provenance
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.training.journal import read
+from electra.runs.journal import read
 
 PREFIX = "eval_"
 

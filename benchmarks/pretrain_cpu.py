@@ -17,9 +17,9 @@ import torch
 from benchmarks.evidence import as_command, keep
 from benchmarks.peer import Step, Words, pretraining_step
 from electra.data.batches import Batch
+from electra.engine.optimizer import build_optimizer, set_step
 from electra.objectives import build_objective
-from electra.training.optimizer import build_optimizer, set_step
-from electra.training.recipe import Recipe, load_recipe
+from electra.pretraining.recipe import Recipe, load_recipe
 
 
 def rows(count: int, length: int, *, seed: int) -> Batch:

@@ -47,10 +47,10 @@ from electra.config import UserError
 from electra.data.batches import Batches
 from electra.data.shards import Shards
 from electra.model.flops import standard
-from electra.training.folder import METRICS
-from electra.training.journal import read
-from electra.training.pretrain import pretrain
-from electra.training.recipe import Recipe, load_recipe
+from electra.pretraining.pretrain import pretrain
+from electra.pretraining.recipe import Recipe, load_recipe
+from electra.runs.journal import read
+from electra.runs.run_dir import METRICS
 
 Side = dict[str, Any]  # tokens a second and peak memory of one way to train, or that it failed
 

@@ -30,9 +30,10 @@ import torch
 
 from benchmarks.evidence import as_command, check_counts, keep, provenance
 from electra.data.shards import Shards
-from electra.training import checkpoint, pretrain
-from electra.training.journal import read
-from electra.training.recipe import load_recipe
+from electra.pretraining import pretrain
+from electra.pretraining.recipe import load_recipe
+from electra.runs import checkpoint
+from electra.runs.journal import read
 
 WAYS = {
     "alone": [],

@@ -43,8 +43,8 @@ def random_small(quickstart: str, folder: Path) -> Path:
     from electra.model import huggingface
     from electra.model.encoder import Encoder
     from electra.model.pair import Discriminator
+    from electra.pretraining.recipe import load_recipe
     from electra.tasks.models import model_folder
-    from electra.training.recipe import load_recipe
 
     words = WordPiece.load(model_folder(quickstart))
     network = Discriminator(Encoder(load_recipe("small").encoder, vocabulary=words.size))
@@ -53,7 +53,7 @@ def random_small(quickstart: str, folder: Path) -> Path:
 
 
 def tuned(asked: argparse.Namespace, model: Path, task: str, *, arm: str, random_weights: bool) -> dict[str, Any]:
-    from electra.training.seeds import finetune
+    from electra.finetuning.finetune import finetune
 
     flags = ["--max-train-examples", str(asked.max_train_examples)] if asked.max_train_examples else []
     place = asked.output_dir / arm.replace(", ", "-").replace(" ", "-") / task.removeprefix("glue/")

@@ -20,7 +20,7 @@ from electra.data.examples import id_type
 from electra.data.packing import SHARD_BYTES
 from electra.model.flops import parameters, standard
 from electra.model.memory import FLOAT, training_bytes
-from electra.training.recipe import load_recipe
+from electra.pretraining.recipe import load_recipe
 
 HALF = 2  # bytes of bf16
 GPUS = (8, 16, 32, 64)

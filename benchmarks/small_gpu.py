@@ -27,9 +27,9 @@ from benchmarks.evidence import as_command, check_counts, keep
 from electra import atomic, config
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.training.folder import CONFIG, METRICS
-from electra.training.journal import read
-from electra.training.recipe import Recipe
+from electra.pretraining.recipe import Recipe
+from electra.runs.journal import read
+from electra.runs.run_dir import CONFIG, METRICS
 
 STORY = "pretraining.json"  # in the run's folder: a start that finds the model finished cannot time how it was made
 HELD_OUT = ("eval_mlm_accuracy", "eval_trivial_mlm_accuracy", "eval_mlm_loss", "eval_trivial_mlm_loss", "eval_auc",

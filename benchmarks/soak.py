@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.evidence import as_command, keep
 from electra.config import RunFailed
-from electra.training.journal import read
+from electra.runs.journal import read
 
 ROOT = Path(__file__).parent.parent
 STEPS = 24
@@ -185,8 +185,8 @@ def fill_the_disk(soak: Soak) -> bool:
     """a full disk while a checkpoint or the journal is written, the same command again"""
     run = soak.fresh()
     strike = soak.chance.choice([
-        "from electra.training import checkpoint as place; name = 'save_file'",
-        "from electra.training.journal import Journal as place; name = 'record'"])
+        "from electra.runs import checkpoint as place; name = 'save_file'",
+        "from electra.runs.journal import Journal as place; name = 'record'"])
     code, soak.said = ended(started(command(soak.data, run, before=(
         f"{strike}\nreal, calls = getattr(place, name), []\n"
         "def full(*arguments, **options):\n"
@@ -202,7 +202,7 @@ def spoil_a_gradient(soak: Soak) -> bool:
     run = soak.fresh()
     step = soak.chance.randint(2, STEPS - 1)
     code, soak.said = ended(started(command(soak.data, run, before=(
-        "from electra.training.steps import PlainSteps\nreal, calls = PlainSteps.descend, []\n"
+        "from electra.engine.train_step import PlainSteps\nreal, calls = PlainSteps.descend, []\n"
         "def spoilt(steps, *arguments, **options):\n"
         "    calls.append(1)\n    losses = real(steps, *arguments, **options)\n"
         f"    if len(calls) >= {step}:\n        steps.module.discriminator.output.bias.grad.fill_(float('nan'))\n"

@@ -14,12 +14,13 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from electra import kernels
-from electra.training.checkpoint import Background
-from electra.training.journal import Journal
-from electra.training.parallel import connected
-from electra.training.pretrain import train
-from electra.training.recipe import Recipe
-from electra.training.run import Start, prepare
+from electra.engine.async_checkpoint import Background
+from electra.engine.distributed import connected
+from electra.pretraining.loop import train
+from electra.pretraining.options import Start
+from electra.pretraining.recipe import Recipe
+from electra.pretraining.setup import prepare
+from electra.runs.journal import Journal
 
 TIMES = 4  # as many steps as are profiled: two parts warm up, one is timed, one is traced
 SHOWN_KERNELS = 40

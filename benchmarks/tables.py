@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from electra.training.describe import describe_recipe
-from electra.training.recipe import load_recipe
+from electra.cli.describe import describe_recipe
+from electra.pretraining.recipe import load_recipe
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

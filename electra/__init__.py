@@ -34,10 +34,10 @@ PUBLIC = {
     "WordPiece": "electra.data.wordpiece",
     "shard": "electra.data.packing",
     "Shards": "electra.data.shards",
-    "Recipe": "electra.training.recipe",
-    "load_recipe": "electra.training.recipe",
-    "pretrain": "electra.training.pretrain",
-    "finetune": "electra.training.seeds",
+    "Recipe": "electra.pretraining.recipe",
+    "load_recipe": "electra.pretraining.recipe",
+    "pretrain": "electra.pretraining.pretrain",
+    "finetune": "electra.finetuning.finetune",
     "load_tuned": "electra.tasks.models",
     "predict": "electra.tasks.answering",
 }
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from electra.data.shards import Shards
     from electra.data.vocabulary import train_wordpiece
     from electra.data.wordpiece import WordPiece
+    from electra.finetuning.finetune import finetune
+    from electra.pretraining.pretrain import pretrain
+    from electra.pretraining.recipe import Recipe, load_recipe
     from electra.tasks.answering import predict
     from electra.tasks.models import load_tuned
-    from electra.training.pretrain import pretrain
-    from electra.training.recipe import Recipe, load_recipe
-    from electra.training.seeds import finetune
 
 
 def __dir__() -> list[str]:

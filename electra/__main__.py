@@ -7,11 +7,11 @@ import sys
 
 from cyclopts import CycloptsError
 
-import electra.commands.asking
-import electra.commands.finetuning
-import electra.commands.pretraining
-import electra.commands.trials  # noqa: F401 (to import a command is to have it)
-from electra.commands import DONE, FAILED, INTERRUPTED, WRONG_USE, app
+import electra.cli.finetuning
+import electra.cli.inference
+import electra.cli.pretraining
+import electra.cli.trials  # noqa: F401 (to import a command is to have it)
+from electra.cli import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
 
 MESSAGE_CHARACTERS = 4000

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 Config = TypeVar("Config")
 Layer = dict[str, Any]
+RECIPES = Path(__file__).parent / "recipes"
 
 # Bounds on files that others wrote and we hold whole; what anybody has use for stays far below them.
 WHOLE_BYTES = 256 * 1024 * 1024

@@ -14,20 +14,27 @@ import electra
 
 PACKAGE = Path(electra.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-TOP = {"config", "atomic", "__init__"}  # what every line may import: the first one, and the version
+TOP = {"config", "atomic", "console", "provenance", "__init__"}  # what every folder may import
 
 MAY_IMPORT = {
     "config": set(),
     "atomic": set(),
+    "console": set(),
+    "provenance": set(),
     "data": set(),
-    "kernels": set(),
     "model": {"kernels"},
     "objectives": {"data", "kernels", "model"},
     "tasks": {"data", "model"},
-    "training": {"data", "kernels", "model", "objectives", "tasks"},
-    "trials": {"data", "model", "objectives", "tasks", "training"},
+    "kernels": {"data", "model", "objectives"},
+    "engine": {"data", "kernels", "model", "objectives", "tasks"},
+    "runs": set(),
+    "pretraining": {"data", "engine", "kernels", "model", "objectives", "runs"},
+    "finetuning": {"data", "engine", "kernels", "model", "runs", "tasks"},
+    "experiments": {"data", "engine", "finetuning", "model", "objectives", "pretraining", "runs", "tasks"},
+    "reports": {"data", "experiments", "model", "objectives", "runs"},
     "web": {"data", "model", "objectives", "tasks"},
-    "commands": {"data", "model", "objectives", "tasks", "training", "trials", "web"},
+    "cli": {"data", "engine", "experiments", "finetuning", "model", "objectives", "pretraining", "reports", "runs",
+            "tasks", "web"},
 }
 
 

@@ -26,9 +26,9 @@ from benchmarks import (
 )
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
+from electra.pretraining.recipe import load_recipe
+from electra.runs.journal import read
 from electra.tasks.features import Features, Row
-from electra.training.journal import read
-from electra.training.recipe import load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
 QUICK = "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2 --profile-steps 1".split()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from electra.__main__ import main
-from electra.commands import app
+from electra.cli import app
 from electra.data.shards import Shards
 from tests.conftest import TOY_FLAGS, toy_text
 from tests.test_resume import wait_for_step

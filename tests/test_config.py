@@ -10,7 +10,7 @@ import pytest
 
 from electra import config
 from electra.config import UserError
-from electra.training.recipe import Recipe, load_recipe, names
+from electra.pretraining.recipe import Recipe, load_recipe, names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import soak
 from benchmarks.soak import command, ended, ranks, reach, started
 from electra import __version__
-from electra.training.journal import read
+from electra.runs.journal import read
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
 def test_a_process_may_take_longer_over_data_and_models_than_any_collective(toy_shards, tmp_path, slowest):
     slow = ("import time\nfrom electra.data.shards import Shards\nverify = Shards.verify\n"
             f"Shards.verify = lambda self, *a, **k: (time.sleep(12 * (rank == {slowest})), verify(self, *a, **k))[1]\n"
-            "from electra.training import pretrain\nexport = pretrain.export\n"
+            "from electra.pretraining import pretrain\nexport = pretrain.export\n"
             "pretrain.export = lambda *a, **k: (time.sleep(12), export(*a, **k))[1]")
     code, output = ended(started(command(toy_shards, tmp_path / "run", "--max-steps", "2", "--timeout-minutes", "0.15",
                                          processes=2, before=slow)))
@@ -68,7 +68,7 @@ def test_twenty_times_one_process_of_three_is_killed_and_the_run_equals_the_unbr
 
 
 def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_status(toy_shards, tmp_path):
-    spoilt = ("from electra.model.encoder import Block\nfrom electra.training.steps import PlainSteps\n"
+    spoilt = ("from electra.model.encoder import Block\nfrom electra.engine.train_step import PlainSteps\n"
               "passes, forward, descend = [], Block.forward, PlainSteps.descend\n"
               "def spoilt(self, *a, **k):\n"
               "    return forward(self, *a, **k) * (float('nan') if len(passes) > 4 and rank else 1)\n"
@@ -84,7 +84,7 @@ def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_s
 
 
 def test_a_write_that_fails_at_the_last_step_is_told_to_the_others(toy_shards, tmp_path):
-    full = ("from electra.training import checkpoint\nsave_file = checkpoint.save_file\n"
+    full = ("from electra.runs import checkpoint\nsave_file = checkpoint.save_file\n"
             "def full(tensors, path):\n"
             "    if 'checkpoint-6' in str(path): raise OSError(28, 'No space left on device')\n"
             "    save_file(tensors, path)\n"

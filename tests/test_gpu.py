@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra.training import checkpoint
-from electra.training.journal import read
-from electra.training.pretrain import pretrain
-from electra.training.recipe import load_recipe
+from electra.engine.async_checkpoint import Background
+from electra.pretraining.pretrain import pretrain
+from electra.pretraining.recipe import load_recipe
+from electra.runs.journal import read
 from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import TOYS
 from tests.test_resume import assert_identical, finish, start, wait_for_step
@@ -84,7 +84,7 @@ def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
 def test_a_copy_beside_the_next_pass_has_the_weights_of_its_step():
     module = torch.nn.Linear(8192, 8192, device="cuda")
     optimizer = torch.optim.AdamW(module.parameters())
-    with checkpoint.Background() as writer:
+    with Background() as writer:
         for _ in range(5):
             before = module.weight.detach().clone()
             contents = writer.copied(module, optimizer)

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from benchmarks.soak import ranks
-from electra.training.journal import read
+from electra.runs.journal import read
 from tests.conftest import TOY_FLAGS
 
 

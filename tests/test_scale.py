@@ -11,7 +11,8 @@ import torch
 from benchmarks import scale, tables
 from benchmarks.scale import Step
 from electra.data.shards import Shards
-from electra.training import checkpoint
+from electra.engine.training_state import capture
+from electra.runs import checkpoint
 
 
 def test_ddp_sends_twice_all_but_ones_own_share_and_fsdp_three_times() -> None:
@@ -58,7 +59,7 @@ def test_a_checkpoint_is_three_floats_a_parameter(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 300)).sum().backward()
     optimizer.step()
-    folder = checkpoint.save(tmp_path, step=1, module=module, optimizer=optimizer, state={})
+    folder = checkpoint.write(tmp_path, capture(module, optimizer), step=1, state={})
     written = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     assert written == pytest.approx(3 * 4 * 300_000, rel=1e-3)
 

@@ -17,19 +17,26 @@ import torch
 from rich.console import Console
 
 from electra import config
+from electra.cli import show
+from electra.config import RECIPES
 from electra.data.corpus import documents
 from electra.data.packing import shard
 from electra.data.shards import Shards
 from electra.data.tables import table
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
+from electra.engine.training_state import capture
+from electra.experiments import evidence, findings
+from electra.finetuning import finetune as seeds
+from electra.pretraining import resume
+from electra.pretraining.recipe import load_recipe
+from electra.reports import plots
+from electra.reports.page import markdown
+from electra.reports.report import whole
+from electra.runs import checkpoint, journal, run_dir
 from electra.tasks import find_task
 from electra.tasks.models import build_network, load_pretrained, load_tuned, save_tuned
-from electra.training import checkpoint, folder, journal, seeds, show
-from electra.training.recipe import RECIPES, load_recipe
-from electra.trials import evidence, findings, plots
-from electra.trials.page import markdown
-from electra.trials.report import whole
+from tests.experiments.invented import efficiency
 from tests.tasks.toys import (
     keyword_rows,
     option_rows,
@@ -39,7 +46,6 @@ from tests.tasks.toys import (
     toy_encoder,
     toy_words,
 )
-from tests.trials.invented import efficiency
 
 
 @dataclass(frozen=True)
@@ -103,24 +109,24 @@ def run_folder(root: Path) -> Specimen:
     """A run that stopped after step 4."""
     (root / "checkpoint-4").mkdir(parents=True)
     recipe = load_recipe("small")
-    (root / folder.CONFIG).write_text(config.as_toml(recipe), encoding="utf8")
-    (root / folder.STATUS).write_text(json.dumps(STATE), encoding="utf8")
-    (root / folder.METRICS).write_text(METRICS, encoding="utf8")
+    (root / run_dir.CONFIG).write_text(config.as_toml(recipe), encoding="utf8")
+    (root / run_dir.STATUS).write_text(json.dumps(STATE), encoding="utf8")
+    (root / run_dir.METRICS).write_text(METRICS, encoding="utf8")
     (root / "run.json").write_text(json.dumps({"task": {"name": "x"}}), encoding="utf8")
     module = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    checkpoint.save(root, step=4, module=module, optimizer=optimizer, state={"recipe": config.as_dict(recipe)})
+    checkpoint.write(root, capture(module, optimizer), step=4, state={"recipe": config.as_dict(recipe)})
 
     def read() -> None:
-        folder.get_status(root)
+        run_dir.get_status(root)
         seeds.read_run(root)
         show.curves(root, Console(quiet=True))
-        findings.with_minutes(journal.read(root / folder.METRICS))
-        folder.continued(recipe, root, resume="auto", overwrite=False)
+        findings.with_minutes(journal.read(root / run_dir.METRICS))
+        resume.continued(recipe, root, resume="auto", overwrite=False)
 
-    return Specimen(root, (folder.CONFIG, folder.STATUS, folder.METRICS, "run.json", "checkpoint-4/state.json",
+    return Specimen(root, (run_dir.CONFIG, run_dir.STATUS, run_dir.METRICS, "run.json", "checkpoint-4/state.json",
                            "checkpoint-4/weights.safetensors"), read)
 
 

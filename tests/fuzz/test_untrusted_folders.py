@@ -15,9 +15,10 @@ from torch import nn
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
+from electra.engine.training_state import restore
 from electra.model.huggingface import is_within, load_shape
+from electra.runs import checkpoint
 from electra.tasks.models import load_pretrained
-from electra.training import checkpoint
 
 INDEX = "model.safetensors.index.json"
 
@@ -182,7 +183,7 @@ def test_a_checkpoint_that_is_a_pickle_is_not_one(tmp_path: Path, trap: bytes, s
     (folder / checkpoint.STATE).write_text(json.dumps({"format": 1, "step": 4, "checksums": checksums}))
     found = checkpoint.opened(folder)
     with pytest.raises(SafetensorError):
-        checkpoint.load(found, module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]
+        restore(found.tensors(), module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]
     assert not sprung.exists()
 
 

@@ -20,7 +20,7 @@ from electra.model.flops import Workload, parameters
 from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kept_by_kernel_encoder, training_bytes
 from electra.model.pair import build_pair
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.training.recipe import load_recipe
+from electra.pretraining.recipe import load_recipe
 from tests.model.test_flops import SHAPE, VOCABULARY, count
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "pretrain_gpu.json"

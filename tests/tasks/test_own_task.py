@@ -14,13 +14,13 @@ import pytest
 from electra import tasks
 from electra.data.tables import Table, require, rows, text
 from electra.data.wordpiece import WordPiece
+from electra.finetuning.finetune import finetune
 from electra.tasks.answering import predict
 from electra.tasks.features import Array, Features, Row, pair
 from electra.tasks.first_vector import LinearHead
 from electra.tasks.folders import splits
 from electra.tasks.models import load_tuned
 from electra.tasks.task import Files, Outputs, Task
-from electra.training.seeds import finetune
 from tests.tasks.toys import BY_HEART, written
 
 

@@ -14,6 +14,8 @@ import torch
 
 from electra.data.vocabulary import finished, rules
 from electra.data.wordpiece import SPECIAL_TOKENS, WordPiece
+from electra.finetuning.finetune import finetune
+from electra.finetuning.results import Summary
 from electra.model.encoder import Encoder
 from electra.model.huggingface import Role, save
 from electra.model.pair import Discriminator, Generator
@@ -21,8 +23,6 @@ from electra.model.shape import EncoderShape
 from electra.tasks import find_task
 from electra.tasks.features import Features, by_length
 from electra.tasks.task import Network, Task
-from electra.training.results import Summary
-from electra.training.seeds import finetune
 
 WORDS = ("anna berg carla lives in paris visits rome acme corp sells the to dog cat sat ran on a mat home why who did "
          "is he what").split()

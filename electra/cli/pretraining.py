@@ -1,0 +1,288 @@
+"""Commands from text to a pre-trained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from electra.cli import (
+    DONE,
+    STOPPED_EARLY,
+    Files,
+    Settings,
+    Several,
+    Whole,
+    app,
+    check_flags,
+    folder,
+    needed,
+)
+from electra.config import UserError
+
+
+@app.command
+def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool = False, keep_accents: bool = False,
+          text_field: str = "text", overwrite: bool = False) -> int:
+    """Train a WordPiece vocabulary on your text.
+
+    Parameters
+    ----------
+    corpus
+        Files (.txt .jsonl .parquet, also .gz .xz .bz2 .zst), folders, globs, or owner/name:config on the hub.
+    output_dir
+        The tokenizer folder to write; transformers loads it too.
+    vocab_size
+        Number of entries.
+    cased
+        Tell upper from lower case.
+    keep_accents
+        Tell é from e.
+    text_field
+        Field or column that holds the text of .jsonl and .parquet.
+    overwrite
+        Replace a vocabulary that is there already.
+    """
+    from electra.console import watching
+    from electra.data.vocabulary import train_wordpiece
+
+    with watching() as (stage, report):
+        words = train_wordpiece(needed(corpus), folder(output_dir), vocab_size=vocab_size, lowercase=not cased,
+                                keep_accents=keep_accents, text_field=text_field, overwrite=overwrite,
+                                progress=stage("vocabulary"), report=report)
+    print(f"{output_dir}: {words.size:,} entries")
+    return DONE
+
+
+@app.command
+def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length: Whole = 128, held_out: float = 0.005,
+          part: str | None = None, by_file: bool = False, seed: Whole = 0, workers: Whole | None = None,
+          text_field: str = "text", overwrite: bool = False, merge: bool = False, verify: bool = False) -> int:
+    """Cut text into rows of tokens, packed in memory-mapped shards.
+
+    Parameters
+    ----------
+    corpus
+        Files, folders, globs or hub names, as for `vocab`.
+    output_dir
+        Where the shards go. Interrupted, the same command goes on; finished, it does nothing.
+    tokenizer
+        Folder from `electra vocab`, or any transformers tokenizer folder.
+    length
+        Tokens in a row.
+    held_out
+        Share of the documents set aside for measuring.
+    part
+        i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and _COUNT.
+    by_file
+        With --part: read this part's files alone. Other rows than without, but the same for any N.
+    seed
+        Decides cuts and held-out documents.
+    workers
+        Processes; the result does not depend on it.
+    text_field
+        Field or column that holds the text of .jsonl and .parquet.
+    overwrite
+        Start over in a folder that holds other shards.
+    merge
+        Only check that all parts in OUTPUT_DIR are there, alike and whole, and write one manifest for them.
+    verify
+        Only check the shards in OUTPUT_DIR against their checksums.
+    """
+    from electra.console import watching
+    from electra.data.packing import parse_part
+    from electra.data.packing import shard as pack
+    from electra.data.wordpiece import WordPiece
+
+    if merge and verify:
+        raise UserError("--merge and --verify do one thing each; a merge checks every file, too")
+    if merge or verify:
+        return merge_shards(output_dir) if merge else verify_shards(output_dir)
+    if tokenizer is None:
+        raise UserError("--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer folder")
+    with watching() as (stage, report):
+        made = pack(needed(corpus), tokenizer=WordPiece.load(tokenizer), output_dir=folder(output_dir), length=length,
+                    held_out=held_out, part=parse_part(part), by_file=by_file, seed=seed, workers=workers,
+                    text_field=text_field, overwrite=overwrite, progress=stage("shards"), report=report)
+    print(f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, {made.fill:.1%} filled; "
+          f"{made.held_out_rows:,} rows held out")
+    return DONE
+
+
+def merge_shards(folder: Path) -> int:
+    from electra.console import watching
+    from electra.data.merging import merge
+
+    with watching() as (stage, report):
+        made = merge(folder, progress=stage("checking"), report=report)
+    print(f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest")
+    return DONE
+
+
+def verify_shards(folder: Path) -> int:
+    from electra.data.shards import Shards
+
+    shards = Shards.open(folder)
+    shards.verify()
+    print(f"{folder}: {shards.manifest.rows:,} rows, every file as it was written")
+    return DONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What a pre-training begins with, besides its recipe.
+
+    Parameters
+    ----------
+    corpus
+        Text to train on; vocabulary and shards are made in OUTPUT_DIR/data unless they are there.
+    data
+        Shards from `electra shard`, instead of a corpus.
+    tokenizer
+        With --corpus: use this tokenizer folder instead of training a vocabulary.
+    text_field
+        With --corpus: field or column that holds the text of .jsonl and .parquet.
+    resume
+        auto (continue this run if it is there), never, or a checkpoint folder.
+    overwrite
+        With --resume never: start over in a folder that holds a run.
+    init_from
+        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh optimiser.
+    """
+
+    corpus: Several = None
+    data: Path | None = None
+    tokenizer: Path | None = None
+    text_field: str = "text"
+    resume: str = "auto"
+    overwrite: bool = False
+    init_from: Path | None = None
+
+
+NOTHING_GIVEN = Beginning()
+
+
+@app.command
+def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
+             beginning: Annotated[Beginning, Parameter(name="*")] = NOTHING_GIVEN, max_steps: Whole | None = None,
+             seed: Whole | None = None, config: Files = None, dry_run: bool = False, print_config: bool = False,
+             quiet: bool = False) -> int:
+    """Pre-train a generator and a discriminator (or a masked LM) as a recipe says.
+
+    Any setting of the recipe may follow as --section.key VALUE, or --key VALUE where that is clear: --batch-size 64
+    --learning-rate 2e-4 --encoder.layers 6 --objective.masking.rate 0.25. `--print-config` lists them all.
+
+    Parameters
+    ----------
+    recipe
+        tiny, small, small-official, base, large, bert-small, bert-small-official, bert-base, bert-large, bert-nsp-base,
+        left-to-right-base, electra-15-base, replace-mlm-base, all-tokens-mlm-base, adversarial-base,
+        two-stage-generator-base, two-stage-base, unigram-base, random-replacement-base, or a TOML file.
+    output_dir
+        The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
+    max_steps
+        Steps to train for.
+    seed
+        Decides everything that is random.
+    config
+        TOML files that change settings of the recipe; later ones win, and settings on this line win over all.
+    dry_run
+        Say what would be done and what it costs, and do nothing.
+    print_config
+        Print the settings as TOML and do nothing.
+    quiet
+        No progress.
+    """
+    from electra.config import as_toml
+    from electra.pretraining.recipe import Recipe, load_recipe
+
+    check_flags(settings, "pretrain", Recipe)
+    short = {"--max-steps": max_steps, "--seed": seed}
+    flags = [*settings, *(word for name, value in short.items() if value is not None for word in (name, str(value)))]
+    chosen = load_recipe(recipe, files=config or [], flags=flags)
+    if print_config or dry_run:
+        print(as_toml(chosen), end="\n" if dry_run else "")
+        return describe(recipe, *flags, config=config) if dry_run else DONE
+    if output_dir is None:
+        raise UserError("--output-dir is missing: the folder to keep this run in")
+    from electra.pretraining.pretrain import pretrain as run
+
+    if beginning.corpus is not None:
+        needed(beginning.corpus)
+    outcome = run(chosen, output_dir=output_dir, quiet=quiet, **vars(beginning))
+    return DONE if outcome.status == "finished" else STOPPED_EARLY
+
+
+@app.command
+def describe(recipe: str, *settings: Settings, config: Files = None, world_size: Whole = 1, json: bool = False) -> int:
+    """Say what a recipe or a model is: networks, parameters, operations in both conventions, tokens, memory.
+
+    Parameters
+    ----------
+    recipe
+        A recipe's name or TOML file, or a run or model folder.
+    config
+        TOML files that change settings of the recipe.
+    world_size
+        So many processes train together: what each of them needs of memory, also with --parallel fsdp.
+    json
+        For machines.
+    """
+    from rich.console import Console
+
+    from electra.cli.describe import as_json, describe_folder, describe_recipe, show
+    from electra.pretraining.recipe import Recipe, load_recipe
+
+    check_flags(settings, "describe", Recipe)
+    if Path(recipe).is_dir():
+        if settings or config:
+            raise UserError(f"{recipe} is a folder and carries its own settings; {' '.join(settings) or '--config'} "
+                            f"goes with a recipe")
+        described = describe_folder(Path(recipe), world_size=world_size)
+    else:
+        described = describe_recipe(load_recipe(recipe, files=config or [], flags=settings), name=recipe,
+                                    world_size=world_size)
+    if json:
+        print(as_json(described))
+    else:
+        show(described, Console())
+    return DONE
+
+
+@app.command
+def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
+    """Put one sentence through a run: what was masked, what the generator guessed, what the discriminator doubts.
+
+    Parameters
+    ----------
+    model
+        A run folder with discriminator/ and generator/.
+    text
+        The sentence; one of ours when left out.
+    seed
+        Another seed masks and guesses otherwise.
+    """
+    from rich.console import Console
+
+    from electra.cli.show import worked_sentence
+
+    worked_sentence(model, text, seed=seed, console=Console())
+    return DONE
+
+
+@app.command
+def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None) -> int:
+    """See the whole of it in minutes: this machine's own libraries' prose to a tiny ELECTRA, and that to a classifier.
+
+    Parameters
+    ----------
+    output_dir
+        The run folder.
+    max_steps
+        Of pre-training, and of each fine-tuning: fewer or more than the recipe's.
+    """
+    from electra.cli.quickstart import quickstart as run
+
+    return DONE if run(output_dir, max_steps=max_steps) else STOPPED_EARLY

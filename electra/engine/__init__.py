@@ -1,0 +1,1 @@
+"""One update: gradients of micro-batches, the optimizer, CUDA graphs, several processes."""

@@ -1,0 +1,39 @@
+"""What a run may say of its optimizer, schedule, precision and speed. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Switch = Literal["auto", "on", "off"]
+Parallel = Literal["ddp", "fsdp"]
+TIMEOUT_MINUTES = 20.0  # longer than a large checkpoint on a slow disk, for which the other processes wait
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW and its schedule. Defaults are the official code's for Small (paper, table 6)."""
+
+    learning_rate: float = 5e-4
+    warmup_steps: int = 10_000
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    decay_share: float = 0.4  # of the steps, in which "wsd" goes down to zero
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-6
+    bias_correction: bool = False  # official code: none
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise ValueError(f"optimizer.warmup_steps={self.warmup_steps} must not be negative")
+        if self.weight_decay < 0:
+            raise ValueError(f"optimizer.weight_decay={self.weight_decay} must not be negative")
+        for name in ("learning_rate", "epsilon", "max_grad_norm"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"optimizer.{name}={getattr(self, name)} must be above 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"optimizer.betas={list(self.betas)} must be two numbers in [0, 1)")
+        if not 0 < self.decay_share <= 1:
+            raise ValueError(f"optimizer.decay_share={self.decay_share} must be in (0, 1]")

@@ -1,0 +1,1 @@
+"""A pre-trained encoder becomes a model of one task."""

@@ -1,0 +1,231 @@
+"""A fine-tuning is several runs: one for each seed, and for `glue` one set of them for each task."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from electra import atomic, config, tasks
+from electra.config import RunFailed, UserError
+from electra.console import told, unheard
+from electra.engine.distributed import World, connected
+from electra.engine.optimizer import layer_share
+from electra.engine.rendezvous import agree
+from electra.finetuning.loop import finetune_seed, speed_of
+from electra.finetuning.recipe import Tuning, load_tuning
+from electra.finetuning.results import RESULT, Summary, summarise
+from electra.finetuning.setup import Assignment, assign, given_files, read
+from electra.model.shape import EncoderShape
+from electra.provenance import environment
+from electra.runs import run_dir
+from electra.runs.lock import LOCK, alone_in
+from electra.runs.signals import interrupts
+from electra.tasks.models import RESULTS
+
+RUN = "run.json"  # what this folder is a fine-tuning of
+MAY_CHANGE = {"tuning.logging_steps", "tuning.save_steps", "tuning.micro_batch_size", "tuning.eval_steps",
+              "tuning.kernels", "tuning.cuda_graph", "tuning.compile"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a user asks for, but for model, task and folder."""
+
+    data: str | None = None
+    train: Sequence[str | Path] = ()
+    dev: Sequence[str | Path] = ()
+    seeds: int = 1
+    seed: int = 0  # the first one
+    recipe: str = "paper"
+    config: Sequence[Path] = ()
+    flags: Sequence[str] = ()
+    random_weights: bool = False
+    keep: Literal["all", "best"] = "all"
+    resume: Literal["auto", "never"] = "auto"
+    overwrite: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: at least one run is needed")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must not be negative")
+        if self.overwrite and self.resume != "never":
+            raise UserError("--overwrite starts over and so needs --resume never")
+
+
+def finetune(model: str | Path, task: Any, *, output_dir: str | Path, **wishes: Any) -> Summary | None:
+    """Fine-tune `model` on a task (its name, or a Task of your own) once for each seed; None when stopped early.
+
+    Keywords are the fields of `Wish`: data, train, dev, seeds, recipe, flags, random_weights and so on.
+    """
+    wish = Wish(**wishes)
+    task = tasks.find_task(task) if isinstance(task, str) else task
+    with connected() as world, interrupts() as interrupted, alone_in(Path(output_dir), world):
+        return finetune_task(model, task, Path(output_dir), wish, world, interrupted)
+
+
+def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -> tuple[list[Summary], list[str], bool]:
+    """Every GLUE task whose data is there: summaries, the names of those that lack it, and whether all came to an end.
+    """
+    from electra.tasks.glue import available
+
+    wish = Wish(**wishes)
+    if wish.data is None or wish.train or wish.dev:
+        raise UserError("--task glue takes --data, a folder with one folder for each task, or nyu-mll/glue")
+    found, missing = available(wish.data)
+    if not found:
+        raise UserError(f"{wish.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv and "
+                        f"dev.tsv is expected")
+    for name in found:  # a fault in the last one should not show after hours of the others
+        task = tasks.find_task(name)
+        with told(unheard):  # what is worth saying is said when its turn comes
+            read(task, given_files(task, wish.data, train=(), dev=()), say=unheard)
+    summaries: list[Summary] = []
+    with connected() as world, interrupts() as interrupted:
+        for name in found:
+            place = Path(output_dir) / name.removeprefix("glue/")
+            with alone_in(place, world):
+                summary = finetune_task(model, tasks.find_task(name), place, wish, world, interrupted)
+            if summary is None:
+                return summaries, list(missing), False
+            summaries.append(summary)
+    return summaries, list(missing), True
+
+
+def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, world: World,
+                  interrupted: Callable[[], bool]) -> Summary | None:
+    console = Console(stderr=True, quiet=wish.quiet or not world.leads, highlight=False)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, style="yellow" if text.startswith("warning:") else "")
+
+    def load(shape: EncoderShape) -> Tuning:
+        return load_tuning(wish.recipe, shape=shape, kind=task.kind, task=task.name, frozen=bool(task.frozen),
+                           files=wish.config, flags=wish.flags)
+
+    assignment = assign(model, task, load, recipe=wish.recipe, data=wish.data, train=wish.train, dev=wish.dev,
+                        random_weights=wish.random_weights, say=say)
+    begin(assignment, output_dir, wish, world)
+    introduce(assignment, wish, say)
+    runs: list[dict[str, Any]] = []
+    for seed in range(wish.seed, wish.seed + wish.seeds):
+        place = output_dir / f"seed-{seed}"
+        result = finished(place)
+        if result is None:
+            try:
+                result = finetune_seed(assignment, seed, place, world, interrupted=interrupted, quiet=wish.quiet)
+            except RunFailed as failure:
+                set_status(output_dir, "failed", runs, world, message=str(failure))
+                raise
+        if result is None:
+            set_status(output_dir, "stopped", runs, world)
+            say(f"stopped early; the same command goes on with seed {seed}")
+            return None
+        runs.append(result)
+        say(in_words(result))
+    return conclude(assignment, runs, output_dir, wish, world)
+
+
+def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) -> None:
+    """The folder of this fine-tuning, and of no other."""
+    speed_of(assignment, world)  # refuses what this device does not have
+    asked = json.loads(json.dumps(assignment.identity()))
+    agree(dict(config.leaves(asked)))
+    there = (output_dir / RUN).exists()
+    if there and wish.resume == "never" and not wish.overwrite:
+        raise UserError(f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add --overwrite")
+    if not there and output_dir.is_dir() and any(path.name != LOCK for path in output_dir.iterdir()):
+        raise UserError(f"{output_dir} holds something else than a fine-tuning; choose another --output-dir")
+    if there and not wish.overwrite:
+        here = read_run(output_dir)
+        if changed := [key for key in config.differences(asked, here) if key not in MAY_CHANGE]:
+            wanted, found = dict(config.leaves(asked)), dict(config.leaves(here))
+            lines = "".join(f"\n  {key}: here {found.get(key)!r}, asked {wanted.get(key)!r}" for key in changed)
+            raise UserError(f"{output_dir} holds another fine-tuning:{lines}\nUse another --output-dir, or --resume "
+                            "never --overwrite to start over in this one.")
+    world.wait()
+    if world.leads:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        if wish.overwrite:
+            for path in output_dir.iterdir():
+                if re.fullmatch(r"seed-\d+", path.name):
+                    shutil.rmtree(path)
+            (output_dir / RESULTS).unlink(missing_ok=True)
+        atomic.write_json(output_dir / run_dir.ENVIRONMENT, environment())
+        atomic.write(output_dir / run_dir.CONFIG, config.as_toml(assignment.tuning))
+        atomic.write_json(output_dir / RUN, asked)
+        set_status(output_dir, "running", [], world)
+    world.wait()
+
+
+def read_run(output_dir: Path) -> dict[str, Any]:
+    try:
+        found = config.from_json(config.whole_text(output_dir / RUN))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{output_dir / RUN}: cannot be read: {error}; start over with --resume never --overwrite"
+                        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+def introduce(assignment: Assignment, wish: Wish, say: Callable[[str], None]) -> None:
+    """What is about to happen, in a few lines."""
+    tuning, shape = assignment.tuning, assignment.shape
+    say(f"{assignment.model}: " + (f"{assignment.loaded}; the head for {assignment.task.name} is fresh"
+                                   if assignment.loaded else "its shape and tokenizer, random weights"))
+    dev = ", ".join(f"{part} {len(examples):,}" for part, (examples, _) in assignment.dev.items())
+    say(f"{assignment.data['train']['examples']:,} training examples in {len(assignment.train.examples):,} rows of at "
+        f"most {tuning.length} tokens; {dev}; {tuning.steps(len(assignment.train)):,} steps of {tuning.batch_size}, "
+        f"learning rate {tuning.learning_rate:g}, recipe {wish.recipe}")
+    if wish.verbose:
+        official = tuning.layer_counting == "official"
+        parts = {"head": "head.", **{f"layer {n + 1}": f"encoder.blocks.{n}." for n in reversed(range(shape.layers))},
+                 "embeddings": "encoder.embeddings."}
+        for part, name in parts.items():
+            share = layer_share(name, layers=shape.layers, decay=tuning.layer_decay, official=official)
+            say(f"  {part:<12} {tuning.learning_rate * share:.3g}")
+
+
+def finished(place: Path) -> dict[str, Any] | None:
+    """The result of a seed that is done."""
+    try:
+        found = config.from_json(config.whole_text(place / RESULT))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def in_words(result: dict[str, Any]) -> str:
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in next(iter(result["scores"].values())).items())
+    mark = "; warning: no better than an answer that ignores the text" if result["degenerate"] else ""
+    return f"seed {result['seed']}: {scores} ({result['steps']:,} steps in {result['seconds']:.0f} s){mark}"
+
+
+def conclude(assignment: Assignment, runs: list[dict[str, Any]], output_dir: Path, wish: Wish,
+             world: World) -> Summary:
+    # Seeds of an earlier command count as well: it is the same fine-tuning.
+    found = {run["seed"]: run for run in (*map(finished, sorted(output_dir.glob("seed-*"))), *runs) if run}
+    runs = [found[seed] for seed in sorted(found)]
+    summary = summarise(assignment, runs)
+    if not world.leads:
+        return summary
+    if wish.keep == "best":
+        for run in runs:
+            if (place := f"seed-{run['seed']}/model") != summary.best_model:
+                shutil.rmtree(output_dir / place, ignore_errors=True)
+    summary.save(output_dir)
+    set_status(output_dir, "finished", runs, world)
+    return summary
+
+
+def set_status(output_dir: Path, status: run_dir.Status, runs: Sequence[Any], world: World, **facts: Any) -> None:
+    if world.leads:
+        run_dir.set_status(output_dir, status, step=sum(run["steps"] for run in runs), seeds_done=len(runs), **facts)

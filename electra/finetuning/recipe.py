@@ -1,0 +1,135 @@
+"""How a model is fine-tuned, as data: a recipe of `electra/recipes/finetuning/`, resolved for one model and task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from electra import config
+from electra.config import RECIPES, Layer, UserError
+from electra.engine.settings import OptimizerConfig, Precision, Switch
+from electra.model.shape import EncoderShape
+from electra.tasks import KINDS
+
+SIZES = ("small", "base", "large")  # of the paper
+FINETUNING = RECIPES / "finetuning"
+PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """Everything about a fine-tuning but the model, the task and the seed. Defaults are the paper's for Small."""
+
+    learning_rate: float = 3e-4
+    layer_decay: float = 0.8
+    layer_counting: Literal["per-layer", "official"] = "per-layer"
+    warmup_share: float = 0.1
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-6
+    bias_correction: bool = False
+    max_grad_norm: float = 1.0
+    loss: Literal["mean", "sum"] = "mean"  # over a step's examples (or labelled words), before clipping
+    epochs: float = 3.0
+    max_steps: int | None = None  # instead of epochs
+    batch_size: int = 32  # examples in a step, over all processes
+    micro_batch_size: int | None = None  # examples in one pass; from memory when not said
+    length: int = 128  # tokens in a row
+    too_long: Literal["cut", "refuse"] = "cut"  # text that does not fit; spans and tags take further windows instead
+    dropout: float = 0.1
+    max_train_examples: int | None = None  # a random part of the training data, the same for every seed
+    precision: Precision = "auto"  # auto: bf16 on a GPU that has it
+    kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
+    cuda_graph: Switch = "auto"  # auto: with the kernels
+    compile: Switch = "auto"  # torch.compile; auto: off, since rows of many widths compile many times
+    eval_steps: int | None = None  # score on dev meanwhile; nothing is chosen by it
+    logging_steps: int = 50
+    save_steps: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "logging_steps", "save_steps", "max_steps", "max_train_examples",
+                     "micro_batch_size", "eval_steps"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if self.length < 8:
+            raise ValueError(f"length={self.length} leaves no room for text; use 8 or more")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay={self.layer_decay} must be in (0, 1]")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be in [0, 1)")
+        if not 0 <= self.warmup_share <= 1:
+            raise ValueError(f"warmup_share={self.warmup_share} must be in [0, 1]")
+        if self.epochs <= 0:
+            raise ValueError(f"epochs={self.epochs} must be above 0")
+        self.optimizer(steps=1)  # what is wrong with its numbers is said here
+
+    def steps(self, examples: int) -> int:
+        per_epoch = -(-examples // self.batch_size)
+        return self.max_steps or max(1, round(self.epochs * per_epoch))
+
+    def optimizer(self, *, steps: int) -> OptimizerConfig:
+        try:
+            return OptimizerConfig(
+                learning_rate=self.learning_rate, warmup_steps=round(self.warmup_share * steps), schedule=self.schedule,
+                weight_decay=self.weight_decay, betas=self.betas, epsilon=self.epsilon,
+                bias_correction=self.bias_correction, max_grad_norm=self.max_grad_norm)
+        except ValueError as error:
+            raise ValueError(str(error).replace("optimizer.", "")) from None
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FINETUNING.glob("*.toml"))
+
+
+def size_of(shape: EncoderShape) -> str:
+    """Which of the paper's sizes a model is nearest to, by its width: the paper has 256, 768 and 1024."""
+    return "small" if shape.width < 512 else "base" if shape.width < 1024 else "large"
+
+
+def load_tuning(name: str, *, shape: EncoderShape, kind: str, task: str, frozen: bool = False,
+                files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Tuning:
+    """A recipe for one model and task: its general part, then its parts for this size, kind, task and use; further
+    files, the environment and flags win over all of it."""
+    recipe = parts(find(name), size=size_of(shape), kind=kind, task=task, frozen=frozen)
+    if isinstance(recipe.get("length"), int):  # what it says for all models gives way to a model with fewer positions
+        recipe["length"] = min(recipe["length"], shape.positions)
+    layers = {f"recipe {name}": recipe}
+    layers |= {str(file): config.read(Path(file)) for file in files}
+    layers |= {"environment": config.environment(os.environ, Tuning, prefix=PREFIX),
+               "command line": config.flags(flags, Tuning)}
+    return config.build_layers(Tuning, layers)
+
+
+def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer:
+    whole = config.read(path)
+    for_frozen = section(whole, "frozen", path)
+    chosen = []
+    for name, wanted, known in (("size", size, SIZES), ("kind", kind, (*KINDS, kind)), ("task", task, None)):
+        found = section(whole, name, path)
+        for part in found:
+            section(dict(found), part, path)
+            if known is not None and part not in known:
+                raise UserError(f"{path}: unknown section [{name}.{part}]{config.nearest(part, known)}")
+        chosen.append(found.get(wanted, {}))
+    return config.merge(whole, *chosen, for_frozen if frozen else {})
+
+
+def section(layer: Layer, name: str, path: Path) -> Layer:
+    """A section of a recipe, taken out of it; empty if it is not there."""
+    found = layer.pop(name, {})
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: {name} = {found!r} should be a section of settings")
+    return found
+
+
+def find(name: str) -> Path:
+    if (built_in := FINETUNING / f"{name}.toml").is_file() and "/" not in name:
+        return built_in
+    if (path := Path(name)).suffix == ".toml":
+        return path
+    known = config.meant(name, names()) or f"; built in are {', '.join(names())}."
+    raise UserError(f"unknown fine-tuning recipe {name!r}{known} A file of your own ends in .toml.")

@@ -1,0 +1,44 @@
+"""Where a number comes from: the commit, versions, hardware and command that made it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from electra import __version__
+
+
+def environment() -> dict[str, Any]:
+    """What a reader needs to make these numbers again."""
+    import torch
+
+    packages = ("torch", "transformers", "tokenizers", "numpy", "safetensors", "pyarrow")
+    return {
+        "electra": __version__,
+        "commit": commit(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in packages},
+        "processes": int(os.environ.get("WORLD_SIZE", 1)),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def commit() -> str | None:
+    """The version of the code, where it runs from a git checkout."""
+    checkout = Path(__file__).parent.parent
+    if not (checkout / ".git").exists():  # installed: a repository around it would be somebody else's
+        return None
+    try:
+        answer = subprocess.run(["git", "-C", checkout, "describe", "--always", "--dirty", "--abbrev=12"], check=False,
+                                capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

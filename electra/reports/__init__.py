@@ -1,0 +1,1 @@
+"""Findings become tables, plots and pages."""

@@ -1,0 +1,40 @@
+"""A run folder: what may start in it, what continues, and how it ended.
+
+`config.toml` says what the run is, `environment.json` where and with what it ran, `status.json` how it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from electra import atomic, config
+from electra.config import UserError
+
+CONFIG, STATUS, ENVIRONMENT, METRICS = "config.toml", "status.json", "environment.json", "metrics.jsonl"
+Status = Literal["running", "finished", "stopped", "failed"]
+
+
+def check_place(run: Path) -> None:
+    """A folder that cannot be written is better known before the work than after it."""
+    existing = next(path for path in (run, *run.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"--output-dir {run}: {existing} is a file; name a folder")
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"--output-dir {run}: no permission to write in {existing}; name another folder")
+
+
+def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
+    atomic.write_json(run / STATUS, {"status": status, "step": step, "time": time.time(), **facts})
+
+
+def get_status(run: Path) -> dict[str, Any]:
+    try:
+        found = config.from_json(config.whole_text(run / STATUS))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+

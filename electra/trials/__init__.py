@@ -1,1 +1,0 @@
-"""Weights become evidence: the paper's tables and figures as data, run at any budget, ours beside theirs."""

@@ -1,0 +1,142 @@
+"""Numbers of a recipe or a model, the same wherever they are asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+from electra import config
+from electra.__main__ import main
+from electra.cli.describe import Description, as_json, describe_folder, describe_recipe, show
+from electra.config import UserError
+from electra.pretraining.recipe import load_recipe
+
+STOCK = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "intermediate_size": 48, "embedding_size": 12, "max_position_embeddings": 40}
+
+
+@pytest.fixture(scope="module")
+def small() -> Description:
+    return describe_recipe(load_recipe("small"), name="small")
+
+
+def test_small_is_described_with_the_published_numbers(small: Description) -> None:
+    assert small.parameters.encoder == pytest.approx(13.48e6, rel=1e-3)
+    assert small.tokens == 1_000_000 * 128 * 128
+    assert small.official.training * small.tokens == pytest.approx(1.294e18, rel=1e-3)
+    assert small.standard.training == pytest.approx(70.2e6, rel=1e-3)
+
+
+def test_both_networks_are_described_and_a_masked_lm_has_one(small: Description) -> None:
+    assert list(small.networks) == ["discriminator", "generator"]
+    assert list(describe_recipe(load_recipe("bert-small"), name="x").networks) == ["encoder"]
+
+
+def test_an_encoder_that_restores_is_described_beside_its_generator() -> None:
+    base, fewer, replace, everything = (describe_recipe(load_recipe(name), name=name) for name in (
+        "base", "electra-15-base", "replace-mlm-base", "all-tokens-mlm-base"))
+    assert list(replace.networks) == list(everything.networks) == ["encoder", "generator"]
+    assert replace.parameters.encoder == everything.parameters.encoder == base.parameters.encoder
+    assert everything.parameters.head == replace.parameters.head + 768 + 1
+    assert fewer.standard == base.standard, "every token passes the head, judged or not"
+    everywhere = 0.85 * (2 * 768 * 768 + 2 * 768 * 30522) + 2 * 768
+    assert everything.standard.forward - replace.standard.forward == pytest.approx(everywhere)
+
+
+def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
+    flags = ["--objective.generator-learns", "nothing", "--objective.generator.tie", "none"]
+    frozen = describe_recipe(load_recipe("small", flags=flags), name="frozen")
+    assert frozen.standard.passes == {"discriminator": 3, "generator": 1}
+    assert frozen.official.passes == {"discriminator": 2, "generator": 1}
+    console = Console(width=120, record=True, file=io.StringIO())
+    show(frozen, console)
+    shown = " ".join(console.export_text().replace("│", " ").split())
+    assert "generator: passes in a training step 1 1" in shown
+    assert "discriminator: passes in a training step 3 2" in shown
+
+
+def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
+    few, many = (describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory
+                 for rows in ("1", "128"))
+    assert list(few) == ["fp32 (a CPU)", "bf16, kernels (a GPU)"]
+    for way, terms in few.items():
+        assert 5 * sum(terms.values()) < sum(many[way].values()) < 128 * sum(terms.values())
+
+
+@pytest.mark.parametrize(("flags", "ways"), [
+    (["--precision", "bf16"], ["bf16, kernels"]), (["--precision", "fp32"], ["fp32"]),
+    (["--precision", "fp16"], ["fp16"]), (["--precision", "bf16", "--training.kernels", "off"], ["bf16"]),
+    (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+])
+def test_memory_is_told_for_every_way_that_the_recipe_leaves_open(flags: list[str], ways: list[str]) -> None:
+    assert list(describe_recipe(load_recipe("small", flags=flags), name="x").memory) == ways
+
+
+def test_each_of_many_processes_needs_less_where_they_share_weights_out() -> None:
+    def memory(*flags: str, world_size: int = 8) -> dict[str, float]:
+        recipe = load_recipe("large", flags=["--precision", "bf16", "--training.kernels", "off", *flags])
+        return describe_recipe(recipe, name="large", world_size=world_size).memory["bf16"]
+
+    alone, whole, parts = memory(world_size=1), memory(), memory("--parallel", "fsdp")
+    again = memory("--parallel", "fsdp", "--activation-checkpointing", "true")
+    assert whole == alone, "the rows at a time are the same, and so is all the rest"
+    for term in ("weights", "gradients", "optimizer"):
+        assert parts[term] == whole[term] / 8
+    assert parts["weights in low precision"] == whole["weights in low precision"]
+    assert parts["gathered weights and gradients"] < 0.2 * (whole["weights"] + whole["gradients"])
+    assert sum(again.values()) < sum(parts.values()) / 3
+    assert sum(parts.values()) < 0.9 * sum(whole.values())
+
+
+def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["describe", "small", "--parallel", "fsdp", "--activation-checkpointing", "true", "--world-size"]
+    assert main([*words, "4"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "memory of a step on each of 4 GPUs, fsdp, estimated" in shown
+    assert "blocks computed again" in shown
+    assert main([*words, "4", "--micro-batch-size", "64"]) == 2
+    assert "a step has 2 micro-batches, too few for so many processes" in capsys.readouterr().err
+    assert main([*words, "1000"]) == 2
+    assert "--world-size 1000: must be from 1 to training.batch_size=128" in capsys.readouterr().err
+
+
+def test_what_machines_read_holds_what_people_read(small: Description) -> None:
+    values = json.loads(as_json(small))
+    console = Console(width=120, record=True, file=io.StringIO())
+    show(small, console)
+    shown = console.export_text()
+    assert f"{values['parameters']['encoder']:,}" in shown
+    assert f"{values['official']['training_total']:.3g}" in shown
+    assert values["networks"]["generator"]["width"] == 64
+
+
+@pytest.mark.parametrize(("model", "networks"), [(ElectraForPreTraining, ["discriminator", "generator"]),
+                                                 (ElectraForMaskedLM, ["encoder"])])
+def test_a_stock_model_is_described_by_its_shape_and_says_what_is_assumed(tmp_path: Path, model: type,
+                                                                          networks: list[str]) -> None:
+    stock = model(ElectraConfig(**STOCK))
+    stock.save_pretrained(tmp_path)
+    described = describe_folder(tmp_path)
+    main = next(iter(described.networks.values()))
+    assert list(described.networks) == networks
+    assert (main.layers, main.width, main.embedding, described.vocabulary, described.length) == (2, 24, 12, 60, 40)
+    assert described.parameters.encoder == sum(p.numel() for p in stock.electra.parameters())
+    assert "no recipe recorded" in described.name
+
+
+def test_a_run_that_has_no_model_yet_is_described_by_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(config.as_toml(load_recipe("tiny")))
+    described = describe_folder(tmp_path)
+    assert described.name == f"{tmp_path} (no model yet)"
+    assert described.parameters == describe_recipe(load_recipe("tiny"), name="x").parameters
+
+
+def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="model_type is 'bert'; only ELECTRA models"):
+        describe_folder(tmp_path)

@@ -1,0 +1,107 @@
+"""The command line as promised."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from electra import __version__
+from electra.__main__ import main
+from electra.runs import journal
+from tests.cli.conftest import run_words
+
+pytestmark = pytest.mark.usefixtures("few_threads")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
+    model = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    state = ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    expected = ["config.toml", "environment.json", "metrics.jsonl", "status.json"]
+    expected += [f"{folder}/{name}" for folder in ("discriminator", "generator") for name in model]
+    expected += [f"checkpoint-{step}/{name}" for step in (2, 4) for name in state]
+    assert sorted(content(finished)) == sorted(expected)
+    assert json.loads((finished / "status.json").read_text())["status"] == "finished"
+
+
+def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Path) -> None:
+    before = content(copied)
+    assert main(run_words(copied, data=toy_shards)) == 0
+    after = content(copied)
+    assert after["metrics.jsonl"] == before["metrics.jsonl"]
+    assert after["checkpoint-4/weights.safetensors"] == before["checkpoint-4/weights.safetensors"]
+
+
+def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
+    assert main(run_words(copied, data=toy_shards, max_steps=6)) == 0
+    assert [entry["step"] for entry in journal.read(copied / "metrics.jsonl") if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    assert json.loads((copied / "status.json").read_text())["step"] == 6
+
+
+def test_a_torn_journal_does_not_keep_a_run_from_going_on(copied: Path, toy_shards: Path) -> None:
+    with (copied / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 5, "lo\xff\x00')
+    assert main(run_words(copied, data=toy_shards, max_steps=5)) == 0
+    lines = (copied / "metrics.jsonl").read_text(encoding="utf8").splitlines()
+    assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [1, 2, 3, 4, 5]
+
+
+def test_overwriting_starts_over(copied: Path, toy_shards: Path) -> None:
+    assert main(run_words(copied, "--resume", "never", "--overwrite", data=toy_shards, seed=7, max_steps=2)) == 0
+    assert json.loads((copied / "status.json").read_text())["step"] == 2
+    assert tomllib.loads((copied / "config.toml").read_text())["training"]["seed"] == 7
+    assert [path.name for path in copied.glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_one_command_goes_from_text_to_models(toy_corpus: Path, tmp_path: Path) -> None:
+    words = run_words(tmp_path / "run", "--corpus", toy_corpus, data__vocab_size=200, data__held_out=0.1)
+    assert main(words) == 0
+    assert main(words) == 0
+    assert {path.name for path in (tmp_path / "run" / "data").iterdir()} == {"shards", "tokenizer"}
+    assert (tmp_path / "run" / "generator" / "model.safetensors").is_file()
+
+
+def test_printed_settings_are_a_recipe_for_the_same_run(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "small", "--batch-size", "64", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "mine.toml").write_text(printed)
+    assert main(["pretrain", str(tmp_path / "mine.toml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert tomllib.loads(printed)["training"]["batch_size"] == 64
+
+
+def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(
+        tmp_path: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(run_words(tmp_path / "run", "--dry-run", data=toy_shards)) == 0
+    said = capsys.readouterr().out
+    assert "training, whole run" in said
+    assert "max_steps = 4" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_a_recipe_a_run_a_model_and_an_unfinished_run_can_be_described(
+        finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(finished / "config.toml", tmp_path)
+    for what in ("small", finished, finished / "generator", tmp_path):
+        assert main(["describe", str(what), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["parameters"]["encoder"] > 0
+
+
+def test_a_sentence_is_shown_on_its_way(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(finished), "the old dog sees the green house ."]) == 0
+    said = capsys.readouterr().out
+    assert "[MASK]" in said
+    assert "the generator's best guesses" in said

@@ -1,0 +1,138 @@
+"""How long arms train: budgets scale whole schedules, and equal compute is equal operations."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from electra import config
+from electra.config import UserError
+from electra.experiments.budget import parsed, planned
+from electra.experiments.plan import Arm, Stage, Trial, load_scale, load_trial, trials
+from electra.pretraining.recipe import load_recipe
+
+WHOLE = Fraction(1)
+
+
+def stages(trial: str, arm: str, scale: str = "paper", budget: Fraction = WHOLE, seed: int = 0):
+    loaded = load_trial(trial)
+    return planned(loaded, loaded.arm(arm), load_scale(scale), budget=budget, seed=seed)
+
+
+def runnable() -> list[tuple[str, str]]:
+    return [(name, arm.name) for name in trials() for arm in load_trial(name).to_run()]
+
+
+@pytest.mark.parametrize("scale", ["paper", "trial", "smoke"])
+@pytest.mark.parametrize(("trial", "arm"), runnable(), ids="/".join)
+def test_every_arm_has_a_valid_recipe_at_every_scale(trial, arm, scale):
+    for stage in stages(trial, arm, scale):
+        assert stage.steps >= 1
+        assert stage.recipe.training.eval_steps % stage.recipe.training.logging_steps == 0
+
+
+def test_the_paper_scale_at_budget_one_is_the_recipe():
+    (stage,) = stages("efficiency", "electra")
+    changed = config.differences(config.as_dict(stage.recipe), config.as_dict(load_recipe("base")))
+    assert changed == []
+
+
+def test_a_budget_scales_steps_and_warm_up_together():
+    (stage,) = stages("efficiency", "electra", budget=Fraction(1, 256))
+    assert (stage.steps, stage.recipe.optimizer.warmup_steps) == (2992, 39)  # of 766,000 and 10,000
+
+
+def test_a_share_of_the_steps_is_a_schedule_of_its_own():
+    (stage,) = stages("small-models", "electra-small-6.25", "trial")
+    scale = load_scale("trial")
+    assert stage.steps == scale.steps / 16
+    assert stage.recipe.optimizer.warmup_steps == round(stage.steps * scale.warmup_share)
+
+
+def test_fewer_steps_of_bert_are_whole_schedules_of_their_own():
+    shorter = [stages("bert-ablations", arm)[0] for arm in ("bert", "bert-50", "bert-20", "left-to-right-20")]
+    assert [(stage.steps, stage.recipe.optimizer.warmup_steps) for stage in shorter] == [
+        (1_000_000, 10_000), (500_000, 5_000), (200_000, 2_000), (200_000, 2_000)]
+
+
+def test_a_longer_arm_warms_up_no_longer():
+    (usual,), (longer,) = (stages("large", arm) for arm in ("electra-400k", "electra-1.75m"))
+    assert longer.steps == 1_750_000
+    assert longer.recipe.optimizer.warmup_steps == usual.recipe.optimizer.warmup_steps == 10_000
+
+
+@pytest.mark.parametrize("arm", ["all-tokens-mlm", "replace-mlm", "electra-15", "bert"])
+@pytest.mark.parametrize("budget", [WHOLE, Fraction(1, 100)])
+def test_equal_compute_means_equal_operations_to_within_half_a_step(arm, budget):
+    (reference,), (other,) = (stages("efficiency", name, "trial", budget) for name in ("electra", arm))
+    assert abs(other.operations - reference.operations) <= 0.5 * other.operations_of_step
+
+
+def test_each_bert_of_the_widths_has_the_operations_of_the_electra_of_its_width():
+    for width in (1, 2, 3, 4, 6):
+        (electra,), (bert,) = (stages("width", f"{kind}-{width}", "trial") for kind in ("electra", "bert"))
+        assert bert.recipe.encoder == electra.recipe.encoder
+        assert abs(bert.operations - electra.operations) <= 0.5 * bert.operations_of_step
+
+
+@pytest.mark.parametrize("scale", ["paper", "trial"])
+def test_two_stages_take_as_many_steps_each_and_the_operations_of_the_joint_training_together(scale):
+    (joint,), (first, second) = (stages("training-algorithms", arm, scale) for arm in ("joint", "two-stage"))
+    assert first.operations_of_step != pytest.approx(second.operations_of_step, rel=0.1)
+    assert first.steps == second.steps
+    assert first.operations + second.operations == pytest.approx(joint.operations, rel=1e-3)
+
+
+def test_stages_share_the_steps_that_the_operations_given_allow():
+    parts = (Stage(recipe="bert-base", size="base", share=0.25), Stage(recipe="base", size="base", share=0.75))
+    trial = Trial(name="x", title="x", source="x", question="?", reference="a", arms=(
+        Arm(name="a", label="a", stages=(Stage(recipe="base", size="base"),)),
+        Arm(name="b", label="b", stages=parts, compute="reference", share=0.5)))
+    scale = load_scale("trial")
+    (whole,) = planned(trial, trial.arms[0], scale, budget=WHOLE, seed=0)
+    first, second = planned(trial, trial.arms[1], scale, budget=WHOLE, seed=0)
+    assert second.steps == pytest.approx(3 * first.steps, abs=2)
+    assert first.operations + second.operations == pytest.approx(whole.operations / 2, rel=1e-3)
+
+
+def test_widths_of_the_paper_are_its_own_and_heads_stay_as_wide():
+    shapes = [stages("width", f"electra-{sixths}")[0].recipe.encoder for sixths in (1, 2, 3, 4, 6)]
+    assert [shape.width for shape in shapes] == [128, 256, 384, 512, 768]
+    assert {shape.head_width for shape in shapes} == {64}
+    assert all(shape.feedforward == 4 * shape.width == 4 * shape.embedding for shape in shapes)
+
+
+def test_a_setting_of_the_arm_wins_over_the_scales():
+    (stage,) = stages("weight-tying", "all", "trial")
+    assert stage.recipe.objective.generator.fraction == 1.0
+    assert stage.recipe.objective.generator.tie == "all"
+
+
+def test_how_often_a_run_speaks_is_no_part_of_what_it_is():
+    identity = stages("efficiency", "electra", "trial")[0].identity()
+    assert "training.seed" in identity
+    assert "training.max_steps" in identity
+    assert "training.eval_steps" not in identity
+    assert "training.kernels" not in identity
+
+
+@pytest.mark.parametrize("budget", ["0", "-1", "1/0", "half", "nan", "1e400", "1e-400", "1E999999999", "1001"])
+def test_a_budget_that_is_no_share_of_anything_is_refused(budget):
+    with pytest.raises(UserError, match=f"--budget {budget}"):
+        parsed(budget)
+
+
+def test_a_budget_too_small_for_a_step_is_refused_with_one_that_is_not():
+    with pytest.raises(UserError, match=r"leaves no step for efficiency/electra at scale smoke; ask for 1/16 or more"):
+        stages("efficiency", "electra", "smoke", Fraction(1, 1000))
+    assert stages("efficiency", "electra", "smoke", Fraction(1, 16))[0].steps == 1
+
+
+def test_operations_follow_the_vocabulary_that_the_shards_turned_out_to_have():
+    trial, scale = load_trial("efficiency"), load_scale("smoke")
+    (nominal,), (smaller,) = (planned(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=found)
+                              for found in ({}, {32: 176}))
+    assert smaller.recipe.data.vocab_size == 176
+    assert smaller.operations_of_step < nominal.operations_of_step
+

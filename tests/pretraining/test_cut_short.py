@@ -1,0 +1,117 @@
+"""A checkpoint's write is cut short at each of its file operations in turn: by death, by a fault, by a full disk. The
+run is never lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from electra.engine.async_checkpoint import Background
+from electra.engine.training_state import restore
+from electra.pretraining import pretrain, resume
+from electra.pretraining.recipe import load_recipe
+from electra.runs import checkpoint, run_dir
+
+OPERATIONS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "test.half", "test.sync"}
+RECIPE = load_recipe("tiny", flags=["--save-total-limit", "1"])
+
+
+def run_at(step: int, output_dir: Path) -> SimpleNamespace:
+    """As much of a run as saving looks at; its weights tell the step."""
+    module = nn.Linear(3, 2)
+    nn.init.constant_(module.weight, step)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.0)
+    module(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return SimpleNamespace(
+        steps=SimpleNamespace(settle=lambda: 0.0, skipped=0, patience=SimpleNamespace(used=0)),
+        world=SimpleNamespace(leads=True),
+        shards=SimpleNamespace(fingerprint=""), scaler=torch.amp.GradScaler("cpu", enabled=False), tokens_seen=0,
+        recipe=RECIPE, scores={}, output_dir=output_dir, step=step,
+        objective=module, optimizer=optimizer)
+
+
+def save(run: SimpleNamespace) -> None:
+    with Background() as writer:
+        pretrain.save(run, writer)
+
+
+def death(event: str, arguments: tuple[object, ...]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fault(event: str, arguments: tuple[object, ...]) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def full(event: str, arguments: tuple[object, ...]) -> None:
+    """Whatever needs room, from here on; what removes or renames still works."""
+    writes = event == "open" and int(str(arguments[2])) & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in ("os.mkdir", "test.half"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
+    """Save in a child, whose file operations are struck from this number on; whether so many there were."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def watch(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal count
+            if event in OPERATIONS:
+                count += 1
+                if count == number or (count > number and strikes is full):
+                    strikes(event, arguments)
+
+        sys.addaudithook(watch)
+        try:
+            save(run)
+        except (OSError, pretrain.RunFailed):
+            os._exit(1)
+        except BaseException:
+            os._exit(2)
+        os._exit(0 if count < number else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1, -signal.SIGKILL)
+    return status != 0
+
+
+@pytest.mark.parametrize("strikes", [death, *(pytest.param(each, marks=pytest.mark.slow) for each in (fault, full))])
+def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_the_next_one_succeeds(
+        tmp_path, monkeypatch, strikes):
+    save_file = checkpoint.save_file
+
+    def half_first(tensors, path):  # what safetensors does is not Python's, and not seen by the hook
+        save_file(tensors, path)
+        os.truncate(path, path.stat().st_size // 2)
+        sys.audit("test.half")
+        save_file(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", half_first)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sys.audit("test.sync"))  # no power is cut here
+    number, met = 0, True
+    while met:
+        number += 1
+        place = tmp_path / str(number)
+        place.mkdir()
+        save(run_at(4, place))
+        met = cut_short(run_at(8, place), strikes, number)
+        found = resume.newest(place)
+        assert found.step in (4, 8)
+        module = nn.Linear(3, 2)
+        restore(found.tensors(), module=module, optimizer=torch.optim.AdamW(module.parameters()), updates=1)
+        assert (module.weight == found.step).all()
+        assert json.loads((place / run_dir.STATUS).read_text())["step"] in (4, 8)
+        save(run_at(12, place))
+        assert resume.newest(place).step == 12
+    assert number > 20

@@ -1,0 +1,247 @@
+"""A checkpoint is whole or it is not one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from electra.engine.async_checkpoint import Background
+from electra.engine.training_state import Room, capture, complete, restore, weights_of
+from electra.runs import checkpoint
+
+
+@pytest.fixture
+def trained():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    module[1].weight = nn.Parameter(torch.randn(2, 4))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        module(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+    return module, optimizer
+
+
+def save(run, step, trained):
+    return checkpoint.write(run, capture(trained[0], trained[1]), step=step, state={"scores": {}})
+
+
+def test_weights_and_slots_come_back_bit_for_bit(tmp_path, trained):
+    save(tmp_path, 3, trained)
+    fresh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.1, fused=True)
+    found = checkpoint.newest(tmp_path)
+    restore(found.tensors(), module=fresh, optimizer=optimizer, updates=3)
+    for (name, before), after in zip(trained[0].named_parameters(), fresh.parameters(), strict=True):
+        assert before.equal(after), name
+        for slot in ("exp_avg", "exp_avg_sq", "step"):
+            assert trained[1].state[before][slot].equal(optimizer.state[after][slot]), (name, slot)
+
+
+def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
+    module = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
+    module["b"].weight = module["a"].weight
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    assert list(weights_of(module)) == ["a.weight"]
+    save(tmp_path, 1, (module, optimizer))
+    with torch.no_grad():
+        module["a"].weight.zero_()
+    weights = complete(checkpoint.load_file(tmp_path / "checkpoint-1" / "weights.safetensors"), module)
+    module.load_state_dict(weights)
+    assert module["a"].weight.any()
+    assert module["a"].weight is module["b"].weight
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "state", "no state"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, trained, damage):
+    save(tmp_path, 1, trained)
+    newer = save(tmp_path, 2, trained)
+    weights, state = newer / "weights.safetensors", newer / "state.json"
+    content = bytearray(weights.read_bytes())
+    if damage == "truncate":
+        weights.write_bytes(content[:-10])
+    elif damage == "flip":
+        content[-3] ^= 1
+        weights.write_bytes(content)
+    elif damage == "remove":
+        weights.unlink()
+    elif damage == "state":
+        state.write_text(state.read_text()[:40])
+    else:
+        state.unlink()
+    with pytest.warns(UserWarning, match="checkpoint-2"):
+        found = checkpoint.newest(tmp_path)
+    assert found.step == 1
+
+
+def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one_alone(tmp_path, trained, monkeypatch):
+    save(tmp_path, 1, trained)
+    real, calls = checkpoint.save_file, []
+
+    def full_disk(tensors, path):
+        calls.append(path)
+        real(tensors, path)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 2, trained)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    assert checkpoint.newest(tmp_path).step == 1
+
+
+def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
+    module, optimizer = trained
+    with Background() as background:
+        before, contents = module[0].weight.detach().clone(), background.copied(module, optimizer)
+    slot = optimizer.state[module[0].weight]["exp_avg"].clone()
+    module(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    folder = checkpoint.write(tmp_path, contents, step=3, state={})
+    assert not module[0].weight.equal(before)
+    assert checkpoint.load_file(folder / "weights.safetensors")["0.weight"].equal(before)
+    assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(slot)
+
+
+def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_again(tmp_path):
+    stretch, alone = torch.randn(40), torch.randn(3)
+    tensors = {"first": stretch[:12].view(3, 4).T, "last": stretch[15:], "alone": alone}
+    wanted = {name: tensor.clone() for name, tensor in tensors.items()}
+    room = Room([], tensors, {})
+    assert len(room.stretches) == 2
+    room.fill()
+    stretch.zero_()
+    folder = checkpoint.write(tmp_path, room.contents, step=3, state={})
+    written = checkpoint.load_file(folder / "weights.safetensors")
+    assert written.keys() == wanted.keys()
+    assert all(written[name].equal(tensor) for name, tensor in wanted.items())
+    room.fill()
+    assert not room.contents[0]["first"].any()
+    assert room.contents[0]["alone"].equal(alone)
+
+
+def test_where_weights_and_slots_lie_changes_with_any_of_them(trained):
+    module, optimizer = trained
+    places = checkpoint.places_of(optimizer)
+    module(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert checkpoint.places_of(optimizer) == places
+    state = optimizer.state[module[0].weight]
+    before = state["exp_avg"]  # held, so that its place is not given to the next
+    state["exp_avg"] = before.clone()
+    assert checkpoint.places_of(optimizer) != places
+    state["exp_avg"] = before
+    module[0].weight.data = module[0].weight.data.clone()
+    assert checkpoint.places_of(optimizer) != places
+
+
+def fail() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
+    with Background() as background:
+        background.begin(fail)
+        with pytest.raises(OSError, match="No space left"):
+            background.wait()
+        background.work = background.pool.submit(lambda: None)
+        background.begin(fail)
+        while not background.work.done():
+            time.sleep(0.001)
+        with pytest.raises(OSError, match="No space left"):
+            background.look()
+        background.work = background.pool.submit(lambda: None)
+
+
+def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before():
+    def ends(error: Exception | None) -> None:
+        with Background() as background:
+            background.begin(fail)
+            if error is not None:
+                raise error
+
+    with pytest.raises(OSError, match="No space left"):
+        ends(None)
+    with pytest.raises(ValueError, match="first"):
+        ends(ValueError("first"))
+
+
+def test_work_in_the_background_is_done_before_the_end_and_one_at_a_time():
+    done, free = [], threading.Event()
+    with Background() as background:
+        background.begin(lambda: (free.wait(30), done.append("first")))
+        background.look()
+        assert done == []
+        free.set()
+        background.begin(lambda: (time.sleep(0.05), done.append("second")))
+        assert done[0] == "first"
+    assert done == ["first", "second"]
+
+
+def test_rotation_keeps_the_newest(tmp_path, trained):
+    for step in (5, 10, 100):
+        save(tmp_path, step, trained)
+    checkpoint.rotate(tmp_path, keep=2)
+    assert sorted(step for step, _ in checkpoint.numbered(tmp_path)) == [10, 100]
+
+
+def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes_on_from(tmp_path, trained):
+    for step in (4, 8):
+        save(tmp_path, step, trained)
+    checkpoint.forget_after(tmp_path, 4)
+    save(tmp_path, 6, trained)
+    checkpoint.rotate(tmp_path, keep=1)
+    assert [step for step, _ in checkpoint.numbered(tmp_path)] == [6]
+
+
+def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
+    folder = save(tmp_path, 1, trained)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    assert json.loads((folder / "state.json").read_text())["step"] == 1
+
+
+def test_a_run_that_has_left_out_every_update_so_far_comes_back(tmp_path):
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    save(tmp_path, 4, (module, optimizer))
+    fresh = nn.Linear(2, 2)
+    again = torch.optim.AdamW(fresh.parameters(), fused=True)
+    restore(checkpoint.newest(tmp_path).tensors(), module=fresh, optimizer=again, updates=0)
+    assert fresh.weight.equal(module.weight)
+    assert not again.state
+    with pytest.raises(LookupError):
+        restore(checkpoint.newest(tmp_path).tensors(), module=fresh, optimizer=again, updates=1)
+
+
+def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_removed(tmp_path, trained):
+    run, archive = tmp_path / "run", tmp_path / "archive"
+    save(run, 4, trained).rename(archive)
+    (run / "checkpoint-4").symlink_to(archive)
+    assert checkpoint.newest(run).step == 4
+    save(run, 8, trained)
+    checkpoint.rotate(run, keep=1)
+    assert [path.name for path in run.iterdir()] == ["checkpoint-8"]
+    assert checkpoint.opened(archive).step == 4
+
+
+def test_what_a_killed_writer_left_is_swept_away_and_nothing_else(tmp_path, trained):
+    save(tmp_path, 4, trained)
+    (tmp_path / ".checkpoint-6.partial").mkdir()
+    checkpoint.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-4"]
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_ignored(tmp_path, trained):
+    save(tmp_path, 7, trained)
+    (tmp_path / "checkpoint-99").write_text("a file")
+    (tmp_path / "checkpoint-final").mkdir()
+    (tmp_path / ".checkpoint-9.partial").mkdir()
+    assert checkpoint.newest(tmp_path).step == 7

@@ -1,0 +1,80 @@
+"""A folder belongs to one run at a time, and to none once its process is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra.__main__ import main
+from electra.config import UserError
+from electra.engine.distributed import World
+from electra.runs.lock import LOCK, alone_in
+
+WORLD = World(0, 1, torch.device("cpu"))
+HOLDER = """
+import sys
+from pathlib import Path
+from electra.runs.lock import taken
+taken(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def hold(folder: Path) -> subprocess.Popen:
+    folder.mkdir(exist_ok=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder / LOCK)], text=True, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went(toy_shards, tmp_path, capsys):
+    """SIGKILL leaves the file behind, and not the lock."""
+    process = hold(tmp_path / "run")
+    words = ["pretrain", "tiny", "--data", str(toy_shards), "--output-dir", str(tmp_path / "run"), "--quiet"]
+    try:
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert f"{tmp_path}/run is in use by another run (process {process.pid} on {socket.gethostname()})" in said
+        assert main(["finetune", str(tmp_path), "--task", "glue/rte", "--data", str(tmp_path), "--output-dir",
+                     str(tmp_path / "run")]) == 2
+        assert "is in use by another run" in capsys.readouterr().err
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (tmp_path / "run" / LOCK).exists()
+    with alone_in(tmp_path / "run", WORLD):
+        assert (tmp_path / "run" / LOCK).read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_two_runs_of_one_process_are_refused_like_those_of_two(tmp_path):
+    with alone_in(tmp_path, WORLD):
+        with pytest.raises(UserError, match="in use by another run"), alone_in(tmp_path, WORLD):
+            pass
+        assert (tmp_path / LOCK).exists(), "who was refused does not take the other's lock away"
+    with alone_in(tmp_path, WORLD):
+        pass
+
+
+def test_a_run_that_never_began_leaves_no_folder(tmp_path):
+    with pytest.raises(ZeroDivisionError), alone_in(tmp_path / "new", WORLD):
+        _ = 1 / 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_where_the_file_system_has_no_locks_a_run_goes_on_without(tmp_path, monkeypatch):
+    def none(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with alone_in(tmp_path, WORLD):
+        assert (tmp_path / LOCK).exists()
