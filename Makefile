@@ -12,6 +12,7 @@ quickstart: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/ruff check electra tests benchmarks
+	$(BIN)/ruff format --check electra tests benchmarks
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 

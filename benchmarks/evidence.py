@@ -1,4 +1,6 @@
-"""A result worth keeping says how it was made: command, commit, versions, hardware, date. Not where files lay."""
+"""A result worth keeping says how it was made: command, commit, versions, hardware, date. Not where
+files lay.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def as_command(main: Callable[[], None]) -> None:
     except (UserError, RunFailed, OSError) as error:
         problem = str(error)
     except subprocess.CalledProcessError as error:
-        said = str(error.stderr).strip().splitlines()[-1:] if error.stderr else ["what it said stands above"]
+        said = (
+            str(error.stderr).strip().splitlines()[-1:]
+            if error.stderr
+            else ["what it said stands above"]
+        )
         problem = f"`{shlex.join(map(str, error.cmd))}` ended with exit code {error.returncode}: {''.join(said)}"
     else:
         return
@@ -40,7 +46,9 @@ def as_command(main: Callable[[], None]) -> None:
 
 
 def keep(path: str | Path, values: dict[str, Any]) -> None:
-    from electra.provenance import environment  # late: it brings torch, which would weigh on measured memory
+    from electra.provenance import (
+        environment,
+    )  # late: it brings torch, which would weigh on measured memory
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,5 +64,12 @@ def provenance() -> dict[str, Any]:
 
     from electra.provenance import commit
 
-    hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    return {"hardware": hardware, "torch": torch.__version__, "commit": commit(), "date": time.strftime("%Y-%m-%d")}
+    hardware = (
+        torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    )
+    return {
+        "hardware": hardware,
+        "torch": torch.__version__,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }

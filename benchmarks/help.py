@@ -1,6 +1,6 @@
 """How long a user waits for a usage line.
 
-    python -m benchmarks.help [--repeats 9] [--output benchmarks/results/help.json]
+python -m benchmarks.help [--repeats 9] [--output benchmarks/results/help.json]
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ COMMANDS = ([], ["vocab"], ["shard"], ["pretrain"], ["describe"], ["show"], ["qu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--output")
     options = parser.parse_args()
@@ -26,10 +28,17 @@ def main() -> None:
         name = " ".join(["electra", *command, "--help"])
         for _ in range(options.repeats):
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-m", "electra", *command, "--help"], check=True, capture_output=True,
-                           text=True)
+            subprocess.run(
+                [sys.executable, "-m", "electra", *command, "--help"],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
             seconds.setdefault(name, []).append(time.perf_counter() - began)
-        print(f"{name:<26} median {statistics.median(seconds[name]):.2f} s, worst {max(seconds[name]):.2f} s")
+        print(
+            f"{name:<26} median {statistics.median(seconds[name]):.2f} s, worst "
+            f"{max(seconds[name]):.2f} s"
+        )
     if options.output:
         keep(options.output, {"seconds": seconds})
 

@@ -1,6 +1,8 @@
-"""The cost of pre-training on a GPU as one figure: tokens a second and peak memory by batch, by length, by size.
+"""The cost of pre-training on a GPU as one figure: tokens a second and peak memory by batch, by
+length, by size.
 
-    python -m benchmarks.plots [--result benchmarks/results/pretrain_gpu.json] [--output docs/images/speed.svg]
+    python -m benchmarks.plots [--result benchmarks/results/pretrain_gpu.json] [--output
+    docs/images/speed.svg]
 
 The same results give the same bytes. Needs matplotlib: pip install -e '.[benchmarks]'
 """
@@ -18,22 +20,29 @@ from benchmarks.tables import SIDES, compared, hardware
 from electra.config import UserError
 
 Entry = dict[str, Any]
-# Dark enough for print and for the white card that the figure stays on a dark page; told apart without colour, too.
+# Dark enough for print and for the white card that the figure stays on a dark page; told apart
+# without colour, too.
 LOOKS: dict[str, dict[str, Any]] = {
-    "ours_fast": {"color": "#1b5e9b", "marker": "o"}, "ours_plain": {"color": "#7a7a7a", "marker": "^"},
-    "peer_compiled": {"color": "#b3541e", "marker": "s"}, "peer_eager": {"color": "#4d4d4d", "marker": "x"},
+    "ours_fast": {"color": "#1b5e9b", "marker": "o"},
+    "ours_plain": {"color": "#7a7a7a", "marker": "^"},
+    "peer_compiled": {"color": "#b3541e", "marker": "s"},
+    "peer_eager": {"color": "#4d4d4d", "marker": "x"},
 }
 MEASURES = {"tokens_per_second": ("million tokens/s", 1e6), "peak_bytes": ("peak memory, GB", 1e9)}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/pretrain_gpu.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/speed.svg"))
     options = parser.parse_args(arguments)
     if not options.result.is_file():
-        raise UserError(f"--result {options.result}: no such file; `python -m benchmarks.pretrain_gpu --output "
-                        f"{options.result}` makes it")
+        raise UserError(
+            f"--result {options.result}: no such file; `python -m benchmarks.pretrain_gpu --output "
+            f"{options.result}` makes it"
+        )
     draw(json.loads(options.result.read_text(encoding="utf8")), options.output)
     print(options.output)
 
@@ -46,9 +55,17 @@ def draw(kept: dict[str, Any], output: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    style = {"svg.hashsalt": "electra", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
-             "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd",
-             "axes.axisbelow": True}
+    style = {
+        "svg.hashsalt": "electra",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#dddddd",
+        "axes.axisbelow": True,
+    }
     entries = list(kept.get("scaling", {}).values())
     with pyplot.rc_context(style):
         figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), layout="constrained")
@@ -58,22 +75,38 @@ def draw(kept: dict[str, Any], output: Path) -> None:
             axes[1][column].set_title("")
         for line, (label, _) in enumerate(MEASURES.values()):
             axes[line][0].set_ylabel(label)
-        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(SIDES),
-                      frameon=False)
-        figure.supxlabel(f"{hardware(entries)}, bf16; whole training steps on packed text", fontsize=8)
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(),
+            loc="outside upper center",
+            ncols=len(SIDES),
+            frameon=False,
+        )
+        figure.supxlabel(
+            f"{hardware(entries)}, bf16; whole training steps on packed text", fontsize=8
+        )
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, metadata={"Date": None})
         pyplot.close(figure)
 
 
-# ---- panels --------------------------------------------------------------------------------------------------------
+# ---- panels --------------------------------------------------------------------------------------
+
 
 def by_batch(axis: Any, entries: list[Entry], measure: str, others: dict[str, Entry]) -> None:
     """With the other sides where these were measured: the only panel that has them."""
     chosen = [entry for entry in entries if (entry["size"], entry["length"]) == ("small", 128)]
-    beside = [entry for entry in others.values() if (entry["size"], entry["length"]) == ("small", 128)]
+    beside = [
+        entry for entry in others.values() if (entry["size"], entry["length"]) == ("small", 128)
+    ]
     for side, label in SIDES.items():
-        curve(axis, chosen if side == "ours_fast" else beside, measure, side, lambda entry: entry["rows"], label=label)
+        curve(
+            axis,
+            chosen if side == "ours_fast" else beside,
+            measure,
+            side,
+            lambda entry: entry["rows"],
+            label=label,
+        )
     axis.set_ylim(bottom=0)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:.0f}")
@@ -82,7 +115,11 @@ def by_batch(axis: Any, entries: list[Entry], measure: str, others: dict[str, En
 
 
 def by_length(axis: Any, entries: list[Entry], measure: str, others: dict[str, Entry]) -> None:
-    chosen = [entry for entry in entries if entry["size"] == "small" and entry["rows"] * entry["length"] == 16_384]
+    chosen = [
+        entry
+        for entry in entries
+        if entry["size"] == "small" and entry["rows"] * entry["length"] == 16_384
+    ]
     curve(axis, chosen, measure, "ours_fast", lambda entry: entry["length"])
     axis.set_title("small, 16,384 tokens in a step", fontsize=9)
     axis.set_xticks(sorted(entry["length"] for entry in chosen))
@@ -92,10 +129,23 @@ def by_length(axis: Any, entries: list[Entry], measure: str, others: dict[str, E
 
 def by_size(axis: Any, entries: list[Entry], measure: str, others: dict[str, Entry]) -> None:
     chosen = [entry for entry in entries if (entry["rows"], entry["length"]) == (64, 512)]
-    found = {entry["size"]: value for entry in chosen if (value := scaled(entry, measure, "ours_fast")) is not None}
-    axis.plot(list(found), list(found.values()), linestyle="none", markersize=6, **LOOKS["ours_fast"])
+    found = {
+        entry["size"]: value
+        for entry in chosen
+        if (value := scaled(entry, measure, "ours_fast")) is not None
+    }
+    axis.plot(
+        list(found), list(found.values()), linestyle="none", markersize=6, **LOOKS["ours_fast"]
+    )
     for size, value in found.items():
-        axis.annotate(f"{value:.2g}", (size, value), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
+        axis.annotate(
+            f"{value:.2g}",
+            (size, value),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
     axis.set_yscale("log")  # from tiny to large is a factor of a hundred
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter("")
@@ -104,11 +154,24 @@ def by_size(axis: Any, entries: list[Entry], measure: str, others: dict[str, Ent
     axis.set_xlabel("recipe")
 
 
-def curve(axis: Any, entries: list[Entry], measure: str, side: str, place: Callable[[Entry], int], *,
-          label: str | None = None) -> None:
-    points = sorted((place(entry), value) for entry in entries if (value := scaled(entry, measure, side)) is not None)
+def curve(
+    axis: Any,
+    entries: list[Entry],
+    measure: str,
+    side: str,
+    place: Callable[[Entry], int],
+    *,
+    label: str | None = None,
+) -> None:
+    points = sorted(
+        (place(entry), value)
+        for entry in entries
+        if (value := scaled(entry, measure, side)) is not None
+    )
     if points:
-        axis.plot(*zip(*points, strict=True), label=label, linewidth=1.5, markersize=4, **LOOKS[side])
+        axis.plot(
+            *zip(*points, strict=True), label=label, linewidth=1.5, markersize=4, **LOOKS[side]
+        )
 
 
 def scaled(entry: Entry, measure: str, side: str) -> float | None:

@@ -1,9 +1,11 @@
-"""One training step of `small` on a CPU, against the same step written with transformers' two ELECTRA models.
+"""One training step of `small` on a CPU, against the same step written with transformers' two
+ELECTRA models.
 
-    python -m benchmarks.pretrain_cpu [--rows 16] [--repeats 5] [--output benchmarks/results/pretrain_cpu.json]
+    python -m benchmarks.pretrain_cpu [--rows 16] [--repeats 5] [--output
+    benchmarks/results/pretrain_cpu.json]
 
-Both sides read the same rows, mask 15 %, sample replacements, clip at 1.0 and update with fused AdamW, in float32 with
-the recipe's dropout.
+Both sides read the same rows, mask 15 %, sample replacements, clip at 1.0 and update with fused
+AdamW, in float32 with the recipe's dropout.
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ from electra.pretraining.recipe import Recipe, load_recipe
 
 
 def rows(count: int, length: int, *, seed: int) -> Batch:
-    """Full rows of words drawn by Zipf's law: what a step costs does not depend on which words they are."""
+    """Full rows of words drawn by Zipf's law: what a step costs does not depend on which words they
+    are.
+    """
     rng = torch.Generator().manual_seed(seed)
     ranks = 1 / torch.arange(1, Words.size - 1000)
-    ids = 1000 + torch.multinomial(ranks, count * length, replacement=True, generator=rng).view(count, length)
+    ids = 1000 + torch.multinomial(ranks, count * length, replacement=True, generator=rng).view(
+        count, length
+    )
     ids[:, 0], ids[:, length // 2], ids[:, -1] = Words.cls, Words.sep, Words.sep
     lengths = torch.full((count,), length)
     types = (torch.arange(length) > length // 2).long().expand(count, length).contiguous()
@@ -34,8 +40,12 @@ def rows(count: int, length: int, *, seed: int) -> Batch:
 
 
 def ours(recipe: Recipe) -> Step:
-    objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=Words(),
-                                unigrams=torch.full((Words.size,), 1 / Words.size))
+    objective = build_objective(
+        recipe.objective,
+        encoder=recipe.encoder,
+        vocabulary=Words(),
+        unigrams=torch.full((Words.size,), 1 / Words.size),
+    )
     optimizer = build_optimizer(objective, recipe.optimizer)
 
     def step(batch: Batch) -> torch.Tensor:
@@ -51,7 +61,9 @@ def ours(recipe: Recipe) -> Step:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="small")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
@@ -59,7 +71,10 @@ def main() -> None:
     options = parser.parse_args()
     recipe = load_recipe(options.recipe)
     torch.manual_seed(0)
-    steps = {"ours": ours(recipe), "transformers": pretraining_step(recipe, Words(), device=torch.device("cpu"))}
+    steps = {
+        "ours": ours(recipe),
+        "transformers": pretraining_step(recipe, Words(), device=torch.device("cpu")),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(options.repeats + 1):
         batch = rows(options.rows, recipe.data.length, seed=repeat)
@@ -71,12 +86,21 @@ def main() -> None:
     median = {name: statistics.median(times) for name, times in seconds.items()}
     tokens = options.rows * recipe.data.length
     for name, times in seconds.items():
-        print(f"{name:<14} {median[name]:7.3f} s/step  {tokens / median[name]:8,.0f} tokens/s  "
-              f"(min {min(times):.3f}, max {max(times):.3f}, n {len(times)})")
+        print(
+            f"{name:<14} {median[name]:7.3f} s/step  {tokens / median[name]:8,.0f} tokens/s  "
+            f"(min {min(times):.3f}, max {max(times):.3f}, n {len(times)})"
+        )
     print(f"ours is {median['transformers'] / median['ours']:.2f} times as fast")
     if options.output:
-        keep(options.output, {"seconds": seconds, "tokens": tokens, "threads": torch.get_num_threads(),
-                              "ratio": median["transformers"] / median["ours"]})
+        keep(
+            options.output,
+            {
+                "seconds": seconds,
+                "tokens": tokens,
+                "threads": torch.get_num_threads(),
+                "ratio": median["transformers"] / median["ours"],
+            },
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long the first experience takes, and what it shows at its end.
 
-    python -m benchmarks.quickstart [--output benchmarks/results/quickstart.json]
+python -m benchmarks.quickstart [--output benchmarks/results/quickstart.json]
 """
 
 from __future__ import annotations
@@ -17,21 +17,35 @@ from benchmarks.evidence import as_command, keep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "electra", "quickstart", "--output-dir", folder], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "electra", "quickstart", "--output-dir", folder], check=True
+        )
         minutes = (time.perf_counter() - began) / 60
         lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf8").splitlines()
-        tuned = {name: json.loads((Path(folder) / "finetuned" / name / "results.json").read_text(encoding="utf8"))
-                 for name in ("pretrained", "random")}
-    scores = {name.removeprefix("eval_"): value for name, value in json.loads(lines[-1]).items() if "eval_" in name}
+        tuned = {
+            name: json.loads(
+                (Path(folder) / "finetuned" / name / "results.json").read_text(encoding="utf8")
+            )
+            for name in ("pretrained", "random")
+        }
+    scores = {
+        name.removeprefix("eval_"): value
+        for name, value in json.loads(lines[-1]).items()
+        if "eval_" in name
+    }
     print(f"{minutes:.1f} minutes")
     if options.output:
-        finetuned = {name: {key: found[key] for key in ("metric", "median", "sd", "trivial", "runs")}
-                     for name, found in tuned.items()}
+        finetuned = {
+            name: {key: found[key] for key in ("metric", "median", "sd", "trivial", "runs")}
+            for name, found in tuned.items()
+        }
         keep(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})
 
 

@@ -1,4 +1,5 @@
-"""A sanity table: GLUE tasks from random weights and from the quickstart's model, with nothing but the data at hand.
+"""A sanity table: GLUE tasks from random weights and from the quickstart's model, with nothing but
+the data at hand.
 
     python -m benchmarks.sanity --glue DIR --quickstart runs/quickstart
 
@@ -18,23 +19,39 @@ TASKS = ("glue/sst-2", "glue/rte", "glue/cola")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--glue", required=True, help="GLUE's folder")
-    parser.add_argument("--quickstart", default="runs/quickstart", help="the run of `electra quickstart`")
+    parser.add_argument(
+        "--quickstart", default="runs/quickstart", help="the run of `electra quickstart`"
+    )
     parser.add_argument("--output-dir", type=Path, default=Path("runs/sanity"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--max-train-examples", type=int)
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/sanity.json"))
     asked = parser.parse_args()
-    arms = {"small, random weights": (random_small(asked.quickstart, asked.output_dir / "small"), True),
-            "tiny, random weights": (Path(asked.quickstart), True),
-            "tiny of the quickstart": (Path(asked.quickstart), False)}
-    found = {arm: {task: tuned(asked, model, task, arm=arm, random_weights=random) for task in TASKS}
-             for arm, (model, random) in arms.items()}
-    keep(asked.result, {"seeds": asked.seeds, "max_train_examples": asked.max_train_examples, "arms": found})
+    arms = {
+        "small, random weights": (random_small(asked.quickstart, asked.output_dir / "small"), True),
+        "tiny, random weights": (Path(asked.quickstart), True),
+        "tiny of the quickstart": (Path(asked.quickstart), False),
+    }
+    found = {
+        arm: {task: tuned(asked, model, task, arm=arm, random_weights=random) for task in TASKS}
+        for arm, (model, random) in arms.items()
+    }
+    keep(
+        asked.result,
+        {"seeds": asked.seeds, "max_train_examples": asked.max_train_examples, "arms": found},
+    )
     for arm, tasks in found.items():
-        print(f"{arm:<24}", "  ".join(f"{task} {100 * each['median']:.1f} (trivial {100 * each['trivial']:.1f})"
-                                      for task, each in tasks.items()))
+        print(
+            f"{arm:<24}",
+            "  ".join(
+                f"{task} {100 * each['median']:.1f} (trivial {100 * each['trivial']:.1f})"
+                for task, each in tasks.items()
+            ),
+        )
 
 
 def random_small(quickstart: str, folder: Path) -> Path:
@@ -52,19 +69,36 @@ def random_small(quickstart: str, folder: Path) -> Path:
     return folder
 
 
-def tuned(asked: argparse.Namespace, model: Path, task: str, *, arm: str, random_weights: bool) -> dict[str, Any]:
+def tuned(
+    asked: argparse.Namespace, model: Path, task: str, *, arm: str, random_weights: bool
+) -> dict[str, Any]:
     from electra.finetuning.finetune import finetune
 
-    flags = ["--max-train-examples", str(asked.max_train_examples)] if asked.max_train_examples else []
+    flags = (
+        ["--max-train-examples", str(asked.max_train_examples)] if asked.max_train_examples else []
+    )
     place = asked.output_dir / arm.replace(", ", "-").replace(" ", "-") / task.removeprefix("glue/")
-    summary = finetune(model, task, output_dir=place, data=asked.glue, seeds=asked.seeds, flags=flags, keep="best",
-                       random_weights=random_weights)
+    summary = finetune(
+        model,
+        task,
+        output_dir=place,
+        data=asked.glue,
+        seeds=asked.seeds,
+        flags=flags,
+        keep="best",
+        random_weights=random_weights,
+    )
     if summary is None:
         raise SystemExit("stopped early; the same command goes on")
     found = asdict(summary)
-    return {key: found[key] for key in ("metric", "split", "trivial", "median", "mean", "sd", "best")} | {
-        "scores": [run["score"] for run in summary.runs], "settings_hash": found["made"]["settings_hash"],
-        "recipe": found["made"]["recipe"], "examples": found["made"]["data"]["train"]["examples"]}
+    return {
+        key: found[key] for key in ("metric", "split", "trivial", "median", "mean", "sd", "best")
+    } | {
+        "scores": [run["score"] for run in summary.runs],
+        "settings_hash": found["made"]["settings_hash"],
+        "recipe": found["made"]["recipe"],
+        "examples": found["made"]["data"]["train"]["examples"],
+    }
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""A real model as proof: `small` for a sixteenth of the paper's steps on one GPU, then fine-tuned on six GLUE tasks.
+"""A real model as proof: `small` for a sixteenth of the paper's steps on one GPU, then fine-tuned
+on six GLUE tasks.
 
-    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500] [--seeds 5] [--at-once 6]
+    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500] [--seeds
+    5] [--at-once 6]
                                    [--output FILE]
 
-Runs `electra pretrain small --corpus TEXTS --output-dir DIR --max-steps 62500`, then `electra finetune DIR` for each
-task, in DIR/glue. Interrupted, the same command goes on, and a note beside the minutes says which of them are missing.
-Shards that are there already go to --data instead of --corpus.
+Runs `electra pretrain small --corpus TEXTS --output-dir DIR --max-steps 62500`, then `electra
+finetune DIR` for each task, in DIR/glue. Interrupted, the same command goes on, and a note beside
+the minutes says which of them are missing. Shards that are there already go to --data instead of
+--corpus.
 """
 
 from __future__ import annotations
@@ -31,13 +34,23 @@ from electra.pretraining.recipe import Recipe
 from electra.runs.journal import read
 from electra.runs.run_dir import CONFIG, METRICS
 
-STORY = "pretraining.json"  # in the run's folder: a start that finds the model finished cannot time how it was made
-HELD_OUT = ("eval_mlm_accuracy", "eval_trivial_mlm_accuracy", "eval_mlm_loss", "eval_trivial_mlm_loss", "eval_auc",
-            "eval_average_precision", "eval_replaced_fraction")
+# in the run's folder: a start that finds the model finished cannot time how it was made
+STORY = "pretraining.json"
+HELD_OUT = (
+    "eval_mlm_accuracy",
+    "eval_trivial_mlm_accuracy",
+    "eval_mlm_loss",
+    "eval_trivial_mlm_loss",
+    "eval_auc",
+    "eval_average_precision",
+    "eval_replaced_fraction",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     texts = parser.add_mutually_exclusive_group(required=True)
     texts.add_argument("--corpus", nargs="+", help="texts, as `electra pretrain` takes them")
     texts.add_argument("--data", help="or a folder of shards")
@@ -46,8 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--recipe", default="small")
     parser.add_argument("--max-steps", type=int, default=62_500)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--at-once", type=int, default=6, help="GLUE tasks in training at the same time")
-    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of `electra pretrain`, last")
+    parser.add_argument(
+        "--at-once", type=int, default=6, help="GLUE tasks in training at the same time"
+    )
+    parser.add_argument(
+        "--flags", nargs=argparse.REMAINDER, default=[], help="of `electra pretrain`, last"
+    )
     parser.add_argument("--output")
     options = parser.parse_args(arguments)
     check_counts(parser, options, "max_steps", "seeds", "at_once")
@@ -57,8 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.output:
         keep(options.output, found)
     if options.glue:
-        wish = SimpleNamespace(model=options.run, data=options.glue, seeds=options.seeds, at_once=options.at_once,
-                               place=options.run / "glue", quick=False)
+        wish = SimpleNamespace(
+            model=options.run,
+            data=options.glue,
+            seeds=options.seeds,
+            at_once=options.at_once,
+            place=options.run / "glue",
+            quick=False,
+        )
         for part in finetune_gpu.glue(wish, {}):  # type: ignore[arg-type]
             found["glue"] = part
         if options.output:
@@ -68,8 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def pretrained(options: argparse.Namespace) -> dict[str, Any]:
     source = ["--data", options.data] if options.data else ["--corpus", *options.corpus]
-    command = [sys.executable, "-m", "electra", "pretrain", options.recipe, *source, "--output-dir", str(options.run),
-               "--max-steps", str(options.max_steps), *options.flags]
+    command = [
+        sys.executable,
+        "-m",
+        "electra",
+        "pretrain",
+        options.recipe,
+        *source,
+        "--output-dir",
+        str(options.run),
+        "--max-steps",
+        str(options.max_steps),
+        *options.flags,
+    ]
     check_windows(command)
     begun, began = (options.run / METRICS).exists(), time.perf_counter()
     subprocess.run(command, check=True)
@@ -81,19 +115,30 @@ def pretrained(options: argparse.Namespace) -> dict[str, Any]:
             return earlier
     told["minutes_in_all"] = minutes
     if begun:
-        told["note"] = ("begun earlier and continued; the minutes of training hold the pause, those from process start "
-                        "count this start alone")
+        told["note"] = (
+            "begun earlier and continued; the minutes of training hold the pause, those from "
+            "process start "
+            "count this start alone"
+        )
     atomic.write_json(options.run / STORY, told)
     return told
 
 
 def check_windows(command: Sequence[str]) -> None:
-    """Known before the first minute of work: flags that are wrong, and too few logged windows to tell a speed from."""
-    said = subprocess.run([*command, "--print-config"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    """Known before the first minute of work: flags that are wrong, and too few logged windows to
+    tell a speed from.
+    """
+    said = subprocess.run(
+        [*command, "--print-config"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     training = config.build(Recipe, tomllib.loads(said), source="--flags").training
     if training.max_steps <= training.logging_steps:
-        raise UserError(f"{training.max_steps} steps, logged every {training.logging_steps}, are one window, and the "
-                        f"first is not counted; ask for more --max-steps, or for fewer --logging-steps in --flags")
+        raise UserError(
+            f"{training.max_steps} steps, logged every {training.logging_steps}, are one window, "
+            "and the "
+            "first is not counted; ask for more --max-steps, or for fewer --logging-steps in "
+            "--flags"
+        )
 
 
 def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, Any]:
@@ -102,17 +147,33 @@ def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, A
     logged = [entry for entry in journal if "tokens_per_second" in entry]
     counted = logged[1:] or logged  # all there is, where somebody else's run was logged but once
     recipe = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
-    evaluated = [{"step": entry["step"], **{name.removeprefix("eval_"): round(entry[name], 4) for name in HELD_OUT}}
-                 for entry in journal if "eval_auc" in entry]
-    return {"recipe": options.recipe, "flags": options.flags, "steps": recipe.training.max_steps,
-            "rows": f"{recipe.training.batch_size} × {recipe.data.length}",
-            "corpus_tokens": shards.manifest.tokens, "documents": shards.manifest.documents,
-            "vocabulary": shards.manifest.vocab_size, "tokens_seen": logged[-1]["tokens_seen"],
-            "epochs": round(logged[-1]["epoch"], 2), "minutes": (logged[-1]["time"] - logged[0]["time"]) / 60,
-            "tokens_per_second": median(entry["tokens_per_second"] for entry in counted),
-            "data_wait": median(entry["data_wait"] for entry in counted), "held_out": evaluated,
-            "losses": [[entry["step"], round(entry["mlm"], 4), round(entry["rtd"], 4)]
-                       for entry in logged[::max(1, len(logged) // 100)]]}
+    evaluated = [
+        {
+            "step": entry["step"],
+            **{name.removeprefix("eval_"): round(entry[name], 4) for name in HELD_OUT},
+        }
+        for entry in journal
+        if "eval_auc" in entry
+    ]
+    return {
+        "recipe": options.recipe,
+        "flags": options.flags,
+        "steps": recipe.training.max_steps,
+        "rows": f"{recipe.training.batch_size} × {recipe.data.length}",
+        "corpus_tokens": shards.manifest.tokens,
+        "documents": shards.manifest.documents,
+        "vocabulary": shards.manifest.vocab_size,
+        "tokens_seen": logged[-1]["tokens_seen"],
+        "epochs": round(logged[-1]["epoch"], 2),
+        "minutes": (logged[-1]["time"] - logged[0]["time"]) / 60,
+        "tokens_per_second": median(entry["tokens_per_second"] for entry in counted),
+        "data_wait": median(entry["data_wait"] for entry in counted),
+        "held_out": evaluated,
+        "losses": [
+            [entry["step"], round(entry["mlm"], 4), round(entry["rtd"], 4)]
+            for entry in logged[:: max(1, len(logged) // 100)]
+        ],
+    }
 
 
 if __name__ == "__main__":

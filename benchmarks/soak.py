@@ -1,7 +1,8 @@
-"""A run through what clusters do, again and again: each fault is made for real, and what comes out is compared, bit for
-bit, with a run that nothing happened to.
+"""A run through what clusters do, again and again: each fault is made for real, and what comes out
+is compared, bit for bit, with a run that nothing happened to.
 
-    python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability.json] [--seed 0] [--only NAME …]
+    python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability.json] [--seed 0]
+    [--only NAME …]
 """
 
 from __future__ import annotations
@@ -26,38 +27,85 @@ from electra.runs.journal import read
 
 ROOT = Path(__file__).parent.parent
 STEPS = 24
-FLAGS = ("--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.heads 2 --encoder.feedforward 64 "
-         "--encoder.embedding 16 --encoder.positions 32 --encoder.dropout 0.1 --encoder.attention-dropout 0.1 "
-         "--batch-size 12 --micro-batch-size 4 --warmup-steps 4 --logging-steps 1 --eval-steps 12 --eval-rows 24 "
-         f"--save-steps 3 --max-steps {STEPS}").split()
-WORDS = ("the a old small quiet green dog cat house river stone garden sees builds follows carries paints window "
-         "letter teacher village winter song bridge").split()
+FLAGS = (
+    "--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.heads 2 "
+    "--encoder.feedforward 64 "
+    "--encoder.embedding 16 --encoder.positions 32 --encoder.dropout 0.1 "
+    "--encoder.attention-dropout 0.1 "
+    "--batch-size 12 --micro-batch-size 4 --warmup-steps 4 --logging-steps 1 --eval-steps 12 "
+    "--eval-rows 24 "
+    f"--save-steps 3 --max-steps {STEPS}"
+).split()
+WORDS = (
+    "the a old small quiet green dog cat house river stone garden sees builds follows carries "
+    "paints window "
+    "letter teacher village winter song bridge"
+).split()
 
 
-# ---- processes -----------------------------------------------------------------------------------------------------
+# ---- processes -----------------------------------------------------------------------------------
 
-def command(data: Path, run: Path, *more: str, processes: int = 1, restarts: int = 0, before: str = "") -> list[str]:
+
+def command(
+    data: Path, run: Path, *more: str, processes: int = 1, restarts: int = 0, before: str = ""
+) -> list[str]:
     """A small run; `before` is Python that each of its processes does first, knowing its `rank`."""
     program = ["-m", "electra"]
     if before:
         script = run.with_suffix(".py")
-        script.write_text(f"import os, sys\nrank = int(os.environ.get('RANK', 0))\n{before}\n"
-                          "from electra.__main__ import main\nsys.exit(main())\n", encoding="utf8")
+        script.write_text(
+            f"import os, sys\nrank = int(os.environ.get('RANK', 0))\n{before}\n"
+            "from electra.__main__ import main\nsys.exit(main())\n",
+            encoding="utf8",
+        )
         program = [str(script)]
-    launcher = [] if processes == 1 else [
-        "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--max-restarts", str(restarts),
-        "--monitor-interval", "0.2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    settings = dict(zip(FLAGS[::2], FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
-    return [sys.executable, *launcher, *program, "pretrain", "tiny", "--data", str(data), "--output-dir", str(run),
-            *(word for pair in settings.items() for word in pair)]
+    launcher = (
+        []
+        if processes == 1
+        else [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(processes),
+            "--max-restarts",
+            str(restarts),
+            "--monitor-interval",
+            "0.2",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+        ]
+    )
+    settings = dict(zip(FLAGS[::2], FLAGS[1::2], strict=True)) | dict(
+        zip(more[::2], more[1::2], strict=True)
+    )
+    return [
+        sys.executable,
+        *launcher,
+        *program,
+        "pretrain",
+        "tiny",
+        "--data",
+        str(data),
+        "--output-dir",
+        str(run),
+        *(word for pair in settings.items() for word in pair),
+    ]
 
 
 def started(words: list[str]) -> subprocess.Popen[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     # A pipe would fill up before somebody reads it.
     output = tempfile.TemporaryFile("w+", encoding="utf8")  # noqa: SIM115
-    process = subprocess.Popen(words, env=environment, start_new_session=True, stdout=output, stderr=subprocess.STDOUT,
-                               text=True)
+    process = subprocess.Popen(
+        words,
+        env=environment,
+        start_new_session=True,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     process.stdout = output
     return process
 
@@ -65,7 +113,9 @@ def started(words: list[str]) -> subprocess.Popen[str]:
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
         process.wait(timeout=300)
-    except subprocess.TimeoutExpired:  # torchrun gives its processes sessions of their own; on SIGTERM it ends them
+    except (
+        subprocess.TimeoutExpired
+    ):  # torchrun gives its processes sessions of their own; on SIGTERM it ends them
         process.terminate()
         process.wait(timeout=60)
     assert process.stdout is not None
@@ -77,7 +127,9 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 def reach(process: subprocess.Popen[str], run: Path, step: int, *, since: float = 0.0) -> None:
     """Wait until the run has told of this step, and lately so."""
     deadline = time.monotonic() + 120
-    while not any(entry["step"] >= step and entry["time"] > since for entry in read(run / "metrics.jsonl")):
+    while not any(
+        entry["step"] >= step and entry["time"] > since for entry in read(run / "metrics.jsonl")
+    ):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RunFailed(f"step {step} of {run.name} was not reached")
         time.sleep(0.01)
@@ -88,11 +140,16 @@ def ranks(launcher: subprocess.Popen[str]) -> dict[int, int]:
     found = {}
     for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
         variables = Path(f"/proc/{child}/environ").read_text().split("\0")
-        found |= {int(text.removeprefix("RANK=")): int(child) for text in variables if text.startswith("RANK=")}
+        found |= {
+            int(text.removeprefix("RANK=")): int(child)
+            for text in variables
+            if text.startswith("RANK=")
+        }
     return found
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------
+# ---- faults --------------------------------------------------------------------------------------
+
 
 @dataclass
 class Soak:
@@ -103,7 +160,9 @@ class Soak:
     chance: random.Random
     tried: int = 0
     said: str = ""  # by the run that a fault struck
-    whole: dict[tuple[int, int], Path] = field(default_factory=dict)  # by processes and steps: what nothing happened to
+    whole: dict[tuple[int, int], Path] = field(
+        default_factory=dict
+    )  # by processes and steps: what nothing happened to
 
     def fresh(self) -> Path:
         self.tried += 1
@@ -117,7 +176,9 @@ class Soak:
         return self.whole[processes, steps]
 
     def finish(self, run: Path, *, processes: int = 1, steps: int = STEPS) -> str:
-        code, output = ended(started(command(self.data, run, "--max-steps", str(steps), processes=processes)))
+        code, output = ended(
+            started(command(self.data, run, "--max-steps", str(steps), processes=processes))
+        )
         if code:
             raise RunFailed(f"{run.name} did not finish: {output[-2000:]}")
         return output
@@ -127,19 +188,35 @@ class Soak:
         from safetensors.torch import load_file
 
         whole = self.unbroken(processes, steps)
-        files = [path.relative_to(whole) for path in (*whole.glob(f"checkpoint-{steps}/*.safetensors"),
-                                                      *whole.glob("*/model.safetensors"))]
-        ours, theirs = ([(entry["step"], entry["loss"]) for entry in read(place / "metrics.jsonl") if "loss" in entry]
-                        for place in (run, whole))
+        files = [
+            path.relative_to(whole)
+            for path in (
+                *whole.glob(f"checkpoint-{steps}/*.safetensors"),
+                *whole.glob("*/model.safetensors"),
+            )
+        ]
+        ours, theirs = (
+            [
+                (entry["step"], entry["loss"])
+                for entry in read(place / "metrics.jsonl")
+                if "loss" in entry
+            ]
+            for place in (run, whole)
+        )
         return ours == theirs and all(
-            tensor.equal(after[name]) for file in files
-            for before, after in [(load_file(whole / file), load_file(run / file))] for name, tensor in before.items())
+            tensor.equal(after[name])
+            for file in files
+            for before, after in [(load_file(whole / file), load_file(run / file))]
+            for name, tensor in before.items()
+        )
 
 
 def kill_a_rank(soak: Soak, *, times: int = 1, steps: int = STEPS) -> bool:
     """SIGKILL of one process of three at a random step, torchrun restarts"""
     run, killed, since = soak.fresh(), set[int](), 0.0
-    process = started(command(soak.data, run, "--max-steps", str(steps), processes=3, restarts=times))
+    process = started(
+        command(soak.data, run, "--max-steps", str(steps), processes=3, restarts=times)
+    )
     for step in sorted(soak.chance.choices(range(1, steps * 5 // 6), k=times)):
         reach(process, run, step, since=since)
         while killed & set((alive := ranks(process)).values()) or len(alive) < 3:
@@ -184,15 +261,28 @@ def terminate(soak: Soak) -> bool:
 def fill_the_disk(soak: Soak) -> bool:
     """a full disk while a checkpoint or the journal is written, the same command again"""
     run = soak.fresh()
-    strike = soak.chance.choice([
-        "from electra.runs import checkpoint as place; name = 'save_file'",
-        "from electra.runs.journal import Journal as place; name = 'record'"])
-    code, soak.said = ended(started(command(soak.data, run, before=(
-        f"{strike}\nreal, calls = getattr(place, name), []\n"
-        "def full(*arguments, **options):\n"
-        f"    calls.append(1)\n    if len(calls) > {soak.chance.randint(2, 10)}:\n"
-        "        raise OSError(28, 'No space left on device')\n    return real(*arguments, **options)\n"
-        "setattr(place, name, full)"))))
+    strike = soak.chance.choice(
+        [
+            "from electra.runs import checkpoint as place; name = 'save_file'",
+            "from electra.runs.journal import Journal as place; name = 'record'",
+        ]
+    )
+    code, soak.said = ended(
+        started(
+            command(
+                soak.data,
+                run,
+                before=(
+                    f"{strike}\nreal, calls = getattr(place, name), []\n"
+                    "def full(*arguments, **options):\n"
+                    f"    calls.append(1)\n    if len(calls) > {soak.chance.randint(2, 10)}:\n"
+                    "        raise OSError(28, 'No space left on device')\n    return "
+                    "real(*arguments, **options)\n"
+                    "setattr(place, name, full)"
+                ),
+            )
+        )
+    )
     soak.finish(run)
     return code == 1 and "No space left on device" in soak.said and soak.same(run)
 
@@ -201,12 +291,23 @@ def spoil_a_gradient(soak: Soak) -> bool:
     """NaN in a gradient at a random step: stops and names it, the same command again"""
     run = soak.fresh()
     step = soak.chance.randint(2, STEPS - 1)
-    code, soak.said = ended(started(command(soak.data, run, before=(
-        "from electra.engine.train_step import PlainSteps\nreal, calls = PlainSteps.descend, []\n"
-        "def spoilt(steps, *arguments, **options):\n"
-        "    calls.append(1)\n    losses = real(steps, *arguments, **options)\n"
-        f"    if len(calls) >= {step}:\n        steps.module.discriminator.output.bias.grad.fill_(float('nan'))\n"
-        "    return losses\nPlainSteps.descend = spoilt"))))
+    code, soak.said = ended(
+        started(
+            command(
+                soak.data,
+                run,
+                before=(
+                    "from electra.engine.train_step import PlainSteps\nreal, calls = "
+                    "PlainSteps.descend, []\n"
+                    "def spoilt(steps, *arguments, **options):\n"
+                    "    calls.append(1)\n    losses = real(steps, *arguments, **options)\n"
+                    f"    if len(calls) >= {step}:\n        "
+                    "steps.module.discriminator.output.bias.grad.fill_(float('nan'))\n"
+                    "    return losses\nPlainSteps.descend = spoilt"
+                ),
+            )
+        )
+    )
     soak.finish(run)
     said = f"the gradient of discriminator.output.bias is not finite in step {step}" in soak.said
     return code == 1 and said and soak.same(run)
@@ -262,23 +363,56 @@ def start_twice(soak: Soak) -> bool:
 def mix_versions(soak: Soak) -> bool:
     """a process with another version: refused, both named"""
     run = soak.fresh()
-    code, soak.said = ended(started(command(soak.data, run, processes=2, before=(
-        "import electra\nelectra.__version__ += '.other' * (rank == 1)"))))
+    code, soak.said = ended(
+        started(
+            command(
+                soak.data,
+                run,
+                processes=2,
+                before=("import electra\nelectra.__version__ += '.other' * (rank == 1)"),
+            )
+        )
+    )
     return code != 0 and "are not alike" in soak.said and ".other' in rank 1" in soak.said
 
 
 def turn_the_clock(soak: Soak) -> bool:
     """the clock jumps years, back and ahead, at every look"""
     run = soak.fresh()
-    code, soak.said = ended(started(command(soak.data, run, before=(
-        "import random, time\nreal = time.time\ntime.time = lambda: real() + random.uniform(-1e9, 1e9)"))))
-    sane = all(0 < entry["tokens_per_second"] < 1e9 for entry in read(run / "metrics.jsonl") if "loss" in entry)
+    code, soak.said = ended(
+        started(
+            command(
+                soak.data,
+                run,
+                before=(
+                    "import random, time\nreal = time.time\ntime.time = lambda: real() + "
+                    "random.uniform(-1e9, 1e9)"
+                ),
+            )
+        )
+    )
+    sane = all(
+        0 < entry["tokens_per_second"] < 1e9
+        for entry in read(run / "metrics.jsonl")
+        if "loss" in entry
+    )
     return code == 0 and sane and soak.same(run)
 
 
 FAULTS: tuple[Callable[[Soak], bool], ...] = (
-    kill_a_rank, kill_all, terminate, fill_the_disk, spoil_a_gradient, spoil_a_checkpoint, spoil_a_shard, stop_a_rank,
-    start_twice, mix_versions, turn_the_clock, kill_ranks)
+    kill_a_rank,
+    kill_all,
+    terminate,
+    fill_the_disk,
+    spoil_a_gradient,
+    spoil_a_checkpoint,
+    spoil_a_shard,
+    stop_a_rank,
+    start_twice,
+    mix_versions,
+    turn_the_clock,
+    kill_ranks,
+)
 
 
 def flip(path: Path, chance: random.Random) -> None:
@@ -293,21 +427,32 @@ def toy_data(root: Path) -> Path:
     from electra.data.vocabulary import train_wordpiece
 
     chance, text = random.Random(0), root / "text.txt"
-    text.write_text("\n\n".join(" ".join(chance.choices(WORDS, k=chance.randint(20, 60))) for _ in range(400)))
+    text.write_text(
+        "\n\n".join(" ".join(chance.choices(WORDS, k=chance.randint(20, 60))) for _ in range(400))
+    )
     words = train_wordpiece([text], root / "tokenizer", vocab_size=100, report=lambda said: None)
     shard([text], tokenizer=words, output_dir=root / "rows", length=32, held_out=0.1, workers=1)
     return root / "rows"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5.0, help="no attempt begins after that; each fault has one")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=5.0,
+        help="no attempt begins after that; each fault has one",
+    )
     parser.add_argument("--output")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[fault.__name__ for fault in FAULTS])
     options = parser.parse_args()
     began, faults = time.monotonic(), [fault for fault in FAULTS if fault.__name__ in options.only]
-    kept = {fault.__name__: {"fault": str(fault.__doc__), "tried": 0, "survived": 0} for fault in faults}
+    kept = {
+        fault.__name__: {"fault": str(fault.__doc__), "tried": 0, "survived": 0} for fault in faults
+    }
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), toy_data(Path(folder)), random.Random(options.seed))
         rounds = 0
@@ -319,14 +464,24 @@ def main() -> None:
                 entry["tried"] = int(entry["tried"]) + 1
                 survived = fault(soak)
                 entry["survived"] = int(entry["survived"]) + survived
-                print(f"{(time.monotonic() - began) / 60:5.1f} min  {'ok    ' if survived else 'FAILED'}  "
-                      f"{fault.__doc__}", flush=True)
+                print(
+                    f"{(time.monotonic() - began) / 60:5.1f} min  "
+                    f"{'ok    ' if survived else 'FAILED'}  "
+                    f"{fault.__doc__}",
+                    flush=True,
+                )
                 if not survived:
                     print(soak.said[-4000:], file=sys.stderr)
                 if options.output:  # after each: a soak that is stopped keeps what it had
                     minutes = round((time.monotonic() - began) / 60, 1)
-                    keep(options.output, {"minutes": minutes, "seed": options.seed,
-                                          "faults": {name: each for name, each in kept.items() if each["tried"]}})
+                    keep(
+                        options.output,
+                        {
+                            "minutes": minutes,
+                            "seed": options.seed,
+                            "faults": {name: each for name, each in kept.items() if each["tried"]},
+                        },
+                    )
             rounds += 1
 
 

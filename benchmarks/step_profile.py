@@ -25,7 +25,8 @@ from electra.runs.journal import Journal
 TIMES = 4  # as many steps as are profiled: two parts warm up, one is timed, one is traced
 SHOWN_KERNELS = 40
 
-# The first that matches counts: cuBLAS calls its Hopper products nvjet, and cutlass has attention kernels too.
+# The first that matches counts: cuBLAS calls its Hopper products nvjet, and cutlass has attention
+# kernels too.
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa",
     "matrix products": r"nvjet|gemm|gemv|cutlass|cublas|split_?k",
@@ -34,10 +35,15 @@ KINDS = {
     "gelu": r"gelu",
     "vocabulary": r"softmax|nll_loss|cross_entropy",
     "embeddings": r"embedding",
-    "masking and other indexing": r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where",
+    "masking and other "
+    "indexing": r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where",
     "copies and fills": r"memcpy|memset|copy|catarray|fill",
 }
-OUR_KINDS = {"activation": "gelu", "words": "vocabulary", "adamw": "optimiser"}  # other modules are called as they are
+OUR_KINDS = {
+    "activation": "gelu",
+    "words": "vocabulary",
+    "adamw": "optimiser",
+}  # other modules are called as they are
 
 
 class Kernel(NamedTuple):
@@ -47,27 +53,45 @@ class Kernel(NamedTuple):
 
 
 def profiled(recipe: Recipe, shards: Path, *, steps: int) -> dict[str, Any]:
-    """Milliseconds of a step by kind of kernel. Tracing slows a step down, so its wall time is taken from others."""
+    """Milliseconds of a step by kind of kernel. Tracing slows a step down, so its wall time is
+    taken from others.
+    """
     with tempfile.TemporaryDirectory() as place, connected() as world:
         run, _ = prepare(recipe, Start(output_dir=Path(place), data=shards, quiet=True), world)
         watch = Watch(steps, world.device)
-        with Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal, Background() as writer:
+        with (
+            Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal,
+            Background() as writer,
+        ):
             train(run, journal, watch, writer)
     found = sorted(watch.kernels(), key=lambda kernel: -kernel.microseconds)
     spent = {kind: each / steps / 1000 for kind, each in by_kind(found).items()}
     wall = 1000 * watch.seconds / steps
-    return {"wall_ms": wall, "kinds_ms": {**spent, "idle": wall - sum(spent.values())},
-            "kernels": [{"name": kernel.name[:120], "launches": kernel.launches / steps,
-                         "microseconds": kernel.microseconds / steps} for kernel in found[:SHOWN_KERNELS]]}
+    return {
+        "wall_ms": wall,
+        "kinds_ms": {**spent, "idle": wall - sum(spent.values())},
+        "kernels": [
+            {
+                "name": kernel.name[:120],
+                "launches": kernel.launches / steps,
+                "microseconds": kernel.microseconds / steps,
+            }
+            for kernel in found[:SHOWN_KERNELS]
+        ],
+    }
 
 
 class Watch:
-    """Called after every step, as the question whether to stop: never says so, but starts and stops its clocks."""
+    """Called after every step, as the question whether to stop: never says so, but starts and stops
+    its clocks.
+    """
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self.steps, self.device, self.called, self.seconds = steps, device, 0, 0.0
         on_gpu = device.type == "cuda"
-        self.profiler = torch.profiler.profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
+        self.profiler = torch.profiler.profile(
+            activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
+        )
 
     def __call__(self) -> bool:
         self.called += 1
@@ -89,11 +113,16 @@ class Watch:
         assert self.called == TIMES * self.steps, self.called
         launches, spent = Counter[str](), Counter[str]()
         for event in self.profiler.events():
-            marks_others = re.match(r"Optimizer\.|ProfilerStep", event.name)  # spans kernels that are counted already
+            marks_others = re.match(
+                r"Optimizer\.|ProfilerStep", event.name
+            )  # spans kernels that are counted already
             if event.device_type.name == self.device.type.upper() and not marks_others:
                 launches[event.name] += 1
-                spent[event.name] += (event.time_range.elapsed_us() if self.device.type == "cuda"
-                                      else event.self_cpu_time_total)
+                spent[event.name] += (
+                    event.time_range.elapsed_us()
+                    if self.device.type == "cuda"
+                    else event.self_cpu_time_total
+                )
         return [Kernel(name, launches[name], spent[name]) for name in spent]
 
 
@@ -107,15 +136,22 @@ def by_kind(found: list[Kernel]) -> dict[str, float]:
 
 
 def kind_of(name: str) -> str:
-    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), "other")
+    return next(
+        (kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)),
+        "other",
+    )
 
 
 def our_kernels() -> dict[str, str]:
-    """The kind of each of our own kernels: Triton calls them as their functions, so look where these stand."""
+    """The kind of each of our own kernels: Triton calls them as their functions, so look where
+    these stand.
+    """
     found: dict[str, str] = {}
     for path in sorted(Path(kernels.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
-            if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(each) for each in node.decorator_list):
+            if isinstance(node, ast.FunctionDef) and any(
+                "jit" in ast.unparse(each) for each in node.decorator_list
+            ):
                 kind = OUR_KINDS.get(path.stem, path.stem)
                 found[node.name] = f"{found[node.name]} or {kind}" if node.name in found else kind
     return found

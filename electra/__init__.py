@@ -1,4 +1,5 @@
-"""Pre-train a text encoder by replaced token detection (ELECTRA): from plain text to a model that transformers loads.
+"""Pre-train a text encoder by replaced token detection (ELECTRA): from plain text to a model that
+transformers loads.
 
     text ── train_wordpiece ──► tokenizer ── shard ──► rows ── pretrain ──► discriminator/ ── finetune ──► answers
 
@@ -10,8 +11,9 @@
     finetune("runs/small", "glue/rte", data="glue/", output_dir="runs/rte", seeds=5)
     answers = list(predict([load_tuned("runs/rte")], ["new.tsv"]))
 
-Nine words to know: Document, WordPiece, Shard, Batch, Encoder, Objective, Task, Recipe, Trial. The folders stand in the
-order in which data flows through them, and each imports only from those before it:
+Nine words to know: Document, WordPiece, Shard, Batch, Encoder, Objective, Task, Recipe, Trial. The
+folders stand in the order in which data flows through them, and each imports only from those before
+it:
 
     config      settings as data                     objectives  vectors become a pre-training loss
     data        text becomes batches                 recipes     named runs, as TOML
@@ -41,8 +43,20 @@ PUBLIC = {
     "load_tuned": "electra.tasks.models",
     "predict": "electra.tasks.answering",
 }
-__all__ = ["Recipe", "Shards", "UserError", "WordPiece", "__version__", "finetune", "load_recipe", "load_tuned",
-           "predict", "pretrain", "shard", "train_wordpiece"]
+__all__ = [
+    "Recipe",
+    "Shards",
+    "UserError",
+    "WordPiece",
+    "__version__",
+    "finetune",
+    "load_recipe",
+    "load_tuned",
+    "predict",
+    "pretrain",
+    "shard",
+    "train_wordpiece",
+]
 
 if TYPE_CHECKING:
     from electra.config import UserError

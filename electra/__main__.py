@@ -1,4 +1,6 @@
-"""`python -m electra`, and the `electra` command: run one command, and say in one line what went wrong."""
+"""`python -m electra`, and the `electra` command: run one command, and say in one line what went
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,16 @@ MESSAGE_CHARACTERS = 4000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command: 0 done, 1 failed, 2 wrong use, 75 stopped early with a checkpoint, 130 interrupted."""
+    """Run one command: 0 done, 1 failed, 2 wrong use, 75 stopped early with a checkpoint, 130
+    interrupted.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        return int(app(words, exit_on_error=False, print_error=False, result_action="return_value") or DONE)
+        return int(
+            app(words, exit_on_error=False, print_error=False, result_action="return_value") or DONE
+        )
     except (CycloptsError, UserError) as error:
         return complain(error, WRONG_USE, debug)
     except KeyboardInterrupt:
@@ -48,8 +54,10 @@ def complain(error: Exception, code: int, debug: bool) -> int:
 def tame(text: str) -> str:
     """A message that quotes a hostile file, or its name, neither fills the terminal nor steers it."""
     if len(text) > MESSAGE_CHARACTERS:  # its beginning says where, its end what to do
-        text = f"{text[:MESSAGE_CHARACTERS // 2]} […] {text[-MESSAGE_CHARACTERS // 2:]}"
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+        text = f"{text[: MESSAGE_CHARACTERS // 2]} […] {text[-MESSAGE_CHARACTERS // 2 :]}"
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Files and folders that are whole or absent: written under another name, flushed to disk, then renamed."""
+"""Files and folders that are whole or absent: written under another name, flushed to disk, then
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from typing import IO, Any
 
 
 def write(path: Path, content: str | bytes | memoryview) -> None:
-    """Whoever opens `path`, now or after a power cut, sees all of `content` or what was there before."""
+    """Whoever opens `path`, now or after a power cut, sees all of `content` or what was there
+    before.
+    """
     try:
         with writing(path) as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
@@ -63,7 +67,9 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def standing(folder: Path) -> Path:
-    """Where a folder is: in its place, or just beside it if a crash fell between moving the old out and the new in."""
+    """Where a folder is: in its place, or just beside it if a crash fell between moving the old out
+    and the new in.
+    """
     old = sibling(folder, "old")
     return old if old.exists() and not folder.exists() else folder
 

@@ -14,10 +14,18 @@ Stage = Callable[[str], Callable[[float], None]]  # name of the stage → what i
 
 @contextmanager
 def watching(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], None]]]:
-    """A bar for each stage of a longer piece of work, and a way to report what is worth knowing about it."""
+    """A bar for each stage of a longer piece of work, and a way to report what is worth knowing
+    about it.
+    """
     console = Console(stderr=True, quiet=quiet, highlight=False)
-    bars = Progress(TextColumn("{task.description:<12}"), BarColumn(bar_width=20), TaskProgressColumn(),
-                    TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    bars = Progress(
+        TextColumn("{task.description:<12}"),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
     def stage(name: str) -> Callable[[float], None]:
         if not console.is_terminal:
@@ -26,7 +34,12 @@ def watching(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], No
         return lambda fraction: bars.update(task, completed=fraction)
 
     with bars:
-        yield stage, lambda text: console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
+        yield (
+            stage,
+            lambda text: console.print(
+                f"warning: {text}", soft_wrap=True, markup=False, style="yellow"
+            ),
+        )
 
 
 @contextmanager

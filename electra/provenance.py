@@ -34,11 +34,18 @@ def environment() -> dict[str, Any]:
 def commit() -> str | None:
     """The version of the code, where it runs from a git checkout."""
     checkout = Path(__file__).parent.parent
-    if not (checkout / ".git").exists():  # installed: a repository around it would be somebody else's
+    if not (
+        checkout / ".git"
+    ).exists():  # installed: a repository around it would be somebody else's
         return None
     try:
-        answer = subprocess.run(["git", "-C", checkout, "describe", "--always", "--dirty", "--abbrev=12"], check=False,
-                                capture_output=True, text=True, timeout=5)
+        answer = subprocess.run(
+            ["git", "-C", checkout, "describe", "--always", "--dirty", "--abbrev=12"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None

@@ -1,4 +1,6 @@
-"""Small real things to test with: a corpus, a vocabulary and shards made by the package itself, and no network."""
+"""Small real things to test with: a corpus, a vocabulary and shards made by the package itself, and
+no network.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # kernels run in Triton's interpreter; it reads this when it is imported
+    os.environ["TRITON_INTERPRET"] = (
+        "1"  # kernels run in Triton's interpreter; it reads this when it is imported
+    )
 
 from electra.data.batches import Batch
 from electra.data.packing import shard
@@ -41,7 +45,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def cache_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """No test reads or fills the cache of whoever runs it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
@@ -63,7 +69,9 @@ def vocabulary() -> ToyVocabulary:
     return ToyVocabulary()
 
 
-def toy_batch(lengths: list[int], *, length: int = 16, vocabulary: ToyVocabulary | None = None, seed: int = 0) -> Batch:
+def toy_batch(
+    lengths: list[int], *, length: int = 16, vocabulary: ToyVocabulary | None = None, seed: int = 0
+) -> Batch:
     """[CLS] words [SEP] words [SEP], padded; words are random but never special."""
     vocabulary = vocabulary or ToyVocabulary()
     rng = torch.Generator().manual_seed(seed)
@@ -74,7 +82,7 @@ def toy_batch(lengths: list[int], *, length: int = 16, vocabulary: ToyVocabulary
         ids[row, 0], ids[row, real - 1] = vocabulary.cls, vocabulary.sep
         if real >= 5:
             ids[row, real // 2] = vocabulary.sep
-            types[row, real // 2 + 1:real] = 1
+            types[row, real // 2 + 1 : real] = 1
     real_tokens = torch.tensor(lengths)
     return Batch(ids=ids, types=types, lengths=real_tokens, step_lengths=real_tokens)
 
@@ -85,8 +93,10 @@ def toy_text(documents: int, *, seed: int = 0) -> str:
     lines = []
     for _ in range(documents):
         for _ in range(rng.randint(2, 6)):
-            lines.append(f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} {rng.choice(VERBS)} the "
-                         f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} .")
+            lines.append(
+                f"the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} {rng.choice(VERBS)} the "
+                f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} ."
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -102,21 +112,36 @@ def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def toy_shards(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of 32 tokens, a tenth of the documents held out."""
     folder = tmp_path_factory.mktemp("shards")
-    words = train_wordpiece([toy_corpus], folder / "tokenizer", vocab_size=200, report=lambda text: None)
-    shard([toy_corpus], tokenizer=words, output_dir=folder / "rows", length=32, held_out=0.1, workers=1)
+    words = train_wordpiece(
+        [toy_corpus], folder / "tokenizer", vocab_size=200, report=lambda text: None
+    )
+    shard(
+        [toy_corpus],
+        tokenizer=words,
+        output_dir=folder / "rows",
+        length=32,
+        held_out=0.1,
+        workers=1,
+    )
     return folder / "rows"
 
 
-TOY_FLAGS = ("--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.heads 2 --encoder.feedforward 64 "
-             "--encoder.embedding 16 --encoder.positions 32 --encoder.dropout 0.1 --encoder.attention-dropout 0.1 "
-             "--batch-size 12 --micro-batch-size 4 --max-steps 20 --warmup-steps 4 --logging-steps 1 --eval-steps 10 "
-             "--eval-rows 24 --save-steps 4").split()
+TOY_FLAGS = (
+    "--data.length 32 --encoder.layers 2 --encoder.width 32 --encoder.heads 2 "
+    "--encoder.feedforward 64 "
+    "--encoder.embedding 16 --encoder.positions 32 --encoder.dropout 0.1 "
+    "--encoder.attention-dropout 0.1 "
+    "--batch-size 12 --micro-batch-size 4 --max-steps 20 --warmup-steps 4 --logging-steps 1 "
+    "--eval-steps 10 "
+    "--eval-rows 24 --save-steps 4"
+).split()
 
 
 @pytest.fixture
 def few_threads() -> Iterator[None]:
-    """One thread, and matrix products by the library that a fresh process takes: on processors without bf16 torch
-    leaves it for good, float32 and all, once a product in bf16 has failed."""
+    """One thread, and matrix products by the library that a fresh process takes: on processors
+    without bf16 torch leaves it for good, float32 and all, once a product in bf16 has failed.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = True

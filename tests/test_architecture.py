@@ -1,4 +1,6 @@
-"""The walls between the folders, read from the imports themselves; and what it costs to ask for help."""
+"""The walls between the folders, read from the imports themselves; and what it costs to ask for
+help.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,31 @@ MAY_IMPORT = {
     "runs": set(),
     "pretraining": {"data", "engine", "kernels", "model", "objectives", "runs"},
     "finetuning": {"data", "engine", "kernels", "model", "runs", "tasks"},
-    "experiments": {"data", "engine", "finetuning", "model", "objectives", "pretraining", "runs", "tasks"},
+    "experiments": {
+        "data",
+        "engine",
+        "finetuning",
+        "model",
+        "objectives",
+        "pretraining",
+        "runs",
+        "tasks",
+    },
     "reports": {"data", "experiments", "model", "objectives", "runs"},
     "web": {"data", "model", "objectives", "tasks"},
-    "cli": {"data", "engine", "experiments", "finetuning", "model", "objectives", "pretraining", "reports", "runs",
-            "tasks", "web"},
+    "cli": {
+        "data",
+        "engine",
+        "experiments",
+        "finetuning",
+        "model",
+        "objectives",
+        "pretraining",
+        "reports",
+        "runs",
+        "tasks",
+        "web",
+    },
 }
 
 
@@ -58,11 +80,18 @@ def imported_lines(path: Path) -> Iterator[str]:
             package, _, rest = name.partition(".")
             if package == "electra":
                 first = rest.partition(".")[0]
-                yield first if (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file() else "__init__"
+                yield (
+                    first
+                    if (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file()
+                    else "__init__"
+                )
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if line_of(p) not in ("__init__", "__main__")],
-                         ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path",
+    [p for p in MODULES if line_of(p) not in ("__init__", "__main__")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
 def test_a_module_imports_only_from_its_own_line_or_from_those_it_may(path: Path) -> None:
     line = line_of(path)
     allowed = MAY_IMPORT[line] | {line} | (TOP if line not in TOP else {"__init__"})
@@ -92,10 +121,18 @@ def test_nothing_is_pickled() -> None:
     for path in MODULES:
         tree = ast.parse(path.read_text(encoding="utf8"))
         calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        assert not calls & {"torch.load", "torch.save", "pickle.load", "pickle.loads", "pickle.dump", "pickle.dumps"}
+        assert not calls & {
+            "torch.load",
+            "torch.save",
+            "pickle.load",
+            "pickle.loads",
+            "pickle.dump",
+            "pickle.dumps",
+        }
 
 
-# ---- the surface -----------------------------------------------------------------------------------------------------
+# ---- the surface ---------------------------------------------------------------------------------
+
 
 def test_every_public_name_is_there_and_is_listed() -> None:
     for name in electra.__all__:
@@ -116,13 +153,29 @@ def test_the_package_says_that_it_is_typed() -> None:
 HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetensors"]
 
 
-@pytest.mark.parametrize("words", [["import"], ["--help"], ["--version"], ["vocab", "--help"], ["shard", "--help"],
-                                   ["pretrain", "--help"], ["describe", "--help"], ["show", "--help"],
-                                   ["quickstart", "--help"], ["pretrain", "tiny", "--print-config"],
-                                   ["pretrain", "tinny", "--output-dir", "x"], ["trials", "list"],
-                                   ["trials", "run", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["import"],
+        ["--help"],
+        ["--version"],
+        ["vocab", "--help"],
+        ["shard", "--help"],
+        ["pretrain", "--help"],
+        ["describe", "--help"],
+        ["show", "--help"],
+        ["quickstart", "--help"],
+        ["pretrain", "tiny", "--print-config"],
+        ["pretrain", "tinny", "--output-dir", "x"],
+        ["trials", "list"],
+        ["trials", "run", "--help"],
+    ],
+    ids=" ".join,
+)
 def test_nothing_heavy_is_imported_to_answer_a_question(words: list[str]) -> None:
     ask = "" if words == ["import"] else f"from electra.__main__ import main; main({words!r})"
     script = f"import sys, electra\n{ask}\nsys.exit(', '.join(m for m in {HEAVY!r} if m in sys.modules) or None)"
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert answer.returncode == 0, answer.stderr

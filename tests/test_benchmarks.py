@@ -1,4 +1,6 @@
-"""The GPU benchmarks run at toy size on a CPU, and their tables say what was measured and what was not."""
+"""The GPU benchmarks run at toy size on a CPU, and their tables say what was measured and what was
+not.
+"""
 
 from __future__ import annotations
 
@@ -36,27 +38,45 @@ QUICK = "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2
 
 def entry(**sides):
     """What is kept of one setting, measured on a machine of round numbers."""
-    return {"size": "small", "rows": 128, "length": 128, "flops_per_token": 100.0, "matmul_flops": 1e9,
-            "window_steps": 15, "made": {"hardware": "a GPU", "torch": "2.11", "commit": "0123456789ab-dirty"},
-            "sides": sides}
+    return {
+        "size": "small",
+        "rows": 128,
+        "length": 128,
+        "flops_per_token": 100.0,
+        "matmul_flops": 1e9,
+        "window_steps": 15,
+        "made": {"hardware": "a GPU", "torch": "2.11", "commit": "0123456789ab-dirty"},
+        "sides": sides,
+    }
 
 
 def rate(tokens_per_second):
-    return {"tokens_per_second": tokens_per_second, "windows": [tokens_per_second] * 3, "peak_bytes": 2e9}
+    return {
+        "tokens_per_second": tokens_per_second,
+        "windows": [tokens_per_second] * 3,
+        "peak_bytes": 2e9,
+    }
 
 
-# ---- pre-training ----------------------------------------------------------------------------------------------------
+# ---- pre-training --------------------------------------------------------------------------------
 
-def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(toy_shards, tmp_path, capsys):
+
+def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
+    toy_shards, tmp_path, capsys
+):
     kept = tmp_path / "kept.json"
     sides = ["--sides", "peer_eager", "ours_plain", "ours_fast"]
     for parts in (["paper", "profile"], ["scaling", "curves"]):
-        pretrain_gpu.main(["--data", f"32={toy_shards}", "--output", str(kept), "--only", *parts, *sides, *QUICK])
+        pretrain_gpu.main(
+            ["--data", f"32={toy_shards}", "--output", str(kept), "--only", *parts, *sides, *QUICK]
+        )
     found = json.loads(kept.read_text(encoding="utf8"))
     assert set(found) == {"paper", "profile", "scaling", "curves", "made"}
     measured = found["paper"]["tiny 4 × 32"]["sides"]
     assert list(measured) == ["peer_eager", "ours_plain", "ours_fast"]
-    assert all(len(side["windows"]) == 1 and side["tokens_per_second"] > 0 for side in measured.values())
+    assert all(
+        len(side["windows"]) == 1 and side["tokens_per_second"] > 0 for side in measured.values()
+    )
     assert len(found["curves"]["losses"]["fast"]) == 2
     assert found["curves"]["largest_difference"] == 0  # on a CPU both are the plain path
     said = capsys.readouterr().out
@@ -67,8 +87,13 @@ def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
 @pytest.mark.slow
 def test_the_start_is_timed_with_an_empty_cache_and_again_with_a_full_one(toy_shards, tmp_path):
     kept = tmp_path / "kept.json"
-    pretrain_gpu.main(["--data", str(toy_shards), "--output", str(kept), "--only", "startup", *QUICK])
-    assert list(json.loads(kept.read_text(encoding="utf8"))["startup"]["seconds"]) == ["cold", "warm"]
+    pretrain_gpu.main(
+        ["--data", str(toy_shards), "--output", str(kept), "--only", "startup", *QUICK]
+    )
+    assert list(json.loads(kept.read_text(encoding="utf8"))["startup"]["seconds"]) == [
+        "cold",
+        "warm",
+    ]
 
 
 TOY_PROCESSES = "--sizes tiny --windows 2 --window-steps 2".split()
@@ -77,9 +102,24 @@ TOY_PROCESSES = "--sizes tiny --windows 2 --window-steps 2".split()
 def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_shards, tmp_path):
     kept = tmp_path / "kept.json"
     for rows in ("4", "6"):
-        processes.main(["--data", str(toy_shards), "--rows", rows, *TOY_PROCESSES, "--only", "stall", "--output",
-                        str(kept)])
-    found = {name: each for name, each in json.loads(kept.read_text(encoding="utf8")).items() if name != "made"}
+        processes.main(
+            [
+                "--data",
+                str(toy_shards),
+                "--rows",
+                rows,
+                *TOY_PROCESSES,
+                "--only",
+                "stall",
+                "--output",
+                str(kept),
+            ]
+        )
+    found = {
+        name: each
+        for name, each in json.loads(kept.read_text(encoding="utf8")).items()
+        if name != "made"
+    }
     assert [name.split(",")[0] for name in found] == ["tiny 4 × 32", "tiny 6 × 32"]
     for entry in found.values():
         cost = entry["stall"]
@@ -91,12 +131,34 @@ def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_
 @pytest.mark.slow
 def test_the_cost_of_a_checkpoint_is_measured_with_several_processes(toy_shards, tmp_path):
     kept = tmp_path / "kept.json"
-    processes.main(["--data", str(toy_shards), "--rows", "4", *TOY_PROCESSES, "--only", "stall", "--processes", "2",
-                    "--parallel", "fsdp", "--output", str(kept)])
-    (name, entry), = ((name, each) for name, each in json.loads(kept.read_text(encoding="utf8")).items()
-                      if name != "made")
+    processes.main(
+        [
+            "--data",
+            str(toy_shards),
+            "--rows",
+            "4",
+            *TOY_PROCESSES,
+            "--only",
+            "stall",
+            "--processes",
+            "2",
+            "--parallel",
+            "fsdp",
+            "--output",
+            str(kept),
+        ]
+    )
+    ((name, entry),) = (
+        (name, each)
+        for name, each in json.loads(kept.read_text(encoding="utf8")).items()
+        if name != "made"
+    )
     assert name.endswith(", 2 processes by FSDP")
-    assert (len(entry["stall"]["windows"]), len(entry["stall"]["hosts"]), len(entry["stall"]["writes"])) == (12, 6, 6)
+    assert (
+        len(entry["stall"]["windows"]),
+        len(entry["stall"]["hosts"]),
+        len(entry["stall"]["writes"]),
+    ) == (12, 6, 6)
     assert "FSDP" in tables.processes(json.loads(kept.read_text(encoding="utf8")))
 
 
@@ -105,14 +167,27 @@ def test_a_checkpoint_costs_the_hosts_time_and_what_the_window_after_it_lasts_lo
     found = processes.cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
     assert found == pytest.approx({"step": 0.5, "stall": 0.6, "host": 0.1, "excess": 0.5})
     assert processes.cost([99.0, 2.0, 1.5, 2.0], hosts, steps=4) == pytest.approx(
-        {"step": 0.5, "stall": 0.1, "host": 0.1, "excess": -0.5})
+        {"step": 0.5, "stall": 0.1, "host": 0.1, "excess": -0.5}
+    )
 
 
 def test_curves_of_several_settings_are_kept_with_what_is_trivial_beside_them(toy_shards, tmp_path):
     kept, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
     kept.write_text(json.dumps({"runs": {"earlier": {"held_out": []}}}))
-    plateau.main(["--data", str(toy_shards), "--together", "2", "--output", str(kept),
-                  "--run", f"low: tiny {flags} --learning-rate 1e-4", "--run", f"high: tiny {flags}"])
+    plateau.main(
+        [
+            "--data",
+            str(toy_shards),
+            "--together",
+            "2",
+            "--output",
+            str(kept),
+            "--run",
+            f"low: tiny {flags} --learning-rate 1e-4",
+            "--run",
+            f"high: tiny {flags}",
+        ]
+    )
     runs = json.loads(kept.read_text(encoding="utf8"))["runs"]
     assert set(runs) == {"earlier", "low", "high"}
     assert [entry["step"] for entry in runs["low"]["held_out"]] == [10, 20]
@@ -125,10 +200,26 @@ def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tm
     (tmp_path / "SST-2").mkdir()
     for part in ("train", "dev"):
         rows = [f"the old dog {'sees' if n % 2 else 'runs'}\t{n % 2}" for n in range(8)]
-        (tmp_path / "SST-2" / f"{part}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf8")
+        (tmp_path / "SST-2" / f"{part}.tsv").write_text(
+            "\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf8"
+        )
     kept = tmp_path / "kept.json"
-    plateau.main(["--data", str(toy_shards), "--output", str(kept), "--glue", str(tmp_path), "--tasks", "glue/sst-2",
-                  "--tuning", "--epochs 1", "--run", f"one: tiny {' '.join(TOY_FLAGS)}"])
+    plateau.main(
+        [
+            "--data",
+            str(toy_shards),
+            "--output",
+            str(kept),
+            "--glue",
+            str(tmp_path),
+            "--tasks",
+            "glue/sst-2",
+            "--tuning",
+            "--epochs 1",
+            "--run",
+            f"one: tiny {' '.join(TOY_FLAGS)}",
+        ]
+    )
     found = json.loads(kept.read_text(encoding="utf8"))["runs"]["one"]["tuned"]
     assert found.keys() == {"tuning", "glue/sst-2"}
     assert 0 <= found["glue/sst-2"] <= 1
@@ -138,7 +229,12 @@ def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tm
 def test_what_a_process_under_torchrun_costs_is_measured_every_way(toy_shards, capsys):
     processes.main(["--data", str(toy_shards), "--rows", "4", *TOY_PROCESSES, "--only", "ways"])
     said = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in said] == ["tiny, alone", "tiny, ddp", "tiny, ddp_plain", "tiny, fsdp_plain"]
+    assert [line.split(":")[0] for line in said] == [
+        "tiny, alone",
+        "tiny, ddp",
+        "tiny, ddp_plain",
+        "tiny, fsdp_plain",
+    ]
 
 
 def test_a_setting_without_rows_of_its_length_is_left_out_aloud(toy_shards, capsys):
@@ -146,10 +242,16 @@ def test_a_setting_without_rows_of_its_length_is_left_out_aloud(toy_shards, caps
     assert "base 64 × 512 is left out: no --data has rows of 512 tokens" in capsys.readouterr().out
 
 
-def test_a_number_before_an_equals_sign_is_the_length_and_any_other_equals_sign_part_of_the_path(toy_shards, tmp_path):
+def test_a_number_before_an_equals_sign_is_the_length_and_any_other_equals_sign_part_of_the_path(
+    toy_shards, tmp_path
+):
     named = tmp_path / "seed=1"
     named.symlink_to(toy_shards)
-    assert pretrain_gpu.found_shards([str(named)]) == pretrain_gpu.found_shards([f"32={named}"]) == {32: named}
+    assert (
+        pretrain_gpu.found_shards([str(named)])
+        == pretrain_gpu.found_shards([f"32={named}"])
+        == {32: named}
+    )
     with pytest.raises(UserError, match=r"abc=shards: no such folder"):
         pretrain_gpu.found_shards(["abc=shards"])
     with pytest.raises(UserError, match="its rows have 32 tokens; write 32="):
@@ -162,7 +264,9 @@ def test_a_side_that_fails_is_kept_as_failed(capsys):
 
     found = pretrain_gpu.measured(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
     assert found == {"failed": "OutOfMemoryError"}
-    assert "failed (OutOfMemoryError)" in tables.speed({"best": {"small 128 × 128": entry(ours_fast=found)}})
+    assert "failed (OutOfMemoryError)" in tables.speed(
+        {"best": {"small 128 × 128": entry(ours_fast=found)}}
+    )
 
 
 def test_curves_are_compared_where_their_means_differ_most():
@@ -180,45 +284,80 @@ def test_the_peer_learns_nothing_from_padding():
     losses = []
     for each in (batch, other):
         torch.manual_seed(0)
-        step = peer.pretraining_step(recipe, peer.Words.of(ToyVocabulary()), device=torch.device("cpu"))
+        step = peer.pretraining_step(
+            recipe, peer.Words.of(ToyVocabulary()), device=torch.device("cpu")
+        )
         losses.append(step(each))
     torch.testing.assert_close(losses[0], losses[1])
 
 
-# ---- where the time goes ---------------------------------------------------------------------------------------------
+# ---- where the time goes -------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "matrix products"),
-    ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16>(T1::Params)", "matrix products"),
-    ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", "attention"),
-    ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
-    ("void at::native::vectorized_gather_kernel<16, long>", "masking and other indexing"),
-    ("void at::native::embedding_backward_kernel<float>", "embeddings"),
-    ("Memcpy HtoD (Pinned -> Device)", "copies and fills"),
-    ("void at::native::reduce_kernel<512, 1>", "other"),
-])
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "matrix products"),
+        (
+            "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16>(T1::Params)",
+            "matrix products",
+        ),
+        (
+            "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
+            "attention",
+        ),
+        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
+        ("void at::native::vectorized_gather_kernel<16, long>", "masking and other indexing"),
+        ("void at::native::embedding_backward_kernel<float>", "embeddings"),
+        ("Memcpy HtoD (Pinned -> Device)", "copies and fills"),
+        ("void at::native::reduce_kernel<512, 1>", "other"),
+    ],
+)
 def test_a_kernel_is_known_by_its_name(name, kind):
     assert kind_of(name) == kind
 
 
 def test_kernels_of_one_kind_add_up_and_unknown_ones_come_last():
-    found = [Kernel("mystery", 1, 90.0), Kernel("gemm_a", 2, 5.0), Kernel("gemm_b", 1, 6.0), Kernel("Memset", 1, 20.0)]
+    found = [
+        Kernel("mystery", 1, 90.0),
+        Kernel("gemm_a", 2, 5.0),
+        Kernel("gemm_b", 1, 6.0),
+        Kernel("Memset", 1, 20.0),
+    ]
     assert by_kind(found) == {"copies and fills": 20.0, "matrix products": 11.0, "other": 90.0}
     assert list(by_kind(found)) == ["copies and fills", "matrix products", "other"]
 
 
-# ---- fine-tuning -----------------------------------------------------------------------------------------------------
+# ---- fine-tuning ---------------------------------------------------------------------------------
+
 
 def test_the_trainer_reads_the_rows_that_ours_encodes():
-    rows = Features.of([Row(0, [2, 9, 3, 8, 3], second=3, values={"target": 1}),
-                        Row(1, [2, 7, 3], values={"target": 0})])
+    rows = Features.of(
+        [
+            Row(0, [2, 9, 3, 8, 3], second=3, values={"target": 1}),
+            Row(1, [2, 7, 3], values={"target": 0}),
+        ]
+    )
     assert finetune_gpu.encoded(rows) == [
-        {"input_ids": [2, 9, 3, 8, 3], "token_type_ids": [0, 0, 0, 1, 1], "attention_mask": [1] * 5, "labels": 1},
-        {"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "attention_mask": [1] * 3, "labels": 0}]
+        {
+            "input_ids": [2, 9, 3, 8, 3],
+            "token_type_ids": [0, 0, 0, 1, 1],
+            "attention_mask": [1] * 5,
+            "labels": 1,
+        },
+        {
+            "input_ids": [2, 7, 3],
+            "token_type_ids": [0, 0, 0],
+            "attention_mask": [1] * 3,
+            "labels": 0,
+        },
+    ]
 
 
 def test_the_clock_runs_from_the_first_logged_step_to_the_last():
-    assert finetune_gpu.rate([(50, 110.0), (100, 111.0), (150, 112.0)]) == {"examples_per_second": 32 * 100 / 2}
+    assert finetune_gpu.rate([(50, 110.0), (100, 111.0), (150, 112.0)]) == {
+        "examples_per_second": 32 * 100 / 2
+    }
 
 
 def test_a_round_on_a_cpu_trains_on_every_example_and_asks_for_it(tiny, tmp_path):
@@ -234,7 +373,10 @@ def test_the_finetuning_benchmark_compares_three_sides_on_made_up_texts(tiny, tm
     finetune_gpu.main(["--model", str(tiny), "--output", str(kept), "--quick", "--repeats", "1"])
     (found,) = json.loads(kept.read_text(encoding="utf8"))["compare"].values()
     assert {side: len(rounds) for side, rounds in found["rounds"].items()} == {
-        "trainer": 1, "trainer_grouped": 1, "ours": 1}
+        "trainer": 1,
+        "trainer_grouped": 1,
+        "ours": 1,
+    }
     assert "glue is left out: name GLUE's folder with --data" in capsys.readouterr().out
 
 
@@ -243,40 +385,76 @@ def test_tasks_that_go_on_in_their_folder_are_noted_beside_the_minutes(tmp_path,
         place = Path(command[command.index("--output-dir") + 1])
         (place / "seed-0").mkdir(parents=True, exist_ok=True)
         runs = [{"score": 0.5, "steps": 4, "seconds": 1.0}]
-        (place / "results.json").write_text(json.dumps({"metric": "accuracy", "median": 0.5, "runs": runs, "made": {
-            "data": {"train": {"examples": 8}}, "settings_hash": "0"}}), encoding="utf8")
+        (place / "results.json").write_text(
+            json.dumps(
+                {
+                    "metric": "accuracy",
+                    "median": 0.5,
+                    "runs": runs,
+                    "made": {"data": {"train": {"examples": 8}}, "settings_hash": "0"},
+                }
+            ),
+            encoding="utf8",
+        )
 
     monkeypatch.setattr(finetune_gpu, "subprocess", SimpleNamespace(run=finishes, DEVNULL=None))
-    options = SimpleNamespace(model="model", data="glue", seeds=2, at_once=2, place=tmp_path / "glue", quick=True)
+    options = SimpleNamespace(
+        model="model", data="glue", seeds=2, at_once=2, place=tmp_path / "glue", quick=True
+    )
     (first,) = finetune_gpu.glue(options, {})
     assert "note" not in first
     (second,) = finetune_gpu.glue(options, {})
-    assert second["note"] == "6 of 12 runs had been begun earlier; the minutes count this start alone"
+    assert (
+        second["note"] == "6 of 12 runs had been begun earlier; the minutes count this start alone"
+    )
 
 
 def test_a_folder_without_all_six_tasks_is_refused_before_any_work(tmp_path):
     (tmp_path / "RTE").mkdir()
     for split in ("train", "dev"):
-        (tmp_path / f"RTE/{split}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n", encoding="utf8")
-    with pytest.raises(UserError, match="no training and dev files of cola, sst-2, mrpc, sts-b, qnli; six"):
-        small_gpu.main(["--data", "shards", "--run", str(tmp_path / "run"), "--glue", str(tmp_path)])
+        (tmp_path / f"RTE/{split}.tsv").write_text(
+            "index\tsentence1\tsentence2\tlabel\n", encoding="utf8"
+        )
+    with pytest.raises(
+        UserError, match="no training and dev files of cola, sst-2, mrpc, sts-b, qnli; six"
+    ):
+        small_gpu.main(
+            ["--data", "shards", "--run", str(tmp_path / "run"), "--glue", str(tmp_path)]
+        )
     assert not (tmp_path / "run").exists()
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- what is shown -------------------------------------------------------------------------------
+
 
 def test_the_table_of_speed_says_ratios_utilisation_and_what_is_missing():
-    table = tables.speed({"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}})
+    table = tables.speed(
+        {"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}}
+    )
     assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11 |")
-    assert table.splitlines()[-1] == "Medians of windows, not counting the first: small 128 × 128, 3 of 15 steps."
-    assert table.splitlines()[-3] == ("| small 128 × 128 (0123456-dirty) | 1,000k | not measured | not measured "
-                                      "| 5,000k | 5.00 | – | 50.0% | 0 TFLOP/s |")
+    assert (
+        table.splitlines()[-1]
+        == "Medians of windows, not counting the first: small 128 × 128, 3 of 15 steps."
+    )
+    assert table.splitlines()[-3] == (
+        "| small 128 × 128 (0123456-dirty) | 1,000k | not measured | not measured "
+        "| 5,000k | 5.00 | – | 50.0% | 0 TFLOP/s |"
+    )
 
 
 def test_every_setting_names_the_commit_it_was_measured_at():
-    made = [{"hardware": "a GPU", "torch": "2.11", "commit": commit} for commit in ("aaaaaaaaaa", "bbbbbbbbbb")]
-    entries = {name: {**entry(ours_fast=rate(5e6)), "made": each} for name, each in zip("AB", made, strict=True)}
-    profile = {name: {"made": each, "kinds_ms": {}, "wall_ms": 1.0} for name, each in zip("AB", made, strict=True)}
+    made = [
+        {"hardware": "a GPU", "torch": "2.11", "commit": commit}
+        for commit in ("aaaaaaaaaa", "bbbbbbbbbb")
+    ]
+    entries = {
+        name: {**entry(ours_fast=rate(5e6)), "made": each}
+        for name, each in zip("AB", made, strict=True)
+    }
+    profile = {
+        name: {"made": each, "kinds_ms": {}, "wall_ms": 1.0}
+        for name, each in zip("AB", made, strict=True)
+    }
     for table in (tables.speed, tables.memory, tables.scaling):
         head, _, *rows = table({"best": entries, "scaling": entries}).splitlines()
         assert " a GPU, torch 2.11 |" in head
@@ -285,19 +463,25 @@ def test_every_setting_names_the_commit_it_was_measured_at():
     assert head == "| milliseconds of a step, ours, a GPU, torch 2.11 | A (aaaaaaa) | B (bbbbbbb) |"
 
 
-@pytest.mark.parametrize("table", [*tables.PRETRAINING, *tables.FINETUNING], ids=lambda table: table.__name__)
+@pytest.mark.parametrize(
+    "table", [*tables.PRETRAINING, *tables.FINETUNING], ids=lambda table: table.__name__
+)
 def test_a_table_of_nothing_says_so(table):
     assert "no machine yet" in table({}) or "not measured" in table({})
 
 
 def test_a_row_of_finetuning_says_how_long_it_was_measured():
-    rounds = {side: [{"examples_per_second": 100.0}] for side in ("trainer", "trainer_grouped", "ours")}
+    rounds = {
+        side: [{"examples_per_second": 100.0}] for side in ("trainer", "trainer_grouped", "ours")
+    }
     said = tables.tuning_speed({"compare": {"glue/sst-2": {"rounds": rounds, "steps": 150}}})
     assert "| glue/sst-2, 1 round of 150 steps | 100 |" in said
 
 
 def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/my/bench.py", "--data", "128=/my/own/shards", "/my/other", "--quick"])
+    monkeypatch.setattr(
+        sys, "argv", ["/my/bench.py", "--data", "128=/my/own/shards", "/my/other", "--quick"]
+    )
     evidence.keep(tmp_path / "kept.json", {})
     made = json.loads((tmp_path / "kept.json").read_text(encoding="utf8"))["made"]
     assert made["command"] == ["bench.py", "--data", "128=shards", "other", "--quick"]
@@ -311,7 +495,8 @@ def test_the_same_results_give_the_same_figure(tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-# ---- a model as proof ------------------------------------------------------------------------------------------------
+# ---- a model as proof ----------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def proof(toy_shards, tmp_path_factory):
@@ -319,8 +504,21 @@ def proof(toy_shards, tmp_path_factory):
     folder = tmp_path_factory.mktemp("proof")
     kept, flags = folder / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
     del flags["--max-steps"]
-    command = ["--data", str(toy_shards), "--run", str(folder / "run"), "--recipe", "tiny", "--max-steps", "4",
-               "--output", str(kept), "--flags", *(word for pair in flags.items() for word in pair), "--quiet"]
+    command = [
+        "--data",
+        str(toy_shards),
+        "--run",
+        str(folder / "run"),
+        "--recipe",
+        "tiny",
+        "--max-steps",
+        "4",
+        "--output",
+        str(kept),
+        "--flags",
+        *(word for pair in flags.items() for word in pair),
+        "--quiet",
+    ]
     small_gpu.main(command)
     return command, kept
 
@@ -330,8 +528,13 @@ def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
     training = found["pretraining"]
     assert (training["steps"], training["rows"], len(training["losses"])) == (4, "12 × 32", 4)
     assert [each["step"] for each in training["held_out"]] == [4]
-    found["glue"] = {"seeds": 3, "minutes": 2.0, "at_once": 1, "note": "continued once",
-                     "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN}}
+    found["glue"] = {
+        "seeds": 3,
+        "minutes": 2.0,
+        "at_once": 1,
+        "note": "continued once",
+        "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN},
+    }
     said = tables.proof(found)
     assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
     assert "1,000,000 steps (published)" in said
@@ -342,7 +545,9 @@ def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
 def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(proof):
     command, kept = proof
     before = json.loads(kept.read_text(encoding="utf8"))["pretraining"]
-    (Path(command[command.index("--run") + 1]) / "glue" / "rte").mkdir(parents=True)  # as if cut off while fine-tuning
+    (Path(command[command.index("--run") + 1]) / "glue" / "rte").mkdir(
+        parents=True
+    )  # as if cut off while fine-tuning
     small_gpu.main(command)
     assert json.loads(kept.read_text(encoding="utf8"))["pretraining"] == before
 
@@ -358,19 +563,41 @@ def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
 
 
 def test_a_proof_of_one_window_is_refused_before_any_work(toy_shards, tmp_path):
-    with pytest.raises(UserError, match="4 steps, logged every 20, are one window, and the first is not counted"):
-        small_gpu.main(["--data", str(toy_shards), "--run", str(tmp_path / "run"), "--recipe", "tiny", "--max-steps",
-                        "4", "--flags", "--quiet"])
+    with pytest.raises(
+        UserError, match="4 steps, logged every 20, are one window, and the first is not counted"
+    ):
+        small_gpu.main(
+            [
+                "--data",
+                str(toy_shards),
+                "--run",
+                str(tmp_path / "run"),
+                "--recipe",
+                "tiny",
+                "--max-steps",
+                "4",
+                "--flags",
+                "--quiet",
+            ]
+        )
     assert not (tmp_path / "run").exists()
 
 
-# ---- wrong use -------------------------------------------------------------------------------------------------------
+# ---- wrong use -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("main", "words", "answer"), [
-    (pretrain_gpu.main, ["--data", "/nowhere"], "/nowhere: no such folder; run `electra shard"),
-    (finetune_gpu.main, ["--model", "/nowhere"], "/nowhere: no such model folder"),
-    (plots.main, ["--result", "/nowhere"], "--result /nowhere: no such file; `python -m benchmarks.pretrain_gpu"),
-])
+
+@pytest.mark.parametrize(
+    ("main", "words", "answer"),
+    [
+        (pretrain_gpu.main, ["--data", "/nowhere"], "/nowhere: no such folder; run `electra shard"),
+        (finetune_gpu.main, ["--model", "/nowhere"], "/nowhere: no such model folder"),
+        (
+            plots.main,
+            ["--result", "/nowhere"],
+            "--result /nowhere: no such file; `python -m benchmarks.pretrain_gpu",
+        ),
+    ],
+)
 def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
     with pytest.raises(SystemExit) as ended:
         evidence.as_command(lambda: main(words))
@@ -380,18 +607,50 @@ def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("main", "words", "answer"), [
-    (processes.main, "--data /nowhere --windows 1", "--windows 1: the first is not counted, so at least 2 are needed"),
-    (processes.main, "--data /nowhere --window-steps 0", "--window-steps 0: at least 1 is needed"),
-    (processes.main, "--data /nowhere --processes 2", "--processes is for --only stall"),
-    (processes.main, "--data /nowhere --rows 3 --processes 2", "--rows 3: 2 processes need equal shares"),
-    (processes.main, "--data /nowhere --save-steps 3", "--save-steps 3: two equal windows lie between two checkpoints"),
-    (pretrain_gpu.main, "--data /nowhere --profile-steps 0", "--profile-steps 0: at least 1 is needed"),
-    (pretrain_gpu.main, "--data /nowhere --curve-seeds 0", "--curve-seeds 0: at least 1 is needed"),
-    (finetune_gpu.main, "--model /nowhere --steps 99", "every 50th is logged, so at least 100 are needed"),
-    (finetune_gpu.main, "--model /nowhere --at-once 0", "--at-once 0: at least 1 is needed"),
-    (small_gpu.main, "--data /nowhere --run run --seeds 0", "--seeds 0: at least 1 is needed"),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("main", "words", "answer"),
+    [
+        (
+            processes.main,
+            "--data /nowhere --windows 1",
+            "--windows 1: the first is not counted, so at least 2 are needed",
+        ),
+        (
+            processes.main,
+            "--data /nowhere --window-steps 0",
+            "--window-steps 0: at least 1 is needed",
+        ),
+        (processes.main, "--data /nowhere --processes 2", "--processes is for --only stall"),
+        (
+            processes.main,
+            "--data /nowhere --rows 3 --processes 2",
+            "--rows 3: 2 processes need equal shares",
+        ),
+        (
+            processes.main,
+            "--data /nowhere --save-steps 3",
+            "--save-steps 3: two equal windows lie between two checkpoints",
+        ),
+        (
+            pretrain_gpu.main,
+            "--data /nowhere --profile-steps 0",
+            "--profile-steps 0: at least 1 is needed",
+        ),
+        (
+            pretrain_gpu.main,
+            "--data /nowhere --curve-seeds 0",
+            "--curve-seeds 0: at least 1 is needed",
+        ),
+        (
+            finetune_gpu.main,
+            "--model /nowhere --steps 99",
+            "every 50th is logged, so at least 100 are needed",
+        ),
+        (finetune_gpu.main, "--model /nowhere --at-once 0", "--at-once 0: at least 1 is needed"),
+        (small_gpu.main, "--data /nowhere --run run --seeds 0", "--seeds 0: at least 1 is needed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_a_size_that_cannot_be_measured_is_refused_before_any_work(main, words, answer, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words.split())
@@ -403,7 +662,10 @@ def test_a_command_that_fails_inside_a_benchmark_is_named(capsys):
     with pytest.raises(SystemExit) as ended:
         evidence.as_command(lambda: subprocess.run(["false"], check=True))
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: `false` ended with exit code 1: what it said stands above\n"
+    assert (
+        capsys.readouterr().err
+        == "error: `false` ended with exit code 1: what it said stands above\n"
+    )
 
 
 def test_a_figure_without_matplotlib_says_what_to_install(tmp_path, monkeypatch):

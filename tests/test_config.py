@@ -1,4 +1,6 @@
-"""Settings are read strictly: what comes out is valid, and what is refused is refused with its file and its key."""
+"""Settings are read strictly: what comes out is valid, and what is refused is refused with its file
+and its key.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ class Bicycle:
 
     def __post_init__(self) -> None:
         if self.wheel.spokes < self.gears[0]:
-            raise ValueError(f"wheel.spokes={self.wheel.spokes} is fewer than gears={list(self.gears)} has in front")
+            raise ValueError(
+                f"wheel.spokes={self.wheel.spokes} is fewer than gears={list(self.gears)} has in "
+                "front"
+            )
 
 
 def built(**values: object) -> Bicycle:
@@ -53,7 +58,9 @@ def built(**values: object) -> Bicycle:
 
 
 def from_flags(*tokens: str) -> Bicycle:
-    return config.build_layers(Bicycle, {"bike.toml": {"owner": "Ada"}, "command line": config.flags(tokens, Bicycle)})
+    return config.build_layers(
+        Bicycle, {"bike.toml": {"owner": "Ada"}, "command line": config.flags(tokens, Bicycle)}
+    )
 
 
 def refused(**values: object) -> str:
@@ -62,15 +69,20 @@ def refused(**values: object) -> str:
     return str(refusal.value)
 
 
-# ---- values --------------------------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------------------
+
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
-    assert refused(wheel={"spoke": 28}) == "bike.toml: unknown key wheel.spoke; did you mean wheel.spokes?"
+    assert (
+        refused(wheel={"spoke": 28})
+        == "bike.toml: unknown key wheel.spoke; did you mean wheel.spokes?"
+    )
 
 
 def test_an_unknown_key_near_to_nothing_is_refused_with_all_known_ones() -> None:
-    assert refused(wheel={"zzz": 1}) == ("bike.toml: unknown key wheel.zzz; known are wheel.spokes, wheel.width, "
-                                         "wheel.tubeless")
+    assert refused(wheel={"zzz": 1}) == (
+        "bike.toml: unknown key wheel.zzz; known are wheel.spokes, wheel.width, wheel.tubeless"
+    )
 
 
 def test_a_missing_key_is_named() -> None:
@@ -78,30 +90,52 @@ def test_a_missing_key_is_named() -> None:
         config.build(Bicycle, {}, source="bike.toml")
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"wheel": {"spokes": "28"}}, "wheel.spokes must be a whole number, found str '28'"),
-    ({"wheel": {"spokes": 28.0}}, "wheel.spokes must be a whole number, found float 28.0"),
-    ({"wheel": {"spokes": True}}, "wheel.spokes must be a whole number, found bool True"),
-    ({"wheel": {"width": True}}, "wheel.width must be a finite number, found bool True"),
-    ({"wheel": {"width": float("nan")}}, "wheel.width must be a finite number, found float nan"),
-    ({"wheel": {"width": float("inf")}}, "wheel.width must be a finite number, found float inf"),
-    ({"wheel": {"tubeless": "False"}}, "wheel.tubeless must be true or false, found str 'False'"),
-    ({"wheel": {"tubeless": 0}}, "wheel.tubeless must be true or false, found int 0"),
-    ({"wheel": 5}, "wheel is a section, found 5; write wheel.NAME = …"),
-    ({"owner": 5}, "owner must be a string, found int 5"),
-    ({"gears": 3}, "gears must be a list of 2 numbers, found int 3"),
-    ({"gears": [1, 2, 3]}, "gears must be a list of 2 numbers, found list [1, 2, 3]"),
-    ({"gears": [1, "x"]}, "gears must be a whole number, found str 'x'"),
-    ({"lock": "no"}, "lock must be a whole number, found str 'no'"),
-    ({"colour": "gren"}, "colour must be one of 'red', 'green', found 'gren'; did you mean green?"),
-    ({"colour": ["red"]}, "colour must be one of 'red', 'green', found ['red']; did you mean red?"),
-    ({"drive": {"name": "shaft"}}, "drive.name must be one of 'chain', 'belt', found 'shaft'"),
-    ({"drive": {"name": ["belt"]}}, "drive.name must be one of 'chain', 'belt', found ['belt']; did you mean belt?"),
-    ({"drive": {"links": 3}}, "drive.name must be one of 'chain', 'belt', found None"),
-    ({"drive": "belt"}, "drive.name must be one of 'chain', 'belt', found None"),
-])
-def test_a_wrong_value_is_refused_with_its_file_its_key_and_what_was_expected(values: dict[str, object],
-                                                                              message: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"wheel": {"spokes": "28"}}, "wheel.spokes must be a whole number, found str '28'"),
+        ({"wheel": {"spokes": 28.0}}, "wheel.spokes must be a whole number, found float 28.0"),
+        ({"wheel": {"spokes": True}}, "wheel.spokes must be a whole number, found bool True"),
+        ({"wheel": {"width": True}}, "wheel.width must be a finite number, found bool True"),
+        (
+            {"wheel": {"width": float("nan")}},
+            "wheel.width must be a finite number, found float nan",
+        ),
+        (
+            {"wheel": {"width": float("inf")}},
+            "wheel.width must be a finite number, found float inf",
+        ),
+        (
+            {"wheel": {"tubeless": "False"}},
+            "wheel.tubeless must be true or false, found str 'False'",
+        ),
+        ({"wheel": {"tubeless": 0}}, "wheel.tubeless must be true or false, found int 0"),
+        ({"wheel": 5}, "wheel is a section, found 5; write wheel.NAME = …"),
+        ({"owner": 5}, "owner must be a string, found int 5"),
+        ({"gears": 3}, "gears must be a list of 2 numbers, found int 3"),
+        ({"gears": [1, 2, 3]}, "gears must be a list of 2 numbers, found list [1, 2, 3]"),
+        ({"gears": [1, "x"]}, "gears must be a whole number, found str 'x'"),
+        ({"lock": "no"}, "lock must be a whole number, found str 'no'"),
+        (
+            {"colour": "gren"},
+            "colour must be one of 'red', 'green', found 'gren'; did you mean green?",
+        ),
+        (
+            {"colour": ["red"]},
+            "colour must be one of 'red', 'green', found ['red']; did you mean red?",
+        ),
+        ({"drive": {"name": "shaft"}}, "drive.name must be one of 'chain', 'belt', found 'shaft'"),
+        (
+            {"drive": {"name": ["belt"]}},
+            "drive.name must be one of 'chain', 'belt', found ['belt']; did you mean belt?",
+        ),
+        ({"drive": {"links": 3}}, "drive.name must be one of 'chain', 'belt', found None"),
+        ({"drive": "belt"}, "drive.name must be one of 'chain', 'belt', found None"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_file_its_key_and_what_was_expected(
+    values: dict[str, object], message: str
+) -> None:
     assert refused(**values) == f"bike.toml: {message}"
 
 
@@ -124,12 +158,22 @@ class Shed:
 
 
 def test_lists_of_any_length_and_sections_of_free_names_hold_what_their_field_declares() -> None:
-    shed = config.build(Shed, {"wheels": [{"width": 1}, {"width": 2}], "chains": {"spare": {"name": "chain"}},
-                               "marks": {"a": [1, "x"]}}, source="shed.toml")
+    shed = config.build(
+        Shed,
+        {
+            "wheels": [{"width": 1}, {"width": 2}],
+            "chains": {"spare": {"name": "chain"}},
+            "marks": {"a": [1, "x"]},
+        },
+        source="shed.toml",
+    )
     assert [wheel.width for wheel in shed.wheels] == [1.0, 2.0]
     assert isinstance(shed.chains["spare"], Chain)
     assert shed.marks == {"a": [1, "x"]}
-    with pytest.raises(UserError, match=r"shed.toml: unknown key chains.spare.lnks; did you mean chains.spare.links"):
+    with pytest.raises(
+        UserError,
+        match=r"shed.toml: unknown key chains.spare.lnks; did you mean chains.spare.links",
+    ):
         config.build(Shed, {"chains": {"spare": {"name": "chain", "lnks": 3}}}, source="shed.toml")
     with pytest.raises(UserError, match=r"shed.toml: wheels must be a list, found int 3"):
         config.build(Shed, {"wheels": 3}, source="shed.toml")
@@ -141,15 +185,21 @@ def test_a_union_is_told_apart_by_its_name() -> None:
 
 def test_a_key_of_the_other_kind_is_refused_with_what_to_do() -> None:
     assert refused(drive={"name": "belt", "links": 90}) == (
-        "bike.toml: drive.links does not go with drive.name = 'belt'; leave it out, or begin with a recipe whose "
-        "drive is 'belt'")
+        "bike.toml: drive.links does not go with drive.name = 'belt'; leave it out, or begin with "
+        "a recipe whose "
+        "drive is 'belt'"
+    )
 
 
 def test_what_the_class_itself_refuses_is_said_with_the_file() -> None:
-    assert refused(gears=[40, 11]) == "bike.toml: wheel.spokes=32 is fewer than gears=[40, 11] has in front"
+    assert (
+        refused(gears=[40, 11])
+        == "bike.toml: wheel.spokes=32 is fewer than gears=[40, 11] has in front"
+    )
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
+
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = 1\nb =\n")
@@ -157,25 +207,32 @@ def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None
         config.read(tmp_path / "bad.toml")
 
 
-@pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe")],
-                         ids=["missing", "folder", "binary"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: None, Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe")],
+    ids=["missing", "folder", "binary"],
+)
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path / "x.toml")
     with pytest.raises(UserError, match=r"x.toml: (no such file|cannot be read)"):
         config.read(tmp_path / "x.toml")
 
 
-# ---- flags ---------------------------------------------------------------------------------------------------------
+# ---- flags ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("tokens", [["--wheel.spokes", "28"], ["--wheel.spokes=28"], ["--spokes", "28"],
-                                    ["--spokes=28"]])
+
+@pytest.mark.parametrize(
+    "tokens", [["--wheel.spokes", "28"], ["--wheel.spokes=28"], ["--spokes", "28"], ["--spokes=28"]]
+)
 def test_a_flag_is_a_dotted_key_or_its_last_word_where_that_is_unique(tokens: list[str]) -> None:
     assert from_flags(*tokens).wheel.spokes == 28
 
 
 def test_dashes_and_underscores_are_the_same() -> None:
     dashes = load_recipe("tiny", flags=["--optimizer.learning-rate", "3e-4", "--max-grad-norm=2"])
-    underscores = load_recipe("tiny", flags=["--optimizer.learning_rate", "3e-4", "--max_grad_norm=2"])
+    underscores = load_recipe(
+        "tiny", flags=["--optimizer.learning_rate", "3e-4", "--max_grad_norm=2"]
+    )
     assert dashes == underscores
     assert dashes.optimizer.learning_rate == 3e-4
 
@@ -191,28 +248,38 @@ def test_a_flag_may_be_a_list_or_nothing_or_negative() -> None:
     assert from_flags("--width", "-1").wheel.width == -1.0
 
 
-@pytest.mark.parametrize(("tokens", "message"), [
-    (["--spokes", "many"], "command line: wheel.spokes must be a whole number, found 'many'"),
-    (["--spokes", "2.5"], "command line: wheel.spokes must be a whole number, found '2.5'"),
-    (["--width", "nan"], "command line: wheel.width must be a finite number, found 'nan'"),
-    (["--tubeless", "yes"], "command line: wheel.tubeless must be true or false, found 'yes'"),
-    (["--gears", "3"], "command line: gears must be a list of 2 numbers, found '3'"),
-    (["--spokse", "3"], "command line: unknown setting --spokse; did you mean --spokes?"),
-    (["--wheel.spoke", "3"], "command line: unknown setting --wheel.spoke; did you mean --wheel.spokes?"),
-    (["--qqqq", "3"], "command line: unknown setting --qqqq; --print-config lists them all"),
-    (["--spokes"], "--spokes needs a value"),
-    (["--spokes", "--width", "3"], "--spokes needs a value"),
-    (["spokes", "3"], "unexpected argument 'spokes'; settings are written --section.key value"),
-    (["--wheel", "3"], "command line: unknown setting --wheel; did you mean --wheel.width?"),
-])
-def test_a_wrong_flag_is_refused_with_what_was_probably_meant(tokens: list[str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["--spokes", "many"], "command line: wheel.spokes must be a whole number, found 'many'"),
+        (["--spokes", "2.5"], "command line: wheel.spokes must be a whole number, found '2.5'"),
+        (["--width", "nan"], "command line: wheel.width must be a finite number, found 'nan'"),
+        (["--tubeless", "yes"], "command line: wheel.tubeless must be true or false, found 'yes'"),
+        (["--gears", "3"], "command line: gears must be a list of 2 numbers, found '3'"),
+        (["--spokse", "3"], "command line: unknown setting --spokse; did you mean --spokes?"),
+        (
+            ["--wheel.spoke", "3"],
+            "command line: unknown setting --wheel.spoke; did you mean --wheel.spokes?",
+        ),
+        (["--qqqq", "3"], "command line: unknown setting --qqqq; --print-config lists them all"),
+        (["--spokes"], "--spokes needs a value"),
+        (["--spokes", "--width", "3"], "--spokes needs a value"),
+        (["spokes", "3"], "unexpected argument 'spokes'; settings are written --section.key value"),
+        (["--wheel", "3"], "command line: unknown setting --wheel; did you mean --wheel.width?"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_what_was_probably_meant(
+    tokens: list[str], message: str
+) -> None:
     with pytest.raises(UserError) as refusal:
         from_flags(*tokens)
     assert str(refusal.value) == message
 
 
 def test_a_last_word_that_is_not_unique_is_refused_with_every_candidate() -> None:
-    with pytest.raises(UserError, match=r"--width could be --encoder.width or --objective.generator.width"):
+    with pytest.raises(
+        UserError, match=r"--width could be --encoder.width or --objective.generator.width"
+    ):
         load_recipe("tiny", flags=["--width", "64"])
 
 
@@ -221,15 +288,20 @@ def test_a_misspelt_flag_may_have_meant_an_option_that_is_no_setting() -> None:
         config.flags(["--overwrit"], Bicycle, others=["overwrite"])
 
 
-# ---- the environment, and who wins -----------------------------------------------------------------------------------
+# ---- the environment, and who wins ---------------------------------------------------------------
+
 
 def test_a_variable_of_the_environment_is_a_setting() -> None:
     layer = config.environment({"ELECTRA_WHEEL_SPOKES": "28", "PATH": "/bin"}, Bicycle)
-    assert config.build(Bicycle, config.merge({"owner": "Ada"}, layer), source="x").wheel.spokes == 28
+    assert (
+        config.build(Bicycle, config.merge({"owner": "Ada"}, layer), source="x").wheel.spokes == 28
+    )
 
 
 def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"ELECTRA_WHEEL_SPOKE; did you mean ELECTRA_WHEEL_SPOKES\?"):
+    with pytest.raises(
+        UserError, match=r"ELECTRA_WHEEL_SPOKE; did you mean ELECTRA_WHEEL_SPOKES\?"
+    ):
         config.environment({"ELECTRA_WHEEL_SPOKE": "28"}, Bicycle)
 
 
@@ -239,14 +311,24 @@ def test_a_variable_that_is_near_to_no_setting_is_refused_with_what_to_do() -> N
 
 
 def test_files_win_over_the_recipe_the_environment_over_files_and_flags_over_all(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.toml").write_text("[training]\nseed = 1\nbatch_size = 64\nmax_steps = 10\neval_rows = 5\n")
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.toml").write_text(
+        "[training]\nseed = 1\nbatch_size = 64\nmax_steps = 10\neval_rows = 5\n"
+    )
     (tmp_path / "b.toml").write_text("[training]\nseed = 2\nbatch_size = 48\nmax_steps = 20\n")
     monkeypatch.setenv("ELECTRA_TRAINING_BATCH_SIZE", "32")
     monkeypatch.setenv("ELECTRA_TRAINING_SEED", "3")
-    recipe = load_recipe("tiny", files=[tmp_path / "a.toml", tmp_path / "b.toml"], flags=["--seed", "4"])
+    recipe = load_recipe(
+        "tiny", files=[tmp_path / "a.toml", tmp_path / "b.toml"], flags=["--seed", "4"]
+    )
     training = recipe.training
-    assert (training.eval_rows, training.max_steps, training.batch_size, training.seed) == (5, 20, 32, 4)
+    assert (training.eval_rows, training.max_steps, training.batch_size, training.seed) == (
+        5,
+        20,
+        32,
+        4,
+    )
     assert training.save_steps == load_recipe("tiny").training.save_steps
 
 
@@ -259,11 +341,14 @@ def test_an_error_names_the_file_that_holds_the_mistake(tmp_path: Path) -> None:
 
 
 def test_values_that_clash_are_refused_with_every_place_they_came_from() -> None:
-    with pytest.raises(UserError, match=r"^recipe tiny and command line: encoder.width=64 .* encoder.heads=3"):
+    with pytest.raises(
+        UserError, match=r"^recipe tiny and command line: encoder.width=64 .* encoder.heads=3"
+    ):
         load_recipe("tiny", flags=["--encoder.heads", "3"])
 
 
-# ---- writing and comparing -------------------------------------------------------------------------------------------
+# ---- writing and comparing -----------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_written_as_toml_reads_back_as_itself(tmp_path: Path, name: str) -> None:
@@ -299,4 +384,8 @@ def test_every_key_of_a_recipe_is_listed_once() -> None:
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
-    assert config.fingerprint({"a": 1, "b": 2}) == config.fingerprint({"b": 2, "a": 1}) != config.fingerprint({"a": 1})
+    assert (
+        config.fingerprint({"a": 1, "b": 2})
+        == config.fingerprint({"b": 2, "a": 1})
+        != config.fingerprint({"a": 1})
+    )

@@ -18,11 +18,22 @@ from electra.runs.journal import read
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("odd", "said"), [
-    ("import electra; electra.__version__ += '.post1' * (rank == 1)", f"electra: '{__version__}' in rank 0 (process "),
-    ("sys.argv += ['--learning-rate', '0.25'] * (rank == 1)", "optimizer.learning_rate: 0.004 in rank 0 (process "),
-])
-def test_a_process_with_another_version_or_recipe_is_refused_with_both_values(toy_shards, tmp_path, odd, said):
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (
+            "import electra; electra.__version__ += '.post1' * (rank == 1)",
+            f"electra: '{__version__}' in rank 0 (process ",
+        ),
+        (
+            "sys.argv += ['--learning-rate', '0.25'] * (rank == 1)",
+            "optimizer.learning_rate: 0.004 in rank 0 (process ",
+        ),
+    ],
+)
+def test_a_process_with_another_version_or_recipe_is_refused_with_both_values(
+    toy_shards, tmp_path, odd, said
+):
     code, output = ended(started(command(toy_shards, tmp_path / "run", processes=2, before=odd)))
     assert code != 0
     assert "error: the processes of this run are not alike:" in output
@@ -34,7 +45,9 @@ def test_a_process_with_another_version_or_recipe_is_refused_with_both_values(to
 @pytest.mark.parametrize("hung", [2, 0])
 def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path, hung):
     run = tmp_path / "run"
-    process = started(command(toy_shards, run, "--max-steps", "100000", "--timeout-minutes", "0.15", processes=3))
+    process = started(
+        command(toy_shards, run, "--max-steps", "100000", "--timeout-minutes", "0.15", processes=3)
+    )
     reach(process, run, 3)
     pids = ranks(process)
     os.kill(pids[hung], signal.SIGSTOP)
@@ -42,7 +55,9 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
     os.kill(pids[hung], signal.SIGKILL)  # torchrun would wait half a minute for it to listen
     code, output = ended(process)
     assert code != 0
-    assert f"a process did not come within 9 s: rank {hung} fell silent, last seen in step " in output
+    assert (
+        f"a process did not come within 9 s: rank {hung} fell silent, last seen in step " in output
+    )
     assert f"(process {pids[hung]} on " in output
     status = json.loads((run / "status.json").read_text())
     if hung:  # a leader that is stopped writes nothing
@@ -51,53 +66,93 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
 
 
 @pytest.mark.parametrize("slowest", [0, 1])
-def test_a_process_may_take_longer_over_data_and_models_than_any_collective(toy_shards, tmp_path, slowest):
-    slow = ("import time\nfrom electra.data.shards import Shards\nverify = Shards.verify\n"
-            f"Shards.verify = lambda self, *a, **k: (time.sleep(12 * (rank == {slowest})), verify(self, *a, **k))[1]\n"
-            "from electra.pretraining import pretrain\nexport = pretrain.export\n"
-            "pretrain.export = lambda *a, **k: (time.sleep(12), export(*a, **k))[1]")
-    code, output = ended(started(command(toy_shards, tmp_path / "run", "--max-steps", "2", "--timeout-minutes", "0.15",
-                                         processes=2, before=slow)))
+def test_a_process_may_take_longer_over_data_and_models_than_any_collective(
+    toy_shards, tmp_path, slowest
+):
+    slow = (
+        "import time\nfrom electra.data.shards import Shards\nverify = Shards.verify\n"
+        f"Shards.verify = lambda self, *a, **k: (time.sleep(12 * (rank == {slowest})), "
+        "verify(self, *a, **k))[1]\n"
+        "from electra.pretraining import pretrain\nexport = pretrain.export\n"
+        "pretrain.export = lambda *a, **k: (time.sleep(12), export(*a, **k))[1]"
+    )
+    code, output = ended(
+        started(
+            command(
+                toy_shards,
+                tmp_path / "run",
+                "--max-steps",
+                "2",
+                "--timeout-minutes",
+                "0.15",
+                processes=2,
+                before=slow,
+            )
+        )
+    )
     assert code == 0, output
 
 
 @pytest.mark.timeout(1200)
-def test_twenty_times_one_process_of_three_is_killed_and_the_run_equals_the_unbroken_one(toy_shards, tmp_path):
+def test_twenty_times_one_process_of_three_is_killed_and_the_run_equals_the_unbroken_one(
+    toy_shards, tmp_path
+):
     soaked = soak.Soak(tmp_path, toy_shards, random.Random())
     assert soak.kill_ranks(soaked), soaked.said
 
 
-def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_status(toy_shards, tmp_path):
-    spoilt = ("from electra.model.encoder import Block\nfrom electra.engine.train_step import PlainSteps\n"
-              "passes, forward, descend = [], Block.forward, PlainSteps.descend\n"
-              "def spoilt(self, *a, **k):\n"
-              "    return forward(self, *a, **k) * (float('nan') if len(passes) > 4 and rank else 1)\n"
-              "def counted(self, *a, **k): passes.append(1); return descend(self, *a, **k)\n"
-              "Block.forward, PlainSteps.descend = spoilt, counted")
-    code, output = ended(started(command(toy_shards, tmp_path / "run", "--parallel", "fsdp", processes=2,
-                                         before=spoilt)))
+def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_status(
+    toy_shards, tmp_path
+):
+    spoilt = (
+        "from electra.model.encoder import Block\nfrom electra.engine.train_step import "
+        "PlainSteps\n"
+        "passes, forward, descend = [], Block.forward, PlainSteps.descend\n"
+        "def spoilt(self, *a, **k):\n"
+        "    return forward(self, *a, **k) * (float('nan') if len(passes) > 4 and rank else 1)\n"
+        "def counted(self, *a, **k): passes.append(1); return descend(self, *a, **k)\n"
+        "Block.forward, PlainSteps.descend = spoilt, counted"
+    )
+    code, output = ended(
+        started(
+            command(toy_shards, tmp_path / "run", "--parallel", "fsdp", processes=2, before=spoilt)
+        )
+    )
     said = "the output of generator.encoder.blocks.0 (micro-batch 1) is not finite in step 5"
     assert code != 0
     assert output.count(f"error: after step 4: {said}") == 2, output
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert (status["status"], status["message"], status["checkpoint"]) == ("failed", said, "checkpoint-3")
+    assert (status["status"], status["message"], status["checkpoint"]) == (
+        "failed",
+        said,
+        "checkpoint-3",
+    )
 
 
 def test_a_write_that_fails_at_the_last_step_is_told_to_the_others(toy_shards, tmp_path):
-    full = ("from electra.runs import checkpoint\nsave_file = checkpoint.save_file\n"
-            "def full(tensors, path):\n"
-            "    if 'checkpoint-6' in str(path): raise OSError(28, 'No space left on device')\n"
-            "    save_file(tensors, path)\n"
-            "checkpoint.save_file = full")
-    code, output = ended(started(command(toy_shards, tmp_path / "run", "--max-steps", "6", processes=2, before=full)))
+    full = (
+        "from electra.runs import checkpoint\nsave_file = checkpoint.save_file\n"
+        "def full(tensors, path):\n"
+        "    if 'checkpoint-6' in str(path): raise OSError(28, 'No space left on device')\n"
+        "    save_file(tensors, path)\n"
+        "checkpoint.save_file = full"
+    )
+    code, output = ended(
+        started(command(toy_shards, tmp_path / "run", "--max-steps", "6", processes=2, before=full))
+    )
     assert code != 0
-    assert "after step 6: the checkpoint of step 6 could not be written: [Errno 28] No space left on device" in output
+    assert (
+        "after step 6: the checkpoint of step 6 could not be written: [Errno 28] No space left on "
+        "device" in output
+    )
     assert "after step 6: rank 0 failed, and says why" in output
 
 
 def test_a_signal_to_torchrun_leaves_a_checkpoint_of_all_processes(toy_shards, tmp_path):
     run = tmp_path / "run"
-    process = started(command(toy_shards, run, "--save-steps", "100000", "--max-steps", "100000", processes=2))
+    process = started(
+        command(toy_shards, run, "--save-steps", "100000", "--max-steps", "100000", processes=2)
+    )
     reach(process, run, 3)
     process.send_signal(signal.SIGTERM)
     _, output = ended(process)

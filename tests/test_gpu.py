@@ -1,4 +1,6 @@
-"""What only a GPU can show: low precision, kernels, graphs, compilation, and exact resume there. `pytest -m gpu`"""
+"""What only a GPU can show: low precision, kernels, graphs, compilation, and exact resume there.
+`pytest -m gpu`
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,60 @@ from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import TOYS
 from tests.test_resume import assert_identical, finish, start, wait_for_step
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 NO_DROPOUT = ("--encoder.dropout", "0", "--encoder.attention-dropout", "0")
 
 
 def losses(data, run, *flags):
-    pretrain(load_recipe("tiny", flags=[*TOY_FLAGS, *NO_DROPOUT, *flags]), data=data, output_dir=run, quiet=True)
+    pretrain(
+        load_recipe("tiny", flags=[*TOY_FLAGS, *NO_DROPOUT, *flags]),
+        data=data,
+        output_dir=run,
+        quiet=True,
+    )
     return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
 
 
-@pytest.mark.parametrize(("precision", "kernels", "compiled"), [
-    ("bf16", "on", "off"), ("bf16", "off", "off"), ("bf16", "off", "on"), ("fp16", "off", "off"),
-    ("fp16", "off", "on")])
-def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, precision, kernels, compiled):
-    """Compiled code and kernels draw other random numbers, and fp16 leaves out its first updates until its scaler has
-    found its scale: such runs agree as seeds do, not to the digit."""
+@pytest.mark.parametrize(
+    ("precision", "kernels", "compiled"),
+    [
+        ("bf16", "on", "off"),
+        ("bf16", "off", "off"),
+        ("bf16", "off", "on"),
+        ("fp16", "off", "off"),
+        ("fp16", "off", "on"),
+    ],
+)
+def test_every_way_to_take_a_step_follows_the_plain_one(
+    toy_shards, tmp_path, precision, kernels, compiled
+):
+    """Compiled code and kernels draw other random numbers, and fp16 leaves out its first updates
+    until its scaler has found its scale: such runs agree as seeds do, not to the digit.
+    """
+
     def end(name, *flags):
         return sum(losses(toy_shards, tmp_path / name, "--max-steps", "60", *flags)[-5:])
 
-    plain = [end(f"plain-{seed}", "--precision", "fp32", "--compile", "off", "--kernels", "off", "--seed", seed)
-             for seed in "0123"]
-    fast = end("fast", "--precision", precision, "--training.kernels", kernels, "--compile", compiled)
+    plain = [
+        end(
+            f"plain-{seed}",
+            "--precision",
+            "fp32",
+            "--compile",
+            "off",
+            "--kernels",
+            "off",
+            "--seed",
+            seed,
+        )
+        for seed in "0123"
+    ]
+    fast = end(
+        "fast", "--precision", precision, "--training.kernels", kernels, "--compile", compiled
+    )
     if (precision, kernels, compiled) == ("bf16", "off", "off"):
         assert fast == pytest.approx(plain[0], rel=0.02)
     assert 0.9 * min(plain) < fast < 1.1 * max(plain)
@@ -45,17 +80,39 @@ def test_every_way_to_take_a_step_follows_the_plain_one(toy_shards, tmp_path, pr
 
 @pytest.mark.parametrize("learns", ["likelihood", "adversarially"])
 def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards, tmp_path, learns):
-    replayed, taken = (losses(toy_shards, tmp_path / graph, "--training.cuda-graph", graph, "--encoder.dropout", "0.1",
-                              "--objective.generator-learns", learns) for graph in ("on", "off"))
+    replayed, taken = (
+        losses(
+            toy_shards,
+            tmp_path / graph,
+            "--training.cuda-graph",
+            graph,
+            "--encoder.dropout",
+            "0.1",
+            "--objective.generator-learns",
+            learns,
+        )
+        for graph in ("on", "off")
+    )
     assert replayed == taken
 
 
 def test_a_frozen_generator_keeps_every_bit_by_kernels_and_graphs(toy_shards, tmp_path):
-    first, second = (load_recipe(name, flags=TOY_FLAGS) for name in ("two-stage-generator-base", "two-stage-base"))
+    first, second = (
+        load_recipe(name, flags=TOY_FLAGS)
+        for name in ("two-stage-generator-base", "two-stage-base")
+    )
     pretrain(first, data=toy_shards, output_dir=tmp_path / "first", quiet=True)
-    pretrain(second, data=toy_shards, output_dir=tmp_path / "second", init_from=tmp_path / "first", quiet=True)
-    before, after, judge = (load_file(tmp_path / folder / "model.safetensors") for folder in (
-        "first/encoder", "second/generator", "second/discriminator"))
+    pretrain(
+        second,
+        data=toy_shards,
+        output_dir=tmp_path / "second",
+        init_from=tmp_path / "first",
+        quiet=True,
+    )
+    before, after, judge = (
+        load_file(tmp_path / folder / "model.safetensors")
+        for folder in ("first/encoder", "second/generator", "second/discriminator")
+    )
     assert [name for name in before if not before[name].equal(after[name])] == []
     assert not any(before[name].equal(judge[name]) for name in before if name in judge)
 
@@ -63,14 +120,35 @@ def test_a_frozen_generator_keeps_every_bit_by_kernels_and_graphs(toy_shards, tm
 @pytest.mark.parametrize("name", [name for name in TOYS if name != "frozen"])
 def test_every_kind_of_head_learns_the_same_weights_by_graphs_and_without(tiny, tmp_path, name):
     for graph in ("on", "off"):
-        TOYS[name].learnt(tiny, tmp_path / graph, flags=["--max-steps", "30", "--batch-size", "4", "--length", "32",
-                                                         "--cuda-graph", graph])
-    ours, theirs = (load_file(tmp_path / graph / "seed-0" / "model" / "model.safetensors") for graph in ("on", "off"))
+        TOYS[name].learnt(
+            tiny,
+            tmp_path / graph,
+            flags=[
+                "--max-steps",
+                "30",
+                "--batch-size",
+                "4",
+                "--length",
+                "32",
+                "--cuda-graph",
+                graph,
+            ],
+        )
+    ours, theirs = (
+        load_file(tmp_path / graph / "seed-0" / "model" / "model.safetensors")
+        for graph in ("on", "off")
+    )
     assert [name for name in ours if not ours[name].equal(theirs[name])] == []
 
 
-@pytest.mark.parametrize("more", [(), ("--training.kernels", "off", "--training.compile", "off"),
-                                  ("--training.compile", "on", "--training.deterministic", "true")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--training.kernels", "off", "--training.compile", "off"),
+        ("--training.compile", "on", "--training.deterministic", "true"),
+    ],
+)
 def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     finish(toy_shards, tmp_path / "unbroken", *more)
     process = start(toy_shards, tmp_path / "killed", *more)
@@ -101,7 +179,9 @@ def test_a_copy_beside_the_next_pass_has_the_weights_of_its_step():
         assert not moved[0]["weight"].any()
 
 
-def test_the_export_of_a_gpu_run_is_float32_and_was_verified_with_transformers(toy_shards, tmp_path):
+def test_the_export_of_a_gpu_run_is_float32_and_was_verified_with_transformers(
+    toy_shards, tmp_path
+):
     losses(toy_shards, tmp_path)
     weights = load_file(tmp_path / "discriminator" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}

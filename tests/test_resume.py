@@ -1,4 +1,6 @@
-"""Nothing is lost: a run that was killed at any moment goes on as if nothing had happened, bit for bit."""
+"""Nothing is lost: a run that was killed at any moment goes on as if nothing had happened, bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,53 @@ from electra.runs.journal import read
 from tests.conftest import TOY_FLAGS
 
 
-def command(data: Path, run: Path, *more: str, processes: int = 1, recipe: str = "tiny") -> list[str]:
-    launcher = [sys.executable] if processes == 1 else [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    settings = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
-    return [*launcher, "-m", "electra", "pretrain", recipe, "--data", str(data), "--output-dir", str(run),
-            *(word for pair in settings.items() for word in pair)]
+def command(
+    data: Path, run: Path, *more: str, processes: int = 1, recipe: str = "tiny"
+) -> list[str]:
+    launcher = (
+        [sys.executable]
+        if processes == 1
+        else [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(processes),
+            "--master-port",
+            "0",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+        ]
+    )
+    settings = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
+        zip(more[::2], more[1::2], strict=True)
+    )
+    return [
+        *launcher,
+        "-m",
+        "electra",
+        "pretrain",
+        recipe,
+        "--data",
+        str(data),
+        "--output-dir",
+        str(run),
+        *(word for pair in settings.items() for word in pair),
+    ]
 
 
 def start(*arguments, **options) -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command(*arguments, **options), env=environment, start_new_session=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command(*arguments, **options),
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def finish(*arguments, **options) -> int:
@@ -52,10 +88,16 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
 
 def whole_state(run: Path) -> dict[str, object]:
     """Weights and optimiser slots of the last checkpoint, and the exported models, one or two."""
-    files = [*sorted((run / "checkpoint-20").glob("*.safetensors")), *sorted(run.glob("*/model.safetensors"))]
+    files = [
+        *sorted((run / "checkpoint-20").glob("*.safetensors")),
+        *sorted(run.glob("*/model.safetensors")),
+    ]
     assert len(files) == 2 + len(list(run.glob("*/config.json")))
-    return {f"{path.parent.name}/{path.name}/{name}": tensor
-            for path in files for name, tensor in load_file(path).items()}
+    return {
+        f"{path.parent.name}/{path.name}/{name}": tensor
+        for path in files
+        for name, tensor in load_file(path).items()
+    }
 
 
 def assert_identical(run: Path, other: Path) -> None:
@@ -65,17 +107,36 @@ def assert_identical(run: Path, other: Path) -> None:
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
-    return [(entry["step"], entry["loss"]) for entry in read(run / "metrics.jsonl") if "loss" in entry]
+    return [
+        (entry["step"], entry["loss"]) for entry in read(run / "metrics.jsonl") if "loss" in entry
+    ]
 
 
-@pytest.mark.parametrize(("recipe", "processes", "parallel"), [
-    ("tiny", 1, "ddp"),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("tiny", 3, "ddp"), ("tiny", 3, "fsdp"), ("all-tokens-mlm-base", 1, "ddp"),
-        ("all-tokens-mlm-base", 3, "ddp"), ("electra-15-base", 1, "ddp"),
-        ("replace-mlm-base", 1, "ddp"), ("bert-nsp-base", 1, "ddp"), ("bert-nsp-base", 3, "ddp"),
-        ("left-to-right-base", 1, "ddp"), ("adversarial-base", 3, "ddp"), ("two-stage-base", 3, "fsdp")))])
-def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, recipe, processes, parallel):
+@pytest.mark.parametrize(
+    ("recipe", "processes", "parallel"),
+    [
+        ("tiny", 1, "ddp"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("tiny", 3, "ddp"),
+                ("tiny", 3, "fsdp"),
+                ("all-tokens-mlm-base", 1, "ddp"),
+                ("all-tokens-mlm-base", 3, "ddp"),
+                ("electra-15-base", 1, "ddp"),
+                ("replace-mlm-base", 1, "ddp"),
+                ("bert-nsp-base", 1, "ddp"),
+                ("bert-nsp-base", 3, "ddp"),
+                ("left-to-right-base", 1, "ddp"),
+                ("adversarial-base", 3, "ddp"),
+                ("two-stage-base", 3, "fsdp"),
+            )
+        ),
+    ],
+)
+def test_twenty_steps_equal_twelve_a_sigkill_and_eight(
+    toy_shards, tmp_path, recipe, processes, parallel
+):
     """Three processes, not two: with two, a + b = b + a hides a changed order of summation."""
     more: tuple[str, ...] = ("--parallel", parallel)
     if recipe == "two-stage-base":
@@ -84,19 +145,33 @@ def test_twenty_steps_equal_twelve_a_sigkill_and_eight(toy_shards, tmp_path, rec
     finish(toy_shards, tmp_path / "unbroken", *more, processes=processes, recipe=recipe)
     process = start(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     wait_for_step(process, tmp_path / "killed", 12)
-    workers = ranks(process) if processes > 1 else {}  # in sessions of their own: they would go on, and hold the folder
+    workers = (
+        ranks(process) if processes > 1 else {}
+    )  # in sessions of their own: they would go on, and hold the folder
     for pid in (process.pid, *workers.values()):
         os.kill(pid, signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "killed" / "checkpoint-20").exists(), "it was killed too late to prove anything"
+    assert not (tmp_path / "killed" / "checkpoint-20").exists(), (
+        "it was killed too late to prove anything"
+    )
     finish(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     assert_identical(tmp_path / "unbroken", tmp_path / "killed")
     assert losses(tmp_path / "unbroken") == losses(tmp_path / "killed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.slow) for number in (
-    signal.SIGINT, signal.SIGUSR1))])
-def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_run_goes_on_from_there(toy_shards, tmp_path, number):
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(
+            pytest.param(number, marks=pytest.mark.slow)
+            for number in (signal.SIGINT, signal.SIGUSR1)
+        ),
+    ],
+)
+def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_run_goes_on_from_there(
+    toy_shards, tmp_path, number
+):
     run = tmp_path / "run"
     process = start(toy_shards, run, "--save-steps", "1000", "--max-steps", "5000")
     wait_for_step(process, run, 3)

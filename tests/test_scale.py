@@ -38,20 +38,29 @@ def test_one_node_is_as_fast_as_its_own_links_and_several_as_the_network() -> No
 
 
 def test_large_is_taken_as_measured_where_it_was_and_else_by_its_operations() -> None:
-    base = {"size": "base", "length": 512, "flops_per_token": 1e9, "made": {"hardware": "a GPU"},
-            "sides": {"ours_fast": {"tokens_per_second": 1000.0}}}
+    base = {
+        "size": "base",
+        "length": 512,
+        "flops_per_token": 1e9,
+        "made": {"hardware": "a GPU"},
+        "sides": {"ours_fast": {"tokens_per_second": 1000.0}},
+    }
     large = base | {"size": "large", "sides": {"ours_fast": {"tokens_per_second": 7.0}}}
     by_operations, origin = scale.one_gpu({"base": {"base 64 × 512": base}})
     assert by_operations == pytest.approx(1e12 / scale.standard(scale.WORK).training)
     assert origin == "not measured; 1 TFLOP/s, as measured at base 64 × 512 on a GPU"
     assert scale.one_gpu({"base": {"base": base}, "scaling": {"large 32 × 512": large}}) == (
-        7.0, "measured, large 32 × 512, a GPU")
+        7.0,
+        "measured, large 32 × 512, a GPU",
+    )
 
 
 def test_a_row_on_disk_is_its_ids_and_two_ends(toy_shards: Path) -> None:
     manifest = Shards.open(toy_shards).manifest
     sizes = {file.name: file.bytes - 128 for file in manifest.files}  # after numpy's header
-    assert sizes["train-00000.ids.npy"] + sizes["train-00000.ends.npy"] == manifest.rows * (2 * manifest.length + 4)
+    assert sizes["train-00000.ids.npy"] + sizes["train-00000.ends.npy"] == manifest.rows * (
+        2 * manifest.length + 4
+    )
 
 
 def test_a_checkpoint_is_three_floats_a_parameter(tmp_path: Path) -> None:

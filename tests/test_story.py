@@ -1,4 +1,6 @@
-"""The README is true: its commands run as written, its tables are what the code and the kept results say."""
+"""The README is true: its commands run as written, its tables are what the code and the kept
+results say.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,21 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf8")
 
 # What makes a documented command small enough to run here: settings only, never another command.
-SMALLER = ("--data.vocab-size 300 --encoder.layers 1 --encoder.width 16 --encoder.heads 1 --encoder.feedforward 32 "
-           "--encoder.embedding 16 --batch-size 4 --max-steps 2").split()
+SMALLER = (
+    "--data.vocab-size 300 --encoder.layers 1 --encoder.width 16 --encoder.heads 1 "
+    "--encoder.feedforward 32 "
+    "--encoder.embedding 16 --batch-size 4 --max-steps 2"
+).split()
 
 
 def commands(language: str = "sh") -> list[str]:
     blocks = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-    return [line.split("   #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    return [
+        line.split("   #")[0].strip()
+        for block in blocks
+        for line in block.splitlines()
+        if line.strip()
+    ]
 
 
 @pytest.fixture
@@ -41,9 +51,16 @@ def home(tmp_path: Path) -> Path:
 def run(command: str, home: Path, *more: str) -> str:
     words = shlex.split(command)
     assert words[0] == "electra"
-    done = subprocess.run([sys.executable, "-m", "electra", *words[1:], *more], cwd=home, text=True, timeout=240,
-                          env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [sys.executable, "-m", "electra", *words[1:], *more],
+        cwd=home,
+        text=True,
+        timeout=240,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout
 
@@ -58,10 +75,15 @@ def test_the_two_commands_at_the_top_are_targets_of_the_makefile():
 def test_the_report_of_the_kept_trials_is_what_their_findings_say(tmp_path):
     run(f"electra trials report {ROOT / 'docs' / 'trials' / 'findings.json'} --to report", tmp_path)
     kept = {path.name: path.read_bytes() for path in (ROOT / "docs" / "trials").iterdir()}
-    made = {path.name: path.read_bytes() for path in (tmp_path / "report").iterdir() if path.name != "index.html"}
+    made = {
+        path.name: path.read_bytes()
+        for path in (tmp_path / "report").iterdir()
+        if path.name != "index.html"
+    }
     assert kept.keys() == made.keys()
-    assert [name for name in kept if name.endswith((".md", ".json")) and kept[name] != made[name]] == []
-
+    assert [
+        name for name in kept if name.endswith((".md", ".json")) and kept[name] != made[name]
+    ] == []
 
 
 def test_one_command_makes_models_that_transformers_loads(home):
@@ -74,12 +96,16 @@ def test_one_command_makes_models_that_transformers_loads(home):
     batch = words("the old dog sees", "the house .", return_tensors="pt")
     assert batch["token_type_ids"].sum() > 0
     assert model(**batch).logits.shape == batch["input_ids"].shape
-    assert ElectraForMaskedLM.from_pretrained(home / "runs/mine/generator")(**batch).logits.shape[-1] == len(words)
+    assert ElectraForMaskedLM.from_pretrained(home / "runs/mine/generator")(**batch).logits.shape[
+        -1
+    ] == len(words)
 
 
 def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
     stages = ("electra vocab", "electra shard", "electra pretrain", "electra describe")
-    _, vocab, shard, pretrain, describe, shard_again, continued = [c for c in commands() if c.startswith(stages)]
+    _, vocab, shard, pretrain, describe, shard_again, continued = [
+        c for c in commands() if c.startswith(stages)
+    ]
     run(vocab.replace("30522", "300"), home)
     run(shard, home)
     run(pretrain, home, *SMALLER[2:])
@@ -95,19 +121,36 @@ def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
 @pytest.mark.slow
 def test_the_same_run_stands_on_one_node_or_on_several(home):
     lines = re.findall(r"^torchrun(?:.*\\\n)*.*", README, flags=re.MULTILINE)
-    one, several = [line.replace("\\\n", " ").replace("torchrun", f"{sys.executable} -m torch.distributed.run")
-                    .replace("--nproc-per-node 8", "--nproc-per-node 2") for line in lines]
+    one, several = [
+        line.replace("\\\n", " ")
+        .replace("torchrun", f"{sys.executable} -m torch.distributed.run")
+        .replace("--nproc-per-node 8", "--nproc-per-node 2")
+        for line in lines
+    ]
     assert "--nnodes 4" in several
     with socket.socket() as free:
         free.bind(("localhost", 0))
         here = f"localhost:{free.getsockname()[1]}"
     several = several.replace("--nnodes 4 --nproc-per-node 2", "--nnodes 2 --nproc-per-node 1")
     several = several.replace("node1:29500", here)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     for command, nodes in ((one, 1), (several, 2)):
         words = [*shlex.split(command), *SMALLER, "--objective.generator.fraction", "1.0"]
-        started = [subprocess.Popen(words, cwd=home, env=environment, text=True, stdout=subprocess.PIPE,
-                                    stderr=subprocess.STDOUT) for _ in range(nodes)]
+        started = [
+            subprocess.Popen(
+                words,
+                cwd=home,
+                env=environment,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for _ in range(nodes)
+        ]
         for process in started:
             said, _ = process.communicate(timeout=240)
             assert process.returncode == 0, said
@@ -121,11 +164,23 @@ def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
     (home / "new.csv").write_text("review\nan old dog\na green house\n", encoding="utf8")
     (home / "glue/RTE").mkdir(parents=True)
     for split in ("train", "dev"):
-        (home / f"glue/RTE/{split}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + "".join(
-            f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment\n" for n in range(6)), encoding="utf8")
-    glue, own, evaluate, predict, embed = [c for c in commands() if c.startswith(
-        ("electra finetune", "electra evaluate", "electra predict", "electra embed"))]
-    assert "median of 2 seeds" in run(glue.replace("--seeds 5", "--seeds 2"), home, "--max-steps", "2")
+        (home / f"glue/RTE/{split}.tsv").write_text(
+            "index\tsentence1\tsentence2\tlabel\n"
+            + "".join(
+                f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment\n" for n in range(6)
+            ),
+            encoding="utf8",
+        )
+    glue, own, evaluate, predict, embed = [
+        c
+        for c in commands()
+        if c.startswith(
+            ("electra finetune", "electra evaluate", "electra predict", "electra embed")
+        )
+    ]
+    assert "median of 2 seeds" in run(
+        glue.replace("--seeds 5", "--seeds 2"), home, "--max-steps", "2"
+    )
     run(own, home, "--max-steps", "2")
     assert "accuracy" in run(evaluate, home)
     run(predict, home)
@@ -135,8 +190,10 @@ def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
 
 
 def reviews(path, *, column, label):
-    path.write_text(f"{column},{label}\n" + "".join(f"a {word} dog,{word}\n" for word in ("good", "bad") * 8),
-                    encoding="utf8")
+    path.write_text(
+        f"{column},{label}\n" + "".join(f"a {word} dog,{word}\n" for word in ("good", "bad") * 8),
+        encoding="utf8",
+    )
 
 
 def test_the_python_of_the_readme_runs(home, monkeypatch):
@@ -147,8 +204,14 @@ def test_the_python_of_the_readme_runs(home, monkeypatch):
     assert small != program
     reviews(home / "train.csv", column="text", label="label")
     shutil.copy(home / "train.csv", home / "dev.csv")
-    subprocess.run([sys.executable, "-c", small], cwd=home, check=True, timeout=240, capture_output=True,
-                   env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    subprocess.run(
+        [sys.executable, "-c", small],
+        cwd=home,
+        check=True,
+        timeout=240,
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
     assert (home / "runs/python/discriminator/model.safetensors").exists()
     assert (home / "runs/tuned/results.json").exists()
 
@@ -160,10 +223,18 @@ def test_the_tables_are_what_the_recipes_and_the_kept_results_say(document):
 
 
 def test_every_file_the_documents_name_exists():
-    for document in (ROOT / "README.md", ROOT / "docs" / "reading.md", ROOT / "docs" / "finetuning.md",
-                     ROOT / "docs" / "cleaning.md", ROOT / "docs" / "scale.md", ROOT / "docs" / "slurm" / "README.md",
-                     ROOT / "CONTRIBUTING.md"):
-        for link in re.findall(r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")):
+    for document in (
+        ROOT / "README.md",
+        ROOT / "docs" / "reading.md",
+        ROOT / "docs" / "finetuning.md",
+        ROOT / "docs" / "cleaning.md",
+        ROOT / "docs" / "scale.md",
+        ROOT / "docs" / "slurm" / "README.md",
+        ROOT / "CONTRIBUTING.md",
+    ):
+        for link in re.findall(
+            r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")
+        ):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
@@ -174,8 +245,17 @@ def test_the_readme_is_short():
 @pytest.mark.slow
 def test_quickstart_shows_what_it_learned(tmp_path):
     said = run(f"electra quickstart --output-dir {tmp_path / 'quick'} --max-steps 30", tmp_path)
-    for part in ("generator loss", "what it learned", "average precision", "discriminator", "which library",
-                 "pre-trained", "random", "Pre-training", "what next"):
+    for part in (
+        "generator loss",
+        "what it learned",
+        "average precision",
+        "discriminator",
+        "which library",
+        "pre-trained",
+        "random",
+        "Pre-training",
+        "what next",
+    ):
         assert part in said
     assert (tmp_path / "quick" / "generator" / "model.safetensors").exists()
     (predict,) = re.findall(r"electra predict .*", said)

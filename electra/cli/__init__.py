@@ -1,5 +1,6 @@
-"""The command line: every command parses, calls and prints, and decides nothing. What a command needs is imported where
-it is used, so that help is quick."""
+"""The command line: every command parses, calls and prints, and decides nothing. What a command
+needs is imported where it is used, so that help is quick.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +13,12 @@ from cyclopts import App, Parameter, Token
 from electra import __version__
 from electra.config import UserError, flags
 
-app = App(name="electra", version=__version__,
-          help="Pre-train a text encoder by replaced token detection (ELECTRA), and use it.",
-          default_parameter=Parameter(negative=""))
+app = App(
+    name="electra",
+    version=__version__,
+    help="Pre-train a text encoder by replaced token detection (ELECTRA), and use it.",
+    default_parameter=Parameter(negative=""),
+)
 
 
 def whole_number(wanted: type, tokens: Sequence[Token]) -> int:
@@ -33,8 +37,12 @@ DONE, FAILED, WRONG_USE, STOPPED_EARLY, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 def check_flags(settings: Sequence[str], command: str, known: type) -> None:
-    """A misspelt flag may have meant a setting or an option of the command, and only the parser knows those."""
-    options = [name for argument in app[command].assemble_argument_collection() for name in argument.names]
+    """A misspelt flag may have meant a setting or an option of the command, and only the parser
+    knows those.
+    """
+    options = [
+        name for argument in app[command].assemble_argument_collection() for name in argument.names
+    ]
     flags(settings, known, others=[name.removeprefix("--") for name in options])
 
 

@@ -1,4 +1,6 @@
-"""What a recipe or a model is, in numbers: parameters, operations in both conventions, tokens, memory. No torch."""
+"""What a recipe or a model is, in numbers: parameters, operations in both conventions, tokens,
+memory. No torch.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,26 @@ class Description:
     memory: dict[str, flops.Terms]  # of one process, by how its steps are taken
 
 
-def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None, world_size: int = 1) -> Description:
+def describe_recipe(
+    recipe: Recipe, *, name: str, vocabulary: int | None = None, world_size: int = 1
+) -> Description:
     vocabulary = vocabulary or recipe.data.vocab_size
     work, training = recipe.workload(vocabulary), recipe.training
     if not 1 <= world_size <= training.batch_size:
-        raise UserError(f"--world-size {world_size}: must be from 1 to training.batch_size={training.batch_size}, so "
-                        f"that every process has a row")
+        raise UserError(
+            f"--world-size {world_size}: must be from 1 to "
+            f"training.batch_size={training.batch_size}, so "
+            f"that every process has a row"
+        )
     if (passes := training.batch_size // (training.micro_batch_size or 1)) < world_size:
-        raise UserError(f"--world-size {world_size}: a step has {passes} micro-batches, too few for so many processes; "
-                        f"choose a smaller --micro-batch-size")
-    rows = training.micro_batch_size or max(1, min(training.batch_size // world_size,
-                                                   USUAL_TOKENS // recipe.data.length))
+        raise UserError(
+            f"--world-size {world_size}: a step has {passes} micro-batches, too few for so many "
+            "processes; "
+            f"choose a smaller --micro-batch-size"
+        )
+    rows = training.micro_batch_size or max(
+        1, min(training.batch_size // world_size, USUAL_TOKENS // recipe.data.length)
+    )
     return Description(
         name=name,
         networks={network: shape for network, shape, _ in work.networks()},
@@ -72,45 +83,77 @@ def describe_recipe(recipe: Recipe, *, name: str, vocabulary: int | None = None,
         world_size=world_size,
         parallel=training.parallel,
         activation_checkpointing=training.activation_checkpointing,
-        memory={way: training_bytes(work, rows=rows, activation_bytes=number, kernels=kernels,
-                                    recomputed=training.activation_checkpointing,
-                                    spread_over=training.spread_over(world_size))
-                for way, (number, kernels) in ways(recipe).items()},
+        memory={
+            way: training_bytes(
+                work,
+                rows=rows,
+                activation_bytes=number,
+                kernels=kernels,
+                recomputed=training.activation_checkpointing,
+                spread_over=training.spread_over(world_size),
+            )
+            for way, (number, kernels) in ways(recipe).items()
+        },
     )
 
 
 def ways(recipe: Recipe) -> dict[str, tuple[int, bool]]:
-    """How steps may be taken, as far as the recipe leaves that to the machine: bytes of an activation, and whether by
-    our own kernels, which a GPU takes wherever it can."""
+    """How steps may be taken, as far as the recipe leaves that to the machine: bytes of an
+    activation, and whether by our own kernels, which a GPU takes wherever it can.
+    """
     training = recipe.training
-    able = (training.kernels != "off" and training.compile != "on" and training.parallel == "ddp"
-            and not training.activation_checkpointing and not recipe.encoder.causal)
+    able = (
+        training.kernels != "off"
+        and training.compile != "on"
+        and training.parallel == "ddp"
+        and not training.activation_checkpointing
+        and not recipe.encoder.causal
+    )
     half = "bf16, kernels" if able else "bf16"
-    return {"auto": {"fp32 (a CPU)": (FLOAT, False), f"{half} (a GPU)": (LOW, able)}, "fp32": {"fp32": (FLOAT, False)},
-            "fp16": {"fp16": (LOW, False)}, "bf16": {half: (LOW, able)}}[training.precision]
+    return {
+        "auto": {"fp32 (a CPU)": (FLOAT, False), f"{half} (a GPU)": (LOW, able)},
+        "fp32": {"fp32": (FLOAT, False)},
+        "fp16": {"fp16": (LOW, False)},
+        "bf16": {half: (LOW, able)},
+    }[training.precision]
 
 
 def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
-    """A run folder or one of its models, by the recipe it carries; any other ELECTRA model by its shape alone."""
+    """A run folder or one of its models, by the recipe it carries; any other ELECTRA model by its
+    shape alone.
+    """
     for inner in ("discriminator", "encoder"):
         if (folder / inner / "config.json").is_file():
             folder = folder / inner
     if not (folder / "config.json").is_file() and (folder / "config.toml").is_file():
-        return describe_recipe(build(Recipe, read(folder / "config.toml"), source=str(folder / "config.toml")),
-                               name=f"{folder} (no model yet)", world_size=world_size)
+        return describe_recipe(
+            build(Recipe, read(folder / "config.toml"), source=str(folder / "config.toml")),
+            name=f"{folder} (no model yet)",
+            world_size=world_size,
+        )
     from electra.model import huggingface
 
     shape, vocabulary, role = huggingface.load_shape(folder)
     carried = huggingface.read_json(folder, huggingface.CONFIG).get("electra_recipe")
     if carried is not None:
         recipe = build(Recipe, carried, source=str(folder / huggingface.CONFIG))
-        return describe_recipe(recipe, name=str(folder), vocabulary=vocabulary, world_size=world_size)
-    objective: ObjectiveConfig = ReplacedTokenDetectionConfig() if role == "discriminator" else MaskedLMConfig()
+        return describe_recipe(
+            recipe, name=str(folder), vocabulary=vocabulary, world_size=world_size
+        )
+    objective: ObjectiveConfig = (
+        ReplacedTokenDetectionConfig() if role == "discriminator" else MaskedLMConfig()
+    )
     if shape.causal:
         objective = LeftToRightConfig()
-    recipe = Recipe(encoder=shape, objective=objective, data=DataConfig(length=min(128, shape.positions)))
-    return describe_recipe(recipe, name=f"{folder} (no recipe recorded; length and steps as for small)",
-                           vocabulary=vocabulary, world_size=world_size)
+    recipe = Recipe(
+        encoder=shape, objective=objective, data=DataConfig(length=min(128, shape.positions))
+    )
+    return describe_recipe(
+        recipe,
+        name=f"{folder} (no recipe recorded; length and steps as for small)",
+        vocabulary=vocabulary,
+        world_size=world_size,
+    )
 
 
 def show(description: Description, console: Console) -> None:
@@ -119,8 +162,20 @@ def show(description: Description, console: Console) -> None:
     for column in ("", "layers", "width", "heads", "feed-forward", "embedding", "positions"):
         networks.add_column(column, justify="left" if not column else "right")
     for name, shape in description.networks.items():
-        networks.add_row(name, *(f"{value:,}" for value in (shape.layers, shape.width, shape.heads, shape.feedforward,
-                                                            shape.embedding, shape.positions)))
+        networks.add_row(
+            name,
+            *(
+                f"{value:,}"
+                for value in (
+                    shape.layers,
+                    shape.width,
+                    shape.heads,
+                    shape.feedforward,
+                    shape.embedding,
+                    shape.positions,
+                )
+            ),
+        )
     console.print(networks)
     counts = description.parameters
     lines = {
@@ -138,16 +193,28 @@ def show(description: Description, console: Console) -> None:
 
 
 def memory_table(description: Description) -> Table:
-    each = f" on each of {description.world_size} GPUs, {description.parallel}" if description.world_size > 1 else ""
+    each = (
+        f" on each of {description.world_size} GPUs, {description.parallel}"
+        if description.world_size > 1
+        else ""
+    )
     again = ", blocks computed again" if description.activation_checkpointing else ""
-    memory = Table(title_justify="left",
-                   title=f"memory of a step{each}, estimated ({description.micro_batch} rows at a time{again})")
+    memory = Table(
+        title_justify="left",
+        title=f"memory of a step{each}, estimated ({description.micro_batch} rows at a "
+        f"time{again})",
+    )
     memory.add_column("GB")
     for way in description.memory:
         memory.add_column(way, justify="right")
     columns = [{**terms, "all": sum(terms.values())} for terms in description.memory.values()]
-    for key in (*dict.fromkeys(key for terms in description.memory.values() for key in terms), "all"):
-        memory.add_row(key, *(f"{terms[key] / 1e9:.2f}" if key in terms else "–" for terms in columns))
+    for key in (
+        *dict.fromkeys(key for terms in description.memory.values() for key in terms),
+        "all",
+    ):
+        memory.add_row(
+            key, *(f"{terms[key] / 1e9:.2f}" if key in terms else "–" for terms in columns)
+        )
     return memory
 
 
@@ -158,16 +225,23 @@ def cost_table(description: Description) -> Table:
     for column in ("standard", "official script"):
         table.add_column(column, justify="right")
     for network in description.networks:
-        ours, theirs = description.standard.networks[network], description.official.networks[network]
+        ours, theirs = (
+            description.standard.networks[network],
+            description.official.networks[network],
+        )
         for term in theirs | ours:
             counted = (f"{terms[term]:,.0f}" if term in terms else "–" for terms in (ours, theirs))
             table.add_row(f"{network}: {term}", *counted)
     pairs = (description.standard, description.official)
     table.add_section()
     for network in description.networks:
-        table.add_row(f"{network}: passes in a training step", *(str(cost.passes[network]) for cost in pairs))
+        table.add_row(
+            f"{network}: passes in a training step", *(str(cost.passes[network]) for cost in pairs)
+        )
     table.add_row("training, per token", *(f"{cost.training:,.0f}" for cost in pairs))
-    table.add_row("training, whole run", *(f"{cost.training * description.tokens:.3g}" for cost in pairs))
+    table.add_row(
+        "training, whole run", *(f"{cost.training * description.tokens:.3g}" for cost in pairs)
+    )
     return table
 
 

@@ -23,9 +23,11 @@ class Wishes:
     Parameters
     ----------
     data
-        Folder with the official files in their official layout, or with train.* and dev.*; or a name on the hub.
+        Folder with the official files in their official layout, or with train.* and dev.*; or a
+        name on the hub.
     train
-        Training files, instead of those in --data: .csv .tsv .jsonl .parquet, or the task's own form.
+        Training files, instead of those in --data: .csv .tsv .jsonl .parquet, or the task's own
+        form.
     dev
         Files to score on.
     seeds
@@ -69,17 +71,26 @@ NOTHING_MORE = Wishes()
 
 
 @app.command
-def finetune(model: str, *settings: Settings, task: str, output_dir: Path, frozen: bool = False,
-             layer: str | None = None, wishes: Annotated[Wishes, Parameter(name="*")] = NOTHING_MORE,
-             print_config: bool = False, json: bool = False) -> int:
+def finetune(
+    model: str,
+    *settings: Settings,
+    task: str,
+    output_dir: Path,
+    frozen: bool = False,
+    layer: str | None = None,
+    wishes: Annotated[Wishes, Parameter(name="*")] = NOTHING_MORE,
+    print_config: bool = False,
+    json: bool = False,
+) -> int:
     """Fine-tune a model on a task, once or with several seeds, and score it.
 
-    Settings of the recipe may follow (--learning-rate 1e-4 --epochs 5 --batch-size 16 --length 256; --print-config
-    lists them), and options of the task:
+    Settings of the recipe may follow (--learning-rate 1e-4 --epochs 5 --batch-size 16 --length 256;
+    --print-config lists them), and options of the task:
 
     classify: --text COLUMN --text-pair COLUMN --label COLUMN --regression true|false.
 
-    span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers COLUMN --unanswerable.
+    span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers
+    COLUMN --unanswerable.
 
     tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioes|plain.
 
@@ -88,14 +99,17 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     Parameters
     ----------
     model
-        A discriminator: run folder, transformers folder, or owner/name on the hub; a fine-tuned one gets a fresh head.
+        A discriminator: run folder, transformers folder, or owner/name on the hub; a fine-tuned one
+        gets a fresh head.
     task
-        glue/cola sst-2 mrpc sts-b qqp mnli qnli rte wnli, or glue for all of them; squad-1.1, squad-2.0, mrqa; ner,
-        chunk; swag, race; for data of your own: classify, span, tag, choose.
+        glue/cola sst-2 mrpc sts-b qqp mnli qnli rte wnli, or glue for all of them; squad-1.1,
+        squad-2.0, mrqa; ner, chunk; swag, race; for data of your own: classify, span, tag, choose.
     output_dir
-        Results, and for each seed the model and its predictions. The same command goes on where it was stopped.
+        Results, and for each seed the model and its predictions. The same command goes on where it
+        was stopped.
     frozen
-        Do not train the encoder: its vectors are features for a small network (for tags a two-layer BiLSTM).
+        Do not train the encoder: its vectors are features for a small network (for tags a two-layer
+        BiLSTM).
     layer
         With --frozen: last, sum-last-4, concat-last-4 (the default), mix, or a number.
     print_config
@@ -111,7 +125,10 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     options, flags = tasks.split_options(tasks.task_class(one), settings)
     check_flags(flags, "finetune", Tuning)
     if layer and not frozen:
-        raise UserError(f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last layer")
+        raise UserError(
+            f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last "
+            "layer"
+        )
     options |= {"frozen": layer or "concat-last-4"} if frozen else {}
     if print_config:
         return print_settings(model, task, wishes, flags=flags, frozen=frozen)
@@ -121,7 +138,10 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     missing: Sequence[str] = ()
     if is_glue:
         if options:
-            raise UserError(f"--{next(iter(options)).replace('_', '-')} does not go with --task glue; name one task")
+            raise UserError(
+                f"--{next(iter(options)).replace('_', '-')} does not go with --task glue; name "
+                "one task"
+            )
         summaries, missing, is_whole = seeds.finetune_glue(model, **asked)
     else:
         summary = seeds.finetune(model, tasks.find_task(task, **options), **asked)
@@ -130,7 +150,9 @@ def finetune(model: str, *settings: Settings, task: str, output_dir: Path, froze
     return DONE if is_whole else STOPPED_EARLY
 
 
-def print_settings(model: str, task: str, wishes: Wishes, *, flags: Sequence[str], frozen: bool) -> int:
+def print_settings(
+    model: str, task: str, wishes: Wishes, *, flags: Sequence[str], frozen: bool
+) -> int:
     from electra import tasks
     from electra.config import as_toml
     from electra.finetuning.recipe import load_tuning
@@ -138,11 +160,25 @@ def print_settings(model: str, task: str, wishes: Wishes, *, flags: Sequence[str
     from electra.tasks.models import model_folder
 
     if task.lower() == "glue":
-        raise UserError("--print-config shows the settings of one task: --task glue/rte, for example")
+        raise UserError(
+            "--print-config shows the settings of one task: --task glue/rte, for example"
+        )
     shape, _, _ = load_shape(model_folder(model))
     asked = tasks.find_task(task)
-    print(as_toml(load_tuning(wishes.recipe, shape=shape, kind=asked.kind, task=asked.name, frozen=frozen,
-                              files=wishes.config, flags=flags)), end="")
+    print(
+        as_toml(
+            load_tuning(
+                wishes.recipe,
+                shape=shape,
+                kind=asked.kind,
+                task=asked.name,
+                frozen=frozen,
+                files=wishes.config,
+                flags=flags,
+            )
+        ),
+        end="",
+    )
     return DONE
 
 
@@ -158,12 +194,22 @@ def show(summaries: Sequence[Any], missing: Sequence[str], *, as_json: bool) -> 
         return
     if as_json:
         found = [{"protocol": summary.protocol, **asdict(summary)} for summary in summaries]
-        print(json.dumps({"tasks": found, "missing": list(missing)} if len(found) > 1 or missing else found[0],
-                         indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"tasks": found, "missing": list(missing)}
+                if len(found) > 1 or missing
+                else found[0],
+                indent=1,
+                ensure_ascii=False,
+            )
+        )
         return
     console = Console()
     if not console.is_terminal:  # a log may be as wide as it needs to be
         console = Console(width=160)
     console.print(table(summaries, missing=missing))
-    console.print(f"{summaries[0].protocol}; every run is in results.json" +
-                  (f"; no data for {', '.join(missing)}" if missing else ""), highlight=False)
+    console.print(
+        f"{summaries[0].protocol}; every run is in results.json"
+        + (f"; no data for {', '.join(missing)}" if missing else ""),
+        highlight=False,
+    )

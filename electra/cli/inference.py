@@ -17,8 +17,14 @@ Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # options of a tas
 
 
 @app.command
-def evaluate(*model: Words, task: str | None = None, data: str | None = None, dev: Several = None,
-             split: Literal["dev", "test"] = "dev", json: bool = False) -> int:
+def evaluate(
+    *model: Words,
+    task: str | None = None,
+    data: str | None = None,
+    dev: Several = None,
+    split: Literal["dev", "test"] = "dev",
+    json: bool = False,
+) -> int:
     """Score a fine-tuned model, or several that are averaged, without training.
 
     Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
@@ -45,7 +51,9 @@ def evaluate(*model: Words, task: str | None = None, data: str | None = None, de
     folders, options = apart(model)
     models = loaded(folders, task, options=options, command="evaluate")
     if dev and (data or split != "dev"):
-        raise UserError("--dev names files; leave out --data and --split, which choose files in a folder")
+        raise UserError(
+            "--dev names files; leave out --data and --split, which choose files in a folder"
+        )
     if dev:
         parts: Mapping[str, Any] = {"dev": [table(path) for path in dev]}
     elif data:
@@ -60,17 +68,32 @@ def evaluate(*model: Words, task: str | None = None, data: str | None = None, de
     if json:
         import json as form
 
-        print(form.dumps({"task": models[0].task.name, "models": [str(each.folder) for each in models],
-                          "scores": scores}, indent=1))
+        print(
+            form.dumps(
+                {
+                    "task": models[0].task.name,
+                    "models": [str(each.folder) for each in models],
+                    "scores": scores,
+                },
+                indent=1,
+            )
+        )
         return DONE
     for part, found in scores.items():
-        print(f"{models[0].task.name} {part}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
+        print(
+            f"{models[0].task.name} {part}: "
+            + ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+        )
     return DONE
 
 
 @app.command
-def predict(*models_and_input: Words, output: Path | None = None, task: str | None = None,
-            form: Literal["records", "glue", "squad"] = "records") -> int:
+def predict(
+    *models_and_input: Words,
+    output: Path | None = None,
+    task: str | None = None,
+    form: Literal["records", "glue", "squad"] = "records",
+) -> int:
     """Ask a fine-tuned model, or several that are averaged, about every example of a file.
 
     Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
@@ -78,18 +101,21 @@ def predict(*models_and_input: Words, output: Path | None = None, task: str | No
     Parameters
     ----------
     models_and_input
-        MODEL [MODEL …] INPUT: fine-tuned models of one task, then a file in any form that the task reads.
+        MODEL [MODEL …] INPUT: fine-tuned models of one task, then a file in any form that the task
+        reads.
     output
         .jsonl, .csv or .tsv; standard output, as JSON lines, when left out.
     task
         For a model that transformers fine-tuned: how to read the input.
     form
-        records; glue: the file that the GLUE server takes (INPUT may be GLUE's folder, OUTPUT then is one); squad: the
-        file that SQuAD's evaluation takes.
+        records; glue: the file that the GLUE server takes (INPUT may be GLUE's folder, OUTPUT then
+        is one); squad: the file that SQuAD's evaluation takes.
     """
     places, options = apart(models_and_input)
     if len(places) < 2:
-        raise UserError("name at least one model and, last, the file to read: electra predict MODEL INPUT")
+        raise UserError(
+            "name at least one model and, last, the file to read: electra predict MODEL INPUT"
+        )
     *folders, source = places
     from electra.console import told
     from electra.data.tables import table
@@ -124,20 +150,34 @@ def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return places, options
 
 
-def loaded(folders: Sequence[str], task: str | None, *, options: Sequence[str], command: str) -> list[Any]:
+def loaded(
+    folders: Sequence[str], task: str | None, *, options: Sequence[str], command: str
+) -> list[Any]:
     """Fine-tuned models, with options of their task."""
     from electra import tasks
 
     models = fine_tuned(folders, task)
     found, unknown = tasks.split_options(type(models[0].task), options)
     if learnt := [name for name in found if name not in models[0].task.reading]:
-        raise UserError(f"--{learnt[0].replace('_', '-')} was decided when {models[0].folder} was fine-tuned; what may "
-                        f"follow is {', '.join('--' + name.replace('_', '-') for name in models[0].task.reading)}")
+        raise UserError(
+            f"--{learnt[0].replace('_', '-')} was decided when {models[0].folder} was fine-tuned; "
+            "what may "
+            f"follow is {', '.join('--' + name.replace('_', '-') for name in models[0].task.reading)}"
+        )
     if unknown:
-        named = [name for argument in app[command].assemble_argument_collection() for name in argument.names]
-        near = meant(unknown[0].partition("=")[0], named) or f"; electra {command} --help and electra finetune --help"
+        named = [
+            name
+            for argument in app[command].assemble_argument_collection()
+            for name in argument.names
+        ]
+        near = (
+            meant(unknown[0].partition("=")[0], named)
+            or f"; electra {command} --help and electra finetune --help"
+        )
         raise UserError(f"unknown option {unknown[0]} for {models[0].task.name}{near}")
-    return [replace(model, task=replace(model.task, **found)) for model in models] if found else models
+    return (
+        [replace(model, task=replace(model.task, **found)) for model in models] if found else models
+    )
 
 
 def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
@@ -153,18 +193,32 @@ def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
         return models
     learnt = models[0].task
     if learnt.kind != "span" or asked.kind != "span":
-        raise UserError(f"{models[0].folder} was fine-tuned for {learnt.name}, not for {asked.name}; leave out --task, "
-                        "or fine-tune a model for it")
+        raise UserError(
+            f"{models[0].folder} was fine-tuned for {learnt.name}, not for {asked.name}; leave "
+            "out --task, "
+            "or fine-tune a model for it"
+        )
     if asked.unanswerable and not learnt.unanswerable:
-        raise UserError(f"{models[0].folder} was fine-tuned for {learnt.name}, where every question has an answer; it "
-                        f"cannot say that {asked.name} has none")
+        raise UserError(
+            f"{models[0].folder} was fine-tuned for {learnt.name}, where every question has an "
+            "answer; it "
+            f"cannot say that {asked.name} has none"
+        )
     # Otherwise a model that finds answers finds them in any data set of questions.
     return [replace(model, task=replace(model.task, name=asked.name)) for model in models]
 
 
 @app.command
-def embed(model: str, input: str, *, output: Path, layer: str = "last",
-          pool: Literal["mean", "cls", "tokens"] = "mean", text: str = "text", length: Whole | None = None) -> int:
+def embed(
+    model: str,
+    input: str,
+    *,
+    output: Path,
+    layer: str = "last",
+    pool: Literal["mean", "cls", "tokens"] = "mean",
+    text: str = "text",
+    length: Whole | None = None,
+) -> int:
     """Turn texts into vectors.
 
     Parameters
@@ -191,8 +245,15 @@ def embed(model: str, input: str, *, output: Path, layer: str = "last",
 
     vectors.check_output(output, pool=pool)
     source, loaded = table(input), load_pretrained(model)
-    found = vectors.embed(loaded.encoder, loaded.words, vectors.texts(source, text), layer=layer, pool=pool,
-                          length=loaded.encoder.shape.positions if length is None else length, device=device_here())
+    found = vectors.embed(
+        loaded.encoder,
+        loaded.words,
+        vectors.texts(source, text),
+        layer=layer,
+        pool=pool,
+        length=loaded.encoder.shape.positions if length is None else length,
+        device=device_here(),
+    )
     written = vectors.write(output, found, loaded.words, pool=pool)
     cut = f"; {written.cut:,} were longer than the model reads and were cut" if written.cut else ""
     print(f"{output}: {written.texts:,} texts{cut}")

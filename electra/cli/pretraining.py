@@ -24,14 +24,22 @@ from electra.config import UserError
 
 
 @app.command
-def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool = False, keep_accents: bool = False,
-          text_field: str = "text", overwrite: bool = False) -> int:
+def vocab(
+    *corpus: str,
+    output_dir: Path,
+    vocab_size: Whole = 30522,
+    cased: bool = False,
+    keep_accents: bool = False,
+    text_field: str = "text",
+    overwrite: bool = False,
+) -> int:
     """Train a WordPiece vocabulary on your text.
 
     Parameters
     ----------
     corpus
-        Files (.txt .jsonl .parquet, also .gz .xz .bz2 .zst), folders, globs, or owner/name:config on the hub.
+        Files (.txt .jsonl .parquet, also .gz .xz .bz2 .zst), folders, globs, or owner/name:config
+        on the hub.
     output_dir
         The tokenizer folder to write; transformers loads it too.
     vocab_size
@@ -49,17 +57,37 @@ def vocab(*corpus: str, output_dir: Path, vocab_size: Whole = 30522, cased: bool
     from electra.data.vocabulary import train_wordpiece
 
     with watching() as (stage, report):
-        words = train_wordpiece(needed(corpus), folder(output_dir), vocab_size=vocab_size, lowercase=not cased,
-                                keep_accents=keep_accents, text_field=text_field, overwrite=overwrite,
-                                progress=stage("vocabulary"), report=report)
+        words = train_wordpiece(
+            needed(corpus),
+            folder(output_dir),
+            vocab_size=vocab_size,
+            lowercase=not cased,
+            keep_accents=keep_accents,
+            text_field=text_field,
+            overwrite=overwrite,
+            progress=stage("vocabulary"),
+            report=report,
+        )
     print(f"{output_dir}: {words.size:,} entries")
     return DONE
 
 
 @app.command
-def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length: Whole = 128, held_out: float = 0.005,
-          part: str | None = None, by_file: bool = False, seed: Whole = 0, workers: Whole | None = None,
-          text_field: str = "text", overwrite: bool = False, merge: bool = False, verify: bool = False) -> int:
+def shard(
+    *corpus: str,
+    output_dir: Path,
+    tokenizer: Path | None = None,
+    length: Whole = 128,
+    held_out: float = 0.005,
+    part: str | None = None,
+    by_file: bool = False,
+    seed: Whole = 0,
+    workers: Whole | None = None,
+    text_field: str = "text",
+    overwrite: bool = False,
+    merge: bool = False,
+    verify: bool = False,
+) -> int:
     """Cut text into rows of tokens, packed in memory-mapped shards.
 
     Parameters
@@ -75,7 +103,8 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     held_out
         Share of the documents set aside for measuring.
     part
-        i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and _COUNT.
+        i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and
+        _COUNT.
     by_file
         With --part: read this part's files alone. Other rows than without, but the same for any N.
     seed
@@ -87,7 +116,8 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     overwrite
         Start over in a folder that holds other shards.
     merge
-        Only check that all parts in OUTPUT_DIR are there, alike and whole, and write one manifest for them.
+        Only check that all parts in OUTPUT_DIR are there, alike and whole, and write one manifest
+        for them.
     verify
         Only check the shards in OUTPUT_DIR against their checksums.
     """
@@ -101,13 +131,31 @@ def shard(*corpus: str, output_dir: Path, tokenizer: Path | None = None, length:
     if merge or verify:
         return merge_shards(output_dir) if merge else verify_shards(output_dir)
     if tokenizer is None:
-        raise UserError("--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer folder")
+        raise UserError(
+            "--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer "
+            "folder"
+        )
     with watching() as (stage, report):
-        made = pack(needed(corpus), tokenizer=WordPiece.load(tokenizer), output_dir=folder(output_dir), length=length,
-                    held_out=held_out, part=parse_part(part), by_file=by_file, seed=seed, workers=workers,
-                    text_field=text_field, overwrite=overwrite, progress=stage("shards"), report=report)
-    print(f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, {made.fill:.1%} filled; "
-          f"{made.held_out_rows:,} rows held out")
+        made = pack(
+            needed(corpus),
+            tokenizer=WordPiece.load(tokenizer),
+            output_dir=folder(output_dir),
+            length=length,
+            held_out=held_out,
+            part=parse_part(part),
+            by_file=by_file,
+            seed=seed,
+            workers=workers,
+            text_field=text_field,
+            overwrite=overwrite,
+            progress=stage("shards"),
+            report=report,
+        )
+    print(
+        f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, "
+        f"{made.fill:.1%} filled; "
+        f"{made.held_out_rows:,} rows held out"
+    )
     return DONE
 
 
@@ -117,7 +165,9 @@ def merge_shards(folder: Path) -> int:
 
     with watching() as (stage, report):
         made = merge(folder, progress=stage("checking"), report=report)
-    print(f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest")
+    print(
+        f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest"
+    )
     return DONE
 
 
@@ -149,7 +199,8 @@ class Beginning:
     overwrite
         With --resume never: start over in a folder that holds a run.
     init_from
-        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh optimiser.
+        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh
+        optimiser.
     """
 
     corpus: Several = None
@@ -165,29 +216,41 @@ NOTHING_GIVEN = Beginning()
 
 
 @app.command
-def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
-             beginning: Annotated[Beginning, Parameter(name="*")] = NOTHING_GIVEN, max_steps: Whole | None = None,
-             seed: Whole | None = None, config: Files = None, dry_run: bool = False, print_config: bool = False,
-             quiet: bool = False) -> int:
+def pretrain(
+    recipe: str,
+    *settings: Settings,
+    output_dir: Path | None = None,
+    beginning: Annotated[Beginning, Parameter(name="*")] = NOTHING_GIVEN,
+    max_steps: Whole | None = None,
+    seed: Whole | None = None,
+    config: Files = None,
+    dry_run: bool = False,
+    print_config: bool = False,
+    quiet: bool = False,
+) -> int:
     """Pre-train a generator and a discriminator (or a masked LM) as a recipe says.
 
-    Any setting of the recipe may follow as --section.key VALUE, or --key VALUE where that is clear: --batch-size 64
-    --learning-rate 2e-4 --encoder.layers 6 --objective.masking.rate 0.25. `--print-config` lists them all.
+    Any setting of the recipe may follow as --section.key VALUE, or --key VALUE where that is clear:
+    --batch-size 64 --learning-rate 2e-4 --encoder.layers 6 --objective.masking.rate 0.25.
+    `--print-config` lists them all.
 
     Parameters
     ----------
     recipe
-        tiny, small, small-official, base, large, bert-small, bert-small-official, bert-base, bert-large, bert-nsp-base,
-        left-to-right-base, electra-15-base, replace-mlm-base, all-tokens-mlm-base, adversarial-base,
-        two-stage-generator-base, two-stage-base, unigram-base, random-replacement-base, or a TOML file.
+        tiny, small, small-official, base, large, bert-small, bert-small-official, bert-base,
+        bert-large, bert-nsp-base, left-to-right-base, electra-15-base, replace-mlm-base,
+        all-tokens-mlm-base, adversarial-base, two-stage-generator-base, two-stage-base,
+        unigram-base, random-replacement-base, or a TOML file.
     output_dir
-        The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to be done.
+        The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to
+        be done.
     max_steps
         Steps to train for.
     seed
         Decides everything that is random.
     config
-        TOML files that change settings of the recipe; later ones win, and settings on this line win over all.
+        TOML files that change settings of the recipe; later ones win, and settings on this line win
+        over all.
     dry_run
         Say what would be done and what it costs, and do nothing.
     print_config
@@ -200,7 +263,15 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
 
     check_flags(settings, "pretrain", Recipe)
     short = {"--max-steps": max_steps, "--seed": seed}
-    flags = [*settings, *(word for name, value in short.items() if value is not None for word in (name, str(value)))]
+    flags = [
+        *settings,
+        *(
+            word
+            for name, value in short.items()
+            if value is not None
+            for word in (name, str(value))
+        ),
+    ]
     chosen = load_recipe(recipe, files=config or [], flags=flags)
     if print_config or dry_run:
         print(as_toml(chosen), end="\n" if dry_run else "")
@@ -216,8 +287,15 @@ def pretrain(recipe: str, *settings: Settings, output_dir: Path | None = None,
 
 
 @app.command
-def describe(recipe: str, *settings: Settings, config: Files = None, world_size: Whole = 1, json: bool = False) -> int:
-    """Say what a recipe or a model is: networks, parameters, operations in both conventions, tokens, memory.
+def describe(
+    recipe: str,
+    *settings: Settings,
+    config: Files = None,
+    world_size: Whole = 1,
+    json: bool = False,
+) -> int:
+    """Say what a recipe or a model is: networks, parameters, operations in both conventions,
+    tokens, memory.
 
     Parameters
     ----------
@@ -226,7 +304,8 @@ def describe(recipe: str, *settings: Settings, config: Files = None, world_size:
     config
         TOML files that change settings of the recipe.
     world_size
-        So many processes train together: what each of them needs of memory, also with --parallel fsdp.
+        So many processes train together: what each of them needs of memory, also with --parallel
+        fsdp.
     json
         For machines.
     """
@@ -238,12 +317,18 @@ def describe(recipe: str, *settings: Settings, config: Files = None, world_size:
     check_flags(settings, "describe", Recipe)
     if Path(recipe).is_dir():
         if settings or config:
-            raise UserError(f"{recipe} is a folder and carries its own settings; {' '.join(settings) or '--config'} "
-                            f"goes with a recipe")
+            raise UserError(
+                f"{recipe} is a folder and carries its own settings; "
+                f"{' '.join(settings) or '--config'} "
+                f"goes with a recipe"
+            )
         described = describe_folder(Path(recipe), world_size=world_size)
     else:
-        described = describe_recipe(load_recipe(recipe, files=config or [], flags=settings), name=recipe,
-                                    world_size=world_size)
+        described = describe_recipe(
+            load_recipe(recipe, files=config or [], flags=settings),
+            name=recipe,
+            world_size=world_size,
+        )
     if json:
         print(as_json(described))
     else:
@@ -253,7 +338,8 @@ def describe(recipe: str, *settings: Settings, config: Files = None, world_size:
 
 @app.command
 def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
-    """Put one sentence through a run: what was masked, what the generator guessed, what the discriminator doubts.
+    """Put one sentence through a run: what was masked, what the generator guessed, what the
+    discriminator doubts.
 
     Parameters
     ----------
@@ -273,8 +359,11 @@ def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
 
 
 @app.command
-def quickstart(*, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None) -> int:
-    """See the whole of it in minutes: this machine's own libraries' prose to a tiny ELECTRA, and that to a classifier.
+def quickstart(
+    *, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None
+) -> int:
+    """See the whole of it in minutes: this machine's own libraries' prose to a tiny ELECTRA, and
+    that to a classifier.
 
     Parameters
     ----------

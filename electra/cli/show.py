@@ -1,4 +1,6 @@
-"""What a run learned, for people at a terminal: a worked sentence in colour, scores beside trivial ones, its curves."""
+"""What a run learned, for people at a terminal: a worked sentence in colour, scores beside trivial
+ones, its curves.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,37 @@ def worked_sentence(run: Path, text: str | None, *, seed: int, console: Console)
     tokens = Pair(run).trace(SENTENCE if text is None else text, seed=seed)[1:-1]
     highest = max(token.doubt for token in tokens)
     console.print(row("original", [(token.original, "") for token in tokens]))
-    console.print(row("masked", [(token.read, "bold cyan" if token.guess else "dim") for token in tokens]))
+    console.print(
+        row("masked", [(token.read, "bold cyan" if token.guess else "dim") for token in tokens])
+    )
     console.print(row("generator", [(token.spliced, spliced_style(token)) for token in tokens]))
-    console.print(row("discriminator", [(token.spliced, doubt_style(token.doubt, highest)) for token in tokens]))
-    console.print(row("", [("red: replaced, green: guessed right; the redder a word, the more it is doubted", "dim")]))
-    guesses = Table("hidden", "the generator's best guesses", "sampled", "doubted", box=None, pad_edge=False)
+    console.print(
+        row(
+            "discriminator",
+            [(token.spliced, doubt_style(token.doubt, highest)) for token in tokens],
+        )
+    )
+    console.print(
+        row(
+            "",
+            [
+                (
+                    "red: replaced, green: guessed right; the redder a word, the more it is "
+                    "doubted",
+                    "dim",
+                )
+            ],
+        )
+    )
+    guesses = Table(
+        "hidden", "the generator's best guesses", "sampled", "doubted", box=None, pad_edge=False
+    )
     for token in tokens:
         if token.guess is not None:
             best = "  ".join(f"{word} {chance:.0%}" for word, chance in token.guess.best)
-            guesses.add_row(Text(token.original), Text(best), Text(token.guess.sampled), f"{token.doubt:.0%}")
+            guesses.add_row(
+                Text(token.original), Text(best), Text(token.guess.sampled), f"{token.doubt:.0%}"
+            )
     console.print(guesses)
 
 
@@ -50,7 +74,9 @@ def spliced_style(token: TracedToken) -> str:
 
 
 def doubt_style(doubt: float, highest: float) -> str:
-    """White to red, by how strong a doubt is among those of the sentence: a young discriminator is sure of nothing."""
+    """White to red, by how strong a doubt is among those of the sentence: a young discriminator is
+    sure of nothing.
+    """
     share = doubt / highest if highest else 0.0
     calm = round(255 * (1 - share**2))
     return f"rgb(255,{calm},{calm})" + (" underline" if doubt > DOUBTFUL else "")
@@ -58,18 +84,35 @@ def doubt_style(doubt: float, highest: float) -> str:
 
 def learned(scores: Mapping[str, float], console: Console) -> None:
     """Held-out scores, each beside what an answer that ignores the context would score."""
-    table = Table("held-out", "this model", "without looking", title="what it learned", title_justify="left")
+    table = Table(
+        "held-out", "this model", "without looking", title="what it learned", title_justify="left"
+    )
     rows = [
         ("generator: loss", "mlm_loss", scores.get("trivial_mlm_loss"), "{:.3f}"),
         ("generator: accuracy", "mlm_accuracy", scores.get("trivial_mlm_accuracy"), "{:.1%}"),
         ("encoder: next word, loss", "lm_loss", scores.get("trivial_lm_loss"), "{:.3f}"),
-        ("encoder: next word, accuracy", "lm_accuracy", scores.get("trivial_lm_accuracy"), "{:.1%}"),
-        ("encoder: next sentence, accuracy", "nsp_accuracy", scores.get("trivial_nsp_accuracy"), "{:.1%}"),
+        (
+            "encoder: next word, accuracy",
+            "lm_accuracy",
+            scores.get("trivial_lm_accuracy"),
+            "{:.1%}",
+        ),
+        (
+            "encoder: next sentence, accuracy",
+            "nsp_accuracy",
+            scores.get("trivial_nsp_accuracy"),
+            "{:.1%}",
+        ),
         ("encoder: loss", "restore_loss", scores.get("trivial_restore_loss"), "{:.3f}"),
         ("encoder: accuracy", "restore_accuracy", scores.get("trivial_restore_accuracy"), "{:.1%}"),
         ("discriminator: loss", "rtd_loss", scores.get("trivial_rtd_loss"), "{:.4f}"),
         ("discriminator: AUC", "auc", 0.5, "{:.3f}"),
-        ("discriminator: average precision", "average_precision", scores.get("replaced_fraction"), "{:.3f}"),
+        (
+            "discriminator: average precision",
+            "average_precision",
+            scores.get("replaced_fraction"),
+            "{:.3f}",
+        ),
         ("discriminator: accuracy", "rtd_accuracy", scores.get("trivial_accuracy"), "{:.1%}"),
         ("discriminator: precision at ½", "precision", scores.get("replaced_fraction"), "{:.1%}"),
         ("discriminator: recall at ½", "recall", 0.0, "{:.1%}"),
@@ -83,8 +126,13 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
 def curves(run: Path, console: Console) -> None:
     """The losses of a run, as they fell."""
     entries: list[dict[str, Any]] = journal.read(run / run_dir.METRICS)
-    for name, title in (("mlm", "generator loss"), ("rtd", "discriminator loss"), ("restore", "encoder loss"),
-                        ("lm", "next-word loss"), ("nsp", "next-sentence loss")):
+    for name, title in (
+        ("mlm", "generator loss"),
+        ("rtd", "discriminator loss"),
+        ("restore", "encoder loss"),
+        ("lm", "next-word loss"),
+        ("nsp", "next-sentence loss"),
+    ):
         values = [entry[name] for entry in entries if entry.get(name) is not None]
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))
@@ -92,7 +140,9 @@ def curves(run: Path, console: Console) -> None:
 
 
 def compared(pretrained: Summary, random: Summary, console: Console) -> None:
-    """Fine-tuned with and without pre-training, and in words whether that is a gain, a loss, or neither."""
+    """Fine-tuned with and without pre-training, and in words whether that is a gain, a loss, or
+    neither.
+    """
     metric = pretrained.metric
     table = Table("weights before fine-tuning", f"{metric}, {pretrained.protocol}", "every seed")
     for name, summary in (("pre-trained", pretrained), ("random", random)):
@@ -105,8 +155,11 @@ def compared(pretrained: Summary, random: Summary, console: Console) -> None:
     if min(ours) > max(theirs):
         verdict = f"Pre-training brought {shown(gain, metric)} points here."
     elif max(ours) < min(theirs):
-        verdict = (f"Pre-training cost {shown(-gain, metric)} points here. What these minutes teach, how frequent "
-                   "words are and to copy them, is no start for telling libraries apart.")
+        verdict = (
+            f"Pre-training cost {shown(-gain, metric)} points here. What these minutes teach, how "
+            "frequent "
+            "words are and to copy them, is no start for telling libraries apart."
+        )
     else:
         verdict = "Pre-training made no clear difference here: some seeds without it are better than some with it."
     console.print(verdict, soft_wrap=True)

@@ -1,4 +1,6 @@
-"""Text in whatever files it comes in becomes documents, in bounded memory; nothing is dropped without a word."""
+"""Text in whatever files it comes in becomes documents, in bounded memory; nothing is dropped
+without a word.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from electra.config import UserError, from_json
 from electra.data import parquet
 from electra.data.sources import Report, Source, resolve, warn
 
-# Bounds on what is held at once. A longer document goes on as a further one, a longer line as a further line.
+# Bounds on what is held at once. A longer document goes on as a further one, a longer line as a
+# further line.
 DOCUMENT_CHARACTERS = 1_000_000
 LINE_CHARACTERS = 100_000
 JSON_LINE_BYTES = 64 * 1024 * 1024
@@ -29,7 +32,9 @@ Position = Callable[[], int]  # bytes of the file on disk that have been read
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Lines that belong together, none of them blank, and where they came from ("file:line" or "file, row n")."""
+    """Lines that belong together, none of them blank, and where they came from ("file:line" or
+    "file, row n").
+    """
 
     lines: list[str]
     source: str
@@ -39,21 +44,42 @@ def silent(fraction: float) -> None:
     """Progress that nobody watches."""
 
 
-def documents(inputs: Sequence[str | Path], *, text_field: str = "text", progress: Progress = silent,
-              report: Report = warn) -> Iterator[Document]:
-    """Every document of the corpus, in the order of its files; `progress` hears the share of bytes read so far."""
-    return documents_of(resolve(inputs, report=report), text_field=text_field, progress=progress, report=report)
+def documents(
+    inputs: Sequence[str | Path],
+    *,
+    text_field: str = "text",
+    progress: Progress = silent,
+    report: Report = warn,
+) -> Iterator[Document]:
+    """Every document of the corpus, in the order of its files; `progress` hears the share of bytes
+    read so far.
+    """
+    return documents_of(
+        resolve(inputs, report=report), text_field=text_field, progress=progress, report=report
+    )
 
 
-def documents_of(sources: Sequence[Source], *, text_field: str = "text", progress: Progress = silent,
-                 report: Report = warn) -> Iterator[Document]:
-    for _, document in placed_documents(dict(enumerate(sources)), text_field=text_field, progress=progress,
-                                        report=report):
+def documents_of(
+    sources: Sequence[Source],
+    *,
+    text_field: str = "text",
+    progress: Progress = silent,
+    report: Report = warn,
+) -> Iterator[Document]:
+    for _, document in placed_documents(
+        dict(enumerate(sources)), text_field=text_field, progress=progress, report=report
+    ):
         yield document
 
 
-def placed_documents(sources: Mapping[int, Source], *, text_field: str, progress: Progress, report: Report,
-                     may_be_empty: bool = False) -> Iterator[tuple[int, Document]]:
+def placed_documents(
+    sources: Mapping[int, Source],
+    *,
+    text_field: str,
+    progress: Progress,
+    report: Report,
+    may_be_empty: bool = False,
+) -> Iterator[tuple[int, Document]]:
     """Every document, after the place of its file in the corpus."""
     counter = Counter(total=sum(source.size for source in sources.values()), progress=progress)
     for place, source in sources.items():
@@ -67,8 +93,10 @@ def placed_documents(sources: Mapping[int, Source], *, text_field: str, progress
     if counter.blank:
         report(f"{counter.blank} documents hold nothing but white space")
     if not counter.documents and not may_be_empty:
-        raise UserError(f"the corpus holds no text: {', '.join(s.shown for s in list(sources.values())[:5])}"
-                        f"{' …' if len(sources) > 5 else ''}")
+        raise UserError(
+            f"the corpus holds no text: {', '.join(s.shown for s in list(sources.values())[:5])}"
+            f"{' …' if len(sources) > 5 else ''}"
+        )
 
 
 class Counter:
@@ -110,11 +138,15 @@ def check_encodable(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut or decoded wrongly "
-                        "when the file was made") from None
+        raise UserError(
+            f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut or decoded "
+            "wrongly "
+            "when the file was made"
+        ) from None
 
 
-# ---- bounded memory ------------------------------------------------------------------------------------------------
+# ---- bounded memory ------------------------------------------------------------------------------
+
 
 def bounded(lines: Iterable[str], where: str) -> Iterator[Document]:
     """One document, or as many as keep each under the bound."""
@@ -135,10 +167,15 @@ def pieces(line: str) -> Iterator[str]:
     """A line in parts no longer than the bound, cut at white space where there is any."""
     start = 0
     while len(line) - start > LINE_CHARACTERS:
-        head, follows = line[start:start + LINE_CHARACTERS], line[start + LINE_CHARACTERS]
+        head, follows = line[start : start + LINE_CHARACTERS], line[start + LINE_CHARACTERS]
         words = head.rsplit(maxsplit=1)
-        # Without white space, or with it only at the end, there is no better place than the bound itself.
-        cut = len(head) - len(words[1]) if len(words) == 2 and not follows.isspace() else LINE_CHARACTERS
+        # Without white space, or with it only at the end, there is no better place than the bound
+        # itself.
+        cut = (
+            len(head) - len(words[1])
+            if len(words) == 2 and not follows.isspace()
+            else LINE_CHARACTERS
+        )
         yield head[:cut].rstrip()
         start += cut
         while start < len(line) and line[start].isspace():
@@ -147,7 +184,8 @@ def pieces(line: str) -> Iterator[str]:
         yield line[start:]
 
 
-# ---- formats -------------------------------------------------------------------------------------------------------
+# ---- formats -------------------------------------------------------------------------------------
+
 
 @contextlib.contextmanager
 def opened(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
@@ -159,34 +197,48 @@ def opened(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
             raise
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             form = source.compression or source.path.suffix
-            raise UserError(f"{source.shown}: damaged, cut short, or not a {form} file ({error}); "
-                            "fetch or write it again") from None
+            raise UserError(
+                f"{source.shown}: damaged, cut short, or not a {form} file ({error}); "
+                "fetch or write it again"
+            ) from None
 
 
 def uncompressed(raw: IO[bytes], compression: str) -> IO[bytes]:
     if compression == ".zst":
         import pyarrow
 
-        return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), 1 << 20)
-    openers: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+        return io.BufferedReader(
+            pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), 1 << 20
+        )
+    openers: dict[str, Callable[[IO[bytes]], Any]] = {
+        ".gz": gzip.open,
+        ".xz": lzma.open,
+        ".bz2": bz2.open,
+    }
     if compression in openers:
         return io.BufferedReader(openers[compression](raw), 1 << 20)
     return raw
 
 
-def paragraphs(source: Source, stream: IO[bytes], position: Position, counter: Counter) -> Iterator[Document]:
+def paragraphs(
+    source: Source, stream: IO[bytes], position: Position, counter: Counter
+) -> Iterator[Document]:
     """Plain text: a blank line ends a document."""
     lines = ((number, decoded(raw, source, number)) for number, raw in numbered(stream))
     for is_text, group in itertools.groupby(lines, key=lambda line: bool(line[1])):
         if is_text:
             number, first = next(group)
-            for document in bounded(itertools.chain([first], (line for _, line in group)), f"{source.shown}:{number}"):
+            for document in bounded(
+                itertools.chain([first], (line for _, line in group)), f"{source.shown}:{number}"
+            ):
                 counter.at(position())
                 yield document
 
 
 def numbered(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers; a line too long to hold comes in parts under the same number."""
+    """The lines of a file with their numbers; a line too long to hold comes in parts under the same
+    number.
+    """
     number, rest = 1, b""
     while raw := stream.readline(LINE_CHARACTERS):
         raw = rest + raw
@@ -210,13 +262,19 @@ def numbered(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 def decoded(raw: bytes, source: Source, number: int) -> str:
     """A line of a file as text, without the white space around it."""
     if b"\0" in raw:
-        raise UserError(f"{source.shown}:{number}: a NUL byte; this is not UTF-8 text. If the file is UTF-16, convert "
-                        f"it: iconv -f UTF-16 -t UTF-8; if it is binary, leave it out")
+        raise UserError(
+            f"{source.shown}:{number}: a NUL byte; this is not UTF-8 text. If the file is UTF-16, "
+            "convert "
+            f"it: iconv -f UTF-16 -t UTF-8; if it is binary, leave it out"
+        )
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError as error:
-        raise UserError(f"{source.shown}:{number}: byte 0x{raw[error.start]:02x} at column {error.start + 1} is not "
-                        "UTF-8; convert the file, from Latin-1 for example: iconv -f LATIN1 -t UTF-8") from None
+        raise UserError(
+            f"{source.shown}:{number}: byte 0x{raw[error.start]:02x} at column {error.start + 1} "
+            "is not "
+            "UTF-8; convert the file, from Latin-1 for example: iconv -f LATIN1 -t UTF-8"
+        ) from None
 
 
 def json_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:
@@ -226,7 +284,9 @@ def json_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tup
             number += 1
             where = f"{source.shown}:{number}"
             if len(raw) > JSON_LINE_BYTES:
-                raise UserError(f"{where}: longer than {JSON_LINE_BYTES >> 20} MB; write one document per line")
+                raise UserError(
+                    f"{where}: longer than {JSON_LINE_BYTES >> 20} MB; write one document per line"
+                )
             counter.at(position())
             if line := decoded(raw, source, number):
                 yield where, text_of(parsed(line, where), text_field, where)
@@ -236,11 +296,17 @@ def parsed(line: str, where: str) -> dict[str, Any]:
     try:
         row = from_json(line)
     except ValueError as error:
-        raise UserError(f"{where}: not a JSON object on one line ({error}); a list of objects becomes lines with "
-                        "jq -c '.[]'") from None
+        raise UserError(
+            f"{where}: not a JSON object on one line ({error}); a list of objects becomes lines "
+            "with "
+            "jq -c '.[]'"
+        ) from None
     if not isinstance(row, dict):
-        raise UserError(f"{where}: expected one JSON object per line, found a {type(row).__name__}; a list of objects "
-                        "becomes lines with jq -c '.[]'")
+        raise UserError(
+            f"{where}: expected one JSON object per line, found a {type(row).__name__}; a list of "
+            "objects "
+            "becomes lines with jq -c '.[]'"
+        )
     return row
 
 
@@ -248,9 +314,16 @@ def text_of(row: dict[str, Any], text_field: str, where: str) -> str:
     text = row.get(text_field)
     if isinstance(text, str):
         return text
-    found = f"{text_field!r} is {type(text).__name__}, not text" if text_field in row else f"no field {text_field!r}"
-    raise UserError(f"{where}: {found}; fields here are {', '.join(map(str, row)) or 'none'}; name the one that holds "
-                    "the text with --text-field, or leave such rows out")
+    found = (
+        f"{text_field!r} is {type(text).__name__}, not text"
+        if text_field in row
+        else f"no field {text_field!r}"
+    )
+    raise UserError(
+        f"{where}: {found}; fields here are {', '.join(map(str, row)) or 'none'}; name the one "
+        "that holds "
+        "the text with --text-field, or leave such rows out"
+    )
 
 
 def parquet_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:
@@ -272,14 +345,18 @@ def hub_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tupl
     import datasets
 
     try:
-        rows = datasets.load_dataset(source.name, source.config, split="train", revision=source.revision,
-                                     streaming=True)
+        rows = datasets.load_dataset(
+            source.name, source.config, split="train", revision=source.revision, streaming=True
+        )
         for number, row in enumerate(rows, start=1):
             where = f"{source.shown}, row {number}"
             yield where, text_of(row, text_field, where)
     except UserError:
         raise
     except Exception as error:  # each builder and each transport raises its own kinds
-        raise UserError(f"{source.shown}: cannot be read from the hub ({str(error).strip().partition(chr(10))[0]}); "
-                        "fetch its .parquet files, put them into a folder on this machine and give that "
-                        "folder") from None
+        raise UserError(
+            f"{source.shown}: cannot be read from the hub "
+            f"({str(error).strip().partition(chr(10))[0]}); "
+            "fetch its .parquet files, put them into a folder on this machine and give that "
+            "folder"
+        ) from None

@@ -1,7 +1,9 @@
-"""Documents become examples, `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, as the reference code cuts but losing nothing.
+"""Documents become examples, `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, as the reference code cuts
+but losing nothing.
 
-A document is one run of tokens, and an example is a stretch of it: `start` to `middle` is segment A, `middle` to `end`
-segment B. The next example begins where this one ends, so nothing can be lost, repeated or reordered.
+A document is one run of tokens, and an example is a stretch of it: `start` to `middle` is segment
+A, `middle` to `end` segment B. The next example begins where this one ends, so nothing can be lost,
+repeated or reordered.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ class Span(NamedTuple):
 
 
 def cut(line_lengths: list[int], *, length: int, rng: random.Random) -> list[Span]:
-    """The examples of a document whose lines have this many tokens each; none is longer than `length` in all.
+    """The examples of a document whose lines have this many tokens each; none is longer than
+    `length` in all.
 
-    Lines are gathered until they reach a target; what does not fit is carried over to the next example, where the
-    reference code throws it away.
+    Lines are gathered until they reach a target; what does not fit is carried over to the next
+    example, where the reference code throws it away.
     """
     bounds = [0, *itertools.accumulate(line_lengths)]
     total = bounds[-1]
@@ -51,15 +54,19 @@ def cut(line_lengths: list[int], *, length: int, rng: random.Random) -> list[Spa
         spans.append(span)
         start = span.end
         is_short = rng.random() < SHORT_TARGET
-        target = SHORTEST_TARGET + int(rng.random() * (length - SHORTEST_TARGET + 1)) if is_short else length
+        target = (
+            SHORTEST_TARGET + int(rng.random() * (length - SHORTEST_TARGET + 1))
+            if is_short
+            else length
+        )
     return spans
 
 
 def split(start: int, ends: list[int], *, target: int, length: int, rng: random.Random) -> Span:
     """Gathered lines, given by where each ends, as segments A and B.
 
-    The reference code lets a short line that follows the first line of B slip back into A, out of order; here B, once
-    begun, takes all the rest.
+    The reference code lets a short line that follows the first line of B slip back into A, out of
+    order; here B, once begun, takes all the rest.
     """
     room_for_two, room_for_one = length - 3, length - 2
     if rng.random() < ONE_SEGMENT:
@@ -79,7 +86,9 @@ def split(start: int, ends: list[int], *, target: int, length: int, rng: random.
 
 
 class Passage(NamedTuple):
-    """A document on its way to a worker: its number in the corpus decides every chance taken with it."""
+    """A document on its way to a worker: its number in the corpus decides every chance taken with
+    it.
+    """
 
     ordinal: int
     lines: list[str]
@@ -87,7 +96,9 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cutter:
-    """Turns passages into rows. What it gives depends on these settings and the passages, and on nothing else."""
+    """Turns passages into rows. What it gives depends on these settings and the passages, and on
+    nothing else.
+    """
 
     length: int
     held_out: float
@@ -100,7 +111,8 @@ class Cutter:
         is_held_out: list[bool] = []
         held_out_documents = long_words = 0
         for passage in passages:
-            # Mixed by the generator's own seeding, so that neighbouring documents do not share their chances.
+            # Mixed by the generator's own seeding, so that neighbouring documents do not share
+            # their chances.
             rng = random.Random(f"{self.seed}/{passage.ordinal}")
             is_set_aside = set_aside(passage.ordinal, share=self.held_out, rng=rng)
             begin, lengths = len(tokens), []
@@ -113,14 +125,23 @@ class Cutter:
             spans += [Span(begin + s, begin + m, begin + e) for s, m, e in stretches]
             is_held_out += [is_set_aside] * len(stretches)
             held_out_documents += is_set_aside
-        ids, ends = fill(np.array(tokens, dtype=np.int64), spans, length=self.length, wordpiece=wordpiece)
+        ids, ends = fill(
+            np.array(tokens, dtype=np.int64), spans, length=self.length, wordpiece=wordpiece
+        )
         chosen = np.array(is_held_out, dtype=bool)
-        return Cuttings(train=(ids[~chosen], ends[~chosen]), held_out=(ids[chosen], ends[chosen]),
-                        documents=len(passages), held_out_documents=held_out_documents, long_words=long_words)
+        return Cuttings(
+            train=(ids[~chosen], ends[~chosen]),
+            held_out=(ids[chosen], ends[chosen]),
+            documents=len(passages),
+            held_out_documents=held_out_documents,
+            long_words=long_words,
+        )
 
 
 class Cuttings(NamedTuple):
-    """What a block of passages gave: rows to train on and rows set aside, each as ids [rows, T] and ends [rows, 2]."""
+    """What a block of passages gave: rows to train on and rows set aside, each as ids [rows, T] and
+    ends [rows, 2].
+    """
 
     train: tuple[Ids, Ends]
     held_out: tuple[Ids, Ends]
@@ -132,8 +153,8 @@ class Cuttings(NamedTuple):
 def set_aside(ordinal: int, *, share: float, rng: random.Random) -> bool:
     """Whether a document is held out: by chance, and the second one always.
 
-    So any corpus of two documents has something to measure on, and a corpus of one still has something to train on,
-    without knowing how many documents are still to come.
+    So any corpus of two documents has something to measure on, and a corpus of one still has
+    something to train on, without knowing how many documents are still to come.
     """
     chance = rng.random()  # drawn in any case: the share must not change how documents are cut
     return share > 0 and (ordinal == 1 or chance < share)
@@ -147,18 +168,30 @@ def id_type(vocabulary_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype(np.uint16) if vocabulary_size <= 2**16 else np.dtype(np.uint32)
 
 
-def fill(tokens: npt.NDArray[np.int64], spans: list[Span], *, length: int,
-         wordpiece: WordPiece) -> tuple[Ids, Ends]:
-    """Spans of a run of tokens as padded rows [rows, T], and where each row's segments end [rows, 2]."""
-    # Some word-level tokenizers look a literal "[MASK]" up as a word; in text it is a word nobody knows.
-    tokens[np.isin(tokens, [wordpiece.pad, wordpiece.cls, wordpiece.sep, wordpiece.mask])] = wordpiece.unk
-    start, middle, end = np.array(spans, dtype=np.int64).reshape(-1, 3).T[:, :, None]  # each [rows, 1]
+def fill(
+    tokens: npt.NDArray[np.int64], spans: list[Span], *, length: int, wordpiece: WordPiece
+) -> tuple[Ids, Ends]:
+    """Spans of a run of tokens as padded rows [rows, T], and where each row's segments end [rows,
+    2].
+    """
+    # Some word-level tokenizers look a literal "[MASK]" up as a word; in text it is a word nobody
+    # knows.
+    tokens[np.isin(tokens, [wordpiece.pad, wordpiece.cls, wordpiece.sep, wordpiece.mask])] = (
+        wordpiece.unk
+    )
+    start, middle, end = (
+        np.array(spans, dtype=np.int64).reshape(-1, 3).T[:, :, None]
+    )  # each [rows, 1]
     first_end = middle - start + 2
     last_end = np.where(end > middle, first_end + end - middle + 1, first_end)
     column = np.arange(length)
     # [CLS] shifts the first segment by one place, the [SEP] between them the second by another.
     origin = start + column - 1 - (column >= first_end)
-    ids = tokens[np.clip(origin, 0, len(tokens) - 1)] if spans else np.zeros((0, length), dtype=np.int64)
+    ids = (
+        tokens[np.clip(origin, 0, len(tokens) - 1)]
+        if spans
+        else np.zeros((0, length), dtype=np.int64)
+    )
     ids[:, 0] = wordpiece.cls
     ids[(column == first_end - 1) | (column == last_end - 1)] = wordpiece.sep
     ids[column >= last_end] = wordpiece.pad

@@ -1,6 +1,8 @@
-"""A small corpus for a first run: the English prose that ships with Python and the libraries already installed.
+"""A small corpus for a first run: the English prose that ships with Python and the libraries
+already installed.
 
-Nothing is downloaded and nothing is imported: docstrings and pydoc's topics are read out of the source files.
+Nothing is downloaded and nothing is imported: docstrings and pydoc's topics are read out of the
+source files.
 """
 
 from __future__ import annotations
@@ -17,16 +19,59 @@ from pathlib import Path
 from electra import atomic
 from electra.config import UserError
 
-# Installed libraries whose docstrings explain things in sentences; those that are absent are passed over.
-LIBRARIES = ("torch", "transformers", "scipy", "sklearn", "numpy", "pandas", "sympy", "networkx", "pyarrow", "datasets",
-             "huggingface_hub", "rich", "hypothesis", "mpmath", "PIL", "tokenizers", "safetensors", "fsspec", "anyio",
-             "setuptools", "pip", "jinja2", "pygments", "pydantic", "cyclopts", "joblib", "pluggy", "_pytest",
-             "filelock", "packaging", "click", "typer", "attr", "regex", "tqdm", "tensorboard", "narwhals")
+# Installed libraries whose docstrings explain things in sentences; those that are absent are passed
+# over.
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "scipy",
+    "sklearn",
+    "numpy",
+    "pandas",
+    "sympy",
+    "networkx",
+    "pyarrow",
+    "datasets",
+    "huggingface_hub",
+    "rich",
+    "hypothesis",
+    "mpmath",
+    "PIL",
+    "tokenizers",
+    "safetensors",
+    "fsspec",
+    "anyio",
+    "setuptools",
+    "pip",
+    "jinja2",
+    "pygments",
+    "pydantic",
+    "cyclopts",
+    "joblib",
+    "pluggy",
+    "_pytest",
+    "filelock",
+    "packaging",
+    "click",
+    "typer",
+    "attr",
+    "regex",
+    "tqdm",
+    "tensorboard",
+    "narwhals",
+)
 LARGEST_SHARE = 0.2  # of the corpus that one library may fill, so that none sets the tone
 FEWEST_WORDS, FEWEST_CHARACTERS = 8, 30
 MOSTLY = 0.8
 
-SKIPPED = {"site-packages", "test", "tests", "testing", "idlelib", "lib2to3"}  # other libraries; words for machines
+SKIPPED = {
+    "site-packages",
+    "test",
+    "tests",
+    "testing",
+    "idlelib",
+    "lib2to3",
+}  # other libraries; words for machines
 TOPICS = "pydoc_data/topics.py"
 ROLE = re.compile(r":[\w:+-]+:`~?([^`<]+?)(\s*<[^`>]*>)?`")  # :class:`~torch.Tensor`
 MARKS = re.compile(r"`+|\*\*|^\s*([-*•]|\d+[.)])\s+")
@@ -34,9 +79,15 @@ WORD = re.compile(r"[\"'(]*[A-Za-z]+([-'’/][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')]*"
 SENTENCES = re.compile(r"[\"'(]*[A-Z].*[.!?:][\"')]*")
 
 
-def harvest(output_dir: str | Path, *, max_bytes: int = 9_000_000,
-            libraries: Mapping[str, Path] | None = None) -> Path:
-    """Write `corpus.jsonl` (fields text, library, module; one document per module), or find it there already."""
+def harvest(
+    output_dir: str | Path,
+    *,
+    max_bytes: int = 9_000_000,
+    libraries: Mapping[str, Path] | None = None,
+) -> Path:
+    """Write `corpus.jsonl` (fields text, library, module; one document per module), or find it
+    there already.
+    """
     path = Path(output_dir) / "corpus.jsonl"
     if path.is_file():
         return path
@@ -46,10 +97,14 @@ def harvest(output_dir: str | Path, *, max_bytes: int = 9_000_000,
     for library, folder in (libraries if libraries is not None else installed()).items():
         filled = 0
         for module, docstrings in modules(folder):
-            text = "\n".join(new for docstring in docstrings for new in unseen(paragraphs(docstring), seen))
+            text = "\n".join(
+                new for docstring in docstrings for new in unseen(paragraphs(docstring), seen)
+            )
             if not text:
                 continue
-            lines.append(json.dumps({"text": text, "library": library, "module": module}, ensure_ascii=False))
+            lines.append(
+                json.dumps({"text": text, "library": library, "module": module}, ensure_ascii=False)
+            )
             filled += len(text.encode())
             if filled >= min(LARGEST_SHARE * max_bytes, max_bytes - total):
                 break
@@ -57,8 +112,11 @@ def harvest(output_dir: str | Path, *, max_bytes: int = 9_000_000,
         if total >= max_bytes:
             break
     if not lines:
-        raise UserError("no prose found in the installed libraries: their source files are missing; give a corpus of "
-                        "your own with --corpus")
+        raise UserError(
+            "no prose found in the installed libraries: their source files are missing; give a "
+            "corpus of "
+            "your own with --corpus"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, "".join(line + "\n" for line in lines).encode())
     return path
@@ -76,30 +134,45 @@ def installed() -> dict[str, Path]:
 
 
 def modules(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each module's name and docstrings. In an order that mixes subjects, the same on every machine: a library that is
-    cut off at its share should not consist of the letters A to C."""
-    files = [file for path in folder.rglob("*.py") if not SKIPPED & set((file := path.relative_to(folder)).parts)]
+    """Each module's name and docstrings. In an order that mixes subjects, the same on every
+    machine: a library that is cut off at its share should not consist of the letters A to C.
+    """
+    files = [
+        file
+        for path in folder.rglob("*.py")
+        if not SKIPPED & set((file := path.relative_to(folder)).parts)
+    ]
     for file in sorted(files, key=lambda file: hashlib.sha256(file.as_posix().encode()).digest()):
         try:
             source = (folder / file).read_text(encoding="utf8")
         except (OSError, ValueError):  # a test file in another encoding, say
             continue
         found = topics(source) if file.as_posix() == TOPICS else quoted(source)
-        yield file.with_suffix("").as_posix().replace("/", "."), [inspect.cleandoc(text) for text in found]
+        yield (
+            file.with_suffix("").as_posix().replace("/", "."),
+            [inspect.cleandoc(text) for text in found],
+        )
 
 
 def quoted(source: str) -> list[str]:
-    """The triple-quoted strings that begin their line. Parsing every file would tell docstrings apart exactly, and
-    take a minute; what is quoted and not prose falls at the next test."""
+    """The triple-quoted strings that begin their line. Parsing every file would tell docstrings
+    apart exactly, and take a minute; what is quoted and not prose falls at the next test.
+    """
     pieces = source.split('"""')
-    return [text for before, text in zip(pieces[0::2], pieces[1::2], strict=False)
-            if before.rpartition("\n")[2].strip() in ("", "r", "R")]
+    return [
+        text
+        for before, text in zip(pieces[0::2], pieces[1::2], strict=False)
+        if before.rpartition("\n")[2].strip() in ("", "r", "R")
+    ]
 
 
 def topics(source: str) -> list[str]:
     """What `help("topic")` shows: the values of one dict."""
-    return [node.value for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def unseen(found: Iterator[str], seen: set[bytes]) -> Iterator[str]:
@@ -111,8 +184,9 @@ def unseen(found: Iterator[str], seen: set[bytes]) -> Iterator[str]:
 
 
 def paragraphs(docstring: str) -> Iterator[str]:
-    """The paragraphs that are prose, one line each. A change of indentation ends a paragraph as a blank line does:
-    above it stand the name and the type of a parameter, below it what it means."""
+    """The paragraphs that are prose, one line each. A change of indentation ends a paragraph as a
+    blank line does: above it stand the name and the type of a parameter, below it what it means.
+    """
     gathered: list[str] = []
     depth = 0
     for line in [*docstring.split("\n"), ""]:
@@ -136,4 +210,6 @@ def is_prose(text: str) -> bool:
     if not SENTENCES.fullmatch(text) or ">>>" in text or "::" in text.rstrip(":"):
         return False
     words = text.split()
-    return len(words) >= FEWEST_WORDS and sum(bool(WORD.fullmatch(word)) for word in words) >= MOSTLY * len(words)
+    return len(words) >= FEWEST_WORDS and sum(
+        bool(WORD.fullmatch(word)) for word in words
+    ) >= MOSTLY * len(words)

@@ -19,22 +19,36 @@ MOST_OF_A_MODULE = 10  # paragraphs, so that no long one stands for its library
 Paragraph = tuple[str, str, str]  # text, library, module
 
 
-def origins(corpus: Path, output_dir: Path, *, libraries: int = 6, train: int = 500, dev: int = 150) -> tuple[
-        Path, Path]:
-    """Write `train.csv` and `dev.csv` (text, label, module): so many paragraphs of each of the libraries that have the
-    most. No module is in both, so that a name that only one of its paragraphs explains helps nobody."""
+def origins(
+    corpus: Path, output_dir: Path, *, libraries: int = 6, train: int = 500, dev: int = 150
+) -> tuple[Path, Path]:
+    """Write `train.csv` and `dev.csv` (text, label, module): so many paragraphs of each of the
+    libraries that have the most. No module is in both, so that a name that only one of its
+    paragraphs explains helps nobody.
+    """
     found: dict[str, tuple[list[Paragraph], list[Paragraph]]] = defaultdict(lambda: ([], []))
     for line in corpus.read_text(encoding="utf8").splitlines():
         document = json.loads(line)
         library, module = document["library"], document["module"]
-        rows = [(text, library, module) for text in document["text"].split("\n") if len(text.split()) >= FEWEST_WORDS]
+        rows = [
+            (text, library, module)
+            for text in document["text"].split("\n")
+            if len(text.split()) >= FEWEST_WORDS
+        ]
         held_out = chance(library, module) < DEV_SHARE
         found[library][held_out].extend(shuffled(rows)[:MOST_OF_A_MODULE])
-    enough = [library for library, parts in found.items() if len(parts[0]) >= train and len(parts[1]) >= dev]
+    enough = [
+        library
+        for library, parts in found.items()
+        if len(parts[0]) >= train and len(parts[1]) >= dev
+    ]
     largest = sorted(enough, key=lambda library: -sum(map(len, found[library])))[:libraries]
     if len(largest) < 2:
-        raise UserError(f"{corpus}: fewer than two libraries have {train + dev} paragraphs of {FEWEST_WORDS} words; "
-                        "harvest where more is installed, torch and transformers for two")
+        raise UserError(
+            f"{corpus}: fewer than two libraries have {train + dev} paragraphs of {FEWEST_WORDS} "
+            "words; "
+            "harvest where more is installed, torch and transformers for two"
+        )
     paths = output_dir / "train.csv", output_dir / "dev.csv"
     output_dir.mkdir(parents=True, exist_ok=True)
     for part, (path, count) in enumerate(zip(paths, (train, dev), strict=True)):

@@ -23,8 +23,9 @@ def names(stream: IO[bytes]) -> list[str]:
 
 
 def batches(stream: IO[bytes], columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Record batches. Text that a file stores once for many rows is not repeated in memory, so take values one at a
-    time. What is damaged raises OSError."""
+    """Record batches. Text that a file stores once for many rows is not repeated in memory, so take
+    values one at a time. What is damaged raises OSError.
+    """
     import pyarrow
     import pyarrow.parquet
 

@@ -1,13 +1,14 @@
-"""Rows on disk: memory-mapped files of one padded example per row, and a manifest that says how they were made.
+"""Rows on disk: memory-mapped files of one padded example per row, and a manifest that says how
+they were made.
 
-    train-00000.ids.npy   [rows, T]  uint16 (uint32 where the vocabulary needs it)
-    train-00000.ends.npy  [rows, 2]  where the first and where the last segment ends, each counting its [SEP]
-    held-out-00000.…                 likewise, documents never trained on
-    counts.npy            [V] int64  how often each entry occurs in the rows to train on
-    tokenizer/                       the tokenizer that cut them
-    manifest.json                    settings, counts, checksums; written last
-    part-00001-of-00004/…            instead of the files, when several machines shared the work; `merging` then adds
-                                     a manifest for all of them
+train-00000.ids.npy   [rows, T]  uint16 (uint32 where the vocabulary needs it)
+train-00000.ends.npy  [rows, 2]  where the first and where the last segment ends, each counting its [SEP]
+held-out-00000.…                 likewise, documents never trained on
+counts.npy            [V] int64  how often each entry occurs in the rows to train on
+tokenizer/                       the tokenizer that cut them
+manifest.json                    settings, counts, checksums; written last
+part-00001-of-00004/…            instead of the files, when several machines shared the work; `merging` then adds
+                                 a manifest for all of them
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ FORMAT = 1
 LAYOUT = "one example per row"
 MANIFEST, PROGRESS, COUNTS, TOKENIZER = "manifest.json", "progress.json", "counts.npy", "tokenizer"
 PART = re.compile(r"part-(\d+)-of-(\d+)")
-BELOW = re.compile(r"(part-\d+-of-\d+/)?[\w.-]+\.npy")  # names of a manifest's files: none leaves the folder
+BELOW = re.compile(
+    r"(part-\d+-of-\d+/)?[\w.-]+\.npy"
+)  # names of a manifest's files: none leaves the folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +51,9 @@ class File:
 
     def __post_init__(self) -> None:
         if not BELOW.fullmatch(self.name) or self.rows < 0:
-            raise ValueError(f"name={self.name!r}, rows={self.rows}: not a file of this folder with rows")
+            raise ValueError(
+                f"name={self.name!r}, rows={self.rows}: not a file of this folder with rows"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +68,9 @@ class Settings:
     shard_bytes: int
     text_field: str
     tokenizer: str  # its fingerprint
-    inputs: list[dict[str, Any]]  # name, size and fingerprint of each file; by file, the last of those it read alone
+    inputs: list[
+        dict[str, Any]
+    ]  # name, size and fingerprint of each file; by file, the last of those it read alone
     by_file: bool = False  # documents are numbered within their file, not through the corpus
     layout: str = LAYOUT
     format: int = FORMAT
@@ -104,14 +111,19 @@ class Manifest:
         try:
             values = from_json(whole_text(path))
             if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
-                raise UserError(f"{path}: format {values['settings']['format']} ({values['settings']['layout']}), but "
-                                f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again")
+                raise UserError(
+                    f"{path}: format {values['settings']['format']} "
+                    f"({values['settings']['layout']}), but "
+                    f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again"
+                )
             return build(cls, values, source=str(path))
         except UserError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{path}: not a manifest of shards ({error}); run `electra shard` again with "
-                            "--overwrite") from None
+            raise UserError(
+                f"{path}: not a manifest of shards ({error}); run `electra shard` again with "
+                "--overwrite"
+            ) from None
 
 
 class Rows:
@@ -185,7 +197,9 @@ class Shards:
     @property
     def fingerprint(self) -> str:
         """Equal for folders that hold the same rows."""
-        return fingerprint([file.sha256 for manifest in self.parts.values() for file in manifest.files])
+        return fingerprint(
+            [file.sha256 for manifest in self.parts.values() for file in manifest.files]
+        )
 
     @cached_property
     def tokenizer(self) -> WordPiece:
@@ -208,35 +222,60 @@ class Shards:
                 if Path(file.name).name == COUNTS:
                     found = loaded(part / file.name)
                     if found.shape != counts.shape:
-                        raise UserError(f"{part / file.name}: {found.shape} numbers for a vocabulary of {len(counts)}; "
-                                        "run `electra shard` again with --overwrite")
+                        raise UserError(
+                            f"{part / file.name}: {found.shape} numbers for a vocabulary of "
+                            f"{len(counts)}; "
+                            "run `electra shard` again with --overwrite"
+                        )
                     counts += found
         return counts
 
     def rows(self, prefix: str) -> Rows:
-        return Rows([(part / file.name, file.rows) for part, manifest in self.parts.items() for file in manifest.files
-                     if Path(file.name).name.startswith(prefix) and file.name.endswith(".ids.npy")])
+        return Rows(
+            [
+                (part / file.name, file.rows)
+                for part, manifest in self.parts.items()
+                for file in manifest.files
+                if Path(file.name).name.startswith(prefix) and file.name.endswith(".ids.npy")
+            ]
+        )
 
-    def verify(self, *, first: int = 0, every: int = 1, progress: Callable[[float], None] = lambda share: None) -> None:
-        """Every file is as it was written; or every so manieth, where several processes share the reading. And every
-        tokenizer is the one that cut the rows."""
+    def verify(
+        self,
+        *,
+        first: int = 0,
+        every: int = 1,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> None:
+        """Every file is as it was written; or every so manieth, where several processes share the
+        reading. And every tokenizer is the one that cut the rows.
+        """
         for part in self.parts if first == 0 else ():
             check_tokenizer(part, self.manifest.tokenizer)
-        files = [(part / file.name, file) for part, manifest in self.parts.items() for file in manifest.files]
+        files = [
+            (part / file.name, file)
+            for part, manifest in self.parts.items()
+            for file in manifest.files
+        ]
         files = files[first::every]
         for number, (path, file) in enumerate(files, start=1):
             with path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != file.sha256:
-                raise UserError(f"{path}: damaged: its checksum is not the one in {MANIFEST}; run {shard_again(path)}")
+                raise UserError(
+                    f"{path}: damaged: its checksum is not the one in {MANIFEST}; run "
+                    f"{shard_again(path)}"
+                )
             progress(number / len(files))
 
 
 def check_tokenizer(folder: Path, fingerprint: str) -> WordPiece:
     wordpiece = WordPiece.load(folder / TOKENIZER)
     if wordpiece.fingerprint != fingerprint:
-        raise UserError(f"{folder}: its tokenizer folder was changed after the shards were cut; run "
-                        "`electra shard` again with --overwrite")
+        raise UserError(
+            f"{folder}: its tokenizer folder was changed after the shards were cut; run "
+            "`electra shard` again with --overwrite"
+        )
     return wordpiece
 
 
@@ -246,8 +285,15 @@ def loaded(path: Path, *, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[
         found: npt.NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
         if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
             raise ValueError("not an array of whole numbers")
-    except (OSError, ValueError, EOFError, tokenize.TokenError) as error:  # a header is read as Python's literals are
-        raise UserError(f"{path}: damaged ({error}); run `electra shard` again with --overwrite") from None
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        tokenize.TokenError,
+    ) as error:  # a header is read as Python's literals are
+        raise UserError(
+            f"{path}: damaged ({error}); run `electra shard` again with --overwrite"
+        ) from None
     return found
 
 
@@ -269,56 +315,99 @@ def part_folders(folder: Path) -> list[Path]:
     totals = divisions(folder)
     if not totals:
         if folder.is_file():
-            raise UserError(f"{folder} is a file, not a folder of shards; text goes to --corpus, or is cut with "
-                            f"`electra shard {folder} --tokenizer DIR --output-dir DIR`")
+            raise UserError(
+                f"{folder} is a file, not a folder of shards; text goes to --corpus, or is cut "
+                "with "
+                f"`electra shard {folder} --tokenizer DIR --output-dir DIR`"
+            )
         state = "unfinished shards" if (folder / PROGRESS).is_file() else "no shards"
-        raise UserError(f"{folder}: {state if folder.is_dir() else 'no such folder'}; run `electra shard CORPUS "
-                        f"--tokenizer DIR --output-dir {folder}`")
+        raise UserError(
+            f"{folder}: {state if folder.is_dir() else 'no such folder'}; run `electra shard "
+            "CORPUS "
+            f"--tokenizer DIR --output-dir {folder}`"
+        )
     if len(totals) > 1:
-        raise UserError(f"{folder}: holds parts of {' and of '.join(map(str, totals))}; keep one division and "
-                        "remove the folders of the other")
+        raise UserError(
+            f"{folder}: holds parts of {' and of '.join(map(str, totals))}; keep one division and "
+            "remove the folders of the other"
+        )
     return parts_of(folder, totals[0])
 
 
 def divisions(folder: Path) -> list[int]:
     """In how many parts the work was divided that lies here."""
-    return sorted({int(part[2]) for path in folder.glob("part-*") if (part := PART.fullmatch(path.name))})
+    return sorted(
+        {int(part[2]) for path in folder.glob("part-*") if (part := PART.fullmatch(path.name))}
+    )
 
 
 def parts_of(folder: Path, total: int) -> list[Path]:
     """Every part of this division, finished."""
     wanted = [folder / part_name(number, total) for number in range(1, total + 1)]
-    if missing := [number for number, part in enumerate(wanted, start=1) if not (part / MANIFEST).is_file()]:
+    if missing := [
+        number for number, part in enumerate(wanted, start=1) if not (part / MANIFEST).is_file()
+    ]:
         shown = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
-        raise UserError(f"{folder}: {len(missing)} of {total} parts are missing or unfinished: {shown}; run `electra "
-                        f"shard … --part {missing[0]}/{total}`{' and the others' if len(missing) > 1 else ''}")
+        raise UserError(
+            f"{folder}: {len(missing)} of {total} parts are missing or unfinished: {shown}; run "
+            "`electra "
+            f"shard … --part {missing[0]}/{total}`{' and the others' if len(missing) > 1 else ''}"
+        )
     return wanted
 
 
 def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> None:
-    """Everything but the part is alike; of files that another part read, what can be told without reading them."""
+    """Everything but the part is alike; of files that another part read, what can be told without
+    reading them.
+    """
     ours, theirs = (dataclasses.asdict(each.settings) | {"part": 1} for each in (manifest, first))
     if ours["by_file"] and theirs["by_file"]:
         for each in (ours, theirs):
-            each["inputs"] = [{key: value for key, value in file.items() if key != CONTENT} for file in each["inputs"]]
+            each["inputs"] = [
+                {key: value for key, value in file.items() if key != CONTENT}
+                for file in each["inputs"]
+            ]
     if keys := differences(ours, theirs):
-        shown = "; ".join(f"{key} is {ours[key]!r}, there {theirs[key]!r}" if key != "inputs" else "its text is another"
-                          for key in keys)
-        raise UserError(f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: {shown}; run "
-                        f"{shard_again(folder / MANIFEST)} with the settings and the text of the others")
+        shown = "; ".join(
+            f"{key} is {ours[key]!r}, there {theirs[key]!r}"
+            if key != "inputs"
+            else "its text is another"
+            for key in keys
+        )
+        raise UserError(
+            f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: {shown}; run "
+            f"{shard_again(folder / MANIFEST)} with the settings and the text of the others"
+        )
 
 
 def combined(manifests: list[Manifest]) -> Manifest:
     """One manifest for all parts: counts added up, shares weighed by the rows they are shares of."""
     if len(manifests) == 1:
         return manifests[0]
-    added = {name: sum(getattr(m, name) for m in manifests)
-             for name in ("documents", "held_out_documents", "rows", "held_out_rows", "tokens", "long_words")}
+    added = {
+        name: sum(getattr(m, name) for m in manifests)
+        for name in (
+            "documents",
+            "held_out_documents",
+            "rows",
+            "held_out_rows",
+            "tokens",
+            "long_words",
+        )
+    }
     unknown = sum(m.unknown * m.tokens for m in manifests) / max(1, added["tokens"])
     fill = added["tokens"] / max(1, added["rows"] * manifests[0].length)
     # By file, the part that read a file knows most of it.
-    inputs = [max(told, key=len) for told in zip(*(m.settings.inputs for m in manifests), strict=True)]
+    inputs = [
+        max(told, key=len) for told in zip(*(m.settings.inputs for m in manifests), strict=True)
+    ]
     settings = dataclasses.replace(manifests[0].settings, part=1, parts=1, inputs=inputs)
-    return dataclasses.replace(manifests[0], **added, unknown=round(unknown, 6), fill=round(fill, 4), files=[],
-                               settings=settings,
-                               warnings=list(dict.fromkeys(w for m in manifests for w in m.warnings)))
+    return dataclasses.replace(
+        manifests[0],
+        **added,
+        unknown=round(unknown, 6),
+        fill=round(fill, 4),
+        files=[],
+        settings=settings,
+        warnings=list(dict.fromkeys(w for m in manifests for w in m.warnings)),
+    )

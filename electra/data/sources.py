@@ -17,10 +17,17 @@ from electra.config import UserError
 Report = Callable[[str], None]
 Kind = Literal["text", "jsonl", "parquet", "hub"]
 
-KINDS: dict[str, Kind] = {".txt": "text", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+KINDS: dict[str, Kind] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
 READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .gz, .xz, .bz2, .zst"
-HUB_NAME = re.compile(r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?")
+HUB_NAME = re.compile(
+    r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
+)
 CONTENT = "sha256_of_blocks"  # the key of a fingerprint that only a reader of the file can know
 BLOCK_BYTES = 64 * 1024
 MOST_BLOCKS = 4096  # so files up to 256 MB are read whole, and larger ones no more than that
@@ -46,13 +53,17 @@ class Source:
         return {"name": self.name, "size": self.size}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Content, by name, size and a hash: of all of a file, or of blocks spread over one too large to read twice."""
+        """Content, by name, size and a hash: of all of a file, or of blocks spread over one too
+        large to read twice.
+        """
         if self.kind == "hub":
             return self.identity()
         try:
             with self.path.open("rb") as stream:
                 content = hashlib.sha256()
-                for start in range(0, max(1, self.size), max(BLOCK_BYTES, self.size // MOST_BLOCKS)):
+                for start in range(
+                    0, max(1, self.size), max(BLOCK_BYTES, self.size // MOST_BLOCKS)
+                ):
                     stream.seek(start)
                     content.update(stream.read(BLOCK_BYTES))
                 stream.seek(max(0, self.size - BLOCK_BYTES))
@@ -68,7 +79,9 @@ def warn(message: str) -> None:
 
 
 def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Source]:
-    """Every file behind files, folders, globs and hub names, in the order given; a file named twice is read once."""
+    """Every file behind files, folders, globs and hub names, in the order given; a file named twice
+    is read once.
+    """
     if isinstance(inputs, (str, Path)):
         inputs = [inputs]
     sources: list[Source] = []
@@ -83,7 +96,9 @@ def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Sour
             sources.append(source)
     if not sources:
         where = ", ".join(map(str, inputs)) or "an empty list"
-        raise UserError(f"no corpus: {where} holds nothing readable; give files, folders or globs of {READABLE}")
+        raise UserError(
+            f"no corpus: {where} holds nothing readable; give files, folders or globs of {READABLE}"
+        )
     return sources
 
 
@@ -95,16 +110,22 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
     elif path.exists():
         source = recognise(checked_file(path), name=path.name)
         if source is None:
-            raise UserError(f"{given}: cannot tell what this file holds from its name; readable are {READABLE}")
+            raise UserError(
+                f"{given}: cannot tell what this file holds from its name; readable are {READABLE}"
+            )
         yield source
     elif matches := sorted(glob.glob(str(path), recursive=True)):
-        yield from known([Path(m) for m in matches if Path(m).is_file()], given=given, report=report)
+        yield from known(
+            [Path(m) for m in matches if Path(m).is_file()], given=given, report=report
+        )
         for folder in (m for m in matches if Path(m).is_dir() and "**" not in given):
             yield from expand(folder, report=report)
     elif (name := HUB_NAME.fullmatch(given)) and kind_of(path) is None:
         yield on_hub(name["dataset"], name["config"], name["revision"])
     else:
-        nothing = "no file matches this pattern" if glob.has_magic(given) else "no such file or folder"
+        nothing = (
+            "no file matches this pattern" if glob.has_magic(given) else "no such file or folder"
+        )
         raise UserError(f"{given}: {nothing}; looked in {Path.cwd()}")
 
 
@@ -112,26 +133,46 @@ def check_outside(output_dir: Path, given: Sequence[str | Path]) -> None:
     """What is made of a text must not become part of it."""
     place = output_dir.resolve()
     if inside := [each for each in given if Path(each).resolve() in (place, *place.parents)]:
-        raise UserError(f"--output-dir {output_dir} lies inside the corpus {inside[0]} and would become part of it; "
-                        f"name a folder elsewhere")
+        raise UserError(
+            f"--output-dir {output_dir} lies inside the corpus {inside[0]} and would become part "
+            "of it; "
+            f"name a folder elsewhere"
+        )
 
 
 def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
-    """Every file below that is not hidden, through links too; each real folder once, so no link leads in circles."""
+    """Every file below that is not hidden, through links too; each real folder once, so no link
+    leads in circles.
+    """
     visible: list[Path] = []
     entered: set[Path] = set()
     for path, folders, files in os.walk(folder, followlinks=True):
         real = Path(path).resolve()
-        folders[:] = [] if real in entered else sorted(name for name in folders if not name.startswith("."))
-        visible += [] if real in entered else [Path(path) / name for name in files if not name.startswith(".")]
+        folders[:] = (
+            [] if real in entered else sorted(name for name in folders if not name.startswith("."))
+        )
+        visible += (
+            []
+            if real in entered
+            else [Path(path) / name for name in files if not name.startswith(".")]
+        )
         entered.add(real)
     for dangling in [file for file in visible if not file.exists()]:
         report(f"{dangling}: a link that leads nowhere; not read")
-    yield from known(sorted(file for file in visible if file.is_file()), given=str(folder), below=folder, report=report)
+    yield from known(
+        sorted(file for file in visible if file.is_file()),
+        given=str(folder),
+        below=folder,
+        report=report,
+    )
 
 
-def known(files: Sequence[Path], *, given: str, below: Path | None = None, report: Report) -> Iterator[Source]:
-    """The files that can be read; a stray README is no reason to refuse a whole folder, but it is mentioned."""
+def known(
+    files: Sequence[Path], *, given: str, below: Path | None = None, report: Report
+) -> Iterator[Source]:
+    """The files that can be read; a stray README is no reason to refuse a whole folder, but it is
+    mentioned.
+    """
     unknown = []
     for path in files:
         source = recognise(path, name=path.relative_to(below).as_posix() if below else path.name)
@@ -140,8 +181,10 @@ def known(files: Sequence[Path], *, given: str, below: Path | None = None, repor
         else:
             yield source
     if unknown:
-        report(f"{given}: {len(unknown)} of {len(files)} files left out, {unknown[0].name} for one; "
-               f"readable are {READABLE}")
+        report(
+            f"{given}: {len(unknown)} of {len(files)} files left out, {unknown[0].name} for one; "
+            f"readable are {READABLE}"
+        )
 
 
 def recognise(path: Path, *, name: str) -> Source | None:
@@ -149,14 +192,24 @@ def recognise(path: Path, *, name: str) -> Source | None:
     if kind is None:
         return None
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    return Source(shown=spelled(path), name=name, kind=kind, path=path, compression=compression,
-                  size=path.stat().st_size)
+    return Source(
+        shown=spelled(path),
+        name=name,
+        kind=kind,
+        path=path,
+        compression=compression,
+        size=path.stat().st_size,
+    )
 
 
 def checked_file(path: Path) -> Path:
-    """A path that a plain file is at: what is read twice, to recognise it and to use it, cannot be a pipe."""
+    """A path that a plain file is at: what is read twice, to recognise it and to use it, cannot be
+    a pipe.
+    """
     if not path.is_file():
-        raise UserError(f"{spelled(path)}: a pipe or a device; write what it gives into a file, and name that")
+        raise UserError(
+            f"{spelled(path)}: a pipe or a device; write what it gives into a file, and name that"
+        )
     return path
 
 
@@ -178,20 +231,29 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def on_hub(dataset: str, config: str | None, revision: str | None) -> Source:
-    """A data set pinned to the commit that its name means today, so that a second run reads the same text."""
+    """A data set pinned to the commit that its name means today, so that a second run reads the
+    same text.
+    """
     try:
         import datasets  # noqa: F401
     except ImportError:
-        raise UserError(f"{dataset}: no such file or folder, and reading it from the hub needs one more package: "
-                        "pip install 'electra[hub]'") from None
+        raise UserError(
+            f"{dataset}: no such file or folder, and reading it from the hub needs one more "
+            "package: "
+            "pip install 'electra[hub]'"
+        ) from None
     from huggingface_hub import HfApi
 
     try:
         commit = HfApi().dataset_info(dataset, revision=revision, timeout=10).sha
     except Exception as error:  # each of the hub's clients raises its own kinds
         reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{dataset}: no such file or folder, and the hub does not answer for a data set of that name "
-                        f"({reason}); without a network, fetch its .parquet files elsewhere, put them into a folder "
-                        "on this machine and give that folder") from None
+        raise UserError(
+            f"{dataset}: no such file or folder, and the hub does not answer for a data set of "
+            "that name "
+            f"({reason}); without a network, fetch its .parquet files elsewhere, put them into a "
+            "folder "
+            "on this machine and give that folder"
+        ) from None
     shown = dataset + (f":{config}" if config else "")
     return Source(shown=shown, name=dataset, kind="hub", config=config, revision=commit)

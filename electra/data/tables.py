@@ -1,4 +1,6 @@
-"""Labelled data in whatever files it comes in: rows of CSV, TSV, JSONL, Parquet or a hub data set, one by one."""
+"""Labelled data in whatever files it comes in: rows of CSV, TSV, JSONL, Parquet or a hub data set,
+one by one.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,26 @@ from typing import Any
 from electra.config import UserError, from_json, meant
 from electra.data import parquet
 from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
-from electra.data.sources import COMPRESSIONS, HUB_NAME, Report, Source, checked_file, on_hub, spelled
+from electra.data.sources import (
+    COMPRESSIONS,
+    HUB_NAME,
+    Report,
+    Source,
+    checked_file,
+    on_hub,
+    spelled,
+)
 
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 DOCUMENT_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, unpacked
-ROW_CHARACTERS = 16 * 1024 * 1024  # of CSV or TSV; split into its fields it takes some twenty times as much memory
+ROW_CHARACTERS = (
+    16 * 1024 * 1024
+)  # of CSV or TSV; split into its fields it takes some twenty times as much memory
 MOST_COLUMNS = 10_000
 
-Numbered = tuple[str, dict[str, Any]]  # where a row stands ("file:line" or "file, row n"), and the row
+Numbered = tuple[
+    str, dict[str, Any]
+]  # where a row stands ("file:line" or "file, row n"), and the row
 
 
 @dataclass(frozen=True)
@@ -40,16 +54,26 @@ class Table:
 
 
 def table(given: str | Path, *, split: str | None = None, form: str | None = None) -> Table:
-    """A file that is there, or a data set on the hub that answers; what cannot be read is refused now."""
+    """A file that is there, or a data set on the hub that answers; what cannot be read is refused
+    now.
+    """
     path = Path(given).expanduser()
     if path.is_dir():
-        raise UserError(f"{path}: a folder where a file is expected; it holds "
-                        f"{', '.join(sorted(p.name for p in path.iterdir())[:8]) or 'nothing'}")
+        raise UserError(
+            f"{path}: a folder where a file is expected; it holds "
+            f"{', '.join(sorted(p.name for p in path.iterdir())[:8]) or 'nothing'}"
+        )
     if path.exists():
         compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
         suffix = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
-        source = Source(shown=spelled(path), name=path.name, kind="text", path=checked_file(path),
-                        compression=compression, size=path.stat().st_size)
+        source = Source(
+            shown=spelled(path),
+            name=path.name,
+            kind="text",
+            path=checked_file(path),
+            compression=compression,
+            size=path.stat().st_size,
+        )
         return Table(source, form or FORMS.get(suffix, "text"))
     if match := HUB_NAME.fullmatch(str(given)):
         return Table(on_hub(match["dataset"], match["config"], match["revision"]), "hub", split)
@@ -60,11 +84,17 @@ def is_hub_name(given: str | Path) -> bool:
     return not Path(given).expanduser().exists() and HUB_NAME.fullmatch(str(given)) is not None
 
 
-def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence[str] | None = None,
-         ragged: Report | None = None) -> Iterator[Numbered]:
-    """Each row with its place. `header` names the columns of a file that has no first line of names; `columns` are
-    those wanted, which must be there. Lines with too many or too few fields go to `ragged`; without it, the first one
-    is an error."""
+def rows(
+    table: Table,
+    *,
+    header: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    ragged: Report | None = None,
+) -> Iterator[Numbered]:
+    """Each row with its place. `header` names the columns of a file that has no first line of
+    names; `columns` are those wanted, which must be there. Lines with too many or too few fields go
+    to `ragged`; without it, the first one is an error.
+    """
     if table.form in ("csv", "tsv"):
         return delimited(table, header=header, wanted=columns or (), ragged=ragged)
     if table.form == "jsonl":
@@ -73,15 +103,23 @@ def rows(table: Table, *, header: Sequence[str] | None = None, columns: Sequence
         return parquet_rows(table, wanted=columns)
     if table.form == "hub":
         return on_the_hub(table)
-    raise UserError(f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, .xz, "
-                    f".bz2, .zst), or from the hub; found {table.source.path.suffix or 'no suffix'}")
+    raise UserError(
+        f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, "
+        ".xz, "
+        f".bz2, .zst), or from the hub; found {table.source.path.suffix or 'no suffix'}"
+    )
 
 
 def require(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
-    """A row's value in a column, or an error that lists the columns there are and the flag that names another."""
+    """A row's value in a column, or an error that lists the columns there are and the flag that
+    names another.
+    """
     if name not in row:
-        raise UserError(f"{where}: no column {name!r}{meant(name, row)}; columns here are "
-                        f"{', '.join(map(str, row)) or 'none'}" + (f"; name the right one with {flag}" if flag else ""))
+        raise UserError(
+            f"{where}: no column {name!r}{meant(name, row)}; columns here are "
+            f"{', '.join(map(str, row)) or 'none'}"
+            + (f"; name the right one with {flag}" if flag else "")
+        )
     return row[name]
 
 
@@ -108,8 +146,11 @@ def lines(table: Table) -> Iterator[tuple[str, str]]:
             try:
                 yield where, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise UserError(f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file, from Latin-1 "
-                                "for example: iconv -f LATIN1 -t UTF-8") from None
+                raise UserError(
+                    f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file, from "
+                    "Latin-1 "
+                    "for example: iconv -f LATIN1 -t UTF-8"
+                ) from None
 
 
 def document(table: Table) -> Any:
@@ -117,20 +158,27 @@ def document(table: Table) -> Any:
     with opened(table.source) as (stream, _):
         content = stream.read(DOCUMENT_BYTES + 1)
     if len(content) > DOCUMENT_BYTES:
-        raise UserError(f"{table}: more than {DOCUMENT_BYTES >> 20} MB in one JSON value; split it into several files")
+        raise UserError(
+            f"{table}: more than {DOCUMENT_BYTES >> 20} MB in one JSON value; split it into "
+            "several files"
+        )
     try:
         return from_json(content.decode("utf-8-sig"))
     except ValueError as error:
         raise UserError(f"{table}: not valid JSON: {error}") from None
 
 
-# ---- forms ---------------------------------------------------------------------------------------------------------
+# ---- forms ---------------------------------------------------------------------------------------
 
-def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[str],
-              ragged: Report | None) -> Iterator[Numbered]:
+
+def delimited(
+    table: Table, *, header: Sequence[str] | None, wanted: Sequence[str], ragged: Report | None
+) -> Iterator[Numbered]:
     """CSV with its quotes. TSV as GLUE has it: a quote is a character like any other."""
     csv.field_size_limit(ROW_CHARACTERS)
-    dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else {"strict": True}
+    dialect: Any = (
+        {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else {"strict": True}
+    )
     given = RowLines(table)
     reader = csv.reader(iter(given), **dialect)
     names = list(header) if header is not None else None
@@ -149,15 +197,23 @@ def delimited(table: Table, *, header: Sequence[str] | None, wanted: Sequence[st
             else:
                 found = f"{where}: {len(fields)} fields where {len(names)} columns are expected ({', '.join(names)})"
                 if ragged is None:
-                    raise UserError(found + ("; mend this line" if table.form == "tsv" else
-                                             "; mend this line, or quote what holds a comma"))
+                    raise UserError(
+                        found
+                        + (
+                            "; mend this line"
+                            if table.form == "tsv"
+                            else "; mend this line, or quote what holds a comma"
+                        )
+                    )
                 ragged(found)
     except csv.Error as error:
         raise UserError(f"{table}:{begins}: not valid {table.form.upper()}: {error}") from None
 
 
 class RowLines:
-    """Lines for csv's reader, which takes as many for one row as a quote stays open: all of a file, if it may."""
+    """Lines for csv's reader, which takes as many for one row as a quote stays open: all of a file,
+    if it may.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table, self.gathered = table, 0  # characters since the last row
@@ -166,15 +222,21 @@ class RowLines:
         for where, line in lines(self.table):
             self.gathered += len(line) + 1
             if self.gathered > ROW_CHARACTERS:
-                raise UserError(f"{where}: a row of more than {ROW_CHARACTERS >> 20} million characters; split it, or "
-                                "close the quote that was left open")
+                raise UserError(
+                    f"{where}: a row of more than {ROW_CHARACTERS >> 20} million characters; "
+                    "split it, or "
+                    "close the quote that was left open"
+                )
             yield line + "\n"
 
 
 def checked_header(names: Sequence[str], table: Table) -> list[str]:
     if len(names) > MOST_COLUMNS:
-        raise UserError(f"{table}:1: {len(names):,} columns, where at most {MOST_COLUMNS:,} are read; keep those that "
-                        "are needed")
+        raise UserError(
+            f"{table}:1: {len(names):,} columns, where at most {MOST_COLUMNS:,} are read; keep "
+            "those that "
+            "are needed"
+        )
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{table}:1: column {min(twice)!r} is named more than once")
     return list(names)
@@ -195,8 +257,13 @@ def parquet_rows(table: Table, *, wanted: Sequence[str] | None) -> Iterator[Numb
         for batch in parquet.batches(stream):
             for index in range(batch.num_rows):
                 row += 1
-                yield f"{table}, row {row}", {name: parquet.python(column[index])
-                                              for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+                yield (
+                    f"{table}, row {row}",
+                    {
+                        name: parquet.python(column[index])
+                        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                    },
+                )
 
 
 def on_the_hub(table: Table) -> Iterator[Numbered]:
@@ -205,16 +272,23 @@ def on_the_hub(table: Table) -> Iterator[Numbered]:
 
     source = table.source
     try:
-        found = datasets.load_dataset(source.name, source.config, split=table.split, revision=source.revision,
-                                      streaming=True)
+        found = datasets.load_dataset(
+            source.name, source.config, split=table.split, revision=source.revision, streaming=True
+        )
         names = {column: feature for column, feature in (found.features or {}).items()}
         for number, row in enumerate(found, start=1):
-            yield f"{table}, row {number}", {column: by_name(value, names.get(column)) for column, value in row.items()}
+            yield (
+                f"{table}, row {number}",
+                {column: by_name(value, names.get(column)) for column, value in row.items()},
+            )
     except UserError:
         raise
     except Exception as error:  # each builder and each transport raises its own kinds
-        raise UserError(f"{table}: cannot be read from the hub ({str(error).strip().partition(chr(10))[0]}); fetch its "
-                        "files, put them on this machine and name them") from None
+        raise UserError(
+            f"{table}: cannot be read from the hub ({str(error).strip().partition(chr(10))[0]}); "
+            "fetch its "
+            "files, put them on this machine and name them"
+        ) from None
 
 
 def by_name(value: Any, feature: Any) -> Any:
@@ -231,7 +305,9 @@ def number(value: Any) -> float | None:
     """A value as a finite number, if it is one."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", value):
+    if isinstance(value, str) and not re.fullmatch(
+        r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", value
+    ):
         return None
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         return None

@@ -20,39 +20,76 @@ from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, stock_confi
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SAMPLE_BYTES = 256 * 1024 * 1024  # more text moves no frequent word, and would have to be held in memory
-COVERED = 0.9999  # share of the characters read that get an entry; the rest, rare scripts and noise, become [UNK]
+SAMPLE_BYTES = (
+    256 * 1024 * 1024
+)  # more text moves no frequent word, and would have to be held in memory
+# share of the characters read that get an entry; the rest, rare scripts and noise, become [UNK]
+COVERED = 0.9999
 RECORD = "vocabulary.json"
 OBJECT_BYTES = 64  # what Python adds to every document held
 READING = 0.4  # share of the time that goes into reading, for the progress bar
 
 
-def train_wordpiece(inputs: Sequence[str | Path], output_dir: str | Path, *, vocab_size: int = 30522,
-                    lowercase: bool = True, keep_accents: bool = False, sample_bytes: int = SAMPLE_BYTES,
-                    text_field: str = "text", overwrite: bool = False, progress: Progress = silent,
-                    report: Report = warn) -> WordPiece:
-    """A tokenizer folder for this corpus, re-used if it is already there, refused if another one is."""
+def train_wordpiece(
+    inputs: Sequence[str | Path],
+    output_dir: str | Path,
+    *,
+    vocab_size: int = 30522,
+    lowercase: bool = True,
+    keep_accents: bool = False,
+    sample_bytes: int = SAMPLE_BYTES,
+    text_field: str = "text",
+    overwrite: bool = False,
+    progress: Progress = silent,
+    report: Report = warn,
+) -> WordPiece:
+    """A tokenizer folder for this corpus, re-used if it is already there, refused if another one
+    is.
+    """
     if not 100 <= vocab_size < 2**31:
-        raise UserError(f"vocab_size={vocab_size} must be at least 100; letters alone need about that many entries")
+        raise UserError(
+            f"vocab_size={vocab_size} must be at least 100; letters alone need about that many "
+            "entries"
+        )
     folder = Path(output_dir)
     sources = resolve(inputs, report=report)
-    settings = {"vocab_size": vocab_size, "lowercase": lowercase, "keep_accents": keep_accents,
-                "sample_bytes": sample_bytes, "text_field": text_field, "inputs": [s.fingerprint() for s in sources]}
+    settings = {
+        "vocab_size": vocab_size,
+        "lowercase": lowercase,
+        "keep_accents": keep_accents,
+        "sample_bytes": sample_bytes,
+        "text_field": text_field,
+        "inputs": [s.fingerprint() for s in sources],
+    }
     if not overwrite and (made := already_made(folder, settings)):
         return made
-    text = documents_of(sources, text_field=text_field, progress=lambda f: progress(READING * f), report=report)
+    text = documents_of(
+        sources, text_field=text_field, progress=lambda f: progress(READING * f), report=report
+    )
     sample = Sample.of(("\n".join(document.lines).encode() for document in text), most=sample_bytes)
     tokenizer = rules(lowercase=lowercase, keep_accents=keep_accents)
     alphabet = alphabet_of(joined(sample.documents), tokenizer, most=vocab_size // 3)
-    vocabulary = merged(tokenizer, sample, alphabet=alphabet, vocab_size=vocab_size, progress=progress)
+    vocabulary = merged(
+        tokenizer, sample, alphabet=alphabet, vocab_size=vocab_size, progress=progress
+    )
     if len(vocabulary) < vocab_size:
-        report(f"{folder}: {len(vocabulary)} entries instead of {vocab_size}: the text repeats no more pieces; "
-               "give more text, or keep the smaller vocabulary")
+        report(
+            f"{folder}: {len(vocabulary)} entries instead of {vocab_size}: the text repeats no "
+            "more pieces; "
+            "give more text, or keep the smaller vocabulary"
+        )
     wordpiece = finished(tokenizer, vocabulary)
-    # First, so that a run killed between these files is known for ours and done again, not refused as a stranger's.
+    # First, so that a run killed between these files is known for ours and done again, not refused
+    # as a stranger's.
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"settings": settings, "tokenizer": wordpiece.fingerprint, "entries": len(vocabulary),
-              "characters": len(alphabet), "documents": sample.seen, "sampled_share": sample.share}
+    record = {
+        "settings": settings,
+        "tokenizer": wordpiece.fingerprint,
+        "entries": len(vocabulary),
+        "characters": len(alphabet),
+        "documents": sample.seen,
+        "sampled_share": sample.share,
+    }
     atomic.write_json(folder / RECORD, record)
     wordpiece.copy_to(folder)
     progress(1.0)
@@ -63,26 +100,40 @@ def already_made(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
     if not (folder / RECORD).is_file():
         if not (folder / "tokenizer.json").is_file():
             return None
-        raise UserError(f"{folder}: holds a tokenizer that `electra vocab` did not make; choose another folder, use it "
-                        "as it is with --tokenizer, or replace it with --overwrite")
+        raise UserError(
+            f"{folder}: holds a tokenizer that `electra vocab` did not make; choose another "
+            "folder, use it "
+            "as it is with --tokenizer, or replace it with --overwrite"
+        )
     try:
         record = from_json(whole_text(folder / RECORD))
         made_with, fingerprint = dict(record["settings"]), record["tokenizer"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{folder / RECORD}: damaged ({error}); choose another folder or replace it with --overwrite"
-                        ) from None
+        raise UserError(
+            f"{folder / RECORD}: damaged ({error}); choose another folder or replace it with "
+            "--overwrite"
+        ) from None
     if keys := differences(settings, made_with):
-        shown = "; ".join(f"{key} was {made_with.get(key)!r}, now {settings.get(key)!r}" if key != "inputs"
-                          else "the text is another" for key in keys)
-        raise UserError(f"{folder}: holds a vocabulary made otherwise: {shown}; choose another folder or replace it "
-                        "with --overwrite")
+        shown = "; ".join(
+            f"{key} was {made_with.get(key)!r}, now {settings.get(key)!r}"
+            if key != "inputs"
+            else "the text is another"
+            for key in keys
+        )
+        raise UserError(
+            f"{folder}: holds a vocabulary made otherwise: {shown}; choose another folder or "
+            "replace it "
+            "with --overwrite"
+        )
     made = WordPiece.load(folder) if (folder / "tokenizer.json").is_file() else None
     return made if made and made.fingerprint == fingerprint else None
 
 
 @dataclass
 class Sample:
-    """An even share of a stream of unknown length: whenever it grows too large, every second document goes."""
+    """An even share of a stream of unknown length: whenever it grows too large, every second
+    document goes.
+    """
 
     documents: list[bytes] = field(default_factory=list)
     seen: int = 0
@@ -106,12 +157,15 @@ class Sample:
 
 
 def rules(*, lowercase: bool, keep_accents: bool) -> Tokenizer:
-    """BERT's normalisation and word boundaries. A cased vocabulary keeps its accents, as BERT's does."""
+    """BERT's normalisation and word boundaries. A cased vocabulary keeps its accents, as BERT's
+    does.
+    """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token=ROLES["unk"]))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase,
-                                                      strip_accents=lowercase and not keep_accents)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=lowercase and not keep_accents
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
 
@@ -150,19 +204,31 @@ def joined(texts: list[bytes]) -> Iterator[bytes]:
     yield b"\n".join(batch)
 
 
-def merged(tokenizer: Tokenizer, sample: Sample, *, alphabet: list[str], vocab_size: int,
-           progress: Progress) -> dict[str, int]:
+def merged(
+    tokenizer: Tokenizer,
+    sample: Sample,
+    *,
+    alphabet: list[str],
+    vocab_size: int,
+    progress: Progress,
+) -> dict[str, int]:
     """The trainer's vocabulary, special tokens first.
 
-    Left to itself the trainer numbers `##x` pieces in the order of a randomly seeded hash table, and breaks ties
-    between equally frequent merges by those numbers. Handing it every single-character piece up front, as tokens it
-    must have, with no alphabet of its own to add, fixes the numbers and with them the whole vocabulary.
+    Left to itself the trainer numbers `##x` pieces in the order of a randomly seeded hash table,
+    and breaks ties between equally frequent merges by those numbers. Handing it every
+    single-character piece up front, as tokens it must have, with no alphabet of its own to add,
+    fixes the numbers and with them the whole vocabulary.
     """
     from tokenizers import trainers
 
     inner = [f"##{c}" for c in alphabet if continues_a_word(c, tokenizer)]
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, min_frequency=2, limit_alphabet=0, show_progress=False,
-                                        special_tokens=SPECIAL_TOKENS + alphabet + inner)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        limit_alphabet=0,
+        show_progress=False,
+        special_tokens=SPECIAL_TOKENS + alphabet + inner,
+    )
     tokenizer.train_from_iterator(fed(sample.documents, progress), trainer)
     return dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
 
@@ -171,7 +237,14 @@ def continues_a_word(character: str, tokenizer: Tokenizer) -> bool:
     """False for punctuation and for scripts in which every character is a word."""
     if unicodedata.combining(character):
         return True
-    return len(tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str("a" + character))) == 1
+    return (
+        len(
+            tokenizer.pre_tokenizer.pre_tokenize_str(
+                tokenizer.normalizer.normalize_str("a" + character)
+            )
+        )
+        == 1
+    )
 
 
 def fed(texts: list[bytes], progress: Progress) -> Iterator[str]:
@@ -188,11 +261,15 @@ def finished(tokenizer: Tokenizer, vocabulary: dict[str, int]) -> WordPiece:
 
     whole = Tokenizer(models.WordPiece(vocabulary, unk_token=ROLES["unk"]))
     whole.normalizer, whole.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    whole.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    whole.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
     cls, sep = ROLES["cls"], ROLES["sep"]
     whole.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])])
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+    )
     whole.decoder = decoders.WordPiece(prefix="##")
     definition = whole.to_str(pretty=True)
     spelled = "".join(f"{token}\n" for token in vocabulary).encode()

@@ -36,10 +36,13 @@ class State:
 
 
 class Writer:
-    """Gathers rows, and writes a shard whenever there are enough of them: rows to train on and rows held out together,
-    so that a shard is everything that a run of blocks gave."""
+    """Gathers rows, and writes a shard whenever there are enough of them: rows to train on and rows
+    held out together, so that a shard is everything that a run of blocks gave.
+    """
 
-    def __init__(self, folder: Path, settings: Settings, wordpiece: WordPiece, state: State) -> None:
+    def __init__(
+        self, folder: Path, settings: Settings, wordpiece: WordPiece, state: State
+    ) -> None:
         self.folder, self.settings, self.wordpiece, self.state = folder, settings, wordpiece, state
         self.gathered: list[Cuttings] = []
         self.gathered_bytes = 0
@@ -53,13 +56,20 @@ class Writer:
             try:
                 saved = from_json(whole_text(folder / PROGRESS))
                 before = saved["settings"]
-                state = State(**saved["state"] | {"files": [File(**file) for file in saved["state"]["files"]]})
+                state = State(
+                    **saved["state"] | {"files": [File(**file) for file in saved["state"]["files"]]}
+                )
             except (OSError, ValueError, TypeError, LookupError):
-                raise UserError(f"{folder / PROGRESS} is damaged; start over with --overwrite") from None
+                raise UserError(
+                    f"{folder / PROGRESS} is damaged; start over with --overwrite"
+                ) from None
             check_same_settings(folder, settings, before)
         elif strangers := rows_in(folder):
-            raise UserError(f"{folder}: holds {strangers[0].name} but neither {MANIFEST} nor {PROGRESS}; choose "
-                            "another folder, or start over with --overwrite")
+            raise UserError(
+                f"{folder}: holds {strangers[0].name} but neither {MANIFEST} nor {PROGRESS}; "
+                "choose "
+                "another folder, or start over with --overwrite"
+            )
         writer = cls(folder, settings, wordpiece, state)
         for file in state.files:
             if file.name.startswith("train-") and file.name.endswith(".ids.npy"):
@@ -87,7 +97,10 @@ class Writer:
             ends = np.concatenate([getattr(cuttings, name)[1] for cuttings in self.gathered])
             if len(ids):
                 stem = f"{name.replace('_', '-')}-{self.state.shards:05}"
-                self.state.files += [self.write(f"{stem}.ids.npy", ids), self.write(f"{stem}.ends.npy", ends)]
+                self.state.files += [
+                    self.write(f"{stem}.ids.npy", ids),
+                    self.write(f"{stem}.ends.npy", ends),
+                ]
             if name == "train":
                 self.count(ids)
                 self.state.tokens += int(ends[:, 1].sum(dtype=np.int64))
@@ -100,11 +113,21 @@ class Writer:
         np.save(buffer, rows, allow_pickle=False)
         content = buffer.getbuffer()
         atomic.write(self.folder / name, content)
-        return File(name=name, rows=len(rows), bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        return File(
+            name=name,
+            rows=len(rows),
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+        )
 
     def save(self) -> None:
-        atomic.write_json(self.folder / PROGRESS, {"settings": dataclasses.asdict(self.settings),
-                                            "state": dataclasses.asdict(self.state)})
+        atomic.write_json(
+            self.folder / PROGRESS,
+            {
+                "settings": dataclasses.asdict(self.settings),
+                "state": dataclasses.asdict(self.state),
+            },
+        )
 
     def count(self, ids: npt.NDArray[Any]) -> None:
         self.counts += np.bincount(ids.ravel(), minlength=len(self.counts))
@@ -125,14 +148,23 @@ class Writer:
 
     def manifest(self) -> Manifest:
         state = self.state
-        rows, held_out_rows = (sum(f.rows for f in state.files if f.name.startswith(prefix) and ".ids." in f.name)
-                               for prefix in ("train-", "held-out-"))
+        rows, held_out_rows = (
+            sum(f.rows for f in state.files if f.name.startswith(prefix) and ".ids." in f.name)
+            for prefix in ("train-", "held-out-")
+        )
         return Manifest(
-            settings=self.settings, vocab_size=self.wordpiece.size, documents=state.documents,
-            held_out_documents=state.held_out_documents, rows=rows, held_out_rows=held_out_rows, tokens=state.tokens,
+            settings=self.settings,
+            vocab_size=self.wordpiece.size,
+            documents=state.documents,
+            held_out_documents=state.held_out_documents,
+            rows=rows,
+            held_out_rows=held_out_rows,
+            tokens=state.tokens,
             fill=round(state.tokens / max(1, rows * self.settings.length), 4),
             unknown=round(int(self.counts[self.wordpiece.unk]) / max(1, int(self.counts.sum())), 6),
-            long_words=state.long_words, files=state.files)
+            long_words=state.long_words,
+            files=state.files,
+        )
 
 
 def clear(folder: Path) -> None:
@@ -151,25 +183,44 @@ def check_same_settings(folder: Path, settings: Settings, made_with: dict[str, A
     ours = dataclasses.asdict(settings)
     made_with = {"by_file": False} | made_with  # as all were before there was a choice
     if keys := differences(ours, made_with):
-        shown = "; ".join(f"{key} was {made_with.get(key)!r}, now {ours.get(key)!r}" if key != "inputs"
-                          else "the text is another" for key in keys)
-        raise UserError(f"{folder}: holds shards made otherwise: {shown}; choose another folder, or start over with "
-                        "--overwrite")
+        shown = "; ".join(
+            f"{key} was {made_with.get(key)!r}, now {ours.get(key)!r}"
+            if key != "inputs"
+            else "the text is another"
+            for key in keys
+        )
+        raise UserError(
+            f"{folder}: holds shards made otherwise: {shown}; choose another folder, or start "
+            "over with "
+            "--overwrite"
+        )
 
 
 def doubts(manifest: Manifest) -> list[str]:
     """What a user should hear before spending days on these shards."""
     found = []
     if manifest.unknown > UNKNOWN_ALARM:
-        found.append(f"{manifest.unknown:.1%} of the text is [UNK]: the tokenizer does not know this language or "
-                     "script; train a vocabulary on this corpus with `electra vocab`")
+        found.append(
+            f"{manifest.unknown:.1%} of the text is [UNK]: the tokenizer does not know this "
+            "language or "
+            "script; train a vocabulary on this corpus with `electra vocab`"
+        )
     if manifest.long_words:
-        found.append(f"{manifest.long_words} words of more than {LONG_WORD} characters became [UNK]: text without "
-                     "white space must be segmented first; encoded data is best left out")
+        found.append(
+            f"{manifest.long_words} words of more than {LONG_WORD} characters became [UNK]: text "
+            "without "
+            "white space must be segmented first; encoded data is best left out"
+        )
     share = manifest.held_out_rows / max(1, manifest.rows + manifest.held_out_rows)
     if share > max(0.1, 2 * manifest.settings.held_out):
-        found.append(f"{share:.0%} of the rows are held out, because there are only {manifest.documents} documents; "
-                     "separate documents by blank lines, or set held_out=0")
+        found.append(
+            f"{share:.0%} of the rows are held out, because there are only {manifest.documents} "
+            "documents; "
+            "separate documents by blank lines, or set held_out=0"
+        )
     elif manifest.settings.held_out and not manifest.held_out_rows and manifest.settings.parts == 1:
-        found.append("nothing is held out, because there is only one document; separate documents by blank lines")
+        found.append(
+            "nothing is held out, because there is only one document; separate documents by blank "
+            "lines"
+        )
     return found

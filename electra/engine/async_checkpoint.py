@@ -15,7 +15,9 @@ from electra.engine.training_state import Contents, Room, on_host, places_of, sl
 
 
 class Background:
-    """Writes one copy at a time beside the steps. What goes wrong there is raised here, when next asked about it."""
+    """Writes one copy at a time beside the steps. What goes wrong there is raised here, when next
+    asked about it.
+    """
 
     def __init__(self) -> None:
         self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
@@ -24,16 +26,21 @@ class Background:
         self.copying: torch.cuda.Event | None = None
 
     def copied(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
-        """Weights and slots as they are now, in this machine's memory, to be written while they move on. The other
-        processes `contribute` to a module that is spread over them.
+        """Weights and slots as they are now, in this machine's memory, to be written while they
+        move on. The other processes `contribute` to a module that is spread over them.
 
-        A GPU copies beside the next pass: work that is begun waits until it has, and so must whatever changes weights
-        or slots (`hold`)."""
+        A GPU copies beside the next pass: work that is begun waits until it has, and so must
+        whatever changes weights or slots (`hold`).
+        """
         self.wait()  # two copies may be too many for the memory
         if is_sharded(module) or not torch.cuda.is_available():
             weights, slots = weights_of(module), slots_of(module, optimizer)
             # What lay in parts was copied when it was gathered.
-            return (weights, slots) if is_sharded(module) else (on_host(weights.items()), on_host(slots.items()))
+            return (
+                (weights, slots)
+                if is_sharded(module)
+                else (on_host(weights.items()), on_host(slots.items()))
+            )
         places = places_of(optimizer)
         if self.room is None or self.room.places != places:
             self.room = None  # both may be too much for the memory
@@ -65,10 +72,16 @@ class Background:
     def __enter__(self) -> Background:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: types.TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
         self.pool.shutdown()
-        with contextlib.suppress(Exception) if error else contextlib.nullcontext():  # the first failure is the one told
+        with (
+            contextlib.suppress(Exception) if error else contextlib.nullcontext()
+        ):  # the first failure is the one told
             self.wait()
 
 

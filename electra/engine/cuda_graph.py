@@ -20,14 +20,19 @@ class Captured:
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):  # others may read batches
+            with torch.cuda.graph(
+                self.graph, pool=pool, capture_error_mode="thread_local"
+            ):  # others may read batches
                 self.parts = once(self.batch)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise UserError(f"this pass cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); a loss that "
-                            "reads values back or whose shapes depend on them needs `--cuda-graph off` "
-                            "(`--training.cuda-graph off` in pre-training)") from error
+            raise UserError(
+                f"this pass cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); a "
+                "loss that "
+                "reads values back or whose shapes depend on them needs `--cuda-graph off` "
+                "(`--training.cuda-graph off` in pre-training)"
+            ) from error
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
         for place, tensor in zip(tensors(self.batch), tensors(batch), strict=True):

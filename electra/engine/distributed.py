@@ -42,11 +42,18 @@ class World:
         return self.rank == 0
 
     def share(self, micro_batches: int) -> range:
-        """The micro-batches of a step that are this process's: a contiguous run, as even as whole ones can be."""
+        """The micro-batches of a step that are this process's: a contiguous run, as even as whole
+        ones can be.
+        """
         if micro_batches < self.size:
-            raise UserError(f"a step has {micro_batches} micro-batches, too few for {self.size} processes; choose a "
-                            f"smaller training.micro_batch_size")
-        return range(micro_batches * self.rank // self.size, micro_batches * (self.rank + 1) // self.size)
+            raise UserError(
+                f"a step has {micro_batches} micro-batches, too few for {self.size} processes; "
+                "choose a "
+                f"smaller training.micro_batch_size"
+            )
+        return range(
+            micro_batches * self.rank // self.size, micro_batches * (self.rank + 1) // self.size
+        )
 
     def rounds(self, passes: int) -> int:
         """How many of them the busiest process takes."""
@@ -94,8 +101,9 @@ class World:
 
     @contextlib.contextmanager
     def unhurried(self, what: str, *, leader_alone: bool = False) -> Iterator[None]:
-        """What may take hours, longer than any collective waits: after the block all wait until all are through, or the
-        leading process is, which does such things for all."""
+        """What may take hours, longer than any collective waits: after the block all wait until all
+        are through, or the leading process is, which does such things for all.
+        """
         if self.pulse is None:
             yield
             return
@@ -115,7 +123,9 @@ class World:
             self.pulse.at(step, phase, doing)
 
     def explained(self, error: Exception) -> str | None:
-        """What a collective's failure means, and who caused it; None where it is another kind of failure."""
+        """What a collective's failure means, and who caused it; None where it is another kind of
+        failure.
+        """
         return self.pulse.explained(error) if self.pulse is not None else None
 
 
@@ -132,8 +142,13 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         return
     store, rank, size = next(rendezvous("env://"))
     store = meeting(store, rank, size)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size,
-                            timeout=timedelta(minutes=minutes))
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(minutes=minutes),
+    )
     pulse = Pulse(PrefixStore("electra", store), rank, size, timeout_seconds=60 * minutes)
     world = World(rank=rank, size=size, device=device, pulse=pulse)
     try:
@@ -152,17 +167,24 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
 
 
 def wrap(objective: nn.Module, world: World, *, compiled: bool) -> nn.Module:
-    """What is called in a step: the objective, compiled when asked, its gradients summed over processes."""
+    """What is called in a step: the objective, compiled when asked, its gradients summed over
+    processes.
+    """
     called: Any = torch.compile(objective, dynamic=False) if compiled else objective
     if world.size == 1 or is_sharded(objective):
         return called  # type: ignore[no-any-return]
     with warnings.catch_warnings():
         # Older versions do not know the argument that takes its place.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
-        # DDP re-orders its buckets after the first step unless it looks for unused parameters; with three processes
-        # or more that changes the order of summation, and a resumed run would not repeat the unbroken one bit for bit.
-        return DistributedDataParallel(called, broadcast_buffers=False, find_unused_parameters=True,
-                                       gradient_as_bucket_view=True)
+        # DDP re-orders its buckets after the first step unless it looks for unused parameters; with
+        # three processes or more that changes the order of summation, and a resumed run would not
+        # repeat the unbroken one bit for bit.
+        return DistributedDataParallel(
+            called,
+            broadcast_buffers=False,
+            find_unused_parameters=True,
+            gradient_as_bucket_view=True,
+        )
 
 
 @contextlib.contextmanager

@@ -12,9 +12,20 @@ from electra.engine.distributed import World
 from electra.engine.settings import Parallel, Precision, Switch
 from electra.kernels import usable
 
-# Dense bf16 operations a second, as the vendor states them; the name of a card contains one of these.
-PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
-         "A10G": 70e12, "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12}
+# Dense bf16 operations a second, as the vendor states them; the name of a card contains one of
+# these.
+PEAKS = {
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
 
 
 def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
@@ -22,7 +33,11 @@ def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
         raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
     if wanted != "auto":
         return wanted
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return (
+        "bf16"
+        if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        else "fp32"
+    )
 
 
 def peak_flops(world: World) -> float | None:
@@ -52,36 +67,76 @@ class Speed(NamedTuple):
     compiled: bool
 
 
-def resolve_speed(asked: Switches, precision: Precision, device: torch.device, *, head_width: int,
-                  causal: bool = False, parallel: Parallel = "ddp", recomputed: bool = False,
-                  flag: str = "--training.", compile_on_gpu: bool = True) -> Speed:
-    """What "auto" means here; what cannot be is refused. `head_width` is the widest of all networks, `causal` whether
-    any looks at earlier tokens alone, `recomputed` whether backward computes blocks again."""
-    obstacles = [reason for reason, there in (
-        ("the kernels know no causal attention, and this encoder is causal (its tokens see none after them)", causal),
-        ("the kernels need whole weights, and --parallel fsdp leaves a process its part of them", parallel == "fsdp"),
-        ("the kernels keep what backward needs, and --activation-checkpointing true computes it again", recomputed),
-    ) if there]
+def resolve_speed(
+    asked: Switches,
+    precision: Precision,
+    device: torch.device,
+    *,
+    head_width: int,
+    causal: bool = False,
+    parallel: Parallel = "ddp",
+    recomputed: bool = False,
+    flag: str = "--training.",
+    compile_on_gpu: bool = True,
+) -> Speed:
+    """What "auto" means here; what cannot be is refused. `head_width` is the widest of all
+    networks, `causal` whether any looks at earlier tokens alone, `recomputed` whether backward
+    computes blocks again.
+    """
+    obstacles = [
+        reason
+        for reason, there in (
+            (
+                "the kernels know no causal attention, and this encoder is causal (its tokens see "
+                "none after them)",
+                causal,
+            ),
+            (
+                "the kernels need whole weights, and --parallel fsdp leaves a process its part of "
+                "them",
+                parallel == "fsdp",
+            ),
+            (
+                "the kernels keep what backward needs, and --activation-checkpointing true "
+                "computes it again",
+                recomputed,
+            ),
+        )
+        if there
+    ]
     able = precision == "bf16" and not obstacles and usable(device, head_width=head_width)
     if asked.kernels == "on" and obstacles:
-        raise UserError(f"{flag}kernels on: {obstacles[0]}; leave {flag}kernels at auto, or pass off")
+        raise UserError(
+            f"{flag}kernels on: {obstacles[0]}; leave {flag}kernels at auto, or pass off"
+        )
     if asked.kernels == "on" and not able:
-        raise UserError(f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, bf16 and "
-                        f"heads no wider than 128 (64 on cards with little shared memory); pass {flag}kernels off to "
-                        "go without them, also in a run that was begun with them")
+        raise UserError(
+            f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, "
+            "bf16 and "
+            f"heads no wider than 128 (64 on cards with little shared memory); pass {flag}kernels "
+            "off to "
+            "go without them, also in a run that was begun with them"
+        )
     if asked.kernels == "on" and asked.compile == "on":
-        raise UserError(f"{flag}kernels on and {flag}compile on do the same work; choose one of them")
+        raise UserError(
+            f"{flag}kernels on and {flag}compile on do the same work; choose one of them"
+        )
     kernels = asked.kernels == "on" or (asked.kernels == "auto" and able and asked.compile != "on")
     if asked.cuda_graph == "on" and not kernels:
         raise UserError(f"{flag}cuda-graph on needs the kernels, which are off here")
     by_default = compile_on_gpu and device.type == "cuda" and not kernels
-    return Speed(kernels, kernels and asked.cuda_graph != "off",
-                 asked.compile == "on" or (asked.compile == "auto" and by_default))
+    return Speed(
+        kernels,
+        kernels and asked.cuda_graph != "off",
+        asked.compile == "on" or (asked.compile == "auto" and by_default),
+    )
 
 
 def be_deterministic() -> None:
-    """The same bits from the same state, at some cost in speed. Only compiled code on a GPU needs it: it adds gradients
-    of shared rows in whatever order they arrive, and chooses kernels by timing them anew in each process."""
+    """The same bits from the same state, at some cost in speed. Only compiled code on a GPU needs
+    it: it adds gradients of shared rows in whatever order they arrive, and chooses kernels by
+    timing them anew in each process.
+    """
     import torch._inductor.config as inductor
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,4 +1,6 @@
-"""What the processes of a run know of each other: whether they run the same thing, and who has fallen silent."""
+"""What the processes of a run know of each other: whether they run the same thing, and who has
+fallen silent.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ LOST = re.compile(r"timed out|timeout|connection (closed|reset)|broken pipe|NCCL
 
 
 class Pulse:
-    """Tells the others, through torchrun's store, that this process lives and what it is about; and finds, when the
-    run stands still, who does not. A thread beats, so a process that waits for others still does, and one that is
-    stopped, starved or cut off does not. One whose own work hangs is behind the others in what it says."""
+    """Tells the others, through torchrun's store, that this process lives and what it is about; and
+    finds, when the run stands still, who does not. A thread beats, so a process that waits for
+    others still does, and one that is stopped, starved or cut off does not. One whose own work
+    hangs is behind the others in what it says.
+    """
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout_seconds: float) -> None:
         self.store, self.rank, self.size, self.timeout_seconds = store, rank, size, timeout_seconds
         self.place, self.moved = (0, 0, "getting ready"), time.monotonic()
-        self.heard: dict[int, tuple[list[Any], float]] = {}  # by rank: what it said, and when that was new
+        self.heard: dict[
+            int, tuple[list[Any], float]
+        ] = {}  # by rank: what it said, and when that was new
         self.answered, self.began_to_look = time.monotonic(), math.inf
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.beat, name="pulse", daemon=True)
@@ -47,18 +53,26 @@ class Pulse:
                 count += 1
                 self.store.set(f"pulse/{self.rank}", json.dumps([count, *self.place, here()]))
                 stuck = time.monotonic() - self.moved
-                if stuck > self.timeout_seconds / 2:  # hundreds of processes ask the one store only when they must
+                if (
+                    stuck > self.timeout_seconds / 2
+                ):  # hundreds of processes ask the one store only when they must
                     self.look()
                 else:
                     self.heard, self.began_to_look = {}, math.inf
                 self.answered = time.monotonic()
-                # NCCL ends the process at its limit without a word in Python, so this is said before it.
+                # NCCL ends the process at its limit without a word in Python, so this is said
+                # before it.
                 if stuck > 0.8 * self.timeout_seconds and not warned:
                     warned = True
                     if self.rank == min(set(range(self.size)) - set(self.silent()), default=0):
-                        print(f"warning: no progress for {stuck:.0f} s: {self.verdict()}", file=sys.stderr, flush=True)
+                        print(
+                            f"warning: no progress for {stuck:.0f} s: {self.verdict()}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
         except RuntimeError:
-            return  # the store went with the process that keeps it; the next collective says the rest
+            # the store went with the process that keeps it; the next collective says the rest
+            return
 
     def look(self) -> None:
         now = time.monotonic()
@@ -71,20 +85,30 @@ class Pulse:
 
     def silent(self) -> list[int]:
         """Those who said nothing new since we began to listen, or for a while."""
-        return [rank for rank in range(self.size)
-                if time.monotonic() - self.heard.get(rank, ([], self.began_to_look))[1] >= SILENT_SECONDS]
+        return [
+            rank
+            for rank in range(self.size)
+            if time.monotonic() - self.heard.get(rank, ([], self.began_to_look))[1]
+            >= SILENT_SECONDS
+        ]
 
     def verdict(self) -> str:
         """Who keeps the others waiting, in words."""
         if time.monotonic() - self.answered > SILENT_SECONDS:
             return "rank 0, through which the processes keep in touch, does not answer"
         if silent := self.silent():
-            return "; ".join(f"rank {rank} fell silent, last seen {self.seen(rank)}" for rank in silent)
+            return "; ".join(
+                f"rank {rank} fell silent, last seen {self.seen(rank)}" for rank in silent
+            )
         places = {rank: tuple(said[1:3]) for rank, (said, _) in self.heard.items()}
         last = [rank for rank, place in places.items() if place == min(places.values())]
         if len(last) < len(places):
             return "; ".join(f"rank {rank} lives but is behind, {self.seen(rank)}" for rank in last)
-        return f"every process lives and says it is {self.seen(self.rank)}" if places else "no process was heard of"
+        return (
+            f"every process lives and says it is {self.seen(self.rank)}"
+            if places
+            else "no process was heard of"
+        )
 
     def seen(self, rank: int) -> str:
         if rank not in self.heard:
@@ -97,8 +121,12 @@ class Pulse:
         line = str(error).strip().splitlines()[0] if str(error) else ""
         if not LOST.search(line):
             return None
-        if not re.search("timed out|timeout", line, re.IGNORECASE) and self.began_to_look == math.inf:
-            return f"the connection to another process was lost ({line})"  # at once: torchrun says whose
+        if (
+            not re.search("timed out|timeout", line, re.IGNORECASE)
+            and self.began_to_look == math.inf
+        ):
+            # at once: torchrun says whose
+            return f"the connection to another process was lost ({line})"
         self.moved = -self.timeout_seconds  # from now on, listen
         deadline = time.monotonic() + SILENT_SECONDS + 2 * BEAT_SECONDS
         while time.monotonic() < deadline and not self.silent():

@@ -8,7 +8,9 @@ from typing import Literal
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
-TIMEOUT_MINUTES = 20.0  # longer than a large checkpoint on a slow disk, for which the other processes wait
+TIMEOUT_MINUTES = (
+    20.0  # longer than a large checkpoint on a slow disk, for which the other processes wait
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

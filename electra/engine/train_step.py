@@ -1,8 +1,9 @@
 """How an update is made: passes over micro-batches add up gradients, then the weights move.
 
-`PlainSteps` is torch as everybody knows it, on any device, in any precision. `FusedSteps` is for a GPU that waits for
-Python otherwise: weights, gradients and Adam's slots lie in one stretch each, a pass is captured once for each shape of
-batch and replayed as one CUDA graph, and nothing is read back until somebody asks. Both take the same step.
+`PlainSteps` is torch as everybody knows it, on any device, in any precision. `FusedSteps` is for a
+GPU that waits for Python otherwise: weights, gradients and Adam's slots lie in one stretch each, a
+pass is captured once for each shape of batch and replayed as one CUDA graph, and nothing is read
+back until somebody asks. Both take the same step.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from electra.engine.optimizer import clip_and_step, gradient_norm, is_sound, set
 from electra.engine.settings import OptimizerConfig, Precision
 from electra.kernels import enable
 
-Forward = Callable[[Any], dict[str, Tensor]]  # a batch on the device → "loss", which is descended, and its parts
+Forward = Callable[
+    [Any], dict[str, Tensor]
+]  # a batch on the device → "loss", which is descended, and its parts
 Pass = tuple[int, Any]  # the key of its randomness, and its batch
 
 
@@ -38,7 +41,9 @@ class NotFinite(Exception):
 
 
 class Patience:
-    """How many updates a run may leave out, in all, because their gradient was not finite; and how many it did."""
+    """How many updates a run may leave out, in all, because their gradient was not finite; and how
+    many it did.
+    """
 
     def __init__(self, most: int = 0, *, used: int = 0) -> None:
         self.most, self.used = most, used
@@ -57,7 +62,9 @@ class Steps(ABC):
 
     @abstractmethod
     def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
-        """The gradients of `weight` times the summed losses, in place; and those sums, on the device."""
+        """The gradients of `weight` times the summed losses, in place; and those sums, on the
+        device.
+        """
 
     @abstractmethod
     def update(self, step: int) -> float:
@@ -68,36 +75,97 @@ class Steps(ABC):
         """Wait for all of it: the last gradient's norm. Raises NotFinite, here at the latest."""
 
 
-def build_steps(module: nn.Module, read: Callable[[Any], dict[str, Tensor]], optimizer: torch.optim.AdamW,
-                settings: OptimizerConfig, *, world: World, max_steps: int, scaler: torch.amp.GradScaler, skipped: int,
-                precision: Precision, speed: Speed, patience: Patience | None = None, rounds: int = 1) -> Steps:
-    """`read` makes losses by name, "loss" among them, of what the module returns. `rounds` is how many passes the
-    busiest process takes in a step."""
+def build_steps(
+    module: nn.Module,
+    read: Callable[[Any], dict[str, Tensor]],
+    optimizer: torch.optim.AdamW,
+    settings: OptimizerConfig,
+    *,
+    world: World,
+    max_steps: int,
+    scaler: torch.amp.GradScaler,
+    skipped: int,
+    precision: Precision,
+    speed: Speed,
+    patience: Patience | None = None,
+    rounds: int = 1,
+) -> Steps:
+    """`read` makes losses by name, "loss" among them, of what the module returns. `rounds` is how
+    many passes the busiest process takes in a step.
+    """
     low, patience = partial(autocast, precision, world.device), patience or Patience()
     if speed.kernels:
         enable(module)
-        return FusedSteps(lambda batch: read(module(batch)), optimizer, settings, world=world, max_steps=max_steps,
-                          autocast=low, skipped=skipped, patience=patience, capture=speed.cuda_graph)
+        return FusedSteps(
+            lambda batch: read(module(batch)),
+            optimizer,
+            settings,
+            world=world,
+            max_steps=max_steps,
+            autocast=low,
+            skipped=skipped,
+            patience=patience,
+            capture=speed.cuda_graph,
+        )
     called = wrap(module, world, compiled=speed.compiled)
-    return PlainSteps(lambda batch: read(called(batch)), module, optimizer, settings, wrapped=called, world=world,
-                      max_steps=max_steps, autocast=low, scaler=scaler, skipped=skipped, patience=patience,
-                      rounds=rounds if is_sharded(module) else 0)
+    return PlainSteps(
+        lambda batch: read(called(batch)),
+        module,
+        optimizer,
+        settings,
+        wrapped=called,
+        world=world,
+        max_steps=max_steps,
+        autocast=low,
+        scaler=scaler,
+        skipped=skipped,
+        patience=patience,
+        rounds=rounds if is_sharded(module) else 0,
+    )
 
 
 class PlainSteps(Steps):
-    def __init__(self, forward: Forward, module: nn.Module, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *,
-                 wrapped: nn.Module, world: World, max_steps: int, autocast: Callable[[], torch.autocast],
-                 scaler: torch.amp.GradScaler, skipped: int, patience: Patience, rounds: int = 0) -> None:
-        self.forward, self.module, self.optimizer, self.settings = forward, module, optimizer, settings
-        self.wrapped, self.world, self.max_steps, self.autocast = wrapped, world, max_steps, autocast
-        self.scaler, self.skipped, self.patience, self.norm = scaler, skipped, patience, torch.zeros(())
+    def __init__(
+        self,
+        forward: Forward,
+        module: nn.Module,
+        optimizer: torch.optim.AdamW,
+        settings: OptimizerConfig,
+        *,
+        wrapped: nn.Module,
+        world: World,
+        max_steps: int,
+        autocast: Callable[[], torch.autocast],
+        scaler: torch.amp.GradScaler,
+        skipped: int,
+        patience: Patience,
+        rounds: int = 0,
+    ) -> None:
+        self.forward, self.module, self.optimizer, self.settings = (
+            forward,
+            module,
+            optimizer,
+            settings,
+        )
+        self.wrapped, self.world, self.max_steps, self.autocast = (
+            wrapped,
+            world,
+            max_steps,
+            autocast,
+        )
+        self.scaler, self.skipped, self.patience, self.norm = (
+            scaler,
+            skipped,
+            patience,
+            torch.zeros(()),
+        )
         self.rounds = rounds
 
     def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
-        # Where weights are shared out, every pass of one process needs all the others: the less busy ones take their
-        # last pass once more, for nothing.
+        # Where weights are shared out, every pass of one process needs all the others: the less
+        # busy ones take their last pass once more, for nothing.
         idle = [passes[-1]] * (self.rounds - len(passes))
         for number, (key, batch) in enumerate([*passes, *idle], start=1):
             torch.manual_seed(key)
@@ -105,23 +173,35 @@ class PlainSteps(Steps):
             with accumulating(self.wrapped, last=number == len(passes)):
                 with self.autocast():
                     parts = self.forward(batch.to(self.world.device))
-                # DDP and FSDP take the mean over processes, but the shares of a step's loss are to be added up.
+                # DDP and FSDP take the mean over processes, but the shares of a step's loss are to
+                # be added up.
                 self.scaler.scale(parts["loss"] * share * self.world.size).backward()  # type: ignore[no-untyped-call]
             for name, part in parts.items():
-                sums[name] = sums[name] + part.detach() * share if name in sums else part.detach() * share
+                sums[name] = (
+                    sums[name] + part.detach() * share if name in sums else part.detach() * share
+                )
         return sums
 
     def update(self, step: int) -> float:
-        rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped)
+        rate = set_step(
+            self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped
+        )
         self.norm = gradient_norm(self.module, self.optimizer, self.scaler)
-        if not is_sound(self.norm, self.scaler):  # the gradient is everybody's, so all processes find the same
+        if not is_sound(
+            self.norm, self.scaler
+        ):  # the gradient is everybody's, so all processes find the same
             if not self.patience.bears():
                 raise NotFinite(step)
             self.skipped += 1
             self.scaler.update()
             return rate
-        self.skipped += not clip_and_step(self.module, self.optimizer, self.scaler, norm=self.norm,
-                                          max_norm=self.settings.max_grad_norm)
+        self.skipped += not clip_and_step(
+            self.module,
+            self.optimizer,
+            self.scaler,
+            norm=self.norm,
+            max_norm=self.settings.max_grad_norm,
+        )
         return rate
 
     def settle(self) -> float:
@@ -129,13 +209,30 @@ class PlainSteps(Steps):
 
 
 class FusedSteps(Steps):
-    """A pass runs as it is the first time its batch's shape comes, is captured the second time, and replayed then."""
+    """A pass runs as it is the first time its batch's shape comes, is captured the second time, and
+    replayed then.
+    """
 
-    def __init__(self, forward: Forward, optimizer: torch.optim.AdamW, settings: OptimizerConfig, *, world: World,
-                 max_steps: int, autocast: Callable[[], torch.autocast], skipped: int = 0,
-                 patience: Patience | None = None, capture: bool = True) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        optimizer: torch.optim.AdamW,
+        settings: OptimizerConfig,
+        *,
+        world: World,
+        max_steps: int,
+        autocast: Callable[[], torch.autocast],
+        skipped: int = 0,
+        patience: Patience | None = None,
+        capture: bool = True,
+    ) -> None:
         self.forward, self.optimizer, self.settings = forward, optimizer, settings
-        self.world, self.max_steps, self.autocast, self.capture = world, max_steps, autocast, capture
+        self.world, self.max_steps, self.autocast, self.capture = (
+            world,
+            max_steps,
+            autocast,
+            capture,
+        )
         self.skipped, self.patience = skipped, patience or Patience()
         self.flat = Flat(optimizer, autocast().fast_dtype)
         self.weight = torch.ones((), device=world.device)
@@ -161,7 +258,9 @@ class FusedSteps(Steps):
             return self.once(batch.to(self.world.device))
         captured = self.seen[shape]
         if captured is None:
-            self.seen[shape] = captured = Captured(self.once, batch.to(self.world.device), self.pool)
+            self.seen[shape] = captured = Captured(
+                self.once, batch.to(self.world.device), self.pool
+            )
             self.pool = captured.graph.pool()
         return captured(batch)
 
@@ -169,16 +268,24 @@ class FusedSteps(Steps):
         """One pass; its gradients are added to those of the step. Touches the device alone."""
         with self.autocast():
             parts = self.forward(batch)
-        found = torch.autograd.grad(parts["loss"] * self.weight, self.flat.parameters, allow_unused=True)
-        used = [(place, gradient) for place, gradient in zip(self.flat.gradients, found, strict=True)
-                if gradient is not None]
+        found = torch.autograd.grad(
+            parts["loss"] * self.weight, self.flat.parameters, allow_unused=True
+        )
+        used = [
+            (place, gradient)
+            for place, gradient in zip(self.flat.gradients, found, strict=True)
+            if gradient is not None
+        ]
         torch._foreach_add_([place for place, _ in used], [gradient for _, gradient in used])
         return {name: part.detach() * self.weight for name, part in parts.items()}
 
     def update(self, step: int) -> float:
-        rate = set_step(self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped)
+        rate = set_step(
+            self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped
+        )
         torch.linalg.vector_norm(self.flat.gradient, out=self.flat.norm)
-        # Adam's bias correction counts updates, so who may leave some out has to look at each: patience costs a wait.
+        # Adam's bias correction counts updates, so who may leave some out has to look at each:
+        # patience costs a wait.
         if self.patience.most and not torch.isfinite(self.flat.norm) and self.patience.bears():
             self.skipped += 1
         else:
@@ -189,5 +296,3 @@ class FusedSteps(Steps):
         if broken := int(self.flat.broken):
             raise NotFinite(broken)
         return float(self.flat.norm)
-
-

@@ -24,11 +24,16 @@ def capture(module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
     return weights_of(module), slots_of(module, optimizer)
 
 
-def restore(contents: Contents, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> None:
+def restore(
+    contents: Contents, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int
+) -> None:
     """Put weights and slots back where they were, after so many updates."""
     weights, slots = contents
     named = dict(module.named_parameters())
-    weights = {name: part_of(tensor, named[name]) if name in named else tensor for name, tensor in weights.items()}
+    weights = {
+        name: part_of(tensor, named[name]) if name in named else tensor
+        for name, tensor in weights.items()
+    }
     module.load_state_dict(complete(weights, module), strict=True)
     if not updates and not slots:  # an optimiser has none before its first update
         return
@@ -39,31 +44,47 @@ def restore(contents: Contents, *, module: nn.Module, optimizer: torch.optim.Opt
                     raise ValueError(f"{name}.{slot} is of another shape than its weight")
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(updates), device=parameter.device),
-                **{slot: part_of(slots[f"{name}.{slot}"], parameter) for slot in ("exp_avg", "exp_avg_sq")},
+                **{
+                    slot: part_of(slots[f"{name}.{slot}"], parameter)
+                    for slot in ("exp_avg", "exp_avg_sq")
+                },
             }
 
 
 def weights_of(module: nn.Module, *, kept: bool = True) -> dict[str, Tensor]:
     """Every parameter once, whole, under the first of its names."""
-    return gathered({name: parameter.detach() for name, parameter in module.named_parameters()}, kept=kept)
+    return gathered(
+        {name: parameter.detach() for name, parameter in module.named_parameters()}, kept=kept
+    )
 
 
 def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     """Shared parameters again under all their names, as `load_state_dict` wants them."""
     first_name = {id(parameter): name for name, parameter in module.named_parameters()}
-    return {name: weights[first_name[id(parameter)]]
-            for name, parameter in module.named_parameters(remove_duplicate=False)}
+    return {
+        name: weights[first_name[id(parameter)]]
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }
 
 
-def slots_of(module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True) -> dict[str, Tensor]:
-    return gathered({f"{name}.{slot}": optimizer.state[parameter][slot]
-                     for name, parameter in module.named_parameters() if parameter in optimizer.state
-                     for slot in SLOTS}, kept=kept)
+def slots_of(
+    module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True
+) -> dict[str, Tensor]:
+    return gathered(
+        {
+            f"{name}.{slot}": optimizer.state[parameter][slot]
+            for name, parameter in module.named_parameters()
+            if parameter in optimizer.state
+            for slot in SLOTS
+        },
+        kept=kept,
+    )
 
 
 def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
-    """All of each, off the device where they lay in parts: together they need not fit there. Nothing where they are
-    not kept."""
+    """All of each, off the device where they lay in parts: together they need not fit there.
+    Nothing where they are not kept.
+    """
     if not any(in_parts(tensor) for tensor in tensors.values()):
         return tensors
     wholes = ((name, whole(tensor)) for name, tensor in tensors.items())  # one at a time
@@ -71,7 +92,9 @@ def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
 
 
 def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies in this machine's memory; from a GPU into pinned memory, which is several times as fast to fill."""
+    """Copies in this machine's memory; from a GPU into pinned memory, which is several times as
+    fast to fill.
+    """
     copies = {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -79,13 +102,17 @@ def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class Room:
-    """Where a GPU's weights and slots are copied to: pinned memory, held, since to take it lasts as long as many steps,
-    and so does finding out anew what lies where. Tensors that share a stretch of memory are copied as one."""
+    """Where a GPU's weights and slots are copied to: pinned memory, held, since to take it lasts as
+    long as many steps, and so does finding out anew what lies where. Tensors that share a stretch
+    of memory are copied as one.
+    """
 
     def __init__(self, places: list[int], *contents: dict[str, Tensor]) -> None:
         self.places = places  # of what it was made for
         self.stretches: dict[int, tuple[Tensor, Tensor]] = {}  # by its place: there and here
-        weights, slots = ({name: self.view(tensor) for name, tensor in tensors.items()} for tensors in contents)
+        weights, slots = (
+            {name: self.view(tensor) for name, tensor in tensors.items()} for tensors in contents
+        )
         self.contents: Contents = weights, slots
 
     def view(self, tensor: Tensor) -> Tensor:
@@ -93,8 +120,10 @@ class Room:
         memory = tensor.untyped_storage()
         if memory.data_ptr() not in self.stretches:
             there = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
-            self.stretches[memory.data_ptr()] = there, torch.empty(there.shape, dtype=there.dtype,
-                                                                   pin_memory=there.is_cuda)
+            self.stretches[memory.data_ptr()] = (
+                there,
+                torch.empty(there.shape, dtype=there.dtype, pin_memory=there.is_cuda),
+            )
         _, here = self.stretches[memory.data_ptr()]
         return here.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -104,8 +133,14 @@ class Room:
 
 
 def places_of(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Where in memory everything lies that training changes. It changes no shapes, and nothing that does not learn."""
+    """Where in memory everything lies that training changes. It changes no shapes, and nothing that
+    does not learn.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    slots = [optimizer.state[parameter][slot] for parameter in parameters if parameter in optimizer.state
-             for slot in SLOTS]
+    slots = [
+        optimizer.state[parameter][slot]
+        for parameter in parameters
+        if parameter in optimizer.state
+        for slot in SLOTS
+    ]
     return [tensor.data_ptr() for tensor in (*parameters, *slots)]

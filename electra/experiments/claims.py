@@ -17,14 +17,17 @@ PATIENCE_SECONDS = 0.2  # between two looks at whether somebody wants this to en
 
 @contextmanager
 def claimed(place: Path, *, interrupted: Interrupted, say: Say) -> Iterator[bool]:
-    """Nobody else works at this file or folder meanwhile: neither a worker nor another command. False: stopped waiting.
+    """Nobody else works at this file or folder meanwhile: neither a worker nor another command.
+    False: stopped waiting.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with atomic.sibling(place, "lock").open("w") as lock:
         told = False
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the system, however its holder ends
+                fcntl.flock(
+                    lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+                )  # freed by the system, however its holder ends
                 break
             except BlockingIOError:
                 if interrupted():

@@ -1,10 +1,14 @@
-"""What was run so far, read back from the folder that `sweep` fills. No torch: a report is made on any machine.
+"""What was run so far, read back from the folder that `sweep` fills. No torch: a report is made on
+any machine.
 
-    OUTPUT/data/NAME/                   shards, cut once for each vocabulary and length
-    OUTPUT/runs/RECIPE-FINGERPRINT/     one pre-training, a run folder as `electra pretrain` writes it, shared by every
-                                        trial with an arm of the same settings; its checkpoints go when it is finished
-    OUTPUT/runs/…/tasks/TASK-…/         a fine-tuning of its network, as `electra finetune` writes it, without models
-    OUTPUT/TRIAL-SCALE-BUDGET.json      what was asked for: each arm and seed, and the run folders it consists of
+OUTPUT/data/NAME/                   shards, cut once for each vocabulary and length
+OUTPUT/runs/RECIPE-FINGERPRINT/     one pre-training, a run folder as `electra pretrain` writes it,
+shared by every
+                                    trial with an arm of the same settings; its checkpoints go when
+                                    it is finished
+OUTPUT/runs/…/tasks/TASK-…/         a fine-tuning of its network, as `electra finetune` writes it,
+without models OUTPUT/TRIAL-SCALE-BUDGET.json      what was asked for: each arm and seed, and the
+run folders it consists of
 """
 
 from __future__ import annotations
@@ -24,8 +28,13 @@ from electra.runs import journal
 FORMAT = 1
 LAST_SECOND = 2**33  # of what a clock may say, in the year 2242
 RUNS = "runs"
-CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = ("config.toml", "status.json", "environment.json", "metrics.jsonl",
-                                                 "results.json")  # of run folders
+CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = (
+    "config.toml",
+    "status.json",
+    "environment.json",
+    "metrics.jsonl",
+    "results.json",
+)  # of run folders
 COMPANY = "company.json"  # in a run folder: how many runs went on at once
 
 
@@ -62,8 +71,11 @@ class Finding:
     minutes: float  # of training, evaluation on held-out rows and checkpoints left out
     operations: float  # by the standard convention
     official: float  # by the official script's
-    journal: list[dict[str, Any]] = field(default_factory=list)  # metrics.jsonl of the stages in a row; steps, tokens,
-    #                                               `operations` and `minutes` of each entry counted over stages
+    journal: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # metrics.jsonl of the stages in a row; steps, tokens,
+    #                                               `operations` and `minutes` of each entry counted
+    # over stages
     scores: list[Score] = field(default_factory=list)
     made: dict[str, Any] = field(default_factory=dict)  # recipe, commit, versions, hardware, date
 
@@ -127,28 +139,48 @@ class Entry:
 def collect(output_dir: str | Path, names: Sequence[str] = ()) -> list[Findings]:
     """Everything that was begun in this folder, or what of it belongs to these trials."""
     folder = Path(output_dir)
-    found = [(path, values) for path in sorted(folder.glob("*.json")) if "entries" in (values := read_json(path))]
+    found = [
+        (path, values)
+        for path in sorted(folder.glob("*.json"))
+        if "entries" in (values := read_json(path))
+    ]
     for path, values in found:
         if missing := [each.name for each in fields(Filed) if each.name not in values]:
-            raise UserError(f"{path}: a plan without {missing[0]!r}; remove it and run the trial again, which goes on "
-                            "where it was")
+            raise UserError(
+                f"{path}: a plan without {missing[0]!r}; remove it and run the trial again, which "
+                "goes on "
+                "where it was"
+            )
     if not found:
-        raise UserError(f"{folder}: no trial was run here; begin with `electra trials run NAME --output-dir {folder}`")
+        raise UserError(
+            f"{folder}: no trial was run here; begin with `electra trials run NAME --output-dir "
+            f"{folder}`"
+        )
     several = [gathered(values, path) for path, values in found]
     return [findings for findings in several if not names or findings.trial.name in names]
 
 
 def gathered(values: dict[str, Any], path: Path) -> Findings:
     if values.get("format") != FORMAT:
-        raise UserError(f"{path}: plan of format {values.get('format')!r}, this version reads {FORMAT}; run the trial "
-                        "again, which goes on where it was")
+        raise UserError(
+            f"{path}: plan of format {values.get('format')!r}, this version reads {FORMAT}; run "
+            "the trial "
+            "again, which goes on where it was"
+        )
     filed = config.build(Filed, values, source=str(path))
     trial = built_trial(filed.trial, source=str(path))
     known = {arm.name for arm in trial.arms}
-    entries = [config.build(Entry, each, source=str(path), prefix="entries.") for each in filed.entries]
+    entries = [
+        config.build(Entry, each, source=str(path), prefix="entries.") for each in filed.entries
+    ]
     return Findings(
-        trial=trial, scale=built_scale(filed.scale, source=str(path)), budget=filed.budget, tasks=tuple(filed.tasks),
-        corpus=filed.corpus, found=[finding(entry, path.parent) for entry in entries if entry.arm in known])
+        trial=trial,
+        scale=built_scale(filed.scale, source=str(path)),
+        budget=filed.budget,
+        tasks=tuple(filed.tasks),
+        corpus=filed.corpus,
+        found=[finding(entry, path.parent) for entry in entries if entry.arm in known],
+    )
 
 
 def finding(entry: Entry, output_dir: Path) -> Finding:
@@ -160,26 +192,48 @@ def finding(entry: Entry, output_dir: Path) -> Finding:
         entries = with_minutes(journal.read(folder / METRICS))
         taken = max((each["step"] for each in entries), default=0)
         for each in entries:
-            story.append(each | {"step": steps + each["step"], "minutes": minutes + each["minutes"],
-                                 "tokens_seen": tokens + each["tokens_seen"],
-                                 "operations": operations + each["step"] * run.operations_of_step})
+            story.append(
+                each
+                | {
+                    "step": steps + each["step"],
+                    "minutes": minutes + each["minutes"],
+                    "tokens_seen": tokens + each["tokens_seen"],
+                    "operations": operations + each["step"] * run.operations_of_step,
+                }
+            )
         steps, tokens = steps + taken, story[-1]["tokens_seen"] if story else 0
         minutes = story[-1]["minutes"] if story else 0.0
         operations += taken * run.operations_of_step
         official += taken * run.official_of_step
         whole &= is_finished(folder, run.steps)
-    scores = [score for task, how in entry.tasks.items() if (score := scored(task, output_dir / how.folder))]
+    scores = [
+        score
+        for task, how in entry.tasks.items()
+        if (score := scored(task, output_dir / how.folder))
+    ]
     enough = [score for score in scores if len(score.values) >= entry.tasks[score.task].seeds]
-    return Finding(arm=entry.arm, seed=entry.seed, runs=runs, steps=steps,
-                   done=whole and len(enough) == len(entry.tasks),
-                   wanted=sum(run.steps for run in entry.runs), before=sum(run.steps for run in entry.runs[:-1]),
-                   tokens=tokens, minutes=minutes, operations=operations, official=official, journal=story,
-                   scores=scores, made=provenance(runs))
+    return Finding(
+        arm=entry.arm,
+        seed=entry.seed,
+        runs=runs,
+        steps=steps,
+        done=whole and len(enough) == len(entry.tasks),
+        wanted=sum(run.steps for run in entry.runs),
+        before=sum(run.steps for run in entry.runs[:-1]),
+        tokens=tokens,
+        minutes=minutes,
+        operations=operations,
+        official=official,
+        journal=story,
+        scores=scores,
+        made=provenance(runs),
+    )
 
 
 def with_minutes(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each entry with the minutes and tokens of training up to it, however often the run was stopped: a window of the
-    journal says how many tokens it had and how fast they went."""
+    """Each entry with the minutes and tokens of training up to it, however often the run was
+    stopped: a window of the journal says how many tokens it had and how fast they went.
+    """
     minutes, tokens, timed = 0.0, 0, []
     for each in entries:
         if each.get("tokens_per_second") and each.get("tokens_seen"):
@@ -201,11 +255,18 @@ def scored(task: str, folder: Path) -> Score | None:
     if not result.get("runs"):
         return None
     try:
-        return Score(task=task, metric=str(result["metric"]), trivial=float(result["trivial"]),
-                     values=tuple(float(run["score"]) for run in result["runs"]))
+        return Score(
+            task=task,
+            metric=str(result["metric"]),
+            trivial=float(result["trivial"]),
+            values=tuple(float(run["score"]) for run in result["runs"]),
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{folder / RESULTS}: not a result of fine-tuning ({error!r}); remove the folder and run the "
-                        "trial again") from None
+        raise UserError(
+            f"{folder / RESULTS}: not a result of fine-tuning ({error!r}); remove the folder and "
+            "run the "
+            "trial again"
+        ) from None
 
 
 def provenance(runs: Sequence[Path]) -> dict[str, Any]:
@@ -219,17 +280,26 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
     packages, gpus = environment.get("packages"), environment.get("gpus")
     at_once = read_json(begun[-1] / COMPANY).get("at_once")
-    return {"recipe": recipes[-1], "earlier_recipes": recipes[:-1], "commit": environment.get("commit"),
-            "versions": {"electra": environment.get("electra"), "python": environment.get("python"),
-                         **(packages if isinstance(packages, dict) else {})},
-            "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ())) or (
-                f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
-            "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None,
-            "runs at once": at_once if isinstance(at_once, int) else None}
+    return {
+        "recipe": recipes[-1],
+        "earlier_recipes": recipes[:-1],
+        "commit": environment.get("commit"),
+        "versions": {
+            "electra": environment.get("electra"),
+            "python": environment.get("python"),
+            **(packages if isinstance(packages, dict) else {}),
+        },
+        "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ()))
+        or (f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
+        "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None,
+        "runs at once": at_once if isinstance(at_once, int) else None,
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none: a run that was killed may not have written it yet."""
+    """A JSON object, or an empty one where there is none: a run that was killed may not have
+    written it yet.
+    """
     try:
         found = config.from_json(config.whole_text(path))
     except (OSError, ValueError):

@@ -1,4 +1,6 @@
-"""Jobs become run folders: one after the other in this process, which starts up once, or several at once in others."""
+"""Jobs become run folders: one after the other in this process, which starts up once, or several at
+once in others.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def is_done(job: Job) -> bool:
 def is_trained(step: Step) -> bool:
     """Finished, and its network still there: a later stage and the scoring need it."""
     return is_finished(step.folder, step.recipe.training.max_steps) and any(
-        (step.folder / role / "config.json").is_file() for role in ("discriminator", "encoder"))
+        (step.folder / role / "config.json").is_file() for role in ("discriminator", "encoder")
+    )
 
 
 def is_scored(scoring: Scoring) -> bool:
@@ -50,7 +53,8 @@ def is_scored(scoring: Scoring) -> bool:
     return score is not None and len(score.values) >= scoring.seeds
 
 
-# ---- one job ---------------------------------------------------------------------------------------------------------
+# ---- one job -------------------------------------------------------------------------------------
+
 
 def perform(job: Job, *, at_once: int, interrupted: Interrupted, say: Say, quiet: bool) -> bool:
     """Whatever of it is missing; False when it was stopped early."""
@@ -64,7 +68,13 @@ def perform(job: Job, *, at_once: int, interrupted: Interrupted, say: Say, quiet
             if not is_trained(step):
                 with contextlib.suppress(OSError):
                     (step.folder / ERROR).unlink()
-                outcome = pretrain(step.recipe, data=step.data, output_dir=step.folder, init_from=before, quiet=quiet)
+                outcome = pretrain(
+                    step.recipe,
+                    data=step.data,
+                    output_dir=step.folder,
+                    init_from=before,
+                    quiet=quiet,
+                )
                 atomic.write_json(step.folder / COMPANY, {"at_once": at_once})
                 if outcome.status != "finished":
                     return False
@@ -73,7 +83,9 @@ def perform(job: Job, *, at_once: int, interrupted: Interrupted, say: Say, quiet
         before = step.folder
     assert before is not None
     with claimed(before, interrupted=interrupted, say=say) as ours:
-        return ours and all(score(before, each, interrupted=interrupted, quiet=quiet) for each in job.scorings)
+        return ours and all(
+            score(before, each, interrupted=interrupted, quiet=quiet) for each in job.scorings
+        )
 
 
 def score(run: Path, scoring: Scoring, *, interrupted: Interrupted, quiet: bool) -> bool:
@@ -82,17 +94,30 @@ def score(run: Path, scoring: Scoring, *, interrupted: Interrupted, quiet: bool)
 
     if interrupted():
         return False
-    if not is_scored(scoring) and finetune(
-            run, scoring.task, output_dir=scoring.folder, data=scoring.data, seeds=scoring.seeds,
-            recipe=scoring.recipe, flags=scoring.flags, quiet=quiet) is None:
+    if (
+        not is_scored(scoring)
+        and finetune(
+            run,
+            scoring.task,
+            output_dir=scoring.folder,
+            data=scoring.data,
+            seeds=scoring.seeds,
+            recipe=scoring.recipe,
+            flags=scoring.flags,
+            quiet=quiet,
+        )
+        is None
+    ):
         return False
     for path in scoring.folder.glob("seed-*/model"):
         shutil.rmtree(path)
     return True
 
 
-def attempted(job: Job, *, at_once: int = 1, interrupted: Interrupted, say: Say, quiet: bool) -> str:
-    """"done", "stopped", or what went wrong: one arm that fails does not stop the others."""
+def attempted(
+    job: Job, *, at_once: int = 1, interrupted: Interrupted, say: Say, quiet: bool
+) -> str:
+    """ "done", "stopped", or what went wrong: one arm that fails does not stop the others."""
     try:
         is_whole = perform(job, at_once=at_once, interrupted=interrupted, say=say, quiet=quiet)
         return "done" if is_whole else "stopped"
@@ -115,7 +140,8 @@ def let_go() -> None:
         torch.cuda.empty_cache()
 
 
-# ---- many jobs -------------------------------------------------------------------------------------------------------
+# ---- many jobs -----------------------------------------------------------------------------------
+
 
 def run(jobs: Sequence[Job], *, at_once: int, say: Say, quiet: bool) -> Tally:
     """All of them, as far as nobody asks to stop."""
@@ -155,7 +181,9 @@ def scores_in_words(job: Job) -> str:
 
 
 class Crew:
-    """Workers that take the next job as they become free. One that dies costs its job, and is replaced."""
+    """Workers that take the next job as they become free. One that dies costs its job, and is
+    replaced.
+    """
 
     def __init__(self, jobs: Sequence[Job], *, size: int, say: Say, tally: Tally) -> None:
         self.waiting, self.total, self.say, self.tally = list(jobs), len(jobs), say, tally
@@ -167,14 +195,21 @@ class Crew:
         told = False
         try:
             while self.busy or (self.waiting and not interrupted()):
-                while self.waiting and not interrupted() and (free := set(range(self.size)) - self.busy.keys()):
+                while (
+                    self.waiting
+                    and not interrupted()
+                    and (free := set(range(self.size)) - self.busy.keys())
+                ):
                     self.assign(min(free))
-                if interrupted() and not told:  # the signal may have been for us alone; of Ctrl-C they have heard
+                if (
+                    interrupted() and not told
+                ):  # the signal may have been for us alone; of Ctrl-C they have heard
                     told = True
                     for number in self.busy:
                         self.crew[number][0].terminate()
-                multiprocessing.connection.wait([self.crew[number][1] for number in self.busy],
-                                                timeout=PATIENCE_SECONDS)
+                multiprocessing.connection.wait(
+                    [self.crew[number][1] for number in self.busy], timeout=PATIENCE_SECONDS
+                )
                 for number in [number for number in self.busy if self.crew[number][1].poll()]:
                     self.hear(number)
             self.dismiss()
@@ -186,16 +221,24 @@ class Crew:
         if number not in self.crew:
             self.crew[number] = self.hired(number)
         job = self.waiting.pop(0)
-        self.say(f"[{self.total - len(self.waiting)}/{self.total}] {job.label}: {job.steps[-1].folder}")
+        self.say(
+            f"[{self.total - len(self.waiting)}/{self.total}] {job.label}: {job.steps[-1].folder}"
+        )
         self.crew[number][1].send(job)
         self.busy[number] = job
 
     def hired(self, number: int) -> tuple[SpawnProcess, Connection]:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=worker, args=(theirs,), kwargs={
-            "at_once": self.size, "gpu": self.gpus[number % len(self.gpus)] if self.gpus else None,
-            "threads": max(1, (os.cpu_count() or 1) // self.size)})
+        process = context.Process(
+            target=worker,
+            args=(theirs,),
+            kwargs={
+                "at_once": self.size,
+                "gpu": self.gpus[number % len(self.gpus)] if self.gpus else None,
+                "threads": max(1, (os.cpu_count() or 1) // self.size),
+            },
+        )
         process.start()
         theirs.close()  # so that its end is heard of here
         return process, ours
@@ -236,9 +279,14 @@ def worker(connection: Connection, *, at_once: int, gpu: str | None, threads: in
     from electra.runs.signals import interrupts
 
     # However a parent that dies is first noticed, there is nobody left to tell.
-    with interrupts() as interrupted, contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+    with (
+        interrupts() as interrupted,
+        contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError),
+    ):
         while (job := connection.recv()) is not None:
-            connection.send(attempted(job, at_once=at_once, interrupted=interrupted, say=unheard, quiet=True))
+            connection.send(
+                attempted(job, at_once=at_once, interrupted=interrupted, say=unheard, quiet=True)
+            )
 
 
 def unheard(text: str) -> None:
@@ -251,4 +299,3 @@ def outlived() -> None:
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
-

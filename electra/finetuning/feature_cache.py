@@ -16,9 +16,14 @@ CACHED_FROM = 10_000  # examples; fewer are encoded as fast as they are looked u
 
 
 def source_of(task: Any) -> str:
-    """The code that encodes, in short; empty where it cannot be read, as that of a task written in a notebook."""
+    """The code that encodes, in short; empty where it cannot be read, as that of a task written in
+    a notebook.
+    """
     try:
-        files = {Path(inspect.getfile(type(task))), *Path(inspect.getfile(Features)).parent.glob("*.py")}
+        files = {
+            Path(inspect.getfile(type(task))),
+            *Path(inspect.getfile(Features)).parent.glob("*.py"),
+        }
         return config.fingerprint(sorted(path.read_text(encoding="utf8") for path in files))
     except (OSError, TypeError):
         return ""
@@ -39,14 +44,18 @@ def cached(path: Path) -> Features | None:
 
 
 def keep(features: Features, path: Path, *, most_bytes: int = 4_000_000_000) -> None:
-    """Into the cache, which never grows beyond a bound. A cache that cannot be written is no reason to fail."""
+    """Into the cache, which never grows beyond a bound. A cache that cannot be written is no reason
+    to fail.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = atomic.sibling(path, str(os.getpid()))
         features.save(partial)
         partial.replace(path)
         size = 0
-        for old in sorted(path.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime, reverse=True):
+        for old in sorted(
+            path.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime, reverse=True
+        ):
             size += old.stat().st_size
             if size > most_bytes and old != path:
                 old.unlink(missing_ok=True)

@@ -30,8 +30,15 @@ from electra.runs.signals import interrupts
 from electra.tasks.models import RESULTS
 
 RUN = "run.json"  # what this folder is a fine-tuning of
-MAY_CHANGE = {"tuning.logging_steps", "tuning.save_steps", "tuning.micro_batch_size", "tuning.eval_steps",
-              "tuning.kernels", "tuning.cuda_graph", "tuning.compile"}
+MAY_CHANGE = {
+    "tuning.logging_steps",
+    "tuning.save_steps",
+    "tuning.micro_batch_size",
+    "tuning.eval_steps",
+    "tuning.kernels",
+    "tuning.cuda_graph",
+    "tuning.compile",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +69,14 @@ class Wish:
             raise UserError("--overwrite starts over and so needs --resume never")
 
 
-def finetune(model: str | Path, task: Any, *, output_dir: str | Path, **wishes: Any) -> Summary | None:
-    """Fine-tune `model` on a task (its name, or a Task of your own) once for each seed; None when stopped early.
+def finetune(
+    model: str | Path, task: Any, *, output_dir: str | Path, **wishes: Any
+) -> Summary | None:
+    """Fine-tune `model` on a task (its name, or a Task of your own) once for each seed; None when
+    stopped early.
 
-    Keywords are the fields of `Wish`: data, train, dev, seeds, recipe, flags, random_weights and so on.
+    Keywords are the fields of `Wish`: data, train, dev, seeds, recipe, flags, random_weights and so
+    on.
     """
     wish = Wish(**wishes)
     task = tasks.find_task(task) if isinstance(task, str) else task
@@ -73,18 +84,26 @@ def finetune(model: str | Path, task: Any, *, output_dir: str | Path, **wishes: 
         return finetune_task(model, task, Path(output_dir), wish, world, interrupted)
 
 
-def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -> tuple[list[Summary], list[str], bool]:
-    """Every GLUE task whose data is there: summaries, the names of those that lack it, and whether all came to an end.
+def finetune_glue(
+    model: str | Path, *, output_dir: str | Path, **wishes: Any
+) -> tuple[list[Summary], list[str], bool]:
+    """Every GLUE task whose data is there: summaries, the names of those that lack it, and whether
+    all came to an end.
     """
     from electra.tasks.glue import available
 
     wish = Wish(**wishes)
     if wish.data is None or wish.train or wish.dev:
-        raise UserError("--task glue takes --data, a folder with one folder for each task, or nyu-mll/glue")
+        raise UserError(
+            "--task glue takes --data, a folder with one folder for each task, or nyu-mll/glue"
+        )
     found, missing = available(wish.data)
     if not found:
-        raise UserError(f"{wish.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv and "
-                        f"dev.tsv is expected")
+        raise UserError(
+            f"{wish.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv "
+            "and "
+            f"dev.tsv is expected"
+        )
     for name in found:  # a fault in the last one should not show after hours of the others
         task = tasks.find_task(name)
         with told(unheard):  # what is worth saying is said when its turn comes
@@ -94,26 +113,55 @@ def finetune_glue(model: str | Path, *, output_dir: str | Path, **wishes: Any) -
         for name in found:
             place = Path(output_dir) / name.removeprefix("glue/")
             with alone_in(place, world):
-                summary = finetune_task(model, tasks.find_task(name), place, wish, world, interrupted)
+                summary = finetune_task(
+                    model, tasks.find_task(name), place, wish, world, interrupted
+                )
             if summary is None:
                 return summaries, list(missing), False
             summaries.append(summary)
     return summaries, list(missing), True
 
 
-def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, world: World,
-                  interrupted: Callable[[], bool]) -> Summary | None:
+def finetune_task(
+    model: str | Path,
+    task: Any,
+    output_dir: Path,
+    wish: Wish,
+    world: World,
+    interrupted: Callable[[], bool],
+) -> Summary | None:
     console = Console(stderr=True, quiet=wish.quiet or not world.leads, highlight=False)
 
     def say(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False, style="yellow" if text.startswith("warning:") else "")
+        console.print(
+            text,
+            soft_wrap=True,
+            markup=False,
+            style="yellow" if text.startswith("warning:") else "",
+        )
 
     def load(shape: EncoderShape) -> Tuning:
-        return load_tuning(wish.recipe, shape=shape, kind=task.kind, task=task.name, frozen=bool(task.frozen),
-                           files=wish.config, flags=wish.flags)
+        return load_tuning(
+            wish.recipe,
+            shape=shape,
+            kind=task.kind,
+            task=task.name,
+            frozen=bool(task.frozen),
+            files=wish.config,
+            flags=wish.flags,
+        )
 
-    assignment = assign(model, task, load, recipe=wish.recipe, data=wish.data, train=wish.train, dev=wish.dev,
-                        random_weights=wish.random_weights, say=say)
+    assignment = assign(
+        model,
+        task,
+        load,
+        recipe=wish.recipe,
+        data=wish.data,
+        train=wish.train,
+        dev=wish.dev,
+        random_weights=wish.random_weights,
+        say=say,
+    )
     begin(assignment, output_dir, wish, world)
     introduce(assignment, wish, say)
     runs: list[dict[str, Any]] = []
@@ -122,7 +170,9 @@ def finetune_task(model: str | Path, task: Any, output_dir: Path, wish: Wish, wo
         result = finished(place)
         if result is None:
             try:
-                result = finetune_seed(assignment, seed, place, world, interrupted=interrupted, quiet=wish.quiet)
+                result = finetune_seed(
+                    assignment, seed, place, world, interrupted=interrupted, quiet=wish.quiet
+                )
             except RunFailed as failure:
                 set_status(output_dir, "failed", runs, world, message=str(failure))
                 raise
@@ -142,16 +192,30 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
     agree(dict(config.leaves(asked)))
     there = (output_dir / RUN).exists()
     if there and wish.resume == "never" and not wish.overwrite:
-        raise UserError(f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add --overwrite")
-    if not there and output_dir.is_dir() and any(path.name != LOCK for path in output_dir.iterdir()):
-        raise UserError(f"{output_dir} holds something else than a fine-tuning; choose another --output-dir")
+        raise UserError(
+            f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add "
+            "--overwrite"
+        )
+    if (
+        not there
+        and output_dir.is_dir()
+        and any(path.name != LOCK for path in output_dir.iterdir())
+    ):
+        raise UserError(
+            f"{output_dir} holds something else than a fine-tuning; choose another --output-dir"
+        )
     if there and not wish.overwrite:
         here = read_run(output_dir)
         if changed := [key for key in config.differences(asked, here) if key not in MAY_CHANGE]:
             wanted, found = dict(config.leaves(asked)), dict(config.leaves(here))
-            lines = "".join(f"\n  {key}: here {found.get(key)!r}, asked {wanted.get(key)!r}" for key in changed)
-            raise UserError(f"{output_dir} holds another fine-tuning:{lines}\nUse another --output-dir, or --resume "
-                            "never --overwrite to start over in this one.")
+            lines = "".join(
+                f"\n  {key}: here {found.get(key)!r}, asked {wanted.get(key)!r}" for key in changed
+            )
+            raise UserError(
+                f"{output_dir} holds another fine-tuning:{lines}\nUse another --output-dir, or "
+                "--resume "
+                "never --overwrite to start over in this one."
+            )
     world.wait()
     if world.leads:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -171,26 +235,43 @@ def read_run(output_dir: Path) -> dict[str, Any]:
     try:
         found = config.from_json(config.whole_text(output_dir / RUN))
     except (OSError, ValueError) as error:
-        raise UserError(f"{output_dir / RUN}: cannot be read: {error}; start over with --resume never --overwrite"
-                        ) from None
+        raise UserError(
+            f"{output_dir / RUN}: cannot be read: {error}; start over with --resume never "
+            "--overwrite"
+        ) from None
     return found if isinstance(found, dict) else {}
 
 
 def introduce(assignment: Assignment, wish: Wish, say: Callable[[str], None]) -> None:
     """What is about to happen, in a few lines."""
     tuning, shape = assignment.tuning, assignment.shape
-    say(f"{assignment.model}: " + (f"{assignment.loaded}; the head for {assignment.task.name} is fresh"
-                                   if assignment.loaded else "its shape and tokenizer, random weights"))
+    say(
+        f"{assignment.model}: "
+        + (
+            f"{assignment.loaded}; the head for {assignment.task.name} is fresh"
+            if assignment.loaded
+            else "its shape and tokenizer, random weights"
+        )
+    )
     dev = ", ".join(f"{part} {len(examples):,}" for part, (examples, _) in assignment.dev.items())
-    say(f"{assignment.data['train']['examples']:,} training examples in {len(assignment.train.examples):,} rows of at "
-        f"most {tuning.length} tokens; {dev}; {tuning.steps(len(assignment.train)):,} steps of {tuning.batch_size}, "
-        f"learning rate {tuning.learning_rate:g}, recipe {wish.recipe}")
+    say(
+        f"{assignment.data['train']['examples']:,} training examples in "
+        f"{len(assignment.train.examples):,} rows of at "
+        f"most {tuning.length} tokens; {dev}; {tuning.steps(len(assignment.train)):,} steps of "
+        f"{tuning.batch_size}, "
+        f"learning rate {tuning.learning_rate:g}, recipe {wish.recipe}"
+    )
     if wish.verbose:
         official = tuning.layer_counting == "official"
-        parts = {"head": "head.", **{f"layer {n + 1}": f"encoder.blocks.{n}." for n in reversed(range(shape.layers))},
-                 "embeddings": "encoder.embeddings."}
+        parts = {
+            "head": "head.",
+            **{f"layer {n + 1}": f"encoder.blocks.{n}." for n in reversed(range(shape.layers))},
+            "embeddings": "encoder.embeddings.",
+        }
         for part, name in parts.items():
-            share = layer_share(name, layers=shape.layers, decay=tuning.layer_decay, official=official)
+            share = layer_share(
+                name, layers=shape.layers, decay=tuning.layer_decay, official=official
+            )
             say(f"  {part:<12} {tuning.learning_rate * share:.3g}")
 
 
@@ -204,15 +285,24 @@ def finished(place: Path) -> dict[str, Any] | None:
 
 
 def in_words(result: dict[str, Any]) -> str:
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in next(iter(result["scores"].values())).items())
-    mark = "; warning: no better than an answer that ignores the text" if result["degenerate"] else ""
+    scores = ", ".join(
+        f"{name} {value:.4f}" for name, value in next(iter(result["scores"].values())).items()
+    )
+    mark = (
+        "; warning: no better than an answer that ignores the text" if result["degenerate"] else ""
+    )
     return f"seed {result['seed']}: {scores} ({result['steps']:,} steps in {result['seconds']:.0f} s){mark}"
 
 
-def conclude(assignment: Assignment, runs: list[dict[str, Any]], output_dir: Path, wish: Wish,
-             world: World) -> Summary:
+def conclude(
+    assignment: Assignment, runs: list[dict[str, Any]], output_dir: Path, wish: Wish, world: World
+) -> Summary:
     # Seeds of an earlier command count as well: it is the same fine-tuning.
-    found = {run["seed"]: run for run in (*map(finished, sorted(output_dir.glob("seed-*"))), *runs) if run}
+    found = {
+        run["seed"]: run
+        for run in (*map(finished, sorted(output_dir.glob("seed-*"))), *runs)
+        if run
+    }
     runs = [found[seed] for seed in sorted(found)]
     summary = summarise(assignment, runs)
     if not world.leads:
@@ -226,6 +316,14 @@ def conclude(assignment: Assignment, runs: list[dict[str, Any]], output_dir: Pat
     return summary
 
 
-def set_status(output_dir: Path, status: run_dir.Status, runs: Sequence[Any], world: World, **facts: Any) -> None:
+def set_status(
+    output_dir: Path, status: run_dir.Status, runs: Sequence[Any], world: World, **facts: Any
+) -> None:
     if world.leads:
-        run_dir.set_status(output_dir, status, step=sum(run["steps"] for run in runs), seeds_done=len(runs), **facts)
+        run_dir.set_status(
+            output_dir,
+            status,
+            step=sum(run["steps"] for run in runs),
+            seeds_done=len(runs),
+            **facts,
+        )

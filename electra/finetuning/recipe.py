@@ -1,4 +1,6 @@
-"""How a model is fine-tuned, as data: a recipe of `electra/recipes/finetuning/`, resolved for one model and task."""
+"""How a model is fine-tuned, as data: a recipe of `electra/recipes/finetuning/`, resolved for one
+model and task.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """Everything about a fine-tuning but the model, the task and the seed. Defaults are the paper's for Small."""
+    """Everything about a fine-tuning but the model, the task and the seed. Defaults are the paper's
+    for Small.
+    """
 
     learning_rate: float = 3e-4
     layer_decay: float = 0.8
@@ -33,26 +37,41 @@ class Tuning:
     epsilon: float = 1e-6
     bias_correction: bool = False
     max_grad_norm: float = 1.0
-    loss: Literal["mean", "sum"] = "mean"  # over a step's examples (or labelled words), before clipping
+    loss: Literal["mean", "sum"] = (
+        "mean"  # over a step's examples (or labelled words), before clipping
+    )
     epochs: float = 3.0
     max_steps: int | None = None  # instead of epochs
     batch_size: int = 32  # examples in a step, over all processes
     micro_batch_size: int | None = None  # examples in one pass; from memory when not said
     length: int = 128  # tokens in a row
-    too_long: Literal["cut", "refuse"] = "cut"  # text that does not fit; spans and tags take further windows instead
+    too_long: Literal["cut", "refuse"] = (
+        "cut"  # text that does not fit; spans and tags take further windows instead
+    )
     dropout: float = 0.1
-    max_train_examples: int | None = None  # a random part of the training data, the same for every seed
+    max_train_examples: int | None = (
+        None  # a random part of the training data, the same for every seed
+    )
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     cuda_graph: Switch = "auto"  # auto: with the kernels
-    compile: Switch = "auto"  # torch.compile; auto: off, since rows of many widths compile many times
+    compile: Switch = (
+        "auto"  # torch.compile; auto: off, since rows of many widths compile many times
+    )
     eval_steps: int | None = None  # score on dev meanwhile; nothing is chosen by it
     logging_steps: int = 50
     save_steps: int = 1_000
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "logging_steps", "save_steps", "max_steps", "max_train_examples",
-                     "micro_batch_size", "eval_steps"):
+        for name in (
+            "batch_size",
+            "logging_steps",
+            "save_steps",
+            "max_steps",
+            "max_train_examples",
+            "micro_batch_size",
+            "eval_steps",
+        ):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
         if self.length < 8:
@@ -74,9 +93,15 @@ class Tuning:
     def optimizer(self, *, steps: int) -> OptimizerConfig:
         try:
             return OptimizerConfig(
-                learning_rate=self.learning_rate, warmup_steps=round(self.warmup_share * steps), schedule=self.schedule,
-                weight_decay=self.weight_decay, betas=self.betas, epsilon=self.epsilon,
-                bias_correction=self.bias_correction, max_grad_norm=self.max_grad_norm)
+                learning_rate=self.learning_rate,
+                warmup_steps=round(self.warmup_share * steps),
+                schedule=self.schedule,
+                weight_decay=self.weight_decay,
+                betas=self.betas,
+                epsilon=self.epsilon,
+                bias_correction=self.bias_correction,
+                max_grad_norm=self.max_grad_norm,
+            )
         except ValueError as error:
             raise ValueError(str(error).replace("optimizer.", "")) from None
 
@@ -86,21 +111,36 @@ def names() -> list[str]:
 
 
 def size_of(shape: EncoderShape) -> str:
-    """Which of the paper's sizes a model is nearest to, by its width: the paper has 256, 768 and 1024."""
+    """Which of the paper's sizes a model is nearest to, by its width: the paper has 256, 768 and
+    1024.
+    """
     return "small" if shape.width < 512 else "base" if shape.width < 1024 else "large"
 
 
-def load_tuning(name: str, *, shape: EncoderShape, kind: str, task: str, frozen: bool = False,
-                files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Tuning:
-    """A recipe for one model and task: its general part, then its parts for this size, kind, task and use; further
-    files, the environment and flags win over all of it."""
+def load_tuning(
+    name: str,
+    *,
+    shape: EncoderShape,
+    kind: str,
+    task: str,
+    frozen: bool = False,
+    files: Sequence[Path] = (),
+    flags: Sequence[str] = (),
+) -> Tuning:
+    """A recipe for one model and task: its general part, then its parts for this size, kind, task
+    and use; further files, the environment and flags win over all of it.
+    """
     recipe = parts(find(name), size=size_of(shape), kind=kind, task=task, frozen=frozen)
-    if isinstance(recipe.get("length"), int):  # what it says for all models gives way to a model with fewer positions
+    if isinstance(
+        recipe.get("length"), int
+    ):  # what it says for all models gives way to a model with fewer positions
         recipe["length"] = min(recipe["length"], shape.positions)
     layers = {f"recipe {name}": recipe}
     layers |= {str(file): config.read(Path(file)) for file in files}
-    layers |= {"environment": config.environment(os.environ, Tuning, prefix=PREFIX),
-               "command line": config.flags(flags, Tuning)}
+    layers |= {
+        "environment": config.environment(os.environ, Tuning, prefix=PREFIX),
+        "command line": config.flags(flags, Tuning),
+    }
     return config.build_layers(Tuning, layers)
 
 
@@ -108,12 +148,18 @@ def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer
     whole = config.read(path)
     for_frozen = section(whole, "frozen", path)
     chosen = []
-    for name, wanted, known in (("size", size, SIZES), ("kind", kind, (*KINDS, kind)), ("task", task, None)):
+    for name, wanted, known in (
+        ("size", size, SIZES),
+        ("kind", kind, (*KINDS, kind)),
+        ("task", task, None),
+    ):
         found = section(whole, name, path)
         for part in found:
             section(dict(found), part, path)
             if known is not None and part not in known:
-                raise UserError(f"{path}: unknown section [{name}.{part}]{config.nearest(part, known)}")
+                raise UserError(
+                    f"{path}: unknown section [{name}.{part}]{config.nearest(part, known)}"
+                )
         chosen.append(found.get(wanted, {}))
     return config.merge(whole, *chosen, for_frozen if frozen else {})
 

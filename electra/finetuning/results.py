@@ -54,24 +54,45 @@ def summarise(assignment: Assignment, runs: Sequence[dict[str, Any]]) -> Summary
     scores = [run["score"] for run in runs]
     best = max(runs, key=lambda run: run["score"])
     return Summary(
-        task=assignment.task.name, metric=assignment.task.metric, split=next(iter(assignment.dev)),
-        trivial=runs[0]["trivial"], median=statistics.median(scores), mean=statistics.fmean(scores),
-        sd=statistics.stdev(scores) if len(scores) > 1 else None, best=best["score"], runs=list(runs),
-        made=provenance(assignment), best_model=f"seed-{best['seed']}/model")
+        task=assignment.task.name,
+        metric=assignment.task.metric,
+        split=next(iter(assignment.dev)),
+        trivial=runs[0]["trivial"],
+        median=statistics.median(scores),
+        mean=statistics.fmean(scores),
+        sd=statistics.stdev(scores) if len(scores) > 1 else None,
+        best=best["score"],
+        runs=list(runs),
+        made=provenance(assignment),
+        best_model=f"seed-{best['seed']}/model",
+    )
 
 
 def provenance(assignment: Assignment) -> dict[str, Any]:
     """How the number was made."""
     settings = config.as_dict(assignment.tuning)
-    return {"date": time.strftime("%Y-%m-%d"), "electra": __version__, "commit": commit(), "recipe": assignment.recipe,
-            "settings": settings, "settings_hash": config.fingerprint(settings), "model": assignment.model.name,
-            "weights": assignment.weights, "data": dict(assignment.data), "selection": "none: the last step's weights",
-            "task": assignment.task.settings()}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "electra": __version__,
+        "commit": commit(),
+        "recipe": assignment.recipe,
+        "settings": settings,
+        "settings_hash": config.fingerprint(settings),
+        "model": assignment.model.name,
+        "weights": assignment.weights,
+        "data": dict(assignment.data),
+        "selection": "none: the last step's weights",
+        "task": assignment.task.settings(),
+    }
 
 
 def shown(value: float, metric: str) -> str:
     """Scores are shown in points, as papers do; an error or a threshold is not a share of anything."""
-    return f"{value:.4f}" if metric in ("mse", "loss") or metric.endswith("_threshold") else f"{100 * value:.1f}"
+    return (
+        f"{value:.4f}"
+        if metric in ("mse", "loss") or metric.endswith("_threshold")
+        else f"{100 * value:.1f}"
+    )
 
 
 def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table:
@@ -80,18 +101,35 @@ def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table
     from rich.table import Column, Table
 
     names = ("task", "metric", "median", "mean ± sd", "best", "trivial", "seeds")
-    drawn = Table(*(Column(name, no_wrap=True) for name in names), "other scores", box=box.SIMPLE_HEAD)
+    drawn = Table(
+        *(Column(name, no_wrap=True) for name in names), "other scores", box=box.SIMPLE_HEAD
+    )
     for summary in summaries:
         spread = "" if summary.sd is None else f" ± {shown(summary.sd, summary.metric)}"
         marks = f" ({len(summary.degenerate)} degenerate)" if summary.degenerate else ""
-        drawn.add_row(summary.task, summary.metric, shown(summary.median, summary.metric),
-                      shown(summary.mean, summary.metric) + spread, shown(summary.best, summary.metric),
-                      shown(summary.trivial, summary.metric), f"{len(summary.runs)}{marks}", others(summary))
+        drawn.add_row(
+            summary.task,
+            summary.metric,
+            shown(summary.median, summary.metric),
+            shown(summary.mean, summary.metric) + spread,
+            shown(summary.best, summary.metric),
+            shown(summary.trivial, summary.metric),
+            f"{len(summary.runs)}{marks}",
+            others(summary),
+        )
     if len(summaries) > 1:
         average = statistics.fmean(summary.median for summary in summaries)
         drawn.add_section()
-        drawn.add_row(f"average of {len(summaries)}", "", f"{100 * average:.1f}", "", "", "", "",
-                      f"without {', '.join(missing)}" if missing else "")
+        drawn.add_row(
+            f"average of {len(summaries)}",
+            "",
+            f"{100 * average:.1f}",
+            "",
+            "",
+            "",
+            "",
+            f"without {', '.join(missing)}" if missing else "",
+        )
     return drawn
 
 
@@ -110,8 +148,14 @@ def others(summary: Summary) -> str:
 def facts(assignment: Assignment, result: Mapping[str, Any]) -> dict[str, object]:
     """What a fine-tuned model's card says of it."""
     task = assignment.task
-    return {"Task": task.name, f"{task.metric} on {next(iter(assignment.dev))}": shown(result["score"], task.metric),
-            "An answer that ignores the text": shown(result["trivial"], task.metric), "Seed": result["seed"],
-            "Steps": f"{result['steps']:,}", "Recipe": assignment.recipe,
-            "Fine-tuned from": "random weights" if assignment.loaded is None else assignment.model.name,
-            "Training examples": f"{assignment.data['train']['examples']:,}", "electra": __version__}
+    return {
+        "Task": task.name,
+        f"{task.metric} on {next(iter(assignment.dev))}": shown(result["score"], task.metric),
+        "An answer that ignores the text": shown(result["trivial"], task.metric),
+        "Seed": result["seed"],
+        "Steps": f"{result['steps']:,}",
+        "Recipe": assignment.recipe,
+        "Fine-tuned from": "random weights" if assignment.loaded is None else assignment.model.name,
+        "Training examples": f"{assignment.data['train']['examples']:,}",
+        "electra": __version__,
+    }

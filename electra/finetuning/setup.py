@@ -1,4 +1,6 @@
-"""What is to be fine-tuned: a model, a task, its data and settings, all of it checked before any work begins."""
+"""What is to be fine-tuned: a model, a task, its data and settings, all of it checked before any
+work begins.
+"""
 
 from __future__ import annotations
 
@@ -46,21 +48,43 @@ class Assignment:
 
     def identity(self) -> dict[str, Any]:
         """What makes it this fine-tuning and no other; where model and data lie does not."""
-        model = {"weights": self.weights, "shape": config.as_dict(self.shape), "tokenizer": self.words.fingerprint}
-        return {"model": model, "task": self.task.settings(), "data": self.data,
-                "tuning": config.as_dict(self.tuning)}
+        model = {
+            "weights": self.weights,
+            "shape": config.as_dict(self.shape),
+            "tokenizer": self.words.fingerprint,
+        }
+        return {
+            "model": model,
+            "task": self.task.settings(),
+            "data": self.data,
+            "tuning": config.as_dict(self.tuning),
+        }
 
 
-def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning], *, recipe: str,
-           data: str | None = None, train: Sequence[str | Path] = (), dev: Sequence[str | Path] = (),
-           random_weights: bool = False, say: Callable[[str], None]) -> Assignment:
+def assign(
+    model: str | Path,
+    task: Any,
+    load: Callable[[EncoderShape], Tuning],
+    *,
+    recipe: str,
+    data: str | None = None,
+    train: Sequence[str | Path] = (),
+    dev: Sequence[str | Path] = (),
+    random_weights: bool = False,
+    say: Callable[[str], None],
+) -> Assignment:
     """Read, check and encode everything. `load` gives the settings for a model of this shape."""
     source = load_pretrained(model, random_weights=random_weights)
     words, shape = source.words, source.encoder.shape
     tuning = load(shape)
     if tuning.length > shape.positions:
-        raise UserError(f"--length {tuning.length}: the model has only {shape.positions} positions; use that or less")
-    layer_width(task.frozen or "last", shape.width, layers=shape.layers)  # refuses layers that are not there
+        raise UserError(
+            f"--length {tuning.length}: the model has only {shape.positions} positions; use that "
+            "or less"
+        )
+    layer_width(
+        task.frozen or "last", shape.width, layers=shape.layers
+    )  # refuses layers that are not there
     with told(say):
         files = given_files(task, data, train=train, dev=dev)
     task, examples, parts = read(task, files, say)
@@ -68,21 +92,42 @@ def assign(model: str | Path, task: Any, load: Callable[[EncoderShape], Tuning],
     if task.announcement:
         say(f"{task.name}: {task.announcement}")
     with told(say):
-        encoded = {part: encode(task, found, words, tuning, training=False, tables=files.dev[part], say=say)
-                   for part, found in parts.items()}
+        encoded = {
+            part: encode(
+                task, found, words, tuning, training=False, tables=files.dev[part], say=say
+            )
+            for part, found in parts.items()
+        }
         rows = encode(task, examples, words, tuning, training=True, tables=files.train, say=say)
     if not len(rows):
-        raise UserError(f"{names(files.train)}: none of its {len(examples):,} examples can be learnt from in rows of "
-                        f"{tuning.length} tokens; raise --length")
+        raise UserError(
+            f"{names(files.train)}: none of its {len(examples):,} examples can be learnt from in "
+            "rows of "
+            f"{tuning.length} tokens; raise --length"
+        )
     return Assignment(
-        model=source.folder, loaded=source.loaded, shape=shape, words=words, task=task, tuning=tuning, recipe=recipe,
-        train=rows, dev={part: (found, encoded[part]) for part, found in parts.items()},
-        data={"train": described(files.train, len(examples)),
-              "dev": {part: described(files.dev[part], len(found)) for part, found in parts.items()}})
+        model=source.folder,
+        loaded=source.loaded,
+        shape=shape,
+        words=words,
+        task=task,
+        tuning=tuning,
+        recipe=recipe,
+        train=rows,
+        dev={part: (found, encoded[part]) for part, found in parts.items()},
+        data={
+            "train": described(files.train, len(examples)),
+            "dev": {part: described(files.dev[part], len(found)) for part, found in parts.items()},
+        },
+    )
 
 
-def read(task: Any, files: Files, say: Callable[[str], None]) -> tuple[Any, list[Any], dict[str, list[Any]]]:
-    """The task with what training data taught it, the training examples, and those of each part of the dev data."""
+def read(
+    task: Any, files: Files, say: Callable[[str], None]
+) -> tuple[Any, list[Any], dict[str, list[Any]]]:
+    """The task with what training data taught it, the training examples, and those of each part of
+    the dev data.
+    """
     with told(say):
         examples = list(task.read(files.train, labelled=True))
         if not examples:
@@ -96,7 +141,9 @@ def read(task: Any, files: Files, say: Callable[[str], None]) -> tuple[Any, list
     return task, examples, parts
 
 
-def given_files(task: Any, data: str | None, *, train: Sequence[str | Path], dev: Sequence[str | Path]) -> Files:
+def given_files(
+    task: Any, data: str | None, *, train: Sequence[str | Path], dev: Sequence[str | Path]
+) -> Files:
     """Named files win over those that a data folder holds."""
     found = task.locate(data) if data else Files(train=(), dev={}, test={})
     if train:
@@ -104,8 +151,10 @@ def given_files(task: Any, data: str | None, *, train: Sequence[str | Path], dev
     if dev:
         found = replace(found, dev={"dev": tuple(table(path) for path in dev)})
     if not found.train:
-        raise UserError(f"{data or task.name}: no training data; name files with --train" + ("" if data else
-                        ", or a folder that holds them with --data"))
+        raise UserError(
+            f"{data or task.name}: no training data; name files with --train"
+            + ("" if data else ", or a folder that holds them with --data")
+        )
     if not found.dev:
         raise UserError(f"{data or task.name}: no dev data to score on; name a file with --dev")
     return found
@@ -115,7 +164,9 @@ def chosen(examples: list[Any], most: int | None) -> list[Any]:
     """A random part of fixed content, the same for every seed, in the order of the file."""
     if most is None or most >= len(examples):
         return examples
-    picked = np.random.Generator(np.random.PCG64(random_key("examples"))).permutation(len(examples))[:most]
+    picked = np.random.Generator(np.random.PCG64(random_key("examples"))).permutation(
+        len(examples)
+    )[:most]
     return [examples[i] for i in sorted(picked)]
 
 
@@ -127,17 +178,39 @@ def names(tables: Sequence[Table]) -> str:
     return ", ".join(map(str, tables))
 
 
-# ---- encoding ------------------------------------------------------------------------------------------------------
+# ---- encoding ------------------------------------------------------------------------------------
 
-def encode(task: Any, examples: Sequence[Any], words: WordPiece, tuning: Tuning, *, training: bool,
-           tables: Sequence[Table], say: Callable[[str], None]) -> Features:
-    """Features, from the cache when the same examples were cut the same way before. Says what did not fit."""
+
+def encode(
+    task: Any,
+    examples: Sequence[Any],
+    words: WordPiece,
+    tuning: Tuning,
+    *,
+    training: bool,
+    tables: Sequence[Table],
+    say: Callable[[str], None],
+) -> Features:
+    """Features, from the cache when the same examples were cut the same way before. Says what did
+    not fit.
+    """
     path = None
     if len(examples) >= CACHED_FROM and (code := source_of(task)):
-        path = cache_folder() / (config.fingerprint({
-            "version": __version__, "code": code, "task": task.settings(), "words": words.fingerprint,
-            "length": tuning.length, "training": training, "most": tuning.max_train_examples,
-            "files": [each.fingerprint() for each in tables]}) + ".safetensors")
+        path = cache_folder() / (
+            config.fingerprint(
+                {
+                    "version": __version__,
+                    "code": code,
+                    "task": task.settings(),
+                    "words": words.fingerprint,
+                    "length": tuning.length,
+                    "training": training,
+                    "most": tuning.max_train_examples,
+                    "files": [each.fingerprint() for each in tables],
+                }
+            )
+            + ".safetensors"
+        )
     features = cached(path) if path else None
     if features is None:
         features = task.features(examples, words, length=tuning.length, training=training)
@@ -148,10 +221,14 @@ def encode(task: Any, examples: Sequence[Any], words: WordPiece, tuning: Tuning,
         first = getattr(examples[cut[0]], "where", "")
         if tuning.too_long == "refuse":
             more = f", as {len(cut) - 1:,} more are" if len(cut) > 1 else ""
-            raise UserError(f"{first}: longer than {tuning.length} tokens{more}; raise --length, shorten the text, or "
-                            "let it be cut with --too-long cut")
-        say(f"{names(tables)}: {len(cut):,} of {len(examples):,} texts are longer than {tuning.length} tokens and were "
-            f"cut, {first} for one")
+            raise UserError(
+                f"{first}: longer than {tuning.length} tokens{more}; raise --length, shorten the "
+                "text, or "
+                "let it be cut with --too-long cut"
+            )
+        say(
+            f"{names(tables)}: {len(cut):,} of {len(examples):,} texts are longer than "
+            f"{tuning.length} tokens and were "
+            f"cut, {first} for one"
+        )
     return features
-
-

@@ -1,8 +1,10 @@
-"""Hand-written GPU kernels (Triton): what a few plain lines elsewhere say, in fewer passes over memory.
+"""Hand-written GPU kernels (Triton): what a few plain lines elsewhere say, in fewer passes over
+memory.
 
-A 16k-token step of Small moves little data in many small operations, and the GPU waits for the next one, or for memory,
-far longer than for arithmetic. So everything between two matrix products is one kernel here, and no kernel's result
-depends on the order in which its parts happen to finish: the same step gives the same bits.
+A 16k-token step of Small moves little data in many small operations, and the GPU waits for the next
+one, or for memory, far longer than for arithmetic. So everything between two matrix products is one
+kernel here, and no kernel's result depends on the order in which its parts happen to finish: the
+same step gives the same bits.
 
     dropout     which values are kept, from a key and a place alone: recomputed in the backward pass, never stored
     norm        dropout, residual and LayerNorm
@@ -16,8 +18,8 @@ depends on the order in which its parts happen to finish: the same step gives th
     adamw       clipping and AdamW over all weights at once
     columns     sums over programs
 
-The plain path stays the reference: a module runs it unless `enable` was called, and tests compare the two. Triton's
-interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.
+The plain path stays the reference: a module runs it unless `enable` was called, and tests compare
+the two. Triton's interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.
 """
 
 from __future__ import annotations
@@ -27,12 +29,21 @@ import importlib.util
 import torch
 from torch import Tensor, nn
 
-ROOMY = {(8, 0), (9, 0), (10, 0), (10, 3)}  # capabilities with the shared memory that heads wider than 64 need
+ROOMY = {
+    (8, 0),
+    (9, 0),
+    (10, 0),
+    (10, 3),
+}  # capabilities with the shared memory that heads wider than 64 need
 
 
 def usable(device: torch.device, *, head_width: int) -> bool:
     """Triton is there, and an NVIDIA GPU whose multiprocessors hold blocks of heads that wide."""
-    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+    if (
+        device.type != "cuda"
+        or torch.version.hip is not None
+        or importlib.util.find_spec("triton") is None
+    ):
         return False
     card = torch.cuda.get_device_capability(device)
     return card >= (8, 0) and (head_width <= 64 or (head_width <= 128 and card in ROOMY))
@@ -47,7 +58,11 @@ def enable(module: nn.Module, on: bool = True) -> None:
 
 def summed(left: Tensor, right: Tensor) -> Tensor:
     """A product over all tokens, into float32: the gradient of a matrix."""
-    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else left.float() @ right.float()
+    return (
+        torch.mm(left, right, out_dtype=torch.float32)
+        if left.is_cuda
+        else left.float() @ right.float()
+    )
 
 
 def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:

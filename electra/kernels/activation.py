@@ -1,8 +1,10 @@
-"""The exact gelu and its gradient:  x · Φ(x)  and  Φ(x) + x · φ(x),  with the column sums that a bias needs.
+"""The exact gelu and its gradient:  x · Φ(x)  and  Φ(x) + x · φ(x),  with the column sums that a
+bias needs.
 
-Φ(x) = 1 − T for x ≥ 0 and T for x < 0, where T = e^(−x²/2) · (a₁t + … + a₅t⁵) / 2 and t = 1 / (1 + p|x|/√2):
-Abramowitz and Stegun's 7.1.26, off by less than 1e-7. Its exponential is φ(x) but for a factor, so the gradient costs
-no second one; the library's erf would make these kernels wait for arithmetic instead of memory.
+Φ(x) = 1 − T for x ≥ 0 and T for x < 0, where T = e^(−x²/2) · (a₁t + … + a₅t⁵) / 2 and t = 1 / (1 +
+p|x|/√2): Abramowitz and Stegun's 7.1.26, off by less than 1e-7. Its exponential is φ(x) but for a
+factor, so the gradient costs no second one; the library's erf would make these kernels wait for
+arithmetic instead of memory.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def share_and_bell(x):
     """Φ(x) and e^(−x²/2)."""
     bell = tl.exp(-0.5 * x * x)
     t = 1.0 / (1.0 + 0.3275911 * 0.7071067811865476 * tl.abs(x))
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    series = t * (
+        0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
+    )
     tail = 0.5 * bell * series
     return tl.where(x >= 0, 1.0 - tail, tail), bell
 
@@ -59,10 +63,14 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_gradients(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """d x [N, F], and for `sum_programs` [programs, F]: the gradient of the bias that was added to make x."""
+    """d x [N, F], and for `sum_programs` [programs, F]: the gradient of the bias that was added to
+    make x.
+    """
     d_x, (rows, width) = torch.empty_like(x), x.shape
     strips = triton.cdiv(width, COLUMNS)
     programs = min(max(1, PROGRAMS // strips), triton.cdiv(rows, ROWS))
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
-    gelu_backward[(strips, programs)](gradient, x, d_x, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
+    gelu_backward[(strips, programs)](
+        gradient, x, d_x, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4
+    )
     return d_x, sums

@@ -1,13 +1,15 @@
-"""Attention inside rows, with dropout, straight from the joint projections [N, 3, H, K] and back into them.
+"""Attention inside rows, with dropout, straight from the joint projections [N, 3, H, K] and back
+into them.
 
     S = QKᵀ/√K    P = softmax(S) over the row's keys    A = m · P / (1 − p)    O = AV
     dV = AᵀdO    dA = dO Vᵀ    dS = P · (m · dA / (1 − p) − δ)/√K,  δ = Σ dO · O over K    dQ = dS K    dK = dSᵀQ
 
-Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P again from it. A program
-of the backward pass owns a block of a row's keys and goes through all queries; where one block holds all keys, as in
-rows of 128, dQ falls out on the way, otherwise the program then owns the queries of the same numbers and goes through
-the keys, and δ is computed beforehand. What is done to every score decides the time: the factor 1/(1 − p) waits for
-the sums, so that backward works with m · P and P · (m · dA − (1 − p) δ).
+Scores stay on the chip: forward keeps only log Σ exp S for each query, and backward computes P
+again from it. A program of the backward pass owns a block of a row's keys and goes through all
+queries; where one block holds all keys, as in rows of 128, dQ falls out on the way, otherwise the
+program then owns the queries of the same numbers and goes through the keys, and δ is computed
+beforehand. What is done to every score decides the time: the factor 1/(1 − p) waits for the sums,
+so that backward works with m · P and P · (m · dA − (1 − p) δ).
 """
 
 from __future__ import annotations
@@ -29,21 +31,42 @@ LOG2_E = math.log2(math.e)
 @triton.jit
 def tile(base, at, end, stride, column, width):
     """[len(at), len(column)] of one head's rows; zero beyond the row and beyond the head."""
-    return tl.load(base + at[:, None] * stride + column[None, :],
-                   mask=(at < end)[:, None] & (column < width)[None, :], other=0.0)
+    return tl.load(
+        base + at[:, None] * stride + column[None, :],
+        mask=(at < end)[:, None] & (column < width)[None, :],
+        other=0.0,
+    )
 
 
 @triton.jit
 def row_and_head(bounds, tokens, heads):
-    """The program's head, where its row begins, how long it is, and the head's first place in [H, N]."""
+    """The program's head, where its row begins, how long it is, and the head's first place in [H,
+    N].
+    """
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     begin = tl.load(bounds + row)
     return head, begin.to(tl.int64), tl.load(bounds + row + 1) - begin, head * tokens + begin
 
 
 @triton.jit
-def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, scale, tokens, heads, width,
-                      QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
+def attention_forward(
+    qkv,
+    bounds,
+    out,
+    log_sums,
+    keys,
+    site,
+    threshold,
+    boost,
+    scale,
+    tokens,
+    heads,
+    width,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+):
     head, begin, length, place = row_and_head(bounds, tokens, heads)
     if tl.program_id(1) * QUERIES >= length:
         return
@@ -64,22 +87,42 @@ def attention_forward(qkv, bounds, out, log_sums, keys, site, threshold, boost, 
         share, fade = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
         total = total * fade + tl.sum(share, axis=1)
         if DROP:
-            stays = kept(query_words[:, None], words_of(key_at, keys, site, True)[None, :], threshold)
+            stays = kept(
+                query_words[:, None], words_of(key_at, keys, site, True)[None, :], threshold
+            )
             share = tl.where(stays, share, 0.0)
         value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
         mixed = mixed * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         highest = higher
     mixed = mixed * (boost / total)[:, None]
     target = out + (begin + query_at[:, None]) * heads * width + head * width + column[None, :]
-    tl.store(target, mixed.to(out.dtype.element_ty), mask=(query_at < length)[:, None] & (column < width)[None, :])
+    tl.store(
+        target,
+        mixed.to(out.dtype.element_ty),
+        mask=(query_at < length)[:, None] & (column < width)[None, :],
+    )
     tl.store(log_sums + place + query_at, highest + tl.log2(total), mask=query_at < length)
 
 
 @triton.jit
-def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_words, key_words, is_key, scale,
-                    threshold, DROP: tl.constexpr):
-    """(1 − p) A and (1 − p) √K dS in float32, as [queries, keys] or the other way round: `left` is then K and
-    `left_mixed` V, `right` Q and `right_mixed` dO, and what belongs to queries or keys lies along their axis."""
+def score_gradients(
+    left,
+    right,
+    left_mixed,
+    right_mixed,
+    log_sum,
+    delta,
+    query_words,
+    key_words,
+    is_key,
+    scale,
+    threshold,
+    DROP: tl.constexpr,
+):
+    """(1 − p) A and (1 − p) √K dS in float32, as [queries, keys] or the other way round: `left` is
+    then K and `left_mixed` V, `right` Q and `right_mixed` dO, and what belongs to queries or keys
+    lies along their axis.
+    """
     share = tl.exp2(tl.dot(left, tl.trans(right), input_precision="ieee") * scale - log_sum)
     share = tl.where(is_key, share, 0.0)  # a query beyond the row has log_sum = ∞
     d_share = tl.dot(left_mixed, tl.trans(right_mixed), input_precision="ieee")
@@ -92,7 +135,9 @@ def score_gradients(left, right, left_mixed, right_mixed, log_sum, delta, query_
 
 
 @triton.jit
-def attention_deltas(out, d_out, deltas, stay, tokens, heads, width, TOKENS: tl.constexpr, WIDTH: tl.constexpr):
+def attention_deltas(
+    out, d_out, deltas, stay, tokens, heads, width, TOKENS: tl.constexpr, WIDTH: tl.constexpr
+):
     """(1 − p) δ of every query, into [H, N]."""
     at, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS).to(tl.int64), tl.program_id(1)
     narrow, column = heads * width, tl.arange(0, WIDTH)
@@ -107,8 +152,21 @@ def delta_of(mixed, d_mixed, stay):
 
 
 @triton.jit
-def query_side(base, d_out, out, log_sums, deltas, at, length, stride, narrow, column, width, stay,
-               ONE_BLOCK: tl.constexpr):
+def query_side(
+    base,
+    d_out,
+    out,
+    log_sums,
+    deltas,
+    at,
+    length,
+    stride,
+    narrow,
+    column,
+    width,
+    stay,
+    ONE_BLOCK: tl.constexpr,
+):
     """Q, dO, log₂ Σ 2^S and (1 − p) δ of some queries."""
     query = tile(base, at, length, stride, column, width)
     d_mixed = tile(d_out, at, length, narrow, column, width)
@@ -121,21 +179,65 @@ def query_side(base, d_out, out, log_sums, deltas, at, length, stride, narrow, c
 
 
 @triton.jit
-def query_gradients(base, d_out, out, log_sums, deltas, own_at, place, length, stride, narrow, column, width, scale,
-                    keys, site, threshold, stay, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-                    DROP: tl.constexpr):
+def query_gradients(
+    base,
+    d_out,
+    out,
+    log_sums,
+    deltas,
+    own_at,
+    place,
+    length,
+    stride,
+    narrow,
+    column,
+    width,
+    scale,
+    keys,
+    site,
+    threshold,
+    stay,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+):
     """(1 − p) √K dQ of the program's own queries, going through the keys."""
-    query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, deltas, own_at, length, stride, narrow,
-                                                column, width, stay, False)
+    query, d_mixed, log_sum, delta = query_side(
+        base,
+        d_out,
+        out,
+        log_sums,
+        deltas,
+        own_at,
+        length,
+        stride,
+        narrow,
+        column,
+        width,
+        stay,
+        False,
+    )
     words = words_of(place + own_at, keys, site, False)[:, None]
     d_query = tl.zeros((KEYS, WIDTH), tl.float32)
     for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
         key = tile(base + narrow, at, length, stride, column, width)
         value = tile(base + 2 * narrow, at, length, stride, column, width)
-        _, d_scores = score_gradients(query, key, d_mixed, value, log_sum[:, None], delta[:, None], words,
-                                      words_of(at, keys, site, True)[None, :], (at < length)[None, :], scale,
-                                      threshold, DROP)
+        _, d_scores = score_gradients(
+            query,
+            key,
+            d_mixed,
+            value,
+            log_sum[:, None],
+            delta[:, None],
+            words,
+            words_of(at, keys, site, True)[None, :],
+            (at < length)[None, :],
+            scale,
+            threshold,
+            DROP,
+        )
         d_query += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
     return d_query
 
@@ -144,16 +246,39 @@ def query_gradients(base, d_out, out, log_sums, deltas, own_at, place, length, s
 def store_sums(sums, query_sum, key_sum, value_sum, heads, width, column):
     """The program's part of the bias gradients, into [rows · blocks, 3, H, K]."""
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    sums += (row * tl.num_programs(1) + tl.program_id(1)) * 3 * heads * width + head * width + column
+    sums += (
+        (row * tl.num_programs(1) + tl.program_id(1)) * 3 * heads * width + head * width + column
+    )
     tl.store(sums, query_sum, mask=column < width)
     tl.store(sums + heads * width, key_sum, mask=column < width)
     tl.store(sums + 2 * heads * width, value_sum, mask=column < width)
 
 
 @triton.jit
-def attention_backward(qkv, bounds, out, d_out, log_sums, deltas, d_qkv, sums, keys, site, threshold, stay, scale,
-                       root, tokens, heads, width, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-                       DROP: tl.constexpr, ONE_BLOCK: tl.constexpr):
+def attention_backward(
+    qkv,
+    bounds,
+    out,
+    d_out,
+    log_sums,
+    deltas,
+    d_qkv,
+    sums,
+    keys,
+    site,
+    threshold,
+    stay,
+    scale,
+    root,
+    tokens,
+    heads,
+    width,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
+):
     head, begin, length, place = row_and_head(bounds, tokens, heads)
     block, column = tl.program_id(1), tl.arange(0, WIDTH)
     stride, narrow = 3 * heads * width, heads * width
@@ -179,29 +304,81 @@ def attention_backward(qkv, bounds, out, d_out, log_sums, deltas, d_qkv, sums, k
     words = words_of(own_at, keys, site, True)[:, None]
     for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
-        query, d_mixed, log_sum, delta = query_side(base, d_out, out, log_sums, deltas, at, length, stride, narrow,
-                                                    column, width, stay, ONE_BLOCK)
+        query, d_mixed, log_sum, delta = query_side(
+            base,
+            d_out,
+            out,
+            log_sums,
+            deltas,
+            at,
+            length,
+            stride,
+            narrow,
+            column,
+            width,
+            stay,
+            ONE_BLOCK,
+        )
         query_words = words_of(place + at, keys, site, False)[None, :]
-        dropped, d_scores = score_gradients(key, query, value, d_mixed, log_sum[None, :], delta[None, :], query_words,
-                                            words, (own_at < length)[:, None], scale, threshold, DROP)
+        dropped, d_scores = score_gradients(
+            key,
+            query,
+            value,
+            d_mixed,
+            log_sum[None, :],
+            delta[None, :],
+            query_words,
+            words,
+            (own_at < length)[:, None],
+            scale,
+            threshold,
+            DROP,
+        )
         d_value += tl.dot(dropped.to(low), d_mixed, input_precision="ieee")
         d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
         if ONE_BLOCK:
-            d_query = tl.dot(tl.trans(d_scores.to(low)), key, input_precision="ieee") * (root / stay)
-            tl.store(d_base + at[:, None] * stride + column[None, :], d_query.to(low),
-                     mask=(at < length)[:, None] & inside)
+            d_query = tl.dot(tl.trans(d_scores.to(low)), key, input_precision="ieee") * (
+                root / stay
+            )
+            tl.store(
+                d_base + at[:, None] * stride + column[None, :],
+                d_query.to(low),
+                mask=(at < length)[:, None] & inside,
+            )
             query_sum += tl.sum(d_query, axis=0)
     d_key = d_key * (root / stay)
     d_value = d_value / stay
     tl.store(d_base + narrow + own, d_key.to(low), mask=there)
     tl.store(d_base + 2 * narrow + own, d_value.to(low), mask=there)
     if not ONE_BLOCK:
-        d_query = query_gradients(base, d_out, out, log_sums, deltas, own_at, place, length, stride, narrow, column,
-                                  width, scale, keys, site, threshold, stay, QUERIES, KEYS, WIDTH,
-                                  DROP) * (root / stay)
+        d_query = query_gradients(
+            base,
+            d_out,
+            out,
+            log_sums,
+            deltas,
+            own_at,
+            place,
+            length,
+            stride,
+            narrow,
+            column,
+            width,
+            scale,
+            keys,
+            site,
+            threshold,
+            stay,
+            QUERIES,
+            KEYS,
+            WIDTH,
+            DROP,
+        ) * (root / stay)
         tl.store(d_base + own, d_query.to(low), mask=there)
         query_sum = tl.sum(d_query, axis=0)
-    store_sums(sums, query_sum, tl.sum(d_key, axis=0), tl.sum(d_value, axis=0), heads, width, column)
+    store_sums(
+        sums, query_sum, tl.sum(d_key, axis=0), tl.sum(d_value, axis=0), heads, width, column
+    )
 
 
 def attend(qkv: Tensor, rows: Rows, heads: int, site: Site) -> tuple[Tensor, Tensor]:
@@ -210,16 +387,37 @@ def attend(qkv: Tensor, rows: Rows, heads: int, site: Site) -> tuple[Tensor, Ten
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
     block, count = min(64, padded(rows.longest)), len(rows.bounds) - 1
-    attention_forward[(count * heads, triton.cdiv(rows.longest, block))](  # an axis but the first ends at 65,535
-        qkv, rows.bounds, out, log_sums, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate),
-        LOG2_E / math.sqrt(width), tokens, heads, width, QUERIES=block, KEYS=block, WIDTH=padded(width),
-        DROP=site.rate > 0, num_warps=4, num_stages=3)
+    attention_forward[
+        (count * heads, triton.cdiv(rows.longest, block))
+    ](  # an axis but the first ends at 65,535
+        qkv,
+        rows.bounds,
+        out,
+        log_sums,
+        site.keys,
+        site.number,
+        cutoff(site.rate),
+        1 / (1 - site.rate),
+        LOG2_E / math.sqrt(width),
+        tokens,
+        heads,
+        width,
+        QUERIES=block,
+        KEYS=block,
+        WIDTH=padded(width),
+        DROP=site.rate > 0,
+        num_warps=4,
+        num_stages=3,
+    )
     return out, log_sums
 
 
-def attend_gradients(qkv: Tensor, rows: Rows, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int,
-                     site: Site) -> tuple[Tensor, Tensor]:
-    """d qkv [N, 3·H·K], and for `sum_programs` [programs, 3·H·K]: the gradient of the projections' bias."""
+def attend_gradients(
+    qkv: Tensor, rows: Rows, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int, site: Site
+) -> tuple[Tensor, Tensor]:
+    """d qkv [N, 3·H·K], and for `sum_programs` [programs, 3·H·K]: the gradient of the projections'
+    bias.
+    """
     d_qkv = torch.empty_like(qkv)
     tokens, width, count = len(qkv), qkv.shape[1] // (3 * heads), len(rows.bounds) - 1
     fit = blocking(rows.longest, tokens // rows.longest * heads)
@@ -228,18 +426,40 @@ def attend_gradients(qkv: Tensor, rows: Rows, out: Tensor, d_out: Tensor, log_su
     deltas = log_sums  # not read where one block computes them on the way
     if blocks > 1:
         deltas = torch.empty_like(log_sums)
-        attention_deltas[(triton.cdiv(tokens, 64), heads)](out, d_out, deltas, 1 - site.rate, tokens, heads, width,
-                                                           TOKENS=64, WIDTH=padded(width))
+        attention_deltas[(triton.cdiv(tokens, 64), heads)](
+            out, d_out, deltas, 1 - site.rate, tokens, heads, width, TOKENS=64, WIDTH=padded(width)
+        )
     attention_backward[(count * heads, blocks)](
-        qkv, rows.bounds, out, d_out, log_sums, deltas, d_qkv, sums, site.keys, site.number, cutoff(site.rate),
-        1 - site.rate, LOG2_E / math.sqrt(width), 1 / math.sqrt(width), tokens, heads, width,
-        WIDTH=padded(width), DROP=site.rate > 0, ONE_BLOCK=blocks == 1, **fit)
+        qkv,
+        rows.bounds,
+        out,
+        d_out,
+        log_sums,
+        deltas,
+        d_qkv,
+        sums,
+        site.keys,
+        site.number,
+        cutoff(site.rate),
+        1 - site.rate,
+        LOG2_E / math.sqrt(width),
+        1 / math.sqrt(width),
+        tokens,
+        heads,
+        width,
+        WIDTH=padded(width),
+        DROP=site.rate > 0,
+        ONE_BLOCK=blocks == 1,
+        **fit,
+    )
     return d_qkv, sums
 
 
 def blocking(length: int, rows: int) -> dict[str, int]:
-    """What was fastest on an H200 with heads of 64: in rows of 128 two programs share a multiprocessor, unless there
-    are too few of them, and then each takes all of one; longer rows like smaller blocks."""
+    """What was fastest on an H200 with heads of 64: in rows of 128 two programs share a
+    multiprocessor, unless there are too few of them, and then each takes all of one; longer rows
+    like smaller blocks.
+    """
     if length > 128:
         return {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}
     keys = padded(length)
@@ -251,4 +471,3 @@ def blocking(length: int, rows: int) -> dict[str, int]:
 def padded(size: int) -> int:
     """What the matrix units take: a power of two, sixteen at least."""
     return max(16, int(triton.next_power_of_2(size)))
-

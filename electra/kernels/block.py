@@ -1,8 +1,9 @@
-"""A transformer block as one differentiable function: matrix products by cuBLAS, one kernel between each two.
+"""A transformer block as one differentiable function: matrix products by cuBLAS, one kernel between
+each two.
 
-Everything the backward pass needs is kept in low precision; what dropped out is computed again. A gradient that reaches
-a token by two ways is summed inside the product that brings the second, and every bias gradient falls out of a kernel
-that reads those values anyway.
+Everything the backward pass needs is kept in low precision; what dropped out is computed again. A
+gradient that reaches a token by two ways is summed inside the product that brings the second, and
+every bias gradient falls out of a kernel that reads those values anyway.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Plan(NamedTuple):
     @property
     def sites(self) -> tuple[Site, Site, Site]:
         rates = (self.attention_dropout, self.dropout, self.dropout)
-        first, second, third = (Site(rate, self.keys, self.first_site + i) for i, rate in enumerate(rates))
+        first, second, third = (
+            Site(rate, self.keys, self.first_site + i) for i, rate in enumerate(rates)
+        )
         return first, second, third
 
 
@@ -71,40 +74,97 @@ class Block(torch.autograd.Function):
         qkv = torch.addmm(low.qkv_bias, hidden, low.qkv.t())
         mixed, log_sums = attend(qkv, rows, plan.heads, at_scores)
         attention = torch.addmm(low.output_bias, mixed, low.output.t())
-        middle = add_norm(attention, hidden, weights.attention_scale, weights.attention_shift, at_attention)
+        middle = add_norm(
+            attention, hidden, weights.attention_scale, weights.attention_shift, at_attention
+        )
         expanded = torch.addmm(low.expand_bias, middle, low.expand.t())
         active = gelu(expanded)
         feedforward = torch.addmm(low.contract_bias, active, low.contract.t())
-        out = add_norm(feedforward, middle, weights.feedforward_scale, weights.feedforward_shift, at_feedforward)
+        out = add_norm(
+            feedforward,
+            middle,
+            weights.feedforward_scale,
+            weights.feedforward_shift,
+            at_feedforward,
+        )
         ctx.rows, ctx.plan = rows, plan
-        ctx.save_for_backward(hidden, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward,
-                              low.qkv, low.output, low.expand, low.contract, weights.attention_scale,
-                              weights.feedforward_scale)
+        ctx.save_for_backward(
+            hidden,
+            qkv,
+            mixed,
+            log_sums,
+            attention,
+            middle,
+            expanded,
+            active,
+            feedforward,
+            low.qkv,
+            low.output,
+            low.expand,
+            low.contract,
+            weights.attention_scale,
+            weights.feedforward_scale,
+        )
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (hidden, qkv, mixed, log_sums, attention, middle, expanded, active, feedforward, qkv_weight, output_weight,
-         expand_weight, contract_weight, attention_scale, feedforward_scale) = ctx.saved_tensors
+        (
+            hidden,
+            qkv,
+            mixed,
+            log_sums,
+            attention,
+            middle,
+            expanded,
+            active,
+            feedforward,
+            qkv_weight,
+            output_weight,
+            expand_weight,
+            contract_weight,
+            attention_scale,
+            feedforward_scale,
+        ) = ctx.saved_tensors
         rows: Rows = ctx.rows
         plan: Plan = ctx.plan
         at_scores, at_attention, at_feedforward = plan.sites
 
-        d_feedforward, d_middle, last_sums = add_norm_gradients(gradients[0].contiguous(), feedforward, middle,
-                                                               feedforward_scale, at_feedforward)
+        d_feedforward, d_middle, last_sums = add_norm_gradients(
+            gradients[0].contiguous(), feedforward, middle, feedforward_scale, at_feedforward
+        )
         d_contract = summed(d_feedforward.t(), active)
         d_expanded, expand_sums = gelu_gradients(d_feedforward @ contract_weight, expanded)
         d_expand = summed(d_expanded.t(), middle)
         d_middle.addmm_(d_expanded, expand_weight)
 
-        d_attention, d_hidden, first_sums = add_norm_gradients(d_middle, attention, hidden, attention_scale,
-                                                              at_attention)
+        d_attention, d_hidden, first_sums = add_norm_gradients(
+            d_middle, attention, hidden, attention_scale, at_attention
+        )
         d_output = summed(d_attention.t(), mixed)
         d_mixed = d_attention @ output_weight
-        d_qkv, qkv_sums = attend_gradients(qkv, rows, mixed, d_mixed, log_sums, plan.heads, at_scores)
+        d_qkv, qkv_sums = attend_gradients(
+            qkv, rows, mixed, d_mixed, log_sums, plan.heads, at_scores
+        )
         d_weight = summed(d_qkv.t(), hidden)
         d_hidden.addmm_(d_qkv, qkv_weight)
-        last, d_expand_bias, first, d_qkv_bias = sum_programs(last_sums, expand_sums, first_sums, qkv_sums)
-        return (d_hidden, None, None, d_weight, d_qkv_bias, d_output, first[2], first[0], first[1], d_expand,
-                d_expand_bias, d_contract, last[2], last[0], last[1])
-
+        last, d_expand_bias, first, d_qkv_bias = sum_programs(
+            last_sums, expand_sums, first_sums, qkv_sums
+        )
+        return (
+            d_hidden,
+            None,
+            None,
+            d_weight,
+            d_qkv_bias,
+            d_output,
+            first[2],
+            first[0],
+            first[1],
+            d_expand,
+            d_expand_bias,
+            d_contract,
+            last[2],
+            last[0],
+            last[1],
+        )

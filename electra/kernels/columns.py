@@ -1,7 +1,9 @@
-"""Sums over the programs that shared a piece of work, always in the same order, for several pieces at once.
+"""Sums over the programs that shared a piece of work, always in the same order, for several pieces
+at once.
 
-Torch's own sum takes 8 µs for the few hundred partial sums of a norm's or a bias's gradient, a hundred times a step:
-more than some kernels that make them. Here a program takes a strip of columns and loads all rows at once.
+Torch's own sum takes 8 µs for the few hundred partial sums of a norm's or a bias's gradient, a
+hundred times a step: more than some kernels that make them. Here a program takes a strip of columns
+and loads all rows at once.
 """
 
 from __future__ import annotations
@@ -23,25 +25,55 @@ def strip_sums(partials, out, strip, rows, width, ROWS: tl.constexpr, COLUMNS: t
     for first in range(0, rows, ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        total += tl.load(partials + row.to(tl.int64)[:, None] * width + column[None, :], mask=inside, other=0.0)
+        total += tl.load(
+            partials + row.to(tl.int64)[:, None] * width + column[None, :], mask=inside, other=0.0
+        )
     tl.store(out + column, tl.sum(total, axis=0), mask=column < width)
 
 
 @triton.jit
-def column_sums(a, b, c, d, out, rows_a, rows_b, rows_c, rows_d, width_a, width_b, width_c, width_d,
-                ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def column_sums(
+    a,
+    b,
+    c,
+    d,
+    out,
+    rows_a,
+    rows_b,
+    rows_c,
+    rows_d,
+    width_a,
+    width_b,
+    width_c,
+    width_d,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """Each piece has its strips of columns, one after the other."""
     strip = tl.program_id(0)
-    strips_a, strips_b, strips_c = tl.cdiv(width_a, COLUMNS), tl.cdiv(width_b, COLUMNS), tl.cdiv(width_c, COLUMNS)
+    strips_a, strips_b, strips_c = (
+        tl.cdiv(width_a, COLUMNS),
+        tl.cdiv(width_b, COLUMNS),
+        tl.cdiv(width_c, COLUMNS),
+    )
     if strip < strips_a:
         strip_sums(a, out, strip, rows_a, width_a, ROWS, COLUMNS)
     elif strip < strips_a + strips_b:
         strip_sums(b, out + width_a, strip - strips_a, rows_b, width_b, ROWS, COLUMNS)
     elif strip < strips_a + strips_b + strips_c:
-        strip_sums(c, out + width_a + width_b, strip - strips_a - strips_b, rows_c, width_c, ROWS, COLUMNS)
+        strip_sums(
+            c, out + width_a + width_b, strip - strips_a - strips_b, rows_c, width_c, ROWS, COLUMNS
+        )
     else:
-        strip_sums(d, out + width_a + width_b + width_c, strip - strips_a - strips_b - strips_c, rows_d, width_d, ROWS,
-                   COLUMNS)
+        strip_sums(
+            d,
+            out + width_a + width_b + width_c,
+            strip - strips_a - strips_b - strips_c,
+            rows_d,
+            width_d,
+            ROWS,
+            COLUMNS,
+        )
 
 
 def sum_programs(*partials: Tensor) -> list[Tensor]:
@@ -52,6 +84,18 @@ def sum_programs(*partials: Tensor) -> list[Tensor]:
     rows = min(MOST_ROWS, int(triton.next_power_of_2(max(len(each) for each in partials))))
     columns = TILE // rows
     strips = sum(triton.cdiv(width, columns) for width in widths)
-    column_sums[(strips,)](*partials, *partials[:1] * empty, out, *map(len, partials), *(0,) * empty, *widths,
-                           *(0,) * empty, ROWS=rows, COLUMNS=columns, num_warps=4)
-    return [part.view(each.shape[1:]) for part, each in zip(out.split(widths), partials, strict=True)]
+    column_sums[(strips,)](
+        *partials,
+        *partials[:1] * empty,
+        out,
+        *map(len, partials),
+        *(0,) * empty,
+        *widths,
+        *(0,) * empty,
+        ROWS=rows,
+        COLUMNS=columns,
+        num_warps=4,
+    )
+    return [
+        part.view(each.shape[1:]) for part, each in zip(out.split(widths), partials, strict=True)
+    ]

@@ -1,12 +1,13 @@
-"""Which values dropout keeps: a hash of the value's row and column under two 32-bit keys, so that nobody remembers it.
+"""Which values dropout keeps: a hash of the value's row and column under two 32-bit keys, so that
+nobody remembers it.
 
     word(i) = i ⊕ k₁;  x ⊕= x≫16;  x ·= A;  x ⊕= x≫15;  x += k₂;  x ·= B;  x ⊕= x≫16
     kept where  word(row) · odd word(column) mod 2³² ≥ rate · 2³²
 
-A word is a bijection of 32 bits that spreads every input bit over all; columns take the keys the other way round. To
-mix each value like that would cost more than the exponentials of attention. One product does: with a random odd factor
-it is the universal hash of Dietzfelbinger and others, uniform in each argument, and neither rates nor correlations
-differ from those of independent draws.
+A word is a bijection of 32 bits that spreads every input bit over all; columns take the keys the
+other way round. To mix each value like that would cost more than the exponentials of attention. One
+product does: with a random odd factor it is the universal hash of Dietzfelbinger and others,
+uniform in each argument, and neither rates nor correlations differ from those of independent draws.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def kept_plainly(rows: int, columns: int, keys: Tensor, site: int, rate: float) 
 
 
 def hashed_plainly(places: Tensor, first: int, second: int) -> Tensor:
-    """64-bit words, cut to 32 after every product; where one wraps, its low 32 bits are right all the same."""
+    """64-bit words, cut to 32 after every product; where one wraps, its low 32 bits are right all
+    the same.
+    """
     x = places ^ first
     x = ((x ^ (x >> 16)) * FIRST) % WORD
     x = (x ^ (x >> 15)) + second

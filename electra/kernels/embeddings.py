@@ -1,16 +1,19 @@
-"""A token's word, position and type as one normalised vector, and what flows back into their tables.
+"""A token's word, position and type as one normalised vector, and what flows back into their
+tables.
 
     y = m · (γ · x̂ + β) / (1 − p)    x̂ = (s − mean s) / √(var s + ε)    s = words[id] + positions[t] + types[type]
     m  which values are kept
 
-Backward, with w = m · dy · γ / (1 − p):  ds = (w − mean w − x̂ · mean(w · x̂)) / √(var s + ε). A row of a table gets the
-sum of ds over the tokens that read it. For types and positions a fixed set of tokens is known beforehand. For words it
-is not, and floats added as they arrive give other bits every time; whole numbers do not. So ds is counted in units of
-2⁻ᵏ, as small as the largest |ds| and the number of tokens allow without overflow, in 64 bits:
+Backward, with w = m · dy · γ / (1 − p):  ds = (w − mean w − x̂ · mean(w · x̂)) / √(var s + ε). A
+row of a table gets the sum of ds over the tokens that read it. For types and positions a fixed set
+of tokens is known beforehand. For words it is not, and floats added as they arrive give other bits
+every time; whole numbers do not. So ds is counted in units of 2⁻ᵏ, as small as the largest |ds| and
+the number of tokens allow without overflow, in 64 bits:
 
     d words[v] = 2⁻ᵏ · Σ whole part of 2ᵏ · ds    2ᵏ · |ds| · tokens < 2⁶²
 
-A ds that is not finite has no place among whole numbers and makes the whole gradient of the words NaN.
+A ds that is not finite has no place among whole numbers and makes the whole gradient of the words
+NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from electra.kernels.dropout import cutoff, kept, words_of
 from electra.kernels.norm import EPSILON, Site
 
 PROGRAMS = 512  # that share the tokens in the backward pass
-TILE = 1024  # values that a program holds at once: four programs share a multiprocessor in the backward pass
+# values that a program holds at once: four programs share a multiprocessor in the backward pass
+TILE = 1024
 
 
 class Weights(NamedTuple):
@@ -46,16 +50,33 @@ def embed(ids: Tensor, types: Tensor, weights: Weights, site: Site, dtype: torch
 
 
 class Embed(torch.autograd.Function):
-    """One kernel forward. Backward one through the norm, one into the tables, and one from whole numbers to floats."""
+    """One kernel forward. Backward one through the norm, one into the tables, and one from whole
+    numbers to floats.
+    """
 
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, types: Tensor, site: Site, dtype: torch.dtype, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, ids: Tensor, types: Tensor, site: Site, dtype: torch.dtype, *parameters: Tensor
+    ) -> Tensor:
         weights = Weights(*parameters)
         width, settings = weights.words.shape[1], tiles(weights.words.shape[1], site)
         out = torch.empty(*ids.shape, width, dtype=dtype, device=ids.device)
         embed_forward[(triton.cdiv(ids.numel(), settings["ROWS"]),)](
-            ids, types, *weights, out, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate), ids.numel(),
-            ids.shape[1], len(weights.words), width, EPSILON, **settings)
+            ids,
+            types,
+            *weights,
+            out,
+            site.keys,
+            site.number,
+            cutoff(site.rate),
+            1 / (1 - site.rate),
+            ids.numel(),
+            ids.shape[1],
+            len(weights.words),
+            width,
+            EPSILON,
+            **settings,
+        )
         ctx.site = site
         ctx.save_for_backward(ids, types, *weights)
         return out
@@ -67,28 +88,64 @@ class Embed(torch.autograd.Function):
         width, settings = weights.words.shape[1], tiles(weights.words.shape[1], site)
         programs = min(PROGRAMS, triton.cdiv(tokens, settings["ROWS"]))
         d_sum = weights.words.new_empty(tokens, width)
-        partials, peaks = weights.words.new_empty(programs, 4, width), weights.words.new_empty(programs)
+        partials, peaks = (
+            weights.words.new_empty(programs, 4, width),
+            weights.words.new_empty(programs),
+        )
         embed_backward[(programs,)](
-            gradients[0].contiguous(), ids, types, *weights, d_sum, partials, peaks, site.keys, site.number,
-            cutoff(site.rate), 1 / (1 - site.rate), tokens, ids.shape[1], len(weights.words), width, EPSILON,
-            **settings)
+            gradients[0].contiguous(),
+            ids,
+            types,
+            *weights,
+            d_sum,
+            partials,
+            peaks,
+            site.keys,
+            site.number,
+            cutoff(site.rate),
+            1 / (1 - site.rate),
+            tokens,
+            ids.shape[1],
+            len(weights.words),
+            width,
+            EPSILON,
+            **settings,
+        )
         d_words, d_positions = table_gradients(d_sum, ids, peaks, weights)
         (sums,) = sum_programs(partials)
         return None, None, None, None, d_words, d_positions, sums[2:], sums[0], sums[1]
 
 
-def table_gradients(d_sum: Tensor, ids: Tensor, peaks: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+def table_gradients(
+    d_sum: Tensor, ids: Tensor, peaks: Tensor, weights: Weights
+) -> tuple[Tensor, Tensor]:
     """[V, E] and [positions, E] of ds [N, E], none of which is larger than the largest of `peaks`."""
     (batch, length), width = ids.shape, d_sum.shape[1]
     totals = torch.zeros_like(weights.words, dtype=torch.int64)
     d_words, d_positions = torch.empty_like(weights.words), torch.empty_like(weights.positions)
     columns = min(64, triton.next_power_of_2(width))
-    known = {"bits": ids.numel().bit_length(), "programs": len(peaks),
-             "PROGRAMS": triton.next_power_of_2(len(peaks)), "num_warps": 4}
+    known = {
+        "bits": ids.numel().bit_length(),
+        "programs": len(peaks),
+        "PROGRAMS": triton.next_power_of_2(len(peaks)),
+        "num_warps": 4,
+    }
     count_words[(len(d_positions), triton.cdiv(width, columns))](
-        d_sum, ids, peaks, totals, d_positions, batch, length, width, ROWS=TILE // columns, COLUMNS=columns, **known)
+        d_sum,
+        ids,
+        peaks,
+        totals,
+        d_positions,
+        batch,
+        length,
+        width,
+        ROWS=TILE // columns,
+        COLUMNS=columns,
+        **known,
+    )
     words_from_counts[(triton.cdiv(totals.numel(), TILE),)](
-        totals, peaks, d_words, totals.numel(), BLOCK=TILE, **known)
+        totals, peaks, d_words, totals.numel(), BLOCK=TILE, **known
+    )
     return d_words, d_positions
 
 
@@ -99,17 +156,39 @@ def tiles(width: int, site: Site) -> dict[str, int | bool]:
 
 @triton.jit
 def rows_of(table, ids, count, column, inside, width):
-    """Of an id that the table has no row for, NaN: a loss that stops the run, and not whatever lies there."""
+    """Of an id that the table has no row for, NaN: a loss that stops the run, and not whatever lies
+    there.
+    """
     known = inside & ((ids >= 0) & (ids < count))[:, None]
-    return tl.load(table + ids.to(tl.int64)[:, None] * width + column[None, :], mask=known, other=float("nan"))
+    return tl.load(
+        table + ids.to(tl.int64)[:, None] * width + column[None, :], mask=known, other=float("nan")
+    )
 
 
 @triton.jit
-def centred(ids, type_of, row, column, inside, words, positions, types, tokens, length, vocabulary, width, epsilon):
+def centred(
+    ids,
+    type_of,
+    row,
+    column,
+    inside,
+    words,
+    positions,
+    types,
+    tokens,
+    length,
+    vocabulary,
+    width,
+    epsilon,
+):
     """(x̂, 1/√(var + ε))."""
     word = tl.load(ids + row, mask=row < tokens, other=0)
-    s = rows_of(words, word, vocabulary, column, inside, width) + rows_of(types, type_of, 2, column, inside, width)
-    s += tl.load(positions + (row % length)[:, None] * width + column[None, :], mask=inside, other=0.0)
+    s = rows_of(words, word, vocabulary, column, inside, width) + rows_of(
+        types, type_of, 2, column, inside, width
+    )
+    s += tl.load(
+        positions + (row % length)[:, None] * width + column[None, :], mask=inside, other=0.0
+    )
     s = tl.where(inside, s, 0.0)
     distance = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
     spread = tl.rsqrt(tl.sum(distance * distance, axis=1) / width + epsilon)[:, None]
@@ -117,27 +196,88 @@ def centred(ids, type_of, row, column, inside, words, positions, types, tokens, 
 
 
 @triton.jit
-def embed_forward(ids, types_of, words, positions, types, scale, shift, out, keys, site, threshold, boost, tokens,
-                  length, vocabulary, width, epsilon, ROWS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
+def embed_forward(
+    ids,
+    types_of,
+    words,
+    positions,
+    types,
+    scale,
+    shift,
+    out,
+    keys,
+    site,
+    threshold,
+    boost,
+    tokens,
+    length,
+    vocabulary,
+    width,
+    epsilon,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+):
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < tokens)[:, None] & (column < width)[None, :]
     place = row[:, None] * width + column[None, :]
     type_of = tl.load(types_of + row, mask=row < tokens, other=0)
-    normal, _ = centred(ids, type_of, row, column, inside, words, positions, types, tokens, length, vocabulary, width,
-                        epsilon)
+    normal, _ = centred(
+        ids,
+        type_of,
+        row,
+        column,
+        inside,
+        words,
+        positions,
+        types,
+        tokens,
+        length,
+        vocabulary,
+        width,
+        epsilon,
+    )
     gamma = tl.load(scale + column, mask=column < width, other=0.0)
     y = normal * gamma[None, :] + tl.load(shift + column, mask=column < width, other=0.0)[None, :]
     if DROP:
-        stays = kept(words_of(row, keys, site, False)[:, None], words_of(column, keys, site, True)[None, :], threshold)
+        stays = kept(
+            words_of(row, keys, site, False)[:, None],
+            words_of(column, keys, site, True)[None, :],
+            threshold,
+        )
         y = tl.where(stays, y * boost, 0.0)
     tl.store(out + place, y.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def embed_backward(gradient, ids, types_of, words, positions, types, scale, shift, d_sum, partials, peaks, keys, site,
-                   threshold, boost, tokens, length, vocabulary, width, epsilon, ROWS: tl.constexpr,
-                   WIDTH: tl.constexpr, DROP: tl.constexpr):
-    """ds; and of each program the sums for γ, β and both types, and the largest |ds|, infinite if one is not finite."""
+def embed_backward(
+    gradient,
+    ids,
+    types_of,
+    words,
+    positions,
+    types,
+    scale,
+    shift,
+    d_sum,
+    partials,
+    peaks,
+    keys,
+    site,
+    threshold,
+    boost,
+    tokens,
+    length,
+    vocabulary,
+    width,
+    epsilon,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+):
+    """ds; and of each program the sums for γ, β and both types, and the largest |ds|, infinite if
+    one is not finite.
+    """
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(scale + column, mask=column < width, other=0.0)
     column_words = words_of(column, keys, site, True)
@@ -151,14 +291,33 @@ def embed_backward(gradient, ids, types_of, words, positions, types, scale, shif
         inside = (row < tokens)[:, None] & (column < width)[None, :]
         place = row[:, None] * width + column[None, :]
         type_of = tl.load(types_of + row, mask=row < tokens, other=0)
-        normal, spread = centred(ids, type_of, row, column, inside, words, positions, types, tokens, length, vocabulary,
-                                 width, epsilon)
+        normal, spread = centred(
+            ids,
+            type_of,
+            row,
+            column,
+            inside,
+            words,
+            positions,
+            types,
+            tokens,
+            length,
+            vocabulary,
+            width,
+            epsilon,
+        )
         dy = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         if DROP:
-            stays = kept(words_of(row, keys, site, False)[:, None], column_words[None, :], threshold)
+            stays = kept(
+                words_of(row, keys, site, False)[:, None], column_words[None, :], threshold
+            )
             dy = tl.where(stays, dy * boost, 0.0)
         w = dy * gamma[None, :]
-        ds = (w - tl.sum(w, axis=1)[:, None] / width - normal * (tl.sum(w * normal, axis=1)[:, None] / width)) * spread
+        ds = (
+            w
+            - tl.sum(w, axis=1)[:, None] / width
+            - normal * (tl.sum(w * normal, axis=1)[:, None] / width)
+        ) * spread
         ds = tl.where(inside, ds, 0.0)
         tl.store(d_sum + place, ds, mask=inside)
         d_scale += dy * normal
@@ -166,7 +325,9 @@ def embed_backward(gradient, ids, types_of, words, positions, types, scale, shif
         d_first += tl.where((type_of == 0)[:, None], ds, 0.0)
         d_second += tl.where((type_of == 1)[:, None], ds, 0.0)
         size = tl.abs(ds)
-        highest = tl.maximum(highest, tl.max(tl.where(size < float("inf"), size, float("inf")), axis=1))
+        highest = tl.maximum(
+            highest, tl.max(tl.where(size < float("inf"), size, float("inf")), axis=1)
+        )
     target = partials + program * 4 * width + column
     tl.store(target, tl.sum(d_scale, axis=0), mask=column < width)
     tl.store(target + width, tl.sum(d_shift, axis=0), mask=column < width)
@@ -177,7 +338,9 @@ def embed_backward(gradient, ids, types_of, words, positions, types, scale, shif
 
 @triton.jit
 def unit_of(peaks, programs, bits, PROGRAMS: tl.constexpr):
-    """(whether every ds is finite, k). A peak's exponent is read from its bits, so that zero has one too."""
+    """(whether every ds is finite, k). A peak's exponent is read from its bits, so that zero has
+    one too.
+    """
     program = tl.arange(0, PROGRAMS)
     peak = tl.max(tl.load(peaks + program, mask=program < programs, other=0.0), axis=0)
     return peak < float("inf"), 61 - bits - ((peak.to(tl.int32, bitcast=True) >> 23) - 126)
@@ -189,11 +352,27 @@ def power_of_two(k):
     return ((k + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
 
 
-# Were it known that rows are aligned, a thread would take four neighbours, and a warp's atomics four times the memory.
+# Were it known that rows are aligned, a thread would take four neighbours, and a warp's atomics
+# four times the memory.
 @triton.jit(do_not_specialize=["width"])
-def count_words(d_sum, ids, peaks, totals, d_positions, batch, length, width, bits, programs, PROGRAMS: tl.constexpr,
-                ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A program has one position, in every row of the batch. Positions beyond the rows' length get zeros."""
+def count_words(
+    d_sum,
+    ids,
+    peaks,
+    totals,
+    d_positions,
+    batch,
+    length,
+    width,
+    bits,
+    programs,
+    PROGRAMS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """A program has one position, in every row of the batch. Positions beyond the rows' length get
+    zeros.
+    """
     position, column = tl.program_id(0), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     finite, k = unit_of(peaks, programs, bits, PROGRAMS)
     units = power_of_two(k)
@@ -206,15 +385,24 @@ def count_words(d_sum, ids, peaks, totals, d_positions, batch, length, width, bi
         total += ds
         word = tl.load(ids + token, mask=row < batch, other=0).to(tl.int64)
         count = (tl.where(finite, ds, 0.0).to(tl.float64) * units).to(tl.int64)
-        # Padding has no gradient, and all of it is the same word: to add its zeros would take longest of all.
-        tl.atomic_add(totals + word[:, None] * width + column[None, :], count, mask=inside & (count != 0),
-                      sem="relaxed")
+        # Padding has no gradient, and all of it is the same word: to add its zeros would take
+        # longest of all.
+        tl.atomic_add(
+            totals + word[:, None] * width + column[None, :],
+            count,
+            mask=inside & (count != 0),
+            sem="relaxed",
+        )
     tl.store(d_positions + position * width + column, tl.sum(total, axis=0), mask=column < width)
 
 
 @triton.jit
-def words_from_counts(totals, peaks, d_words, count, bits, programs, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
+def words_from_counts(
+    totals, peaks, d_words, count, bits, programs, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr
+):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     finite, k = unit_of(peaks, programs, bits, PROGRAMS)
     total = tl.load(totals + place, mask=place < count, other=0).to(tl.float64) * power_of_two(-k)
-    tl.store(d_words + place, tl.where(finite, total, float("nan")).to(tl.float32), mask=place < count)
+    tl.store(
+        d_words + place, tl.where(finite, total, float("nan")).to(tl.float32), mask=place < count
+    )

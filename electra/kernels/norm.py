@@ -33,8 +33,19 @@ class Site(NamedTuple):
 
 
 @triton.jit
-def centred(branch, residual, place, inside, row_words, column_words, threshold, boost, width, epsilon,
-            DROP: tl.constexpr):
+def centred(
+    branch,
+    residual,
+    place,
+    inside,
+    row_words,
+    column_words,
+    threshold,
+    boost,
+    width,
+    epsilon,
+    DROP: tl.constexpr,
+):
     """(x̂, 1/√(var + ε), which values of the branch are kept times 1/(1 − p))."""
     b = tl.load(branch + place, mask=inside, other=0.0).to(tl.float32)
     r = tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
@@ -48,21 +59,66 @@ def centred(branch, residual, place, inside, row_words, column_words, threshold,
 
 
 @triton.jit
-def add_norm_forward(branch, residual, scale, shift, out, keys, site, threshold, boost, rows, width, epsilon,
-                     ROWS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
+def add_norm_forward(
+    branch,
+    residual,
+    scale,
+    shift,
+    out,
+    keys,
+    site,
+    threshold,
+    boost,
+    rows,
+    width,
+    epsilon,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+):
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     place = row[:, None] * width + column[None, :]
-    normal, _, _ = centred(branch, residual, place, inside, words_of(row, keys, site, False),
-                           words_of(column, keys, site, True), threshold, boost, width, epsilon, DROP)
+    normal, _, _ = centred(
+        branch,
+        residual,
+        place,
+        inside,
+        words_of(row, keys, site, False),
+        words_of(column, keys, site, True),
+        threshold,
+        boost,
+        width,
+        epsilon,
+        DROP,
+    )
     gamma = tl.load(scale + column, mask=column < width, other=0.0).to(tl.float32)
     beta = tl.load(shift + column, mask=column < width, other=0.0).to(tl.float32)
-    tl.store(out + place, (normal * gamma[None, :] + beta[None, :]).to(out.dtype.element_ty), mask=inside)
+    tl.store(
+        out + place, (normal * gamma[None, :] + beta[None, :]).to(out.dtype.element_ty), mask=inside
+    )
 
 
 @triton.jit
-def add_norm_backward(gradient, branch, residual, scale, d_branch, d_residual, sums, keys, site, threshold, boost,
-                      rows, width, epsilon, ROWS: tl.constexpr, WIDTH: tl.constexpr, DROP: tl.constexpr):
+def add_norm_backward(
+    gradient,
+    branch,
+    residual,
+    scale,
+    d_branch,
+    d_residual,
+    sums,
+    keys,
+    site,
+    threshold,
+    boost,
+    rows,
+    width,
+    epsilon,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROP: tl.constexpr,
+):
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(scale + column, mask=column < width, other=0.0).to(tl.float32)
     column_words = words_of(column, keys, site, True)
@@ -73,11 +129,26 @@ def add_norm_backward(gradient, branch, residual, scale, d_branch, d_residual, s
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         place = row[:, None] * width + column[None, :]
-        normal, spread, share = centred(branch, residual, place, inside, words_of(row, keys, site, False), column_words,
-                                        threshold, boost, width, epsilon, DROP)
+        normal, spread, share = centred(
+            branch,
+            residual,
+            place,
+            inside,
+            words_of(row, keys, site, False),
+            column_words,
+            threshold,
+            boost,
+            width,
+            epsilon,
+            DROP,
+        )
         dy = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         w = dy * gamma[None, :]
-        ds = (w - tl.sum(w, axis=1)[:, None] / width - normal * (tl.sum(w * normal, axis=1)[:, None] / width)) * spread
+        ds = (
+            w
+            - tl.sum(w, axis=1)[:, None] / width
+            - normal * (tl.sum(w * normal, axis=1)[:, None] / width)
+        ) * spread
         db = ds * share
         tl.store(d_residual + place, ds.to(d_residual.dtype.element_ty), mask=inside)
         tl.store(d_branch + place, db.to(d_branch.dtype.element_ty), mask=inside)
@@ -96,22 +167,51 @@ def add_norm(branch: Tensor, residual: Tensor, scale: Tensor, shift: Tensor, sit
     rows, width = residual.shape
     settings = tiles(width, site)
     add_norm_forward[(triton.cdiv(rows, settings["ROWS"]),)](
-        branch, residual, scale, shift, out, site.keys, site.number, cutoff(site.rate), 1 / (1 - site.rate), rows,
-        width, EPSILON, **settings)
+        branch,
+        residual,
+        scale,
+        shift,
+        out,
+        site.keys,
+        site.number,
+        cutoff(site.rate),
+        1 / (1 - site.rate),
+        rows,
+        width,
+        EPSILON,
+        **settings,
+    )
     return out
 
 
-def add_norm_gradients(gradient: Tensor, branch: Tensor, residual: Tensor, scale: Tensor,
-                       site: Site) -> tuple[Tensor, Tensor, Tensor]:
-    """d branch, d residual [N, D], and for `sum_programs` [programs, 3, D]: dγ, dβ and the branch's bias."""
+def add_norm_gradients(
+    gradient: Tensor, branch: Tensor, residual: Tensor, scale: Tensor, site: Site
+) -> tuple[Tensor, Tensor, Tensor]:
+    """d branch, d residual [N, D], and for `sum_programs` [programs, 3, D]: dγ, dβ and the branch's
+    bias.
+    """
     d_branch, d_residual = torch.empty_like(branch), torch.empty_like(residual)
     rows, width = residual.shape
     settings = tiles(width, site)
     programs = min(PROGRAMS, triton.cdiv(rows, settings["ROWS"]))
     sums = torch.empty(programs, 3, width, dtype=torch.float32, device=branch.device)
     add_norm_backward[(programs,)](
-        gradient, branch, residual, scale, d_branch, d_residual, sums, site.keys, site.number, cutoff(site.rate),
-        1 / (1 - site.rate), rows, width, EPSILON, **settings)
+        gradient,
+        branch,
+        residual,
+        scale,
+        d_branch,
+        d_residual,
+        sums,
+        site.keys,
+        site.number,
+        cutoff(site.rate),
+        1 / (1 - site.rate),
+        rows,
+        width,
+        EPSILON,
+        **settings,
+    )
     return d_branch, d_residual, sums
 
 

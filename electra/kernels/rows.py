@@ -1,9 +1,10 @@
 """Which tokens look at which: rows that lie one after the other.
 
-A batch [B, T] is mostly text, but in rows of 512 a fifth may be padding, and every matrix product would go through it.
-So a batch may come packed: its real tokens row after row, and what little padding is left at the end, cut into rows of
-its own that nobody else looks at and that get no gradient. Every token has a row then, and no kernel needs to know of
-padding. Where a batch is not packed, its tokens stay where they are, and a row's padding is the row after it.
+A batch [B, T] is mostly text, but in rows of 512 a fifth may be padding, and every matrix product
+would go through it. So a batch may come packed: its real tokens row after row, and what little
+padding is left at the end, cut into rows of its own that nobody else looks at and that get no
+gradient. Every token has a row then, and no kernel needs to know of padding. Where a batch is not
+packed, its tokens stay where they are, and a row's padding is the row after it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class Rows(NamedTuple):
 
     bounds: Tensor  # [rows + 1] int32, from 0 to N; a row may be empty
     longest: int  # tokens that a row may have
-    packed: Tensor | None  # [N] which of the B · T tokens each one is; None where that is all of them, in order
+    packed: (
+        Tensor | None
+    )  # [N] which of the B · T tokens each one is; None where that is all of them, in order
     shape: torch.Size  # [B, T]
 
     @classmethod
@@ -27,7 +30,9 @@ class Rows(NamedTuple):
         """Of a batch whose `real` [B, T] says where there is text: at the beginning of each row."""
         if (packed := getattr(real, "packed", None)) is not None:
             return cls(packed.bounds, real.shape[1], packed.tokens, real.shape)
-        begins = torch.arange(0, real.numel() + 1, real.shape[1], device=real.device, dtype=torch.int32)
+        begins = torch.arange(
+            0, real.numel() + 1, real.shape[1], device=real.device, dtype=torch.int32
+        )
         ends = begins[:-1] + real.sum(dim=1, dtype=torch.int32)
         bounds = torch.cat([torch.stack([begins[:-1], ends], dim=1).flatten(), begins[-1:]])
         return cls(bounds, real.shape[1], None, real.shape)

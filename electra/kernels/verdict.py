@@ -2,11 +2,13 @@
 
     logit = gelu(x) · w + b    x = hidden · denseᵀ + bias
 
-The product is cuBLAS's; one kernel reads x and writes nothing but logits. Backward, another reads x again:
+The product is cuBLAS's; one kernel reads x and writes nothing but logits. Backward, another reads x
+again:
 
     dx = dlogit · w · gelu′(x)    dw = Σ dlogit · gelu(x)    db = Σ dlogit    dbias = Σ dx
 
-with sums over tokens, taken by a fixed number of programs over a fixed set of tokens each, then over the programs.
+with sums over tokens, taken by a fixed number of programs over a fixed set of tokens each, then
+over the programs.
 """
 
 from __future__ import annotations
@@ -26,20 +28,32 @@ PROGRAMS = 512
 TILE = 2048  # values that a program holds at once
 
 
-def verdict(hidden: Tensor, dense: Tensor, dense_bias: Tensor, output: Tensor, output_bias: Tensor) -> Tensor:
-    """Logits [B, T] in float32, of `hidden` [B, T, D] in low precision; `dense` is [D, D], `output` [1, D]."""
+def verdict(
+    hidden: Tensor, dense: Tensor, dense_bias: Tensor, output: Tensor, output_bias: Tensor
+) -> Tensor:
+    """Logits [B, T] in float32, of `hidden` [B, T, D] in low precision; `dense` is [D, D], `output`
+    [1, D].
+    """
     return cast(Tensor, Verdict.apply(hidden, dense, dense_bias, output, output_bias))
 
 
 class Verdict(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, dense: Tensor, dense_bias: Tensor, output: Tensor,
-                output_bias: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        dense: Tensor,
+        dense_bias: Tensor,
+        output: Tensor,
+        output_bias: Tensor,
+    ) -> Tensor:
         flat, low = hidden.reshape(-1, hidden.shape[-1]), lowered(dense, hidden.dtype)
         x = torch.addmm(lowered(dense_bias, hidden.dtype), flat, low.t())
         logits = torch.empty(len(x), dtype=torch.float32, device=x.device)
         settings = tiles(x.shape[1])
-        verdict_forward[(triton.cdiv(len(x), settings["ROWS"]),)](x, output, output_bias, logits, *x.shape, **settings)
+        verdict_forward[(triton.cdiv(len(x), settings["ROWS"]),)](
+            x, output, output_bias, logits, *x.shape, **settings
+        )
         ctx.save_for_backward(flat, low, x, output)
         return logits.view(hidden.shape[:-1])
 
@@ -48,9 +62,14 @@ class Verdict(torch.autograd.Function):
         flat, low, x, output = cast("tuple[Tensor, ...]", ctx.saved_tensors)
         (count, width), settings = x.shape, tiles(x.shape[1])
         programs = min(PROGRAMS, triton.cdiv(count, settings["ROWS"]))
-        d_x, sums, logit_sums = torch.empty_like(x), output.new_empty(programs, 2, width), output.new_empty(programs, 1)
-        verdict_backward[(programs,)](gradients[0].contiguous(), x, output, d_x, sums, logit_sums, count, width,
-                                      **settings)
+        d_x, sums, logit_sums = (
+            torch.empty_like(x),
+            output.new_empty(programs, 2, width),
+            output.new_empty(programs, 1),
+        )
+        verdict_backward[(programs,)](
+            gradients[0].contiguous(), x, output, d_x, sums, logit_sums, count, width, **settings
+        )
         (d_output, d_bias), d_output_bias = sum_programs(sums, logit_sums)
         d_hidden = (d_x @ low).view(*gradients[0].shape, -1)
         return d_hidden, summed(d_x.t(), flat), d_bias, d_output[None], d_output_bias
@@ -62,10 +81,14 @@ def tiles(width: int) -> dict[str, int]:
 
 
 @triton.jit
-def verdict_forward(x, output, output_bias, logits, count, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def verdict_forward(
+    x, output, output_bias, logits, count, width, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < count)[:, None] & (column < width)[None, :]
-    value = tl.load(x + row[:, None] * width + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + row[:, None] * width + column[None, :], mask=inside, other=0.0).to(
+        tl.float32
+    )
     weight = tl.load(output + column, mask=column < width, other=0.0)
     share, _ = share_and_bell(value)
     logit = tl.sum(value * share * weight[None, :], axis=1) + tl.load(output_bias)
@@ -73,8 +96,18 @@ def verdict_forward(x, output, output_bias, logits, count, width, ROWS: tl.const
 
 
 @triton.jit
-def verdict_backward(gradient, x, output, d_x, sums, logit_sums, count, width, ROWS: tl.constexpr,
-                     WIDTH: tl.constexpr):
+def verdict_backward(
+    gradient,
+    x,
+    output,
+    d_x,
+    sums,
+    logit_sums,
+    count,
+    width,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     weight = tl.load(output + column, mask=column < width, other=0.0)
     d_output = tl.zeros((ROWS, WIDTH), tl.float32)

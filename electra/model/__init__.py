@@ -1,5 +1,5 @@
 """Ids become vectors.
 
-One legend of shapes for the package: `B` batch, `T` tokens, `P` predicted positions, `D` width, `E` embedding width,
-`H` heads, `K` head width, `V` vocabulary.
+One legend of shapes for the package: `B` batch, `T` tokens, `P` predicted positions, `D` width, `E`
+embedding width, `H` heads, `K` head width, `V` vocabulary.
 """

@@ -10,8 +10,10 @@ LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Torch's own on a GPU. On a CPU torch draws a double for every value, which took a twelfth of a training step of
-    Small; sixteen bits for each are a quarter of the work, and the rate is exact to 1/65536."""
+    """Torch's own on a GPU. On a CPU torch draws a double for every value, which took a twelfth of
+    a training step of Small; sixteen bits for each are a quarter of the work, and the rate is exact
+    to 1/65536.
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -29,5 +31,5 @@ def kept(x: Tensor, rate: float) -> Tensor:
     """Zero where a value is dropped; elsewhere what makes up for those."""
     dropped = round(rate * LEVELS)
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    drawn = words.view(torch.int16)[:x.numel()].view(x.shape)
+    drawn = words.view(torch.int16)[: x.numel()].view(x.shape)
     return (drawn >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))

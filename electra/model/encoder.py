@@ -1,8 +1,9 @@
-"""The transformer: embeddings, attention, block, Encoder. BERT's, as the paper uses it: normalised after each residual.
+"""The transformer: embeddings, attention, block, Encoder. BERT's, as the paper uses it: normalised
+after each residual.
 
-    ids ─ words ┐
-    types ──────┼─ sum ─ norm ─ dropout ─ projection* ─ block ─ … ─ block ─ vectors        * only where widths differ
-    positions ──┘
+ids ─ words ┐
+types ──────┼─ sum ─ norm ─ dropout ─ projection* ─ block ─ … ─ block ─ vectors        * only where widths differ
+positions ──┘
 """
 
 from __future__ import annotations
@@ -30,18 +31,24 @@ SEGMENTS = 2  # types: 0 for [CLS] A [SEP], 1 for B [SEP]
 
 
 class Encoder(nn.Module):
-    """Ids become vectors. Embeddings handed in are shared with whoever else holds them; the projection never is."""
+    """Ids become vectors. Embeddings handed in are shared with whoever else holds them; the
+    projection never is.
+    """
 
     fused = False  # blocks run as the GPU's kernels (electra.kernels.enable)
 
-    def __init__(self, shape: EncoderShape, *, vocabulary: int, embeddings: Embeddings | None = None) -> None:
+    def __init__(
+        self, shape: EncoderShape, *, vocabulary: int, embeddings: Embeddings | None = None
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.embeddings = embeddings or Embeddings(shape, vocabulary=vocabulary)
         assert self.embeddings.words.weight.shape == (vocabulary, shape.embedding)
         self.projection = nn.Linear(shape.embedding, shape.width) if shape.has_projection else None
         if self.projection is not None:
-            initialise_glorot(self.projection)  # reference code: this layer is left at its framework's default
+            initialise_glorot(
+                self.projection
+            )  # reference code: this layer is left at its framework's default
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
     @property
@@ -60,11 +67,14 @@ class Encoder(nn.Module):
         if self.fused and torch.is_autocast_enabled(ids.device.type):
             return [rows.unpack(tokens) for tokens, rows in self.fused_layers(ids, types, real)]
         hidden = self.first_vectors(ids, types)
-        # The mask is passed even when every row is full: to find out would stop a GPU each step, and on a CPU
-        # attention without it is no faster (27.3 against 27.9 ms forward and backward, 16 rows of 128, 4 heads).
+        # The mask is passed even when every row is full: to find out would stop a GPU each step,
+        # and on a CPU attention without it is no faster (27.3 against 27.9 ms forward and backward,
+        # 16 rows of 128, 4 heads).
         attended = real[:, None, None, :]  # [B, 1, 1, T]: broadcast over heads and queries
         if self.shape.causal:
-            attended = attended & torch.ones_like(real[0]).expand(real.shape[1], -1).tril()  # [B, 1, T, T]
+            attended = (
+                attended & torch.ones_like(real[0]).expand(real.shape[1], -1).tril()
+            )  # [B, 1, T, T]
         found = [hidden]
         for block in self.blocks:
             found.append(block(found[-1], attended))
@@ -75,14 +85,19 @@ class Encoder(nn.Module):
         hidden: Tensor = self.embeddings(ids, types)
         return hidden if self.projection is None else self.projection(hidden)
 
-    def fused_layers(self, ids: Tensor, types: Tensor, real: Tensor) -> Iterator[tuple[Tensor, Rows]]:
-        """The same in autocast's precision, as the rows that the kernels work on. Padding stands at the end of a row.
+    def fused_layers(
+        self, ids: Tensor, types: Tensor, real: Tensor
+    ) -> Iterator[tuple[Tensor, Rows]]:
+        """The same in autocast's precision, as the rows that the kernels work on. Padding stands at
+        the end of a row.
         """
         from electra.kernels.block import SITES, Plan
         from electra.kernels.dropout import draw_keys
         from electra.kernels.rows import Rows
 
-        assert not self.shape.causal, "no kernel knows causal attention; resolve_speed leaves them off"
+        assert not self.shape.causal, (
+            "no kernel knows causal attention; resolve_speed leaves them off"
+        )
         rows, hidden = Rows.of(real), self.first_vectors(ids, types)
         tokens = rows.pack(hidden.to(torch.get_autocast_dtype(hidden.device.type)))
         yield tokens, rows
@@ -90,7 +105,9 @@ class Encoder(nn.Module):
         rates = (self.shape.dropout, self.shape.attention_dropout) if self.training else (0.0, 0.0)
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            tokens = block.fused_forward(tokens, rows, Plan(self.shape.heads, *rates, keys, SITES * number))
+            tokens = block.fused_forward(
+                tokens, rows, Plan(self.shape.heads, *rates, keys, SITES * number)
+            )
             yield tokens, rows
 
 
@@ -111,8 +128,10 @@ class Embeddings(nn.Module):
     def forward(self, ids: Tensor, types: Tensor) -> Tensor:
         length = ids.shape[1]
         if length > self.positions.num_embeddings:
-            raise UserError(f"rows of {length} tokens do not fit a network with encoder.positions="
-                            f"{self.positions.num_embeddings}; cut shorter rows or raise encoder.positions")
+            raise UserError(
+                f"rows of {length} tokens do not fit a network with encoder.positions="
+                f"{self.positions.num_embeddings}; cut shorter rows or raise encoder.positions"
+            )
         if self.fused and torch.is_autocast_enabled(ids.device.type):
             return self.fused_forward(ids, types)
         summed = self.words(ids) + self.positions.weight[:length] + self.types(types)  # [B, T, E]
@@ -125,7 +144,13 @@ class Embeddings(nn.Module):
         from electra.kernels.embeddings import Weights, embed
         from electra.kernels.norm import Site
 
-        weights = Weights(self.words.weight, self.positions.weight, self.types.weight, self.norm.weight, self.norm.bias)
+        weights = Weights(
+            self.words.weight,
+            self.positions.weight,
+            self.types.weight,
+            self.norm.weight,
+            self.norm.bias,
+        )
         site = Site(self.dropout.rate if self.training else 0.0, draw_keys(1, ids.device), 0)
         return embed(ids, types, weights, site, torch.get_autocast_dtype(ids.device.type))
 
@@ -147,8 +172,8 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor, attended: Tensor) -> Tensor:
         if self.recomputed and torch.is_grad_enabled():
-            # Inside the module and not around it: whoever hooks on to its calls sees one, not two. Torch winds its
-            # generators back, so that the same values drop out.
+            # Inside the module and not around it: whoever hooks on to its calls sees one, not two.
+            # Torch winds its generators back, so that the same values drop out.
             again: Tensor = checkpoint(self.computed, hidden, attended, use_reentrant=False)
             return again
         return self.computed(hidden, attended)
@@ -162,9 +187,20 @@ class Block(nn.Module):
     def fused_forward(self, tokens: Tensor, rows: Rows, plan: Plan) -> Tensor:
         from electra.kernels.block import Weights, block
 
-        parts = (self.attention.query_key_value, self.attention.output, self.attention_norm, self.expand,
-                 self.contract, self.feedforward_norm)
-        return block(tokens, rows, plan, Weights(*(tensor for part in parts for tensor in (part.weight, part.bias))))
+        parts = (
+            self.attention.query_key_value,
+            self.attention.output,
+            self.attention_norm,
+            self.expand,
+            self.contract,
+            self.feedforward_norm,
+        )
+        return block(
+            tokens,
+            rows,
+            plan,
+            Weights(*(tensor for part in parts for tensor in (part.weight, part.bias))),
+        )
 
 
 class Attention(nn.Module):
@@ -174,26 +210,36 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.head_width = shape.heads, shape.head_width
         self.dropout = shape.attention_dropout
-        self.query_key_value = nn.Linear(shape.width, 3 * shape.width)  # one matmul instead of three
+        self.query_key_value = nn.Linear(
+            shape.width, 3 * shape.width
+        )  # one matmul instead of three
         self.output = nn.Linear(shape.width, shape.width)
 
     def forward(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        split = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_width))  # [B, T, 3, H, K]
+        split = self.query_key_value(hidden).unflatten(
+            -1, (3, self.heads, self.head_width)
+        )  # [B, T, 3, H, K]
         query, key, value = split.permute(2, 0, 3, 1, 4)  # [B, H, T, K] each
-        mixed = attend(query, key, value, attended=attended, dropout=self.dropout if self.training else 0.0)
+        mixed = attend(
+            query, key, value, attended=attended, dropout=self.dropout if self.training else 0.0
+        )
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
 
 def recompute(module: nn.Module, wanted: bool) -> None:
-    """Let every block inside keep its input alone: a third more work for a fraction of the memory, the same numbers."""
+    """Let every block inside keep its input alone: a third more work for a fraction of the memory,
+    the same numbers.
+    """
     for part in module.modules():
         if isinstance(part, Block):
             part.recomputed = wanted
 
 
 def initialise(module: nn.Module) -> None:
-    """Reference code: every table and matrix from a normal cut at two deviations, every bias zero, norms neutral."""
+    """Reference code: every table and matrix from a normal cut at two deviations, every bias zero,
+    norms neutral.
+    """
     if isinstance(module, (nn.Linear, nn.Embedding)):
         cut = 2 * INITIAL_DEVIATION
         nn.init.trunc_normal_(module.weight, std=INITIAL_DEVIATION, a=-cut, b=cut)

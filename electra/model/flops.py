@@ -1,9 +1,11 @@
-"""What an architecture costs: operations and parameters in closed form, itemised per term. No torch.
+"""What an architecture costs: operations and parameters in closed form, itemised per term. No
+torch.
 
-Operations are counted in two conventions. `standard` counts matrix products alone, a training step as three forward
-passes; it is what model FLOPs utilisation is stated in. `official` follows the script published with the paper, whose
-totals the literature quotes: look-ups as dense products, activations and norms included, a training step as two passes.
-A network that is frozen takes its forward pass and no other, in both; the script itself knows none.
+Operations are counted in two conventions. `standard` counts matrix products alone, a training step
+as three forward passes; it is what model FLOPs utilisation is stated in. `official` follows the
+script published with the paper, whose totals the literature quotes: look-ups as dense products,
+activations and norms included, a training step as two passes. A network that is frozen takes its
+forward pass and no other, in both; the script itself knows none.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Literal
 from electra.model.shape import EncoderShape
 
 Terms = dict[str, float]
-# all-tokens: a masked LM's at every position, and a copy gate; left-to-right: at every position but a row's last
+# all-tokens: a masked LM's at every position, and a copy gate; left-to-right: at every position but
+# a row's last
 Head = Literal["rtd", "mlm", "all-tokens", "left-to-right"]
 
 # Totals of the script for networks that are not ours to build; published, not derived here.
@@ -30,7 +33,9 @@ PUBLISHED_TRAINING = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """What a token goes through in pre-training: the networks, the row it stands in, the share that is predicted."""
+    """What a token goes through in pre-training: the networks, the row it stands in, the share that
+    is predicted.
+    """
 
     objective: Head = "rtd"
     encoder: EncoderShape  # the discriminator, or the main network of a masked LM
@@ -40,21 +45,34 @@ class Workload:
     vocabulary: int
     length: int
     mask_rate: float = 0.15
-    next_sentence: bool = False  # the first vector of a row is also asked whether its segments belong together
+    next_sentence: bool = (
+        False  # the first vector of a row is also asked whether its segments belong together
+    )
 
     def networks(self) -> Iterator[tuple[str, EncoderShape, Head]]:
-        yield ("discriminator" if self.objective == "rtd" else "encoder"), self.encoder, self.objective
+        yield (
+            ("discriminator" if self.objective == "rtd" else "encoder"),
+            self.encoder,
+            self.objective,
+        )
         if self.generator is not None:
             yield "generator", self.generator, "mlm"
 
     def passes(self, whole: int) -> dict[str, int]:
-        """How many forward passes' worth each network takes in a training step, a `whole` one where it learns."""
-        return {name: whole if name != "generator" or self.generator_learns else 1 for name, _, _ in self.networks()}
+        """How many forward passes' worth each network takes in a training step, a `whole` one where
+        it learns.
+        """
+        return {
+            name: whole if name != "generator" or self.generator_learns else 1
+            for name, _, _ in self.networks()
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Forward operations per token, by network and term, and how many such passes a training step is worth to each."""
+    """Forward operations per token, by network and term, and how many such passes a training step
+    is worth to each.
+    """
 
     networks: dict[str, Terms]
     passes: dict[str, int]
@@ -69,14 +87,20 @@ class Cost:
         return sum(self.passes[name] * sum(terms.values()) for name, terms in self.networks.items())
 
 
-# ---- operations ----------------------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
+
 
 def standard(work: Workload) -> Cost:
-    """Matrix products alone, two operations per multiply-add; the backward pass costs twice the forward one.
+    """Matrix products alone, two operations per multiply-add; the backward pass costs twice the
+    forward one.
 
-    Causal attention counts like any other, as is usual, though half of its products are thrown away.
+    Causal attention counts like any other, as is usual, though half of its products are thrown
+    away.
     """
-    return Cost({name: standard_terms(shape, head, work) for name, shape, head in work.networks()}, work.passes(3))
+    return Cost(
+        {name: standard_terms(shape, head, work) for name, shape, head in work.networks()},
+        work.passes(3),
+    )
 
 
 def standard_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
@@ -109,26 +133,41 @@ def predicted_share(head: Head, work: Workload, *, masked: float) -> float:
 
 
 def official(work: Workload) -> Cost:
-    """The counting of the paper's script, which takes the backward pass to cost as much as the forward one."""
-    return Cost({name: official_terms(shape, head, work) for name, shape, head in work.networks()}, work.passes(2))
+    """The counting of the paper's script, which takes the backward pass to cost as much as the
+    forward one.
+    """
+    return Cost(
+        {name: official_terms(shape, head, work) for name, shape, head in work.networks()},
+        work.passes(2),
+    )
 
 
 DROPOUT, NORM, ACTIVATION, SOFTMAX = 4, 5, 8, 5  # the script's operations per value
-OFFICIAL_PREDICTED = 0.15625  # 20 of 128 positions; the script says so of every network, Large's 25 % included
+OFFICIAL_PREDICTED = (
+    0.15625  # 20 of 128 positions; the script says so of every network, Large's 25 % included
+)
 
 
 def official_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
-    width, embedding, vocabulary, length = shape.width, shape.embedding, work.vocabulary, work.length
+    width, embedding, vocabulary, length = (
+        shape.width,
+        shape.embedding,
+        work.vocabulary,
+        work.length,
+    )
     residual = DROPOUT * width + width
     terms: Terms = {
         "word look-up": 2 * embedding * vocabulary,
         "position and type look-up": 2 * embedding * (length + 2) + 2 * embedding,
         "embedding norm and dropout": (NORM + DROPOUT) * embedding,
         "attention projections": shape.layers * (8 * width**2 + 4 * width),
-        "attention": shape.layers * (4 * width * length + (SOFTMAX + DROPOUT + 1) * length * shape.heads),
-        # The script charges this norm once per token, not once per value; kept, or its totals would not come out.
+        "attention": shape.layers
+        * (4 * width * length + (SOFTMAX + DROPOUT + 1) * length * shape.heads),
+        # The script charges this norm once per token, not once per value; kept, or its totals would
+        # not come out.
         "attention residual and norm": shape.layers * (residual + NORM),
-        "feed-forward": shape.layers * (4 * width * shape.feedforward + (ACTIVATION + 1) * shape.feedforward + width),
+        "feed-forward": shape.layers
+        * (4 * width * shape.feedforward + (ACTIVATION + 1) * shape.feedforward + width),
         "feed-forward residual and norm": shape.layers * (residual + NORM * width),
     }
     if shape.has_projection:
@@ -147,16 +186,24 @@ def official_terms(shape: EncoderShape, head: Head, work: Workload) -> Terms:
 
 
 def inference(shape: EncoderShape, *, vocabulary: int, length: int) -> dict[str, float]:
-    """One row through an encoder and a classifier shaped like the RTD head, as the paper's tables count it."""
+    """One row through an encoder and a classifier shaped like the RTD head, as the paper's tables
+    count it.
+    """
     work = Workload(encoder=shape, vocabulary=vocabulary, length=length)
-    return {"standard": length * standard(work).forward, "official": length * official(work).forward}
+    return {
+        "standard": length * standard(work).forward,
+        "official": length * official(work).forward,
+    }
 
 
-# ---- parameters ----------------------------------------------------------------------------------------------------
+# ---- parameters ----------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    """`encoder` and `head` are the main network's; `generator` is what the other adds, `shared` what it borrows."""
+    """`encoder` and `head` are the main network's; `generator` is what the other adds, `shared`
+    what it borrows.
+    """
 
     encoder: int
     head: int
@@ -175,7 +222,11 @@ def parameters(work: Workload) -> Parameters:
     if work.generator is None:
         return Parameters(encoder=encoder, head=head, generator=0, shared=0)
     whole = encoder_parameters(work.generator, work.vocabulary)
-    shared = {"none": 0, "embeddings": embedding_parameters(work.encoder, work.vocabulary), "all": whole}[work.tie]
+    shared = {
+        "none": 0,
+        "embeddings": embedding_parameters(work.encoder, work.vocabulary),
+        "all": whole,
+    }[work.tie]
     own = whole - shared + head_parameters(work.generator, "mlm", work.vocabulary)
     return Parameters(encoder=encoder, head=head, generator=own, shared=shared)
 
@@ -187,7 +238,11 @@ def embedding_parameters(shape: EncoderShape, vocabulary: int) -> int:
 
 def encoder_parameters(shape: EncoderShape, vocabulary: int) -> int:
     projection = shape.embedding * shape.width + shape.width if shape.has_projection else 0
-    return embedding_parameters(shape, vocabulary) + projection + shape.layers * block_parameters(shape)
+    return (
+        embedding_parameters(shape, vocabulary)
+        + projection
+        + shape.layers * block_parameters(shape)
+    )
 
 
 def block_parameters(shape: EncoderShape) -> int:
@@ -203,4 +258,6 @@ def head_parameters(shape: EncoderShape, head: Head, vocabulary: int) -> int:
     if head == "rtd":
         return width**2 + width + width + 1
     gate = width + 1 if head == "all-tokens" else 0
-    return width * embedding + embedding + 2 * embedding + vocabulary + gate  # dense, norm, bias; no table of its own
+    return (
+        width * embedding + embedding + 2 * embedding + vocabulary + gate
+    )  # dense, norm, bias; no table of its own

@@ -11,8 +11,9 @@ from torch import Tensor
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Torch's own on a GPU. On a CPU its backward pass took a tenth of a training step of Small (16 rows of 128,
-    aarch64), four times as long as the same formula over vectorised erf and exp."""
+    """Torch's own on a GPU. On a CPU its backward pass took a tenth of a training step of Small (16
+    rows of 128, aarch64), four times as long as the same formula over vectorised erf and exp.
+    """
     if x.device.type == "cpu" and x.requires_grad:
         return cast(Tensor, CPUGelu.apply(x))  # type: ignore[no-untyped-call]
     return F.gelu(x)

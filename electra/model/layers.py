@@ -1,4 +1,6 @@
-"""Which layers of an encoder to read: the feature-based approach, where the encoder itself is not trained."""
+"""Which layers of an encoder to read: the feature-based approach, where the encoder itself is not
+trained.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ def layer_width(how: str, width: int, *, layers: int) -> int:
     """The width of what is read; a choice that this encoder does not have is refused."""
     if how.isdecimal() and int(how) > layers:
         raise UserError(f"--layer {how}: this encoder has {layers} layers; choose {CHOICES}")
-    if not how.isdecimal() and how not in ("last", "mix") and not re.fullmatch(r"(sum|concat)-last-[1-9]\d?", how):
+    if (
+        not how.isdecimal()
+        and how not in ("last", "mix")
+        and not re.fullmatch(r"(sum|concat)-last-[1-9]\d?", how)
+    ):
         raise UserError(f"--layer {how}: unknown; choose {CHOICES}")
     if "-last-" in how and int(how.rpartition("-")[2]) > layers:
         raise UserError(f"--layer {how}: this encoder has only {layers} layers")
@@ -38,11 +44,17 @@ class LayerReader(nn.Module):
         """[B, T, D] of each layer in; [B, T, D], or [B, T, n·D] when n are joined, out."""
         if self.weights is not None and self.scale is not None:
             shares = self.weights.softmax(0)
-            return self.scale * torch.stack([share * layer for share, layer in zip(shares, hidden, strict=True)]).sum(0)
+            return self.scale * torch.stack(
+                [share * layer for share, layer in zip(shares, hidden, strict=True)]
+            ).sum(0)
         if self.how == "last":
             return hidden[-1]
         if self.how.isdecimal():
             return hidden[int(self.how)]
         kind, _, count = self.how.partition("-last-")
-        chosen = hidden[-int(count):]
-        return torch.cat(list(chosen), dim=-1) if kind == "concat" else torch.stack(list(chosen)).sum(0)
+        chosen = hidden[-int(count) :]
+        return (
+            torch.cat(list(chosen), dim=-1)
+            if kind == "concat"
+            else torch.stack(list(chosen)).sum(0)
+        )

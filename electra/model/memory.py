@@ -5,30 +5,48 @@ from __future__ import annotations
 from electra.model.flops import Head, Terms, Workload, block_parameters, parameters
 from electra.model.shape import EncoderShape
 
-ROWS_OF_LOGITS = 1024  # in memory together where every position is predicted; backward computes them again
+ROWS_OF_LOGITS = (
+    1024  # in memory together where every position is predicted; backward computes them again
+)
 EVERYWHERE = ("all-tokens", "left-to-right")  # heads for which that is so
-FLOAT = 4  # bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
+# bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
+FLOAT = 4
 LOW = 2  # bytes: bf16 and fp16
 KERNEL_LOGITS = 16_384  # rows of logits whose gradients the kernels have in memory together
 KERNEL_ROWS = 128  # of them, for which a bias has one partial sum
-WORKSPACE = 2**25  # bytes that torch gives cuBLAS for each stream, on a card of the Hopper generation
+WORKSPACE = (
+    2**25
+)  # bytes that torch gives cuBLAS for each stream, on a card of the Hopper generation
 
 
-def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT, recomputed: bool = False,
-                   spread_over: int | None = None, kernels: bool = False) -> Terms:
-    """An estimate of a step's peak, itemised: `rows`, full ones, in one micro-batch, `activation_bytes` 2 under bf16 or
-    fp16; `recomputed` where backward computes blocks again, `spread_over` so many processes where they share weights
-    out, `kernels` where our own take the step.
+def training_bytes(
+    work: Workload,
+    *,
+    rows: int,
+    activation_bytes: int = FLOAT,
+    recomputed: bool = False,
+    spread_over: int | None = None,
+    kernels: bool = False,
+) -> Terms:
+    """An estimate of a step's peak, itemised: `rows`, full ones, in one micro-batch,
+    `activation_bytes` 2 under bf16 or fp16; `recomputed` where backward computes blocks again,
+    `spread_over` so many processes where they share weights out, `kernels` where our own take the
+    step.
 
-    Without those, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing else recomputed but
-    the logits of every position. A compiler may keep less; an allocator rounds up. A frozen network has no gradients
-    and no slots, and of its activations only the largest is counted, its logits: nothing waits for a backward pass.
+    Without those, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
+    else recomputed but the logits of every position. A compiler may keep less; an allocator rounds
+    up. A frozen network has no gradients and no slots, and of its activations only the largest is
+    counted, its logits: nothing waits for a backward pass.
     """
     counted = parameters(work)
     weights = counted.total * FLOAT
     learnt = weights if work.generator_learns else weights - counted.generator * FLOAT
     parts = spread_over or 1
-    terms: Terms = {"weights": weights / parts, "gradients": learnt / parts, "optimizer": 2 * learnt / parts}
+    terms: Terms = {
+        "weights": weights / parts,
+        "gradients": learnt / parts,
+        "optimizer": 2 * learnt / parts,
+    }
     if spread_over:
         terms["gathered weights and gradients"] = gathered_at_once(work) * FLOAT
     if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
@@ -46,19 +64,32 @@ def training_bytes(work: Workload, *, rows: int, activation_bytes: int = FLOAT, 
 
 
 def gathered_at_once(work: Workload) -> int:
-    """Numbers that lie whole beside the parts: all that is in no block, and two of the largest blocks, the one at work
-    and the one that is fetched or sent off meanwhile; each with its gradient."""
-    shapes = [shape for name, shape, _ in work.networks() if name != "generator" or work.tie != "all"]
+    """Numbers that lie whole beside the parts: all that is in no block, and two of the largest
+    blocks, the one at work and the one that is fetched or sent off meanwhile; each with its
+    gradient.
+    """
+    shapes = [
+        shape for name, shape, _ in work.networks() if name != "generator" or work.tie != "all"
+    ]
     in_blocks = sum(shape.layers * block_parameters(shape) for shape in shapes)
-    return 2 * (parameters(work).total - in_blocks + 2 * max(block_parameters(shape) for shape in shapes))
+    return 2 * (
+        parameters(work).total - in_blocks + 2 * max(block_parameters(shape) for shape in shapes)
+    )
 
 
-def kept_by_encoder(shape: EncoderShape, activation_bytes: int, *, recomputed: bool = False) -> float:
-    """Bytes per token that the backward pass needs. Computed again, a block has kept its input alone, and one of them
-    at a time has all the rest."""
+def kept_by_encoder(
+    shape: EncoderShape, activation_bytes: int, *, recomputed: bool = False
+) -> float:
+    """Bytes per token that the backward pass needs. Computed again, a block has kept its input
+    alone, and one of them at a time has all the rest.
+    """
     width = shape.width
-    embeddings = FLOAT * shape.embedding + activation_bytes * shape.embedding  # into the norm; out of it
-    kept = activation_bytes * (6 * width + 2 * shape.feedforward)  # in, q, k, v, mixed, normed; around the gelu
+    embeddings = (
+        FLOAT * shape.embedding + activation_bytes * shape.embedding
+    )  # into the norm; out of it
+    kept = activation_bytes * (
+        6 * width + 2 * shape.feedforward
+    )  # in, q, k, v, mixed, normed; around the gelu
     norms = 2 * FLOAT * width
     dropout = 2 * width
     log_sums = FLOAT * shape.heads
@@ -79,34 +110,49 @@ def kept_of_logits(work: Workload) -> float:
     return 3 * FLOAT * work.vocabulary
 
 
-# ---- by our own kernels --------------------------------------------------------------------------------------------
+# ---- by our own kernels --------------------------------------------------------------------------
+
 
 def kept_by_kernels(work: Workload, rows: int) -> Terms:
-    """What forward keeps, all of it in low precision, and the most that backward has beside it: the main network goes
-    back first, and has left when the generator does."""
+    """What forward keeps, all of it in low precision, and the most that backward has beside it: the
+    main network goes back first, and has left when the generator does.
+    """
     tokens = rows * work.length
     terms, beside, scoring = {}, [], 0.0
     for name, shape, head in work.networks():
         learns = name != "generator" or work.generator_learns
         predicted = tokens * (0 if head == "rtd" else 1 if head in EVERYWHERE else work.mask_rate)
-        answers = LOW * shape.width * tokens if head == "rtd" else LOW * (shape.width + 3 * shape.embedding) * predicted
+        answers = (
+            LOW * shape.width * tokens
+            if head == "rtd"
+            else LOW * (shape.width + 3 * shape.embedding) * predicted
+        )
         terms[f"{name} activations"] = learns * (tokens * kept_by_kernel_encoder(shape) + answers)
         logits = LOW * min(predicted, KERNEL_LOGITS) + FLOAT * predicted / KERNEL_ROWS
-        on_the_way = max(LOW * (3 * shape.width + 2 * shape.feedforward) * tokens, logits * work.vocabulary)
+        on_the_way = max(
+            LOW * (3 * shape.width + 2 * shape.feedforward) * tokens, logits * work.vocabulary
+        )
         beside.append(learns * on_the_way)
-        scoring += kept_of_logits(work) * (min(predicted, ROWS_OF_LOGITS) if head in EVERYWHERE else predicted)
+        scoring += kept_of_logits(work) * (
+            min(predicted, ROWS_OF_LOGITS) if head in EVERYWHERE else predicted
+        )
     first, *others = beside
     main = next(iter(terms.values()))
-    terms["gradients of activations"] = max(first, *(each - main for each in others)) if others else first
-    if (more := scoring - sum(terms.values())) > 0:  # plain modules take the scores, and nothing else is kept then
+    terms["gradients of activations"] = (
+        max(first, *(each - main for each in others)) if others else first
+    )
+    if (
+        more := scoring - sum(terms.values())
+    ) > 0:  # plain modules take the scores, and nothing else is kept then
         terms["more while scores are taken"] = more
     terms["workspaces"] = 2 * WORKSPACE  # passes have a stream of their own
     return terms
 
 
 def kept_by_kernel_encoder(shape: EncoderShape) -> float:
-    """Bytes per token: a block's input, its queries, keys and values, what they mix, both branches before their norm,
-    what lies between, and both sides of the gelu."""
+    """Bytes per token: a block's input, its queries, keys and values, what they mix, both branches
+    before their norm, what lies between, and both sides of the gelu.
+    """
     block = LOW * (8 * shape.width + 2 * shape.feedforward) + FLOAT * shape.heads
     projected = shape.embedding if shape.has_projection else 0
     return shape.layers * block + LOW * (shape.width + projected)

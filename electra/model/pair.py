@@ -37,16 +37,22 @@ class Discriminator(nn.Module):
     def fused_head(self, hidden: Tensor) -> Tensor:
         from electra.kernels.verdict import verdict
 
-        return verdict(hidden.to(torch.get_autocast_dtype(hidden.device.type)), self.dense.weight, self.dense.bias,
-                       self.output.weight, self.output.bias)
+        return verdict(
+            hidden.to(torch.get_autocast_dtype(hidden.device.type)),
+            self.dense.weight,
+            self.dense.bias,
+            self.output.weight,
+            self.output.bias,
+        )
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         return self.forward(ids, types, real)
 
 
 class Generator(nn.Module):
-    """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a BERT-style masked LM; over a
-    causal encoder, a left-to-right LM."""
+    """Predicts tokens at chosen positions, by the word table it reads with. Alone, it is a
+    BERT-style masked LM; over a causal encoder, a left-to-right LM.
+    """
 
     fused = False  # losses and samples come without logits in memory (electra.kernels.enable)
 
@@ -74,10 +80,14 @@ class Generator(nn.Module):
 
     def at(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """The encoder's vectors [B, P, D] at `positions`, of all [B, T, D]."""
-        # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows would be thrown away.
+        # Gather first: the vocabulary matmul is the dearest of the network, and six in seven rows
+        # would be thrown away.
         if self.fused:
-            # The same by a product: a position that was drawn thrice gets its gradients in a fixed order.
-            where = positions.unsqueeze(-1) == torch.arange(hidden.shape[1], device=hidden.device)  # [B, P, T]
+            # The same by a product: a position that was drawn thrice gets its gradients in a fixed
+            # order.
+            where = positions.unsqueeze(-1) == torch.arange(
+                hidden.shape[1], device=hidden.device
+            )  # [B, P, T]
             chosen: Tensor = where.to(hidden.dtype) @ hidden
         else:
             chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
@@ -94,18 +104,23 @@ class Generator(nn.Module):
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
         """At every position, [B, T, V]."""
-        return self.forward(ids, types, real, torch.arange(ids.shape[1], device=ids.device).expand_as(ids))
+        return self.forward(
+            ids, types, real, torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        )
 
 
-def build_pair(discriminator: EncoderShape, generator: GeneratorShape, *,
-               vocabulary: int) -> tuple[Generator | None, Discriminator]:
+def build_pair(
+    discriminator: EncoderShape, generator: GeneratorShape, *, vocabulary: int
+) -> tuple[Generator | None, Discriminator]:
     """The networks of one run. A generator that samples by plain chance has no network."""
     judge = Discriminator(Encoder(discriminator, vocabulary=vocabulary))
     return build_generator(generator, beside=judge.encoder), judge
 
 
 def build_generator(generator: GeneratorShape, *, beside: Encoder) -> Generator | None:
-    """A generator that shares with the main network's encoder what its settings say; none where chance proposes."""
+    """A generator that shares with the main network's encoder what its settings say; none where
+    chance proposes.
+    """
     if generator.kind != "network":
         return None
     shape = generator.beside(beside.shape)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-MOST_LAYERS = 1000  # deeper than any; building a million narrow ones would take hours and no memory to speak of
+# deeper than any; building a million narrow ones would take hours and no memory to speak of
+MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +33,11 @@ class EncoderShape:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"encoder.{name}={getattr(self, name)} must be in [0, 1)")
         if self.width % self.heads:
-            raise ValueError(f"encoder.width={self.width} does not split into encoder.heads={self.heads} equal heads; "
-                             f"the next width that does is {self.width + -self.width % self.heads}")
+            raise ValueError(
+                f"encoder.width={self.width} does not split into encoder.heads={self.heads} equal "
+                "heads; "
+                f"the next width that does is {self.width + -self.width % self.heads}"
+            )
 
     @property
     def head_width(self) -> int:
@@ -47,7 +51,9 @@ class EncoderShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratorShape:
-    """Where replacements come from: a network (a fraction of the discriminator, or sized by hand) or plain chance."""
+    """Where replacements come from: a network (a fraction of the discriminator, or sized by hand)
+    or plain chance.
+    """
 
     kind: Literal["network", "unigram", "uniform"] = "network"
     tie: Literal["none", "embeddings", "all"] = "embeddings"
@@ -65,22 +71,30 @@ class GeneratorShape:
                 raise ValueError(f"objective.generator.{name}={size} must be at least 1")
 
     def beside(self, discriminator: EncoderShape) -> EncoderShape:
-        """The generator's encoder next to this discriminator: same depth and embedding width unless said otherwise."""
+        """The generator's encoder next to this discriminator: same depth and embedding width unless
+        said otherwise.
+        """
         width = self.width or round(discriminator.width * self.fraction)
         feedforward = 4 * width if self.width else round(discriminator.feedforward * self.fraction)
-        alike = max(1, width // discriminator.head_width)  # heads as wide as the discriminator's, or nearly
+        alike = max(
+            1, width // discriminator.head_width
+        )  # heads as wide as the discriminator's, or nearly
         try:
             shape = replace(
                 discriminator,
                 layers=self.layers or discriminator.layers,
                 width=width,
-                heads=self.heads or next(heads for heads in range(alike, 0, -1) if width % heads == 0),
+                heads=self.heads
+                or next(heads for heads in range(alike, 0, -1) if width % heads == 0),
                 feedforward=self.feedforward or feedforward,
             )
         except ValueError as error:
             raise ValueError(str(error).replace("encoder.", "objective.generator.")) from None
         if self.tie == "all" and shape != discriminator:
-            raise ValueError(f"objective.generator.tie='all' makes one encoder of both networks, but the generator is "
-                             f"{shape.layers}×{shape.width} and the discriminator {discriminator.layers}×"
-                             f"{discriminator.width}; set objective.generator.fraction=1.0")
+            raise ValueError(
+                "objective.generator.tie='all' makes one encoder of both networks, but the "
+                "generator is "
+                f"{shape.layers}×{shape.width} and the discriminator {discriminator.layers}×"
+                f"{discriminator.width}; set objective.generator.fraction=1.0"
+            )
         return shape

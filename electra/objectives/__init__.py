@@ -1,4 +1,6 @@
-"""Vectors become a pre-training loss. `objective.py` says what an objective is; each of the others is one."""
+"""Vectors become a pre-training loss. `objective.py` says what an objective is; each of the others
+is one.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
     from electra.objectives.objective import Objective
 
 
-def build_objective(config: ObjectiveConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
-                    unigrams: Tensor) -> Objective:
+def build_objective(
+    config: ObjectiveConfig, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+) -> Objective:
     """The objective that a recipe names."""
     if isinstance(config, LeftToRightConfig):
         from electra.objectives.left_to_right import LeftToRight
@@ -46,7 +49,9 @@ def build_objective(config: ObjectiveConfig, *, encoder: EncoderShape, vocabular
     if config.generator_learns == "adversarially":
         from electra.objectives.adversarial import AdversarialDetection
 
-        return AdversarialDetection(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+        return AdversarialDetection(
+            config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams
+        )
     from electra.objectives.rtd import ReplacedTokenDetection
 
     return ReplacedTokenDetection(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)

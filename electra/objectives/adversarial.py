@@ -1,11 +1,13 @@
-"""AdversarialDetection: the generator learns to fool the discriminator instead of to be likely (paper, section 3.2).
+"""AdversarialDetection: the generator learns to fool the discriminator instead of to be likely
+(paper, section 3.2).
 
 A sample has no derivative, so the gradient is REINFORCE's, of one sample at each masked position:
 
     R = −log D(x̂) if x̂ is the original, else −log(1 − D(x̂))      the discriminator's loss there, D the chance it gives
                                                                   to "original"
     ∇ E[R] ≈ ∇ log p_G(x̂) · (R − b)                               b = a linear function of the generator's last vector,
-                                                                  fitted to R: it takes variance away and adds no bias
+                                                                  fitted to R: it takes variance
+                                                                  away and adds no bias
 """
 
 from __future__ import annotations
@@ -23,21 +25,28 @@ from electra.objectives.mlm import word_losses
 from electra.objectives.rtd import Play, ReplacedTokenDetection, doubt_losses
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 
-# Nothing else learns from the baseline's error, and Adam divides its scale away; but gradients are clipped together,
-# and with a weight of 1 it would be most of their norm.
+# Nothing else learns from the baseline's error, and Adam divides its scale away; but gradients are
+# clipped together, and with a weight of 1 it would be most of their norm.
 BASELINE_WEIGHT = 0.01
 
 
 class AdversarialDetection(ReplacedTokenDetection):
-    """The discriminator's loss as ever; the generator ascends it. Its masked-LM loss is reported and never descended.
+    """The discriminator's loss as ever; the generator ascends it. Its masked-LM loss is reported
+    and never descended.
 
     The baseline belongs to this loss: checkpoints hold it, the exported generator does not.
     """
 
     generator: Generator
 
-    def __init__(self, config: ReplacedTokenDetectionConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
-                 unigrams: Tensor) -> None:
+    def __init__(
+        self,
+        config: ReplacedTokenDetectionConfig,
+        *,
+        encoder: EncoderShape,
+        vocabulary: Vocabulary,
+        unigrams: Tensor,
+    ) -> None:
         super().__init__(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
         self.baseline = nn.Linear(self.generator.encoder.shape.width, 1)
         initialise_glorot(self.baseline)
@@ -46,16 +55,22 @@ class AdversarialDetection(ReplacedTokenDetection):
         assert play.hidden is not None
         main, scored = super().main_loss(play, batch), play.masked.scored
         rewards = doubt_losses(play).detach().gather(1, play.masked.positions)
-        # Detached: what the encoder says of a place is for words, not for how well the discriminator does there.
+        # Detached: what the encoder says of a place is for words, not for how well the
+        # discriminator does there.
         expected = self.baseline(play.hidden.detach()).squeeze(-1).float()
         advantages = (rewards - expected.detach()) * scored
-        # One more pass over the vocabulary where there are no logits: the first was for the originals.
+        # One more pass over the vocabulary where there are no logits: the first was for the
+        # originals.
         fooling = advantages * self.surprises_of_own_words(play)
         count = masked_in_step(batch, self.config.masking)
-        reward, error, fooling = (each.sum() / count for each in (
-            rewards * scored, (rewards - expected).square() * scored, fooling))
-        return Loss(main.total + self.config.generator_weight * fooling + BASELINE_WEIGHT * error,
-                    {**main.parts, "reward": reward, "baseline": error.detach()})
+        reward, error, fooling = (
+            each.sum() / count
+            for each in (rewards * scored, (rewards - expected).square() * scored, fooling)
+        )
+        return Loss(
+            main.total + self.config.generator_weight * fooling + BASELINE_WEIGHT * error,
+            {**main.parts, "reward": reward, "baseline": error.detach()},
+        )
 
     def surprises_of_own_words(self, play: Play) -> Tensor:
         """[B, P] −log p_G(x̂), zero at the places that do not count."""

@@ -1,4 +1,6 @@
-"""LeftToRight: every token predicts the next one and sees no later one. What BERT is without both directions."""
+"""LeftToRight: every token predicts the next one and sees no later one. What BERT is without both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class LeftToRight(Objective):
     """The mean surprise at every real token but the first of each row. Nothing is drawn at random."""
 
     def __init__(self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor) -> None:
-        assert encoder.causal, "a token that sees the next one has nothing to predict; a Recipe refuses this"
+        assert encoder.causal, (
+            "a token that sees the next one has nothing to predict; a Recipe refuses this"
+        )
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
 
@@ -40,13 +44,21 @@ class LeftToRight(Objective):
         """The trivial reader knows how frequent each word is and, beyond that, where segments end."""
         predicted, following = self.read(batch)
         scored, ends = batch.real[:, 1:].flatten(), following == self.vocabulary.sep
-        words = torch.cat([self.encoder.words(rows).argmax(-1) for rows in torch.split(predicted, ROWS_OF_LOGITS)])
-        return Tally({
-            "lm_loss": quotient(surprises_everywhere(self.encoder, predicted, following), scored),
-            "lm_accuracy": quotient(words == following, scored),
-            "trivial_lm_loss": quotient(-self.unigrams.log()[following] * ~ends, scored),
-            "trivial_lm_accuracy": quotient(ends | (following == self.unigrams.argmax()), scored),
-        })
+        words = torch.cat(
+            [self.encoder.words(rows).argmax(-1) for rows in torch.split(predicted, ROWS_OF_LOGITS)]
+        )
+        return Tally(
+            {
+                "lm_loss": quotient(
+                    surprises_everywhere(self.encoder, predicted, following), scored
+                ),
+                "lm_accuracy": quotient(words == following, scored),
+                "trivial_lm_loss": quotient(-self.unigrams.log()[following] * ~ends, scored),
+                "trivial_lm_accuracy": quotient(
+                    ends | (following == self.unigrams.argmax()), scored
+                ),
+            }
+        )
 
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"encoder": self.encoder}

@@ -1,4 +1,6 @@
-"""What an objective says of a batch: a loss to descend, and tallies that add up over batches and processes."""
+"""What an objective says of a batch: a loss to descend, and tallies that add up over batches and
+processes.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-BINS = 4096  # of the detector's logits, clipped to ±REACH; ties inside a bin cost AUC less than 1e-4
+BINS = (
+    4096  # of the detector's logits, clipped to ±REACH; ties inside a bin cost AUC less than 1e-4
+)
 REACH = 16.0
 
 
 class Loss(NamedTuple):
-    """This micro-batch's share of the step's mean loss: shares of all micro-batches of a step add up to it."""
+    """This micro-batch's share of the step's mean loss: shares of all micro-batches of a step add
+    up to it.
+    """
 
     total: Tensor
     parts: dict[str, Tensor]
 
 
 class Tally:
-    """Sums that mean something only as quotients, and a histogram of a detector's logits for each true class."""
+    """Sums that mean something only as quotients, and a histogram of a detector's logits for each
+    true class.
+    """
 
     def __init__(self, quotients: dict[str, Tensor], detections: Tensor | None = None) -> None:
         self.quotients = quotients  # name → [sum, count]
@@ -38,7 +46,11 @@ class Tally:
 
     def scores(self) -> dict[str, float]:
         scores = {name: float(total / count) for name, (total, count) in self.quotients.items()}
-        return scores if self.detections is None else {**scores, **detection_scores(self.detections.cpu().double())}
+        return (
+            scores
+            if self.detections is None
+            else {**scores, **detection_scores(self.detections.cpu().double())}
+        )
 
 
 def quotient(values: Tensor, where: Tensor) -> Tensor:
@@ -47,7 +59,9 @@ def quotient(values: Tensor, where: Tensor) -> Tensor:
 
 
 def detections(logits: Tensor, replaced: Tensor, real: Tensor) -> Tensor:
-    """[2, BINS] how often each logit was given to an original and to a replaced token. Zero is the edge of a bin."""
+    """[2, BINS] how often each logit was given to an original and to a replaced token. Zero is the
+    edge of a bin.
+    """
     bins = ((logits.float() + REACH) * (BINS / (2 * REACH))).long().clamp(0, BINS - 1)
     counts = torch.zeros(2 * BINS, dtype=torch.float64, device=logits.device)
     counts.scatter_add_(0, (bins + BINS * replaced).flatten(), real.flatten().double())
@@ -55,14 +69,20 @@ def detections(logits: Tensor, replaced: Tensor, real: Tensor) -> Tensor:
 
 
 def detection_scores(counts: Tensor) -> dict[str, float]:
-    """AUC, average precision, and precision / recall / accuracy at one half; what a constant answer would score beside.
+    """AUC, average precision, and precision / recall / accuracy at one half; what a constant answer
+    would score beside.
 
-    `trivial_rtd_loss` is the entropy of the replaced share: the loss of a detector that knows nothing else.
+    `trivial_rtd_loss` is the entropy of the replaced share: the loss of a detector that knows
+    nothing else.
     """
     original, replaced = counts
     negatives, positives = float(original.sum()), float(replaced.sum())
     share = positives / (positives + negatives)
-    scores = {"replaced_fraction": share, "trivial_rtd_loss": entropy(share), "trivial_accuracy": max(share, 1 - share)}
+    scores = {
+        "replaced_fraction": share,
+        "trivial_rtd_loss": entropy(share),
+        "trivial_accuracy": max(share, 1 - share),
+    }
     if not positives or not negatives:
         return scores
     above = replaced.flip(0).cumsum(0).flip(0) - replaced

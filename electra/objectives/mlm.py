@@ -21,21 +21,31 @@ from electra.objectives.settings import MaskedLMConfig
 class MaskedLM(Objective):
     """One encoder predicts the words that were hidden from it."""
 
-    def __init__(self, config: MaskedLMConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
-                 unigrams: Tensor) -> None:
+    def __init__(
+        self,
+        config: MaskedLMConfig,
+        *,
+        encoder: EncoderShape,
+        vocabulary: Vocabulary,
+        unigrams: Tensor,
+    ) -> None:
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.config = config
         self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
-        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams)
+        masked = mask_tokens(
+            batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams
+        )
         guesses = guess_words(self.encoder, batch, masked, rng)
         mlm = guesses.losses.sum() / masked_in_step(batch, self.config.masking)
         return Loss(mlm, {"mlm": mlm.detach()})
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
-        masked = mask_tokens(batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams)
+        masked = mask_tokens(
+            batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams
+        )
         guesses = self.encoder(masked.ids, batch.types, batch.real, masked.positions)
         return Tally(word_tallies(guesses, masked, self.unigrams))
 
@@ -52,44 +62,85 @@ class Guesses(NamedTuple):
     hidden: Tensor  # [B, P, D] what its encoder made of each place
 
 
-def guess_words(network: Generator, batch: Batch, masked: Masked, rng: torch.Generator | None, *,
-                hidden: Tensor | None = None, temperature: float | None = None, disallow_correct: bool = False,
-                keep_logits: bool = False) -> Guesses:
-    """Guess every hidden word, and sample one for each when a temperature says how, the right one too unless that is
-    disallowed. On a GPU, [B, P, V] is the largest thing of a step by far, and a loss and a sample can do without it
-    (but for that). `hidden` is what the network's encoder made of the masked text, where somebody asked it before."""
+def guess_words(
+    network: Generator,
+    batch: Batch,
+    masked: Masked,
+    rng: torch.Generator | None,
+    *,
+    hidden: Tensor | None = None,
+    temperature: float | None = None,
+    disallow_correct: bool = False,
+    keep_logits: bool = False,
+) -> Guesses:
+    """Guess every hidden word, and sample one for each when a temperature says how, the right one
+    too unless that is disallowed. On a GPU, [B, P, V] is the largest thing of a step by far, and a
+    loss and a sample can do without it (but for that). `hidden` is what the network's encoder made
+    of the masked text, where somebody asked it before.
+    """
     device = batch.ids.device
-    hidden = network.at(network.encoder(masked.ids, batch.types, batch.real) if hidden is None else hidden,
-                        masked.positions)
+    hidden = network.at(
+        network.encoder(masked.ids, batch.types, batch.real) if hidden is None else hidden,
+        masked.positions,
+    )
     predicted = network.transform(hidden)
-    if keep_logits or disallow_correct or not network.fused or not torch.is_autocast_enabled(device.type):
+    if (
+        keep_logits
+        or disallow_correct
+        or not network.fused
+        or not torch.is_autocast_enabled(device.type)
+    ):
         logits = network.words(predicted)
-        sampled = None if temperature is None else sample(
-            logits, temperature=temperature, banned=masked.originals if disallow_correct else None, rng=rng)
+        sampled = (
+            None
+            if temperature is None
+            else sample(
+                logits,
+                temperature=temperature,
+                banned=masked.originals if disallow_correct else None,
+                rng=rng,
+            )
+        )
         return Guesses(word_losses(logits, masked), sampled, logits, hidden)
     from electra.kernels.words import guess
 
     predicted = predicted.flatten(0, 1)
-    uniform = None if temperature is None else torch.rand(len(predicted), device=device, generator=rng)
-    losses, words = guess(predicted.to(torch.get_autocast_dtype(device.type)), network.table, network.bias,
-                          masked.originals.flatten(), uniform=uniform, temperature=temperature or 1.0)
+    uniform = (
+        None if temperature is None else torch.rand(len(predicted), device=device, generator=rng)
+    )
+    losses, words = guess(
+        predicted.to(torch.get_autocast_dtype(device.type)),
+        network.table,
+        network.bias,
+        masked.originals.flatten(),
+        uniform=uniform,
+        temperature=temperature or 1.0,
+    )
     sampled = None if words is None else words.view_as(masked.originals)
     return Guesses(losses.view_as(masked.originals) * masked.scored, sampled, None, hidden)
 
 
 def word_losses(logits: Tensor, masked: Masked) -> Tensor:
-    """[B, P] how surprised the guesser was by each hidden word; zero at the places that do not count."""
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), masked.originals.flatten(), reduction="none")
+    """[B, P] how surprised the guesser was by each hidden word; zero at the places that do not
+    count.
+    """
+    losses = F.cross_entropy(
+        logits.flatten(0, 1).float(), masked.originals.flatten(), reduction="none"
+    )
     return losses.view_as(masked.originals) * masked.scored
 
 
 def word_tallies(logits: Tensor, masked: Masked, unigrams: Tensor) -> dict[str, Tensor]:
-    """Loss and accuracy of the guesses, beside those of a guesser that copies what it is shown and otherwise knows only
-    how frequent each word is: some chosen positions keep their token, so that copying alone scores their share."""
+    """Loss and accuracy of the guesses, beside those of a guesser that copies what it is shown and
+    otherwise knows only how frequent each word is: some chosen positions keep their token, so that
+    copying alone scores their share.
+    """
     shown = masked.ids.gather(1, masked.positions) == masked.originals
     return {
         "mlm_loss": quotient(word_losses(logits, masked), masked.scored),
         "mlm_accuracy": quotient(logits.argmax(-1) == masked.originals, masked.scored),
         "trivial_mlm_loss": quotient(-unigrams.log()[masked.originals] * ~shown, masked.scored),
-        "trivial_mlm_accuracy": quotient(shown | (masked.originals == unigrams.argmax()), masked.scored),
+        "trivial_mlm_accuracy": quotient(
+            shown | (masked.originals == unigrams.argmax()), masked.scored
+        ),
     }

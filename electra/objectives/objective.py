@@ -16,11 +16,12 @@ from electra.objectives.measures import Loss, Tally
 class Objective(nn.Module, ABC):
     """A module that holds its networks and turns a batch into a loss.
 
-    Randomness comes from `rng`, or from torch's own generator when there is none: the loop seeds that one for every
-    micro-batch, and dropout knows no other.
+    Randomness comes from `rng`, or from torch's own generator when there is none: the loop seeds
+    that one for every micro-batch, and dropout knows no other.
     """
 
-    unigrams: Tensor  # [V] how frequent each word is in the corpus: what a guesser that looks at nothing knows
+    # [V] how frequent each word is in the corpus: what a guesser that looks at nothing knows
+    unigrams: Tensor
 
     def __init__(self, *, vocabulary: Vocabulary, unigrams: Tensor) -> None:
         super().__init__()

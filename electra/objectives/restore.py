@@ -1,5 +1,5 @@
-"""ReplaceMLM and AllTokensMLM: between BERT and ELECTRA. An encoder reads the generator's splice and says what stood
-there: at the masked positions, or at every one.
+"""ReplaceMLM and AllTokensMLM: between BERT and ELECTRA. An encoder reads the generator's splice
+and says what stood there: at the masked positions, or at every one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,21 @@ class Restoring(Splicing):
 
     config: ReplaceMLMConfig | AllTokensMLMConfig
 
-    def __init__(self, config: ReplaceMLMConfig | AllTokensMLMConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
-                 unigrams: Tensor) -> None:
+    def __init__(
+        self,
+        config: ReplaceMLMConfig | AllTokensMLMConfig,
+        *,
+        encoder: EncoderShape,
+        vocabulary: Vocabulary,
+        unigrams: Tensor,
+    ) -> None:
         main = Generator(Encoder(encoder, vocabulary=vocabulary.size))
-        super().__init__(config, build_generator(config.generator, beside=main.encoder), vocabulary=vocabulary,
-                         unigrams=unigrams)
+        super().__init__(
+            config,
+            build_generator(config.generator, beside=main.encoder),
+            vocabulary=vocabulary,
+            unigrams=unigrams,
+        )
         self.encoder = main
 
     def loss(self, restore: Tensor, spliced: Spliced, batch: Batch) -> Loss:
@@ -42,45 +52,69 @@ class Restoring(Splicing):
 
 
 class ReplaceMLM(Restoring):
-    """BERT's loss, at the masked positions alone; but the encoder reads replacements there and never a [MASK]."""
+    """BERT's loss, at the masked positions alone; but the encoder reads replacements there and
+    never a [MASK].
+    """
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         spliced = self.splice(batch, rng, keep_logits=False)
         read = spliced.masked._replace(ids=spliced.corrupted.ids)
         guesses = guess_words(self.encoder, batch, read, rng)
-        return self.loss(guesses.losses.sum() / masked_in_step(batch, self.config.masking), spliced, batch)
+        return self.loss(
+            guesses.losses.sum() / masked_in_step(batch, self.config.masking), spliced, batch
+        )
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
         spliced = self.splice(batch, rng)
         masked, ids = spliced.masked, spliced.corrupted.ids
         logits = self.encoder(ids, batch.types, batch.real, masked.positions)
-        return Tally(self.generator_tallies(spliced.guesses, masked) | restoration_tallies(
-            word_losses(logits, masked), logits.argmax(-1), read=ids.gather(1, masked.positions),
-            originals=masked.originals, scored=masked.scored, unigrams=self.unigrams))
+        return Tally(
+            self.generator_tallies(spliced.guesses, masked)
+            | restoration_tallies(
+                word_losses(logits, masked),
+                logits.argmax(-1),
+                read=ids.gather(1, masked.positions),
+                originals=masked.originals,
+                scored=masked.scored,
+                unigrams=self.unigrams,
+            )
+        )
 
 
 class AllTokensMLM(Restoring):
-    """p(x) = D·1[x = the token read] + (1 − D)·softmax(…)ₓ, over every token; D is a gate that copies.
+    """p(x) = D·1[x = the token read] + (1 − D)·softmax(…)ₓ, over every token; D is a gate that
+    copies.
 
-    The gate belongs to this loss: checkpoints hold it, the exported encoder, a plain masked LM, does not.
+    The gate belongs to this loss: checkpoints hold it, the exported encoder, a plain masked LM,
+    does not.
     """
 
-    def __init__(self, config: AllTokensMLMConfig, *, encoder: EncoderShape, vocabulary: Vocabulary,
-                 unigrams: Tensor) -> None:
+    def __init__(
+        self,
+        config: AllTokensMLMConfig,
+        *,
+        encoder: EncoderShape,
+        vocabulary: Vocabulary,
+        unigrams: Tensor,
+    ) -> None:
         super().__init__(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
         self.gate = nn.Linear(encoder.width, 1)
         initialise_glorot(self.gate)
 
     def read(self, ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The vectors [B·T, E] that the words should have, and the gate's logits [B, T]: above zero means "copy"."""
+        """The vectors [B·T, E] that the words should have, and the gate's logits [B, T]: above zero
+        means "copy".
+        """
         hidden = self.encoder.encoder(ids, batch.types, batch.real)
         return self.encoder.transform(hidden).flatten(0, 1), self.gate(hidden).squeeze(-1).float()
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         spliced = self.splice(batch, rng, keep_logits=False)
         predicted, gates = self.read(spliced.corrupted.ids, batch)
-        surprises = surprises_everywhere(self.encoder, predicted, batch.ids.flatten()).view_as(batch.ids)
+        surprises = surprises_everywhere(self.encoder, predicted, batch.ids.flatten()).view_as(
+            batch.ids
+        )
         losses = copying_losses(surprises, gates, kept=~spliced.corrupted.replaced)
         return self.loss((losses * batch.real).sum() / batch.step_lengths.sum(), spliced, batch)
 
@@ -96,22 +130,45 @@ class AllTokensMLM(Restoring):
             log_chances = mixture(logits, gates.flatten()[rows], ids.flatten()[rows])
             losses.append(-log_chances.gather(1, batch.ids.flatten()[rows, None]).squeeze(1))
             words.append(log_chances.argmax(-1))
-        return Tally(self.generator_tallies(spliced.guesses, spliced.masked) | restoration_tallies(
-            torch.cat(losses).view_as(ids), torch.cat(words).view_as(ids), read=ids, originals=batch.ids,
-            scored=batch.real, unigrams=self.unigrams))
+        return Tally(
+            self.generator_tallies(spliced.guesses, spliced.masked)
+            | restoration_tallies(
+                torch.cat(losses).view_as(ids),
+                torch.cat(words).view_as(ids),
+                read=ids,
+                originals=batch.ids,
+                scored=batch.real,
+                unigrams=self.unigrams,
+            )
+        )
 
 
 def surprises_everywhere(network: Generator, predicted: Tensor, originals: Tensor) -> Tensor:
-    """[N] −log softmax(…) of each original. [N, V] would be the largest thing of a step seven times over, so only tiles
-    or a few rows of it exist at a time, and backward computes them again."""
+    """[N] −log softmax(…) of each original. [N, V] would be the largest thing of a step seven times
+    over, so only tiles or a few rows of it exist at a time, and backward computes them again.
+    """
     if network.fused and torch.is_autocast_enabled(predicted.device.type):
         from electra.kernels.words import guess
 
         low = predicted.to(torch.get_autocast_dtype(predicted.device.type))
         return guess(low, network.table, network.bias, originals)[0]
-    parts = [slice(start, start + ROWS_OF_LOGITS) for start in range(0, len(predicted), ROWS_OF_LOGITS)]
-    return torch.cat([checkpoint(surprises_of_rows, predicted[rows], network.table, network.bias, originals[rows],
-                                 use_reentrant=False, preserve_rng_state=False) for rows in parts])
+    parts = [
+        slice(start, start + ROWS_OF_LOGITS) for start in range(0, len(predicted), ROWS_OF_LOGITS)
+    ]
+    return torch.cat(
+        [
+            checkpoint(
+                surprises_of_rows,
+                predicted[rows],
+                network.table,
+                network.bias,
+                originals[rows],
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for rows in parts
+        ]
+    )
 
 
 def surprises_of_rows(predicted: Tensor, table: Tensor, bias: Tensor, originals: Tensor) -> Tensor:
@@ -119,7 +176,8 @@ def surprises_of_rows(predicted: Tensor, table: Tensor, bias: Tensor, originals:
 
 
 def copying_losses(surprises: Tensor, gates: Tensor, *, kept: Tensor) -> Tensor:
-    """−log p(original) of the mixture, from −log softmax(…) of it: the gate helps where the original was kept.
+    """−log p(original) of the mixture, from −log softmax(…) of it: the gate helps where the
+    original was kept.
 
     Taken in logarithms throughout: a gate that is sure either way rounds D or 1 − D to zero.
     """
@@ -134,15 +192,26 @@ def mixture(logits: Tensor, gates: Tensor, read: Tensor) -> Tensor:
     return written.scatter(1, read[:, None], copied)
 
 
-def restoration_tallies(losses: Tensor, words: Tensor, *, read: Tensor, originals: Tensor, scored: Tensor,
-                        unigrams: Tensor) -> dict[str, Tensor]:
-    """Loss and accuracy of the encoder's words, beside those of a reader that copies whatever it reads, as sure of it
-    as the batch's share of kept tokens warrants, and otherwise knows only how frequent each word is."""
+def restoration_tallies(
+    losses: Tensor,
+    words: Tensor,
+    *,
+    read: Tensor,
+    originals: Tensor,
+    scored: Tensor,
+    unigrams: Tensor,
+) -> dict[str, Tensor]:
+    """Loss and accuracy of the encoder's words, beside those of a reader that copies whatever it
+    reads, as sure of it as the batch's share of kept tokens warrants, and otherwise knows only how
+    frequent each word is.
+    """
     kept = read == originals
     share = (kept & scored).sum() / scored.sum()
     return {
         "restore_loss": quotient(losses, scored),
         "restore_accuracy": quotient(words == originals, scored),
-        "trivial_restore_loss": quotient(-(share * kept + (1 - share) * unigrams[originals]).log(), scored),
+        "trivial_restore_loss": quotient(
+            -(share * kept + (1 - share) * unigrams[originals]).log(), scored
+        ),
         "trivial_restore_accuracy": quotient(kept, scored),
     }

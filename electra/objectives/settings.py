@@ -1,4 +1,6 @@
-"""What a recipe may say about its objective: which one by `name`, and how tokens are chosen and corrupted. No torch."""
+"""What a recipe may say about its objective: which one by `name`, and how tokens are chosen and
+corrupted. No torch.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,35 @@ from electra.model.shape import EncoderShape, GeneratorShape
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Masking:
-    """Which positions are predicted, and what the network reads there. Defaults follow the official code."""
+    """Which positions are predicted, and what the network reads there. Defaults follow the official
+    code.
+    """
 
     rate: float = 0.15
-    keep: float = 0.15  # share of the chosen positions that keep their token; the rest become [MASK] or random
+    # share of the chosen positions that keep their token; the rest become [MASK] or random
+    keep: float = 0.15
     random: float = 0.0  # share that becomes a random token (BERT: keep = random = 0.1)
-    draws: Literal["distinct", "official"] = "distinct"  # official: with replacement, as published numbers were made
-    prefer: Literal["uniform", "rare"] = "uniform"  # rare: rarer words more often (a negative result of the paper)
+    draws: Literal["distinct", "official"] = (
+        "distinct"  # official: with replacement, as published numbers were made
+    )
+    prefer: Literal["uniform", "rare"] = (
+        "uniform"  # rare: rarer words more often (a negative result of the paper)
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
             raise ValueError(f"objective.masking.rate={self.rate} must be between 0 and 1")
         if self.keep < 0 or self.random < 0 or self.keep + self.random > 1:
-            raise ValueError(f"objective.masking.keep={self.keep} and objective.masking.random={self.random} are "
-                             "shares of the chosen positions; they must add up to at most 1")
+            raise ValueError(
+                f"objective.masking.keep={self.keep} and objective.masking.random={self.random} "
+                "are "
+                "shares of the chosen positions; they must add up to at most 1"
+            )
 
     def most(self, length: int) -> int:
-        """The most positions predicted in a row of this length (reference code: 19 of 128, 79 of 512)."""
+        """The most positions predicted in a row of this length (reference code: 19 of 128, 79 of
+        512).
+        """
         return max(1, int((self.rate + 0.005) * length))
 
 
@@ -42,8 +56,11 @@ class ReplacedTokenDetectionConfig:
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
     disallow_correct: bool = False  # no sample is the original (among the paper's negative results)
-    scored: Literal["all", "masked"] = "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
-    # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage). Paper, section 3.2.
+    scored: Literal["all", "masked"] = (
+        "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
+    )
+    # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage).
+    # Paper, section 3.2.
     generator_learns: Literal["likelihood", "adversarially", "nothing"] = "likelihood"
 
     def __post_init__(self) -> None:
@@ -53,29 +70,52 @@ class ReplacedTokenDetectionConfig:
         if self.temperature <= 0:
             raise ValueError(f"objective.temperature={self.temperature} must be above 0")
         if self.generator_learns != "likelihood" and self.generator.kind != "network":
-            raise ValueError(f"objective.generator_learns={self.generator_learns!r} is about a network, but "
-                             f"objective.generator.kind={self.generator.kind!r} draws by chance and never learns; "
-                             "leave one of the two out")
+            raise ValueError(
+                f"objective.generator_learns={self.generator_learns!r} is about a network, but "
+                f"objective.generator.kind={self.generator.kind!r} draws by chance and never "
+                "learns; "
+                "leave one of the two out"
+            )
         if self.generator_learns == "nothing" and self.generator.tie != "none":
-            raise ValueError(f"objective.generator_learns='nothing' freezes the generator, but the discriminator would "
-                             f"change what objective.generator.tie={self.generator.tie!r} shares; set "
-                             "objective.generator.tie to 'none'")
-        if self.generator_learns == "adversarially" and (self.temperature != 1 or self.disallow_correct):
-            named = "disallow_correct=true" if self.disallow_correct else f"temperature={self.temperature}"
-            raise ValueError(f"objective.{named} samples from another distribution than the one that "
-                             "objective.generator_learns='adversarially' improves; leave it out")
+            raise ValueError(
+                "objective.generator_learns='nothing' freezes the generator, but the "
+                "discriminator would "
+                f"change what objective.generator.tie={self.generator.tie!r} shares; set "
+                "objective.generator.tie to 'none'"
+            )
+        if self.generator_learns == "adversarially" and (
+            self.temperature != 1 or self.disallow_correct
+        ):
+            named = (
+                "disallow_correct=true"
+                if self.disallow_correct
+                else f"temperature={self.temperature}"
+            )
+            raise ValueError(
+                f"objective.{named} samples from another distribution than the one that "
+                "objective.generator_learns='adversarially' improves; leave it out"
+            )
         check_disallowing(self)
         if self.disallow_correct and self.scored == "masked":
-            raise ValueError(f"objective.scored={self.scored!r} with objective.disallow_correct=true: every judged "
-                             "token would be a replacement, so there is nothing to learn; leave one of them out")
+            raise ValueError(
+                f"objective.scored={self.scored!r} with objective.disallow_correct=true: every "
+                "judged "
+                "token would be a replacement, so there is nothing to learn; leave one of them out"
+            )
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        """What a token goes through, for counting what it costs. An adversary's baseline, one number for each masked
-        position, is not counted."""
+        """What a token goes through, for counting what it costs. An adversary's baseline, one
+        number for each masked position, is not counted.
+        """
         return Workload(
-            objective="rtd", encoder=encoder, tie=self.generator.tie, vocabulary=vocabulary, length=length,
+            objective="rtd",
+            encoder=encoder,
+            tie=self.generator.tie,
+            vocabulary=vocabulary,
+            length=length,
             generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
-            generator_learns=self.generator_learns != "nothing", mask_rate=self.masking.rate,
+            generator_learns=self.generator_learns != "nothing",
+            mask_rate=self.masking.rate,
         )
 
 
@@ -85,11 +125,19 @@ class MaskedLMConfig:
 
     name: Literal["mlm"] = "mlm"
     masking: Masking = field(default_factory=lambda: Masking(keep=0.1, random=0.1))
-    next_sentence: bool = False  # also: does the second segment follow the first? (BERT paper, section 3.1)
+    next_sentence: bool = (
+        False  # also: does the second segment follow the first? (BERT paper, section 3.1)
+    )
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        return Workload(objective="mlm", encoder=encoder, vocabulary=vocabulary, length=length,
-                        mask_rate=self.masking.rate, next_sentence=self.next_sentence)
+        return Workload(
+            objective="mlm",
+            encoder=encoder,
+            vocabulary=vocabulary,
+            length=length,
+            mask_rate=self.masking.rate,
+            next_sentence=self.next_sentence,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,12 +147,16 @@ class LeftToRightConfig:
     name: Literal["left-to-right"] = "left-to-right"
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        return Workload(objective="left-to-right", encoder=encoder, vocabulary=vocabulary, length=length)
+        return Workload(
+            objective="left-to-right", encoder=encoder, vocabulary=vocabulary, length=length
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestorationConfig:
-    """What Replace MLM and All-Tokens MLM have in common: a generator proposes, the encoder restores the originals."""
+    """What Replace MLM and All-Tokens MLM have in common: a generator proposes, the encoder
+    restores the originals.
+    """
 
     masking: Masking = field(default_factory=Masking)
     generator: GeneratorShape = field(default_factory=GeneratorShape)
@@ -123,7 +175,11 @@ class RestorationConfig:
 
     def work(self, head: Head, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         return Workload(
-            objective=head, encoder=encoder, tie=self.generator.tie, vocabulary=vocabulary, length=length,
+            objective=head,
+            encoder=encoder,
+            tie=self.generator.tie,
+            vocabulary=vocabulary,
+            length=length,
             generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
             mask_rate=self.masking.rate,
         )
@@ -141,7 +197,9 @@ class ReplaceMLMConfig(RestorationConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllTokensMLMConfig(RestorationConfig):
-    """The same, but every token is predicted, through a gate that may copy the one it reads (paper, section 3.5)."""
+    """The same, but every token is predicted, through a gate that may copy the one it reads (paper,
+    section 3.5).
+    """
 
     name: Literal["all-tokens-mlm"] = "all-tokens-mlm"
 
@@ -151,10 +209,19 @@ class AllTokensMLMConfig(RestorationConfig):
 
 def check_disallowing(config: ReplacedTokenDetectionConfig | RestorationConfig) -> None:
     if config.disallow_correct and config.masking.draws == "official":
-        raise ValueError("objective.disallow_correct=true goes with objective.masking.draws='distinct': the official "
-                         "code leaves the mean of two samples' ids where it drew twice, which may be the original")
+        raise ValueError(
+            "objective.disallow_correct=true goes with objective.masking.draws='distinct': the "
+            "official "
+            "code leaves the mean of two samples' ids where it drew twice, which may be the "
+            "original"
+        )
 
 
 SplicingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig
-ObjectiveConfig = (ReplacedTokenDetectionConfig | MaskedLMConfig | ReplaceMLMConfig | AllTokensMLMConfig
-                   | LeftToRightConfig)
+ObjectiveConfig = (
+    ReplacedTokenDetectionConfig
+    | MaskedLMConfig
+    | ReplaceMLMConfig
+    | AllTokensMLMConfig
+    | LeftToRightConfig
+)

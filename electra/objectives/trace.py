@@ -1,4 +1,6 @@
-"""One sentence through a pre-trained pair, move by move: what was hidden, what was guessed, what is doubted."""
+"""One sentence through a pre-trained pair, move by move: what was hidden, what was guessed, what is
+doubted.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +46,34 @@ class Pair:
 
     def __init__(self, run: Path) -> None:
         folders = {name: run / name for name in ("discriminator", "generator")}
-        if missing := [str(folder) for folder in folders.values() if not (folder / huggingface.CONFIG).is_file()]:
-            raise UserError(f"{run}: no model in {' or '.join(missing)}; name the folder of a finished ELECTRA run")
+        if missing := [
+            str(folder)
+            for folder in folders.values()
+            if not (folder / huggingface.CONFIG).is_file()
+        ]:
+            raise UserError(
+                f"{run}: no model in {' or '.join(missing)}; name the folder of a finished "
+                "ELECTRA run"
+            )
         self.wordpiece = WordPiece.load(folders["discriminator"])
         encoder, vocabulary, _ = huggingface.load_shape(folders["discriminator"])
         small, _, _ = huggingface.load_shape(folders["generator"])
-        config = ReplacedTokenDetectionConfig(masking=Masking(keep=0.0), generator=GeneratorShape(
-            tie="none", layers=small.layers, width=small.width, heads=small.heads, feedforward=small.feedforward))
-        self.objective = ReplacedTokenDetection(config, encoder=encoder, vocabulary=self.wordpiece,
-                                                unigrams=torch.full((vocabulary,), 1 / vocabulary)).eval()
+        config = ReplacedTokenDetectionConfig(
+            masking=Masking(keep=0.0),
+            generator=GeneratorShape(
+                tie="none",
+                layers=small.layers,
+                width=small.width,
+                heads=small.heads,
+                feedforward=small.feedforward,
+            ),
+        )
+        self.objective = ReplacedTokenDetection(
+            config,
+            encoder=encoder,
+            vocabulary=self.wordpiece,
+            unigrams=torch.full((vocabulary,), 1 / vocabulary),
+        ).eval()
         for name, network in self.objective.networks().items():
             huggingface.load(network, folders[name])
         self.positions = encoder.positions
@@ -63,7 +84,7 @@ class Pair:
         words, ids = self.wordpiece, self.wordpiece.encode([text])[0]
         if not ids:
             raise UserError("the text is empty; give a sentence")
-        row = torch.tensor([[words.cls, *ids[:self.positions - 2], words.sep]])
+        row = torch.tensor([[words.cls, *ids[: self.positions - 2], words.sep]])
         lengths = torch.tensor([row.shape[1]])
         batch = Batch(ids=row, types=torch.zeros_like(row), lengths=lengths, step_lengths=lengths)
         play = self.objective.play(batch, torch.Generator().manual_seed(seed))
@@ -72,9 +93,17 @@ class Pair:
         for place, position in enumerate(play.masked.positions[0].tolist()):
             if play.masked.scored[0, place]:
                 chances, likeliest = play.guesses[0, place].softmax(-1).topk(best)
-                guesses[position] = Guess(words.tokens([int(play.corrupted.ids[0, position])])[0],
-                                          list(zip(words.tokens(likeliest.tolist()), chances.tolist(), strict=True)))
-        columns = (words.tokens(ids[0].tolist()) for ids in (row, play.masked.ids, play.corrupted.ids))
+                guesses[position] = Guess(
+                    words.tokens([int(play.corrupted.ids[0, position])])[0],
+                    list(zip(words.tokens(likeliest.tolist()), chances.tolist(), strict=True)),
+                )
+        columns = (
+            words.tokens(ids[0].tolist()) for ids in (row, play.masked.ids, play.corrupted.ids)
+        )
         doubts = play.doubts[0].sigmoid().tolist()
-        return [TracedToken(original, read, guesses.get(position), spliced, doubt)
-                for position, (original, read, spliced, doubt) in enumerate(zip(*columns, doubts, strict=True))]
+        return [
+            TracedToken(original, read, guesses.get(position), spliced, doubt)
+            for position, (original, read, spliced, doubt) in enumerate(
+                zip(*columns, doubts, strict=True)
+            )
+        ]

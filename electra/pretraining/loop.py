@@ -24,29 +24,50 @@ from electra.runs.journal import Journal, Window
 def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: Background) -> None:
     """Six things happen in a step: read, descend, update, say, measure, save."""
     settings, world = run.recipe.training, run.world
-    batches = Batches(run.shards.train, batch_size=settings.batch_size, micro_batch_size=run.micro_batch_size,
-                      seed=settings.seed)
+    batches = Batches(
+        run.shards.train,
+        batch_size=settings.batch_size,
+        micro_batch_size=run.micro_batch_size,
+        seed=settings.seed,
+    )
     steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
     stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
-    peak, flops = peak_flops(world), standard(run.recipe.workload(run.shards.tokenizer.size)).training
+    peak, flops = (
+        peak_flops(world),
+        standard(run.recipe.workload(run.shards.tokenizer.size)).training,
+    )
     window, stopping = Window(), False
     for step in steps:
         last = step == settings.max_steps
         world.at(step, 0, "reading its rows")
         portion = window.waiting(stream)
         world.at(step, 1, "computing")
-        losses = run.steps.descend([(random_key(settings.seed, step, micro_batch), batch)
-                                    for micro_batch, batch in zip(share, portion, strict=True)])
+        losses = run.steps.descend(
+            [
+                (random_key(settings.seed, step, micro_batch), batch)
+                for micro_batch, batch in zip(share, portion, strict=True)
+            ]
+        )
         borne = run.steps.patience.used
         writer.hold()
         rate = run.steps.update(step)
-        if step == steps[0] and world.leads and world.device.type == "cuda" and not is_sharded(run.objective):
-            writer.copied(run.objective, run.optimizer)  # takes the memory for copies to come: now there are slots
+        if (
+            step == steps[0]
+            and world.leads
+            and world.device.type == "cuda"
+            and not is_sharded(run.objective)
+        ):
+            writer.copied(
+                run.objective, run.optimizer
+            )  # takes the memory for copies to come: now there are slots
         if run.steps.patience.used > borne:
-            journal.warn(f"step {step}: the gradient is not finite; the update is left out, "
-                         f"{run.steps.patience.used} of at most {settings.skip_not_finite}", even_if_quiet=True)
+            journal.warn(
+                f"step {step}: the gradient is not finite; the update is left out, "
+                f"{run.steps.patience.used} of at most {settings.skip_not_finite}",
+                even_if_quiet=True,
+            )
         run.step, tokens = step, int(portion[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
@@ -57,8 +78,16 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: B
                 numbers["not_finite"] = run.steps.patience.used
             if peak is not None:
                 numbers["mfu"] = numbers["tokens_per_second"] * flops / peak
-            journal.record(step, {**numbers, "learning_rate": rate, "grad_norm": norm, "tokens_seen": run.tokens_seen,
-                                  "epoch": step * settings.batch_size / len(run.shards.train)})
+            journal.record(
+                step,
+                {
+                    **numbers,
+                    "learning_rate": rate,
+                    "grad_norm": norm,
+                    "tokens_seen": run.tokens_seen,
+                    "epoch": step * settings.batch_size / len(run.shards.train),
+                },
+            )
         if step % settings.eval_steps == 0 or last:
             with window.paused():
                 run.scores = evaluate(run)
@@ -76,8 +105,9 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: B
 
 
 def rehearse(run: Run, batch: Batch) -> None:
-    """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first step after a resume
-    must not differ for it from the same step of a run that never stopped."""
+    """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first
+    step after a resume must not differ for it from the same step of a run that never stopped.
+    """
     run.steps.descend([(0, batch)])
     run.optimizer.zero_grad(set_to_none=True)
 
@@ -85,11 +115,17 @@ def rehearse(run: Run, batch: Batch) -> None:
 def evaluate(run: Run) -> dict[str, float]:
     """Scores on the held-out rows: the same rows, masks and samples every time."""
     settings, world = run.recipe.training, run.world
-    batches = list(in_order(run.shards.held_out, micro_batch_size=run.micro_batch_size, most=settings.eval_rows))
-    mine, tallies = range(len(batches))[world.rank::world.size], []
+    batches = list(
+        in_order(
+            run.shards.held_out, micro_batch_size=run.micro_batch_size, most=settings.eval_rows
+        )
+    )
+    mine, tallies = range(len(batches))[world.rank :: world.size], []
     run.objective.eval()
     for number in range(world.rounds(len(batches))):
-        index = mine[number] if number < len(mine) else 0  # whoever has no rows left still takes part, for nothing
+        index = (
+            mine[number] if number < len(mine) else 0
+        )  # whoever has no rows left still takes part, for nothing
         torch.manual_seed(random_key(settings.seed, "held-out", index))
         with autocast(settings.precision, world.device):
             tallies.append(run.objective.measure(batches[index].to(world.device)))
@@ -103,16 +139,24 @@ def evaluate(run: Run) -> dict[str, float]:
 
 
 def save(run: Run, writer: Background) -> None:
-    """A checkpoint, by the leading process, while the run goes on. The last good one stays when this one cannot be
-    written."""
+    """A checkpoint, by the leading process, while the run goes on. The last good one stays when
+    this one cannot be written.
+    """
     run.steps.settle()
     if not run.world.leads:
         contribute(run.objective, run.optimizer)
         return
     step, keep = run.step, run.recipe.training.save_total_limit
-    state = {"recipe": config.as_dict(run.recipe), "data": run.shards.fingerprint, "tokens_seen": run.tokens_seen,
-             "skipped": run.steps.skipped, "not_finite": run.steps.patience.used, "scaler": run.scaler.state_dict(),
-             "scores": run.scores, "electra": __version__}
+    state = {
+        "recipe": config.as_dict(run.recipe),
+        "data": run.shards.fingerprint,
+        "tokens_seen": run.tokens_seen,
+        "skipped": run.steps.skipped,
+        "not_finite": run.steps.patience.used,
+        "scaler": run.scaler.state_dict(),
+        "scores": run.scores,
+        "electra": __version__,
+    }
     contents = writer.copied(run.objective, run.optimizer)
 
     def write() -> None:
@@ -121,6 +165,8 @@ def save(run: Run, writer: Background) -> None:
             checkpoint.rotate(run.output_dir, keep=keep)
             run_dir.set_status(run.output_dir, "running", step=step, checkpoint=path.name)
         except (OSError, SafetensorError) as error:
-            raise RunFailed(f"the checkpoint of step {step} could not be written: {error}") from error
+            raise RunFailed(
+                f"the checkpoint of step {step} could not be written: {error}"
+            ) from error
 
     writer.begin(write)

@@ -1,4 +1,6 @@
-"""Where a pre-training run begins: its text or shards, its folder, and what it may continue or take weights from."""
+"""Where a pre-training run begins: its text or shards, its folder, and what it may continue or take
+weights from.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from electra.data.sources import check_outside
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where a run begins: its text or shards, its folder, and what it may continue or take weights from."""
+    """Where a run begins: its text or shards, its folder, and what it may continue or take weights
+    from.
+    """
 
     output_dir: Path
     corpus: Sequence[str | Path] | None = None
@@ -26,11 +30,20 @@ class Start:
 
     def __post_init__(self) -> None:
         if (self.corpus is None) == (self.data is None):
-            raise UserError("give either --corpus (text files) or --data (shards from `electra shard`)")
+            raise UserError(
+                "give either --corpus (text files) or --data (shards from `electra shard`)"
+            )
         check_outside(self.output_dir, self.corpus or ())
         if self.init_from is not None and not self.init_from.is_dir():
-            raise UserError(f"--init-from {self.init_from}: no such folder; name a run or a model's folder")
+            raise UserError(
+                f"--init-from {self.init_from}: no such folder; name a run or a model's folder"
+            )
         if self.init_from is not None and self.init_from.resolve() == self.output_dir.resolve():
-            raise UserError(f"--init-from {self.init_from} is also the --output-dir, where it would be overwritten")
+            raise UserError(
+                f"--init-from {self.init_from} is also the --output-dir, where it would be "
+                "overwritten"
+            )
         if self.data is not None and self.tokenizer is not None:
-            raise UserError("--tokenizer goes with --corpus; the shards of --data were cut with their own")
+            raise UserError(
+                "--tokenizer goes with --corpus; the shards of --data were cut with their own"
+            )

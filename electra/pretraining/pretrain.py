@@ -35,20 +35,47 @@ class Outcome:
     scores: dict[str, float]
 
 
-def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | Path] | None = None,
-             data: str | Path | None = None, tokenizer: str | Path | None = None, text_field: str = "text",
-             resume: str = "auto", overwrite: bool = False, init_from: str | Path | None = None,
-             quiet: bool = False) -> Outcome:
-    """Pre-train as the recipe says, on text (`corpus`) or on shards (`data`), from where `output_dir` was left."""
-    start = Start(output_dir=Path(output_dir), corpus=corpus, data=Path(data) if data else None,
-                  tokenizer=Path(tokenizer) if tokenizer else None, text_field=text_field, resume=resume,
-                  overwrite=overwrite, init_from=Path(init_from) if init_from else None, quiet=quiet)
-    with (connected(minutes=recipe.training.timeout_minutes) as world, alone_in(start.output_dir, world),
-          warned_early() as early):
+def pretrain(
+    recipe: Recipe,
+    *,
+    output_dir: str | Path,
+    corpus: Sequence[str | Path] | None = None,
+    data: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+    text_field: str = "text",
+    resume: str = "auto",
+    overwrite: bool = False,
+    init_from: str | Path | None = None,
+    quiet: bool = False,
+) -> Outcome:
+    """Pre-train as the recipe says, on text (`corpus`) or on shards (`data`), from where
+    `output_dir` was left.
+    """
+    start = Start(
+        output_dir=Path(output_dir),
+        corpus=corpus,
+        data=Path(data) if data else None,
+        tokenizer=Path(tokenizer) if tokenizer else None,
+        text_field=text_field,
+        resume=resume,
+        overwrite=overwrite,
+        init_from=Path(init_from) if init_from else None,
+        quiet=quiet,
+    )
+    with (
+        connected(minutes=recipe.training.timeout_minutes) as world,
+        alone_in(start.output_dir, world),
+        warned_early() as early,
+    ):
         run, news = prepare(recipe, start, world)
         settings = run.recipe.training
-        with Journal(run.output_dir / run_dir.METRICS if world.leads else None, max_steps=settings.max_steps,
-                     after=run.step, tensorboard=settings.report_to == "tensorboard", quiet=quiet) as journal:
+        with Journal(
+            run.output_dir / run_dir.METRICS if world.leads else None,
+            max_steps=settings.max_steps,
+            after=run.step,
+            tensorboard=settings.report_to == "tensorboard",
+            quiet=quiet,
+        ) as journal:
             for text in run.warnings:
                 journal.warn(text, even_if_quiet=True)
             for text in news:
@@ -63,7 +90,9 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, corpus: Sequence[str | P
                 except NotFinite as found:
                     culprit = diagnosis.first_bad_tensor(run, found.step)
                     run.step = found.step - 1
-                    raise RunFailed(run.obituary(f"{culprit} is not finite in step {found.step}")) from found
+                    raise RunFailed(
+                        run.obituary(f"{culprit} is not finite in step {found.step}")
+                    ) from found
                 except (RunFailed, OSError, SafetensorError) as failure:
                     raise RunFailed(run.obituary(failure)) from failure
                 except RuntimeError as failure:
@@ -79,6 +108,8 @@ def finish(run: Run, journal: Journal) -> Outcome:
     with run.world.unhurried("models", leader_alone=True):
         if run.world.leads:
             paths = export(run, objective, verified=status == "finished")
-            run_dir.set_status(run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}")
+            run_dir.set_status(
+                run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}"
+            )
             journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, paths))}")
     return Outcome(status, run.step, run.output_dir, run.scores)

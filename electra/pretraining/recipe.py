@@ -1,4 +1,6 @@
-"""A recipe: one run as data. Built-in ones are TOML files in `electra/recipes/`; a user's own file looks the same."""
+"""A recipe: one run as data. Built-in ones are TOML files in `electra/recipes/`; a user's own file
+looks the same.
+"""
 
 from __future__ import annotations
 
@@ -14,51 +16,88 @@ from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
 from electra.model.flops import Workload
 from electra.model.shape import EncoderShape
-from electra.objectives.settings import LeftToRightConfig, MaskedLMConfig, ObjectiveConfig, ReplacedTokenDetectionConfig
+from electra.objectives.settings import (
+    LeftToRightConfig,
+    MaskedLMConfig,
+    ObjectiveConfig,
+    ReplacedTokenDetectionConfig,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """How long, in what portions, with what precision, and how often something is said, measured or saved."""
+    """How long, in what portions, with what precision, and how often something is said, measured or
+    saved.
+    """
 
     max_steps: int = 1_000_000
     batch_size: int = 128  # sequences in a step, over all processes
-    micro_batch_size: int | None = None  # sequences in one pass; from memory when not said, then kept
+    micro_batch_size: int | None = (
+        None  # sequences in one pass; from memory when not said, then kept
+    )
     seed: int = 0
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
-    cuda_graph: Switch = "auto"  # replay a pass instead of launching its parts one by one; auto: with the kernels
+    cuda_graph: Switch = (
+        "auto"  # replay a pass instead of launching its parts one by one; auto: with the kernels
+    )
     compile: Switch = "auto"  # torch.compile; auto: on a GPU where the kernels are off
-    parallel: Parallel = "ddp"  # processes hold all weights each (ddp), or share them, gradients and slots out (fsdp)
-    activation_checkpointing: bool = False  # blocks are computed again in backward: less memory, a third more work
-    deterministic: bool = False  # compiled GPU runs resume bit for bit only with it; with the kernels all do
+    # processes hold all weights each (ddp), or share them, gradients and slots out (fsdp)
+    parallel: Parallel = "ddp"
+    activation_checkpointing: bool = (
+        False  # blocks are computed again in backward: less memory, a third more work
+    )
+    deterministic: bool = (
+        False  # compiled GPU runs resume bit for bit only with it; with the kernels all do
+    )
     logging_steps: int = 100
     eval_steps: int = 5_000
     eval_rows: int = 2_048
     save_steps: int = 5_000
     save_total_limit: int = 2
     report_to: Literal["none", "tensorboard"] = "none"
-    timeout_minutes: float = TIMEOUT_MINUTES  # of standing still, until a run of several processes gives up
-    skip_not_finite: int = 0  # steps, in the whole run, that may be left out because their gradient was not finite
+    timeout_minutes: float = (
+        TIMEOUT_MINUTES  # of standing still, until a run of several processes gives up
+    )
+    skip_not_finite: int = (
+        0  # steps, in the whole run, that may be left out because their gradient was not finite
+    )
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "batch_size", "logging_steps", "eval_steps", "eval_rows", "save_steps",
-                     "save_total_limit"):
+        for name in (
+            "max_steps",
+            "batch_size",
+            "logging_steps",
+            "eval_steps",
+            "eval_rows",
+            "save_steps",
+            "save_total_limit",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
         if not 0.05 <= self.timeout_minutes <= 1e6:
-            raise ValueError(f"training.timeout_minutes={self.timeout_minutes} must be from 0.05 to 1,000,000")
+            raise ValueError(
+                f"training.timeout_minutes={self.timeout_minutes} must be from 0.05 to 1,000,000"
+            )
         if self.skip_not_finite < 0:
-            raise ValueError(f"training.skip_not_finite={self.skip_not_finite} must not be negative")
+            raise ValueError(
+                f"training.skip_not_finite={self.skip_not_finite} must not be negative"
+            )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"training.seed={self.seed} must be a number from 0 to 2^63 − 1")
-        if self.micro_batch_size is not None and (self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size):
-            raise ValueError(f"training.batch_size={self.batch_size} is not made of whole micro-batches of "
-                             f"training.micro_batch_size={self.micro_batch_size}; choose a divisor")
+        if self.micro_batch_size is not None and (
+            self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size
+        ):
+            raise ValueError(
+                f"training.batch_size={self.batch_size} is not made of whole micro-batches of "
+                f"training.micro_batch_size={self.micro_batch_size}; choose a divisor"
+            )
         if self.precision == "fp16" and self.parallel == "fsdp":
-            raise ValueError("training.precision='fp16' does not go with training.parallel='fsdp', where no process "
-                             "sees an overflow in the others' part of a gradient; choose bf16, or ddp")
-
+            raise ValueError(
+                "training.precision='fp16' does not go with training.parallel='fsdp', where no "
+                "process "
+                "sees an overflow in the others' part of a gradient; choose bf16, or ddp"
+            )
 
     def spread_over(self, processes: int) -> int | None:
         """Over how many processes the weights lie spread, if they do."""
@@ -77,30 +116,59 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.data.length > self.encoder.positions:
-            raise ValueError(f"data.length={self.data.length} is more than encoder.positions={self.encoder.positions}")
+            raise ValueError(
+                f"data.length={self.data.length} is more than "
+                f"encoder.positions={self.encoder.positions}"
+            )
         if self.encoder.causal != isinstance(self.objective, LeftToRightConfig):
             wanted = "false" if self.encoder.causal else "true"
-            raise ValueError(f"encoder.causal={str(self.encoder.causal).lower()} does not go with objective.name="
-                             f"{self.objective.name!r}, whose tokens must {'' if self.encoder.causal else 'not '}see "
-                             f"those after them; set encoder.causal to {wanted}")
-        if (isinstance(self.objective, MaskedLMConfig) and self.objective.next_sentence
-                and 1 in (self.training.batch_size, self.training.micro_batch_size)):
-            raise ValueError("objective.next_sentence=true takes second segments from other rows of a micro-batch, and "
-                             "in one of a single row there is no other; set training.micro_batch_size to 2 or more")
-        self.workload(self.data.vocab_size)  # a generator that cannot stand beside this encoder is refused here
+            raise ValueError(
+                f"encoder.causal={str(self.encoder.causal).lower()} does not go with "
+                "objective.name="
+                f"{self.objective.name!r}, whose tokens must "
+                f"{'' if self.encoder.causal else 'not '}see "
+                f"those after them; set encoder.causal to {wanted}"
+            )
+        if (
+            isinstance(self.objective, MaskedLMConfig)
+            and self.objective.next_sentence
+            and 1 in (self.training.batch_size, self.training.micro_batch_size)
+        ):
+            raise ValueError(
+                "objective.next_sentence=true takes second segments from other rows of a "
+                "micro-batch, and "
+                "in one of a single row there is no other; set training.micro_batch_size to 2 or "
+                "more"
+            )
+        self.workload(
+            self.data.vocab_size
+        )  # a generator that cannot stand beside this encoder is refused here
 
     def workload(self, vocabulary: int) -> Workload:
         """What a token goes through in this run."""
         return self.objective.workload(self.encoder, vocabulary=vocabulary, length=self.data.length)
 
 
-# What a run may change when it continues: how long it lasts, how often it speaks, measures and saves, how a batch is
-# cut and how a step is taken. Another machine may need the last two; what drops out is then drawn otherwise, so not
-# the same bits.
-MAY_CHANGE = {"training.max_steps", "training.micro_batch_size", "training.kernels", "training.cuda_graph",
-              "training.compile", "training.parallel", "training.activation_checkpointing", "training.logging_steps",
-              "training.eval_steps", "training.eval_rows", "training.save_steps", "training.save_total_limit",
-              "training.report_to", "training.timeout_minutes", "training.skip_not_finite"}
+# What a run may change when it continues: how long it lasts, how often it speaks, measures and
+# saves, how a batch is cut and how a step is taken. Another machine may need the last two; what
+# drops out is then drawn otherwise, so not the same bits.
+MAY_CHANGE = {
+    "training.max_steps",
+    "training.micro_batch_size",
+    "training.kernels",
+    "training.cuda_graph",
+    "training.compile",
+    "training.parallel",
+    "training.activation_checkpointing",
+    "training.logging_steps",
+    "training.eval_steps",
+    "training.eval_rows",
+    "training.save_steps",
+    "training.save_total_limit",
+    "training.report_to",
+    "training.timeout_minutes",
+    "training.skip_not_finite",
+}
 
 
 def names() -> list[str]:
@@ -112,7 +180,10 @@ def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] =
     path = find(name)
     layers = {str(path) if path.parent != RECIPES else f"recipe {name}": config.read(path)}
     layers |= {str(file): config.read(Path(file)) for file in files}
-    layers |= {"environment": config.environment(os.environ, Recipe), "command line": config.flags(flags, Recipe)}
+    layers |= {
+        "environment": config.environment(os.environ, Recipe),
+        "command line": config.flags(flags, Recipe),
+    }
     return config.build_layers(Recipe, layers)
 
 

@@ -44,7 +44,16 @@ class Run:
         last = checkpoint.newest(self.output_dir)
         if self.world.leads:
             with contextlib.suppress(OSError):
-                run_dir.set_status(self.output_dir, "failed", step=self.step, message=str(failure),
-                                  checkpoint=last.folder.name if last else None)
-        safe = f"the last good checkpoint is {last.folder}" if last else "no checkpoint had been written yet"
+                run_dir.set_status(
+                    self.output_dir,
+                    "failed",
+                    step=self.step,
+                    message=str(failure),
+                    checkpoint=last.folder.name if last else None,
+                )
+        safe = (
+            f"the last good checkpoint is {last.folder}"
+            if last
+            else "no checkpoint had been written yet"
+        )
         return f"after step {self.step}: {failure}; {safe}. {self.advice}"

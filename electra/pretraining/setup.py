@@ -1,4 +1,6 @@
-"""A run about to start: what was left open is decided, what cannot work is refused, what was saved is put back."""
+"""A run about to start: what was left open is decided, what cannot work is refused, what was saved
+is put back.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from electra.data.prepare import prepare as prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.fsdp import is_sharded, shard
-from electra.engine.hardware import Speed, be_deterministic, free_bytes, resolve_precision, resolve_speed
+from electra.engine.hardware import (
+    Speed,
+    be_deterministic,
+    free_bytes,
+    resolve_precision,
+    resolve_speed,
+)
 from electra.engine.optimizer import build_optimizer
 from electra.engine.rendezvous import agree
 from electra.engine.train_step import Patience, build_steps
@@ -39,17 +47,29 @@ from electra.runs.checkpoint import Checkpoint
 def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
     """The run, and what to tell the user about its start."""
     agree(dict(config.leaves(config.as_dict(recipe))))
-    if restarted() and checkpoint.numbered(start.output_dir):  # begun over, or elsewhere, as asked; now it goes on
+    if restarted() and checkpoint.numbered(
+        start.output_dir
+    ):  # begun over, or elsewhere, as asked; now it goes on
         start = replace(start, resume="auto", overwrite=False)
     asked = recipe.training.micro_batch_size
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
-        recipe, found = resume.continued(recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite)
+        recipe, found = resume.continued(
+            recipe, start.output_dir, resume=start.resume, overwrite=start.overwrite
+        )
     speed_of(recipe, world)  # what this machine cannot do is refused before it cuts a corpus
     recipe, notes = shared_out(recipe, world, may_recut=asked is None)
-    if found is None and start.init_from is None and not recipe.workload(recipe.data.vocab_size).generator_learns:
-        raise UserError("objective.generator_learns='nothing' keeps the generator as it is, so it must have learnt "
-                        "before; name the run of the first stage (as recipe two-stage-generator-base) with --init-from")
+    if (
+        found is None
+        and start.init_from is None
+        and not recipe.workload(recipe.data.vocab_size).generator_learns
+    ):
+        raise UserError(
+            "objective.generator_learns='nothing' keeps the generator as it is, so it must have "
+            "learnt "
+            "before; name the run of the first stage (as recipe two-stage-generator-base) with "
+            "--init-from"
+        )
     shards = opened(recipe, start, world)
     agree({"data": shards.fingerprint, "checkpoint to go on from": found and found.step})
     recipe = resolved(recipe, shards, world)
@@ -62,24 +82,42 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     run = assembled(recipe, shards, world, start.output_dir, objective)
     run.warnings = [*(str(warning.message) for warning in damaged), *notes]
     if start.overwrite:
-        run.advice = "To go on from there once that is put right, leave out --resume never --overwrite."
+        run.advice = (
+            "To go on from there once that is put right, leave out --resume never --overwrite."
+        )
     if found is not None:
         restored(run, found)
         news.append(f"continuing from {found.folder} at step {found.step:,}")
         if start.init_from is not None:
-            news.append(f"--init-from {start.init_from} was for the first start and is not read again")
+            news.append(
+                f"--init-from {start.init_from} was for the first start and is not read again"
+            )
     settings, before = recipe.training, found.state if found else {"skipped": 0}
     run.steps = build_steps(
-        run.objective, lambda loss: {"loss": loss.total, **loss.parts}, run.optimizer, recipe.optimizer, world=world,
-        max_steps=settings.max_steps, scaler=run.scaler, skipped=before["skipped"], precision=settings.precision,
-        speed=speed_of(recipe, world), patience=Patience(settings.skip_not_finite, used=before.get("not_finite", 0)),
-        rounds=world.rounds(settings.batch_size // run.micro_batch_size))
+        run.objective,
+        lambda loss: {"loss": loss.total, **loss.parts},
+        run.optimizer,
+        recipe.optimizer,
+        world=world,
+        max_steps=settings.max_steps,
+        scaler=run.scaler,
+        skipped=before["skipped"],
+        precision=settings.precision,
+        speed=speed_of(recipe, world),
+        patience=Patience(settings.skip_not_finite, used=before.get("not_finite", 0)),
+        rounds=world.rounds(settings.batch_size // run.micro_batch_size),
+    )
     world.wait()  # nobody writes before everybody has read
     if world.leads:
         if found is not None:
             checkpoint.forget_after(start.output_dir, found.step)
         resume.begin(start.output_dir, recipe, fresh=found is None)
-        run_dir.set_status(start.output_dir, "running", step=run.step, checkpoint=found.folder.name if found else None)
+        run_dir.set_status(
+            start.output_dir,
+            "running",
+            step=run.step,
+            checkpoint=found.folder.name if found else None,
+        )
     return run, news
 
 
@@ -89,8 +127,9 @@ def restarted() -> bool:
 
 
 def shared_out(recipe: Recipe, world: World, *, may_recut: bool) -> tuple[Recipe, list[str]]:
-    """The recipe, once every process is sure to have a micro-batch; and what to say where that took a smaller one than
-    an earlier start had decided on."""
+    """The recipe, once every process is sure to have a micro-batch; and what to say where that took
+    a smaller one than an earlier start had decided on.
+    """
     training = recipe.training
     if training.micro_batch_size is None:
         return recipe, []
@@ -98,12 +137,17 @@ def shared_out(recipe: Recipe, world: World, *, may_recut: bool) -> tuple[Recipe
         world.share(training.batch_size // training.micro_batch_size)
         return recipe, []
     return replace(recipe, training=replace(training, micro_batch_size=None)), [
-        f"this run took {training.micro_batch_size} rows in a pass, too many for {world.size} processes to have one "
-        f"each; it goes on with fewer. Data and their order stay; masks and dropout are drawn in other portions"]
+        f"this run took {training.micro_batch_size} rows in a pass, too many for {world.size} "
+        "processes to have one "
+        "each; it goes on with fewer. Data and their order stay; masks and dropout are drawn in "
+        "other portions"
+    ]
 
 
 def opened(recipe: Recipe, start: Start, world: World) -> Shards:
-    """The shards, made first where there is only text; every byte as written, so damage is found now and not later."""
+    """The shards, made first where there is only text; every byte as written, so damage is found
+    now and not later.
+    """
     data = start.data
     if start.corpus is not None:
         data = start.output_dir / "data" / "shards"
@@ -111,11 +155,19 @@ def opened(recipe: Recipe, start: Start, world: World) -> Shards:
     with world.unhurried("data", leader_alone=True):
         if world.leads and start.corpus is not None:
             with watching(quiet=start.quiet) as (stage, report):
-                prepare_data(start.corpus, start.output_dir / "data", recipe.data,
-                             tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
-                             text_field=start.text_field, stage=stage, report=report)
+                prepare_data(
+                    start.corpus,
+                    start.output_dir / "data",
+                    recipe.data,
+                    tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
+                    text_field=start.text_field,
+                    stage=stage,
+                    report=report,
+                )
     shards = Shards.open(data)
-    with world.unhurried("checksums"):  # shared out: half a terabyte would keep one process busy at every start
+    with world.unhurried(
+        "checksums"
+    ):  # shared out: half a terabyte would keep one process busy at every start
         shards.verify(first=world.rank, every=world.size)
     return shards
 
@@ -124,79 +176,144 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
     """The recipe with what it left open decided, checked against the shards and this machine."""
     training, rows = recipe.training, len(shards.train)
     if shards.length != recipe.data.length:
-        raise UserError(f"{shards.folder} holds rows of {shards.length} tokens, but the recipe's data.length is "
-                        f"{recipe.data.length}; cut shards of that length with `electra shard --length "
-                        f"{recipe.data.length}`, or pass --data.length {shards.length}")
+        raise UserError(
+            f"{shards.folder} holds rows of {shards.length} tokens, but the recipe's data.length "
+            "is "
+            f"{recipe.data.length}; cut shards of that length with `electra shard --length "
+            f"{recipe.data.length}`, or pass --data.length {shards.length}"
+        )
     if rows < training.batch_size:
-        raise UserError(f"{shards.folder} holds {rows} rows for training, fewer than one batch of "
-                        f"{training.batch_size}; add text, or pass a smaller --batch-size")
+        raise UserError(
+            f"{shards.folder} holds {rows} rows for training, fewer than one batch of "
+            f"{training.batch_size}; add text, or pass a smaller --batch-size"
+        )
     if not len(shards.held_out):
         few = shards.manifest.documents < 2
-        raise UserError(f"{shards.folder} has no held-out rows to measure progress on; "
-                        + ("it is all one document: separate documents by blank lines" if few else
-                           "cut it again with a larger `--held-out` share"))
+        raise UserError(
+            f"{shards.folder} has no held-out rows to measure progress on; "
+            + (
+                "it is all one document: separate documents by blank lines"
+                if few
+                else "cut it again with a larger `--held-out` share"
+            )
+        )
     micro_batch_size = training.micro_batch_size
-    if micro_batch_size is None:  # cards may differ in free memory, but every process must cut the batch alike
+    if (
+        micro_batch_size is None
+    ):  # cards may differ in free memory, but every process must cut the batch alike
         micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))
     world.share(training.batch_size // micro_batch_size)
     speed = speed_of(recipe, world)
     try:
-        return replace(recipe, training=replace(
-            training, micro_batch_size=micro_batch_size, precision=resolve_precision(training.precision, world.device),
-            kernels="on" if speed.kernels else "off", cuda_graph="on" if speed.cuda_graph else "off",
-            compile="on" if speed.compiled else "off"))
-    except ValueError as error:  # the micro-batch that fits this machine is one that the recipe cannot work with
+        return replace(
+            recipe,
+            training=replace(
+                training,
+                micro_batch_size=micro_batch_size,
+                precision=resolve_precision(training.precision, world.device),
+                kernels="on" if speed.kernels else "off",
+                cuda_graph="on" if speed.cuda_graph else "off",
+                compile="on" if speed.compiled else "off",
+            ),
+        )
+    except (
+        ValueError
+    ) as error:  # the micro-batch that fits this machine is one that the recipe cannot work with
         raise UserError(str(error)) from None
 
 
 def speed_of(recipe: Recipe, world: World) -> Speed:
     generator = recipe.workload(recipe.data.vocab_size).generator
-    return resolve_speed(recipe.training, resolve_precision(recipe.training.precision, world.device), world.device,
-                         causal=recipe.encoder.causal, parallel=recipe.training.parallel,
-                         recomputed=recipe.training.activation_checkpointing,
-                         head_width=max(shape.head_width for shape in (recipe.encoder, generator) if shape is not None))
+    return resolve_speed(
+        recipe.training,
+        resolve_precision(recipe.training.precision, world.device),
+        world.device,
+        causal=recipe.encoder.causal,
+        parallel=recipe.training.parallel,
+        recomputed=recipe.training.activation_checkpointing,
+        head_width=max(
+            shape.head_width for shape in (recipe.encoder, generator) if shape is not None
+        ),
+    )
 
 
 def built(recipe: Recipe, shards: Shards) -> Objective:
     """Networks from the seed."""
     torch.manual_seed(recipe.training.seed)
     counts = torch.from_numpy(shards.counts).double() + 1  # no word is impossible
-    objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=shards.tokenizer,
-                                unigrams=(counts / counts.sum()).float())
+    objective = build_objective(
+        recipe.objective,
+        encoder=recipe.encoder,
+        vocabulary=shards.tokenizer,
+        unigrams=(counts / counts.sum()).float(),
+    )
     recompute(objective, recipe.training.activation_checkpointing)
     return objective
 
 
-def assembled(recipe: Recipe, shards: Shards, world: World, output_dir: Path, objective: Objective) -> Run:
+def assembled(
+    recipe: Recipe, shards: Shards, world: World, output_dir: Path, objective: Objective
+) -> Run:
     """The networks on the device, or this process's part of them, ready to be called."""
-    if recipe.training.parallel == "fsdp" and dist.is_initialized():  # a process by itself has nobody to share with
+    if (
+        recipe.training.parallel == "fsdp" and dist.is_initialized()
+    ):  # a process by itself has nobody to share with
         shard(objective, world.device.type)
     else:
         objective.to(world.device)
-    return Run(recipe, shards, world, output_dir, objective, optimizer=build_optimizer(objective, recipe.optimizer),
-               scaler=torch.amp.GradScaler(world.device.type, enabled=recipe.training.precision == "fp16"))
+    return Run(
+        recipe,
+        shards,
+        world,
+        output_dir,
+        objective,
+        optimizer=build_optimizer(objective, recipe.optimizer),
+        scaler=torch.amp.GradScaler(world.device.type, enabled=recipe.training.precision == "fp16"),
+    )
 
 
 def restored(run: Run, found: Checkpoint) -> None:
     """Everything as it was after the checkpoint's step."""
     if found.state.get("data") != run.shards.fingerprint:
-        raise UserError(f"{found.folder} was trained on other shards than {run.shards.folder}; point --data at those, "
-                        f"or start a run of its own from the models with --init-from")
+        raise UserError(
+            f"{found.folder} was trained on other shards than {run.shards.folder}; point --data "
+            "at those, "
+            f"or start a run of its own from the models with --init-from"
+        )
     try:
-        restore(found.tensors(), module=run.objective, optimizer=run.optimizer,
-                        updates=found.step - found.state["skipped"])
+        restore(
+            found.tensors(),
+            module=run.objective,
+            optimizer=run.optimizer,
+            updates=found.step - found.state["skipped"],
+        )
         run.scaler.load_state_dict(found.state["scaler"])
-        run.step, run.tokens_seen, run.scores = found.step, int(found.state["tokens_seen"]), dict(found.state["scores"])
+        run.step, run.tokens_seen, run.scores = (
+            found.step,
+            int(found.state["tokens_seen"]),
+            dict(found.state["scores"]),
+        )
     except torch.OutOfMemoryError:
         raise
-    except (SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:  # whole, and yet not ours
+    except (
+        SafetensorError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # whole, and yet not ours
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{found.folder} is whole, but does not hold what this run saves ({reason}); remove it to go "
-                        f"on from the one before it, or start over with --resume never --overwrite") from error
+        raise UserError(
+            f"{found.folder} is whole, but does not hold what this run saves ({reason}); remove "
+            "it to go "
+            f"on from the one before it, or start over with --resume never --overwrite"
+        ) from error
 
 
 def whole_objective(run: Run) -> Objective:
-    """The networks with all their weights, for the leading process to export; every process takes part."""
+    """The networks with all their weights, for the leading process to export; every process takes
+    part.
+    """
     if not is_sharded(run.objective):
         return run.objective
     weights = weights_of(run.objective, kept=run.world.leads)
@@ -208,16 +325,30 @@ def whole_objective(run: Run) -> Objective:
 
 
 def fitting_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
-    """The largest micro-batch that divides the batch, gives every process one, and should fit in memory."""
+    """The largest micro-batch that divides the batch, gives every process one, and should fit in
+    memory.
+    """
     free = free_bytes(world.device)
     work, batch_size = recipe.workload(vocabulary), recipe.training.batch_size
     low_precision = resolve_precision(recipe.training.precision, world.device) != "fp32"
     for size in range(batch_size // world.size, 0, -1):
-        needed = sum(training_bytes(work, rows=size, activation_bytes=2 if low_precision else 4,
-                                    recomputed=recipe.training.activation_checkpointing,
-                                    spread_over=recipe.training.spread_over(world.size)).values())
+        needed = sum(
+            training_bytes(
+                work,
+                rows=size,
+                activation_bytes=2 if low_precision else 4,
+                recomputed=recipe.training.activation_checkpointing,
+                spread_over=recipe.training.spread_over(world.size),
+            ).values()
+        )
         if batch_size % size == 0 and needed < 0.8 * free:
             return size
     if batch_size < world.size:
-        raise UserError(f"training.batch_size={batch_size} is smaller than the number of processes, {world.size}")
-    raise UserError(f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or data.length")
+        raise UserError(
+            f"training.batch_size={batch_size} is smaller than the number of processes, "
+            f"{world.size}"
+        )
+    raise UserError(
+        f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or "
+        "data.length"
+    )

@@ -1,6 +1,8 @@
-"""A page as blocks, and the two forms it takes: Markdown for a code host, HTML that needs nothing beside it.
+"""A page as blocks, and the two forms it takes: Markdown for a code host, HTML that needs nothing
+beside it.
 
-Blocks hold plain text; the marks of both forms are put in here, and everything shown is escaped here.
+Blocks hold plain text; the marks of both forms are put in here, and everything shown is escaped
+here.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ Block = Heading | Paragraph | Banner | Bullets | Contents | Grid | Picture | Fol
 INK = "#767676"  # of axes and text in a figure: 4.5 : 1 on white, 4.2 : 1 on a dark page
 
 
-# ---- Markdown --------------------------------------------------------------------------------------------------------
+# ---- Markdown ------------------------------------------------------------------------------------
+
 
 def markdown(blocks: Iterable[Block]) -> str:
     return "\n\n".join(marked(block) for block in blocks) + "\n"
@@ -79,19 +82,31 @@ def markdown(blocks: Iterable[Block]) -> str:
 def marked(block: Block) -> str:
     match block:
         case Heading(level, text, anchor):
-            return (f'<a id="{escape(anchor)}"></a>\n\n' if anchor else "") + f"{'#' * level} {plain(text)}"
+            return (
+                f'<a id="{escape(anchor)}"></a>\n\n' if anchor else ""
+            ) + f"{'#' * level} {plain(text)}"
         case Paragraph(text):
             return plain(text)
         case Banner(headline, lines):
-            return "\n>\n".join([f"> [!WARNING]\n> **{plain(headline)}**", *(f"> {plain(line)}" for line in lines)])
+            return "\n>\n".join(
+                [f"> [!WARNING]\n> **{plain(headline)}**", *(f"> {plain(line)}" for line in lines)]
+            )
         case Bullets(items):
-            return "\n".join(f"- {f'**{plain(lead)}** ' if lead else ''}{plain(text)}" for lead, text in items)
+            return "\n".join(
+                f"- {f'**{plain(lead)}** ' if lead else ''}{plain(text)}" for lead, text in items
+            )
         case Contents(entries):
             return "\n".join(f"- [{plain(text)}](#{escape(anchor)})" for text, anchor in entries)
         case Grid(head, rows, is_text):
             rule = ["---", *["---" if is_text else "---:"] * (len(head) - 1)]
-            return "\n".join("| " + " | ".join(cells) + " |" for cells in
-                             ([plain(cell) for cell in head], rule, *([plain(cell) for cell in row] for row in rows)))
+            return "\n".join(
+                "| " + " | ".join(cells) + " |"
+                for cells in (
+                    [plain(cell) for cell in head],
+                    rule,
+                    *([plain(cell) for cell in row] for row in rows),
+                )
+            )
         case Picture(name, title, _):
             return f"![{plain(title)}]({name}.svg)\n\n*{plain(title)}*"
         case Fold(title, text):
@@ -103,10 +118,12 @@ def marked(block: Block) -> str:
 def plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     line = re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", " ".join(text.split()))
-    return re.sub(r"^(\d*)([#+\-.)])(?=[\s#+\-.)]|$)", r"\1\\\2", line)  # nor a heading, nor an item of a list
+    return re.sub(
+        r"^(\d*)([#+\-.)])(?=[\s#+\-.)]|$)", r"\1\\\2", line
+    )  # nor a heading, nor an item of a list
 
 
-# ---- HTML ------------------------------------------------------------------------------------------------------------
+# ---- HTML ----------------------------------------------------------------------------------------
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --soft: #5f6368; --paper: #ffffff; --rule: #d0d4d9; --warn: #fff3cd;
@@ -149,10 +166,13 @@ summary { cursor: pointer; }
 def html(blocks: Iterable[Block], *, title: str) -> str:
     """Nothing is fetched and nothing runs: the policy in the head holds the page to that."""
     body = "\n".join(tagged(block) for block in blocks)
-    return (f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src '
+        "'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
 
 
 def tagged(block: Block) -> str:
@@ -166,10 +186,19 @@ def tagged(block: Block) -> str:
             rest = "".join(f"<p>{escape(line)}</p>" for line in lines)
             return f'<div class="banner" role="note"><p><strong>{escape(headline)}</strong></p>{rest}</div>'
         case Bullets(items):
-            return "<ul>" + "".join(f"<li>{f'<b>{escape(lead)}</b> ' if lead else ''}{escape(text)}</li>"
-                                    for lead, text in items) + "</ul>"
+            return (
+                "<ul>"
+                + "".join(
+                    f"<li>{f'<b>{escape(lead)}</b> ' if lead else ''}{escape(text)}</li>"
+                    for lead, text in items
+                )
+                + "</ul>"
+            )
         case Contents(entries):
-            links = "".join(f'<li><a href="#{escape(anchor)}">{escape(text)}</a></li>' for text, anchor in entries)
+            links = "".join(
+                f'<li><a href="#{escape(anchor)}">{escape(text)}</a></li>'
+                for text, anchor in entries
+            )
             return f"<nav><ul>{links}</ul></nav>"
         case Grid(head, rows, is_text):
             return tagged_grid(head, rows, "text" if is_text else "numbers")
@@ -181,13 +210,20 @@ def tagged(block: Block) -> str:
 
 def tagged_grid(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return (f'<div class="wide"><table class="{kind}"><thead><tr>{top}</tr></thead>\n<tbody>\n{body}</tbody></table>'
-            "</div>")
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
+    )
+    return (
+        '<div class="wide"><table '
+        f'class="{kind}"><thead><tr>{top}</tr></thead>\n<tbody>\n{body}</tbody></table>'
+        "</div>"
+    )
 
 
 def inlined(picture: Picture) -> str:
-    """An SVG inside of a page: names that are its own among several, and axes in the ink of the page."""
-    svg = picture.svg[picture.svg.index("<svg"):].replace(INK, "currentColor")
+    """An SVG inside of a page: names that are its own among several, and axes in the ink of the
+    page.
+    """
+    svg = picture.svg[picture.svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{picture.name}-", svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(picture.title)}"', 1)

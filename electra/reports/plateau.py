@@ -1,5 +1,6 @@
-"""Has a network learned anything? Told by its own loss on held-out rows, as a share of that of an answer that ignores
-the text. Every network begins near 1, and many stay there for long: that is the plateau.
+"""Has a network learned anything? Told by its own loss on held-out rows, as a share of that of an
+answer that ignores the text. Every network begins near 1, and many stay there for long: that is the
+plateau.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ from typing import Any
 from electra.experiments.findings import Finding, Findings
 from electra.reports.ordering import of_arm
 
-OWN = {"rtd_loss": "replaced or original", "restore_loss": "words read from a splice", "mlm_loss": "masked words",
-       "lm_loss": "next words"}  # a network's own before its generator's
+OWN = {
+    "rtd_loss": "replaced or original",
+    "restore_loss": "words read from a splice",
+    "mlm_loss": "masked words",
+    "lm_loss": "next words",
+}  # a network's own before its generator's
 LEFT = 0.97  # below this for good, a network has left the plateau
 
 
 def own_loss(finding: Finding) -> str | None:
     """The measure by which the network that is fine-tuned is trained; None before its stage."""
-    return next((name for name in OWN if any(entry.get(f"eval_trivial_{name}") for entry in last_stage(finding))), None)
+    return next(
+        (
+            name
+            for name in OWN
+            if any(entry.get(f"eval_trivial_{name}") for entry in last_stage(finding))
+        ),
+        None,
+    )
 
 
 def last_stage(finding: Finding) -> list[dict[str, Any]]:
@@ -28,8 +40,11 @@ def last_stage(finding: Finding) -> list[dict[str, Any]]:
 def measured(finding: Finding) -> list[tuple[int, float, float]]:
     """Step, loss, and that of an answer that ignores the text, wherever both are known."""
     ours, trivial = (f"eval_{prefix}{own_loss(finding)}" for prefix in ("", "trivial_"))
-    return [(entry["step"], entry[ours], entry[trivial]) for entry in last_stage(finding)
-            if entry.get(ours) is not None and entry.get(trivial)]
+    return [
+        (entry["step"], entry[ours], entry[trivial])
+        for entry in last_stage(finding)
+        if entry.get(ours) is not None and entry.get(trivial)
+    ]
 
 
 def shares(finding: Finding) -> dict[int, float]:
@@ -38,7 +53,9 @@ def shares(finding: Finding) -> dict[int, float]:
 
 
 def left_at(finding: Finding) -> int | None:
-    """The first step of its stage after which held-out rows were always predicted better than on the plateau."""
+    """The first step of its stage after which held-out rows were always predicted better than on
+    the plateau.
+    """
     points = shares(finding)
     late = max((step for step, share in points.items() if share >= LEFT), default=-1)
     return min((step - finding.before for step in points if step > late), default=None)
@@ -48,16 +65,36 @@ def rows(findings: Findings) -> list[list[str]]:
     """For each arm what its runs that are done have come to."""
     table = []
     for arm in findings.trial.arms:
-        ended = [finding for finding in of_arm(findings, arm) if finding.steps == finding.wanted and shares(finding)]
+        ended = [
+            finding
+            for finding in of_arm(findings, arm)
+            if finding.steps == finding.wanted and shares(finding)
+        ]
         if not ended:
             continue
         name, last = own_loss(ended[0]), [measured(finding)[-1] for finding in ended]
-        judged = [entries[-1] for finding in ended
-                  if (entries := [entry["eval_auc"] for entry in finding.journal if entry.get("eval_auc") is not None])]
-        table.append([arm.label, OWN[name or ""], spread([loss for _, loss, _ in last]),
-                      spread([trivial for *_, trivial in last]),
-                      spread([100 * loss / trivial for _, loss, trivial in last], digits=1), left(ended),
-                      spread(judged) if judged else "–"])
+        judged = [
+            entries[-1]
+            for finding in ended
+            if (
+                entries := [
+                    entry["eval_auc"]
+                    for entry in finding.journal
+                    if entry.get("eval_auc") is not None
+                ]
+            )
+        ]
+        table.append(
+            [
+                arm.label,
+                OWN[name or ""],
+                spread([loss for _, loss, _ in last]),
+                spread([trivial for *_, trivial in last]),
+                spread([100 * loss / trivial for _, loss, trivial in last], digits=1),
+                left(ended),
+                spread(judged) if judged else "–",
+            ]
+        )
     return table
 
 

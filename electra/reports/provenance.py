@@ -1,4 +1,6 @@
-"""How the numbers of a trial were made: settings, versions, hardware; and what was not run, or only in part."""
+"""How the numbers of a trial were made: settings, versions, hardware; and what was not run, or only
+in part.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def settings(findings: Findings) -> Iterator[Block]:
     known = [recipe for recipe in recipes.values() if recipe]
     if not known:
         return
-    shared = {key: value for key, value in known[0].items() if all(recipe.get(key) == value for recipe in known)}
+    shared = {
+        key: value
+        for key, value in known[0].items()
+        if all(recipe.get(key) == value for recipe in known)
+    }
     yield Heading(3, "Settings")
     yield Fold(f"Shared by every run: {len(shared)} settings", as_lines(shared))
     for arm in findings.trial.arms:
@@ -31,9 +37,18 @@ def settings(findings: Findings) -> Iterator[Block]:
         differing = {key: [recipe.get(key) for recipe in own] for key in keys}
         if differing:
             names = ", ".join(run.name for finding in of_arm(findings, arm) for run in finding.runs)
-            yield Fold(f"{arm.label}: what is its own", f"# {names}\n" + as_lines(
-                {key: values[0] if all(value == values[0] for value in values) else Seeds(values)
-                 for key, values in differing.items()}))
+            yield Fold(
+                f"{arm.label}: what is its own",
+                f"# {names}\n"
+                + as_lines(
+                    {
+                        key: values[0]
+                        if all(value == values[0] for value in values)
+                        else Seeds(values)
+                        for key, values in differing.items()
+                    }
+                ),
+            )
 
 
 def stages(finding: Finding) -> list[Any]:
@@ -46,12 +61,18 @@ class Seeds(list[Any]):
 
 
 def flat(recipes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Dotted keys. The last stage is what other arms are compared with; of earlier ones, what they had otherwise."""
+    """Dotted keys. The last stage is what other arms are compared with; of earlier ones, what they
+    had otherwise.
+    """
     if not recipes:
         return {}
     *earlier, last = [dict(leaves(recipe)) for recipe in recipes]
-    own = {f"stage {number}: {key}": recipe.get(key) for number, recipe in enumerate(earlier, 1)
-           for key in {**recipe, **last} if recipe.get(key) != last.get(key)}
+    own = {
+        f"stage {number}: {key}": recipe.get(key)
+        for number, recipe in enumerate(earlier, 1)
+        for key in {**recipe, **last}
+        if recipe.get(key) != last.get(key)
+    }
     return {**last, **own}
 
 
@@ -69,13 +90,19 @@ def circumstances(findings: Findings) -> Iterator[Block]:
     """Versions, hardware, commit, date: a value once where all runs share it."""
     facts: dict[str, dict[str, None]] = {}
     for finding in findings.found:
-        for key, value in leaves({key: value for key, value in finding.made.items() if key not in RECIPES}):
+        for key, value in leaves(
+            {key: value for key, value in finding.made.items() if key not in RECIPES}
+        ):
             text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             if value not in (None, "", []):
                 facts.setdefault(key, {})[text] = None
     if facts:
         yield Heading(3, "Versions and hardware")
-        yield Grid(("what", "value"), [(key, some(list(values))) for key, values in facts.items()], is_text=True)
+        yield Grid(
+            ("what", "value"),
+            [(key, some(list(values))) for key, values in facts.items()],
+            is_text=True,
+        )
 
 
 def some(values: list[str]) -> str:
@@ -85,22 +112,33 @@ def some(values: list[str]) -> str:
     return f"{len(values)} values, from {values[0]} to {values[-1]}"
 
 
-# ---- what is missing -------------------------------------------------------------------------------------------------
+# ---- what is missing -----------------------------------------------------------------------------
+
 
 def missing(findings: Findings) -> Iterator[Block]:
-    """Arms, seeds and tasks that were not run, runs that have not ended, and rows that are only published."""
+    """Arms, seeds and tasks that were not run, runs that have not ended, and rows that are only
+    published.
+    """
     seeds = sorted({finding.seed for finding in findings.found})
     items: list[tuple[str, str]] = []
     for arm in findings.trial.arms:
         if arm.stages:
             items += [("Not run.", text) for text in not_run(arm, of_arm(findings, arm), seeds)]
-            items += [("In part.", text) for text in in_part(arm, of_arm(findings, arm), findings.tasks)]
+            items += [
+                ("In part.", text) for text in in_part(arm, of_arm(findings, arm), findings.tasks)
+            ]
     if not findings.tasks:
-        items.append(("Not run.", "Every task: without data for one, arms are judged on held-out rows only"))
+        items.append(
+            ("Not run.", "Every task: without data for one, arms are judged on held-out rows only")
+        )
     if only := [arm.label for arm in findings.trial.arms if not arm.stages]:
         items.append(("Published only.", "Not ours to run: " + ", ".join(only)))
     yield Heading(3, "What was not run")
-    yield Bullets(items) if items else Paragraph("Nothing: every arm ran to its end with every seed, on every task.")
+    yield (
+        Bullets(items)
+        if items
+        else Paragraph("Nothing: every arm ran to its end with every seed, on every task.")
+    )
 
 
 def not_run(arm: Arm, found: Sequence[Finding], seeds: Sequence[int]) -> list[str]:

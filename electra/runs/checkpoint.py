@@ -1,7 +1,8 @@
 """A run's whole state in, the same run out — bit for bit.
 
-Weights, the optimiser's slots and the step are all there is: data order, masks, samples and dropout follow from the
-seed and the step. Stored as safetensors and JSON, since a user may be handed somebody else's run folder.
+Weights, the optimiser's slots and the step are all there is: data order, masks, samples and dropout
+follow from the seed and the step. Stored as safetensors and JSON, since a user may be handed
+somebody else's run folder.
 """
 
 from __future__ import annotations
@@ -44,9 +45,13 @@ def write(run: Path, contents: Contents, *, step: int, state: dict[str, Any]) ->
     target = run / f"checkpoint-{step}"
     with atomic.replacing(target) as folder:
         for file, tensors in zip(TENSORS, contents, strict=True):
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file)
+            save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file
+            )
         checksums = {name: checksum(folder / name) for name in TENSORS}
-        atomic.write_json(folder / STATE, {"format": FORMAT, "step": step, "checksums": checksums, **state})
+        atomic.write_json(
+            folder / STATE, {"format": FORMAT, "step": step, "checksums": checksums, **state}
+        )
     return target
 
 
@@ -64,18 +69,25 @@ def opened(folder: Path) -> Checkpoint:
     """This checkpoint, if it is whole."""
     try:
         state = from_json(whole_text(folder / STATE))
-        wanted, step = dict(state["checksums"]), convert(state["step"], int, source=str(folder / STATE), key="step")
+        wanted, step = (
+            dict(state["checksums"]),
+            convert(state["step"], int, source=str(folder / STATE), key="step"),
+        )
     except FileNotFoundError:
         raise ValueError(f"{folder} is not a whole checkpoint: {STATE} is missing") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"{folder / STATE} is damaged") from None
     if state.get("format") != FORMAT:
-        raise ValueError(f"{folder} has checkpoint format {state.get('format')!r}, this version reads {FORMAT}")
+        raise ValueError(
+            f"{folder} has checkpoint format {state.get('format')!r}, this version reads {FORMAT}"
+        )
     for name in TENSORS:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is not a whole checkpoint: {name} is missing")
         if checksum(folder / name) != wanted.get(name):
-            raise ValueError(f"{folder / name} is damaged: its checksum is not the one it was written with")
+            raise ValueError(
+                f"{folder / name} is damaged: its checksum is not the one it was written with"
+            )
     return Checkpoint(folder, step, state)
 
 
@@ -90,12 +102,16 @@ def remove(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink()
         return
-    (folder / STATE).unlink(missing_ok=True)  # from here on it is not a checkpoint, whatever happens next
+    (folder / STATE).unlink(
+        missing_ok=True
+    )  # from here on it is not a checkpoint, whatever happens next
     shutil.rmtree(folder)
 
 
 def forget_after(run: Path, step: int) -> None:
-    """Remove what is newer than the step a run goes on from: damaged ones, which rotation would take for the newest."""
+    """Remove what is newer than the step a run goes on from: damaged ones, which rotation would
+    take for the newest.
+    """
     for number, folder in numbered(run):
         if number > step:
             remove(folder)
@@ -108,7 +124,9 @@ def sweep(run: Path) -> None:
 
 
 def numbered(run: Path) -> list[tuple[int, Path]]:
-    found = ((re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in run.glob("checkpoint-*"))
+    found = (
+        (re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in run.glob("checkpoint-*")
+    )
     return [(int(match[1]), path) for match, path in found if match and path.is_dir()]
 
 

@@ -15,9 +15,10 @@ from electra.config import UserError
 from electra.runs.run_dir import check_place
 
 LOCK = ".lock"
-# Where the file system has no locks, a run goes on without one. On NFS they hold between machines from version 4 on
-# (before it, only with a lock daemon), and outlive a machine that lost its power until its lease ends, 90 seconds as a
-# rule; Lustre needs the mount option `flock`, and with `localflock` each machine sees only its own.
+# Where the file system has no locks, a run goes on without one. On NFS they hold between machines
+# from version 4 on (before it, only with a lock daemon), and outlive a machine that lost its power
+# until its lease ends, 90 seconds as a rule; Lustre needs the mount option `flock`, and with
+# `localflock` each machine sees only its own.
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -31,7 +32,9 @@ class Processes(Protocol):
 
 @contextlib.contextmanager
 def alone_in(folder: Path, world: Processes) -> Iterator[None]:
-    """The leading process holds the folder for all of them; where another run holds it, every process is told so."""
+    """The leading process holds the folder for all of them; where another run holds it, every
+    process is told so.
+    """
     check_place(folder)
     refusal, fresh, descriptor = None, not folder.exists(), None
     if world.leads:
@@ -39,18 +42,25 @@ def alone_in(folder: Path, world: Processes) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = taken(folder / LOCK)
         except OSError as error:
-            refusal = f"--output-dir {folder}: cannot be written: {error.strerror}; name another folder"
+            refusal = (
+                f"--output-dir {folder}: cannot be written: {error.strerror}; name another folder"
+            )
         else:
             if descriptor is None:
-                refusal = (f"{folder} is in use by another run ({holder(folder / LOCK)}); wait for it, stop it, or "
-                           f"choose another --output-dir")
+                refusal = (
+                    f"{folder} is in use by another run ({holder(folder / LOCK)}); wait for it, "
+                    "stop it, or "
+                    f"choose another --output-dir"
+                )
     try:
         if refusal := world.from_leader(refusal):
             raise UserError(refusal)
         yield
     finally:
         if descriptor is not None:
-            (folder / LOCK).unlink(missing_ok=True)  # still locked: who opened it meanwhile sees that it is not this
+            (folder / LOCK).unlink(
+                missing_ok=True
+            )  # still locked: who opened it meanwhile sees that it is not this
             os.close(descriptor)
             if fresh:  # a run that was refused before it began leaves no empty folder
                 with contextlib.suppress(OSError):
@@ -58,8 +68,9 @@ def alone_in(folder: Path, world: Processes) -> Iterator[None]:
 
 
 def taken(path: Path) -> int | None:
-    """The lock, as an open file that says whose it is; None where another process has it. Not passed on to children,
-    which could outlive this process."""
+    """The lock, as an open file that says whose it is; None where another process has it. Not
+    passed on to children, which could outlive this process.
+    """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -74,7 +85,9 @@ def taken(path: Path) -> int | None:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return descriptor
-        os.close(descriptor)  # the run before us took its file away between our opening and our locking it
+        os.close(
+            descriptor
+        )  # the run before us took its file away between our opening and our locking it
 
 
 def holder(path: Path) -> str:

@@ -1,6 +1,7 @@
 """A run folder: what may start in it, what continues, and how it ended.
 
-`config.toml` says what the run is, `environment.json` where and with what it ran, `status.json` how it stands.
+`config.toml` says what the run is, `environment.json` where and with what it ran, `status.json` how
+it stands.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from typing import Any, Literal
 from electra import atomic, config
 from electra.config import UserError
 
-CONFIG, STATUS, ENVIRONMENT, METRICS = "config.toml", "status.json", "environment.json", "metrics.jsonl"
+CONFIG, STATUS, ENVIRONMENT, METRICS = (
+    "config.toml",
+    "status.json",
+    "environment.json",
+    "metrics.jsonl",
+)
 Status = Literal["running", "finished", "stopped", "failed"]
 
 
@@ -23,7 +29,9 @@ def check_place(run: Path) -> None:
     if not existing.is_dir():
         raise UserError(f"--output-dir {run}: {existing} is a file; name a folder")
     if not os.access(existing, os.W_OK):
-        raise UserError(f"--output-dir {run}: no permission to write in {existing}; name another folder")
+        raise UserError(
+            f"--output-dir {run}: no permission to write in {existing}; name another folder"
+        )
 
 
 def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
@@ -36,5 +44,3 @@ def get_status(run: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-

@@ -13,8 +13,9 @@ heard: list[list[int]] = []  # signals since the outermost `interrupts` began
 
 @contextlib.contextmanager
 def warned_early() -> Iterator[list[int]]:
-    """SIGUSR1 that comes while a run is made ready, for `interrupts` to heed once there is a step to save. A launcher
-    may have told its processes to ignore it."""
+    """SIGUSR1 that comes while a run is made ready, for `interrupts` to heed once there is a step
+    to save. A launcher may have told its processes to ignore it.
+    """
     early: list[int] = []
     if heard or threading.current_thread() is not threading.main_thread():
         yield early
@@ -28,9 +29,12 @@ def warned_early() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def interrupts(early: list[int] | None = None) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once. Several runs may stand
-    inside one such block: what one of them hears is meant for all."""
-    if heard or threading.current_thread() is not threading.main_thread():  # only there can signals be heard
+    """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once.
+    Several runs may stand inside one such block: what one of them hears is meant for all.
+    """
+    if (
+        heard or threading.current_thread() is not threading.main_thread()
+    ):  # only there can signals be heard
         yield lambda: any(heard)
         return
     asked: list[int] = early if early is not None else []

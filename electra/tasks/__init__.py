@@ -7,7 +7,8 @@
     their scores          metrics, span_scores, entities
     a model of a task     models (⇄ transformers folders), answering, predictions, submission
 
-`KINDS` says which class a saved model's task is of; add your own to it, and your task is saved and loaded like ours.
+`KINDS` says which class a saved model's task is of; add your own to it, and your task is saved and
+loaded like ours.
 """
 
 from __future__ import annotations
@@ -27,9 +28,21 @@ KINDS: dict[str, str | type] = {
     "choose": "electra.tasks.choose.Choose",
 }
 NAMES = {  # of a task on the command line, and its kind; GLUE's nine are glue/NAME
-    "classify": "classify", "span": "span", "tag": "tag", "choose": "choose",
-    "squad-1.1": "span", "squad-2.0": "span", "mrqa": "span", "triviaqa": "span", "newsqa": "span",
-    "naturalquestions": "span", "searchqa": "span", "ner": "tag", "chunk": "tag", "swag": "choose", "race": "choose",
+    "classify": "classify",
+    "span": "span",
+    "tag": "tag",
+    "choose": "choose",
+    "squad-1.1": "span",
+    "squad-2.0": "span",
+    "mrqa": "span",
+    "triviaqa": "span",
+    "newsqa": "span",
+    "naturalquestions": "span",
+    "searchqa": "span",
+    "ner": "tag",
+    "chunk": "tag",
+    "swag": "choose",
+    "race": "choose",
 }
 
 SPELLED = {"head": "head_kind"}  # a flag whose field could not have its name
@@ -53,16 +66,24 @@ def find_task(name: str, **options: Any) -> Any:
 def task_class(name: str) -> Any:
     kind = "glue" if name.lower().startswith("glue/") else NAMES.get(name.lower())
     if kind is None:
-        raise UserError(f"--task {name}: unknown{nearest(name, [*NAMES, 'glue/rte'])}; tasks are glue, glue/NAME, "
-                        f"{', '.join(NAMES)}")
+        raise UserError(
+            f"--task {name}: unknown{nearest(name, [*NAMES, 'glue/rte'])}; tasks are glue, "
+            "glue/NAME, "
+            f"{', '.join(NAMES)}"
+        )
     return kind_class(kind)
 
 
 def split_options(kind: Any, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Flags that set a field of a task of this class (its columns, say), converted; and the flags that are left."""
+    """Flags that set a field of a task of this class (its columns, say), converted; and the flags
+    that are left.
+    """
     hints = get_type_hints(kind)
-    known = {field.name: hints[field.name] for field in fields(kind)
-             if field.name not in ("name", "labels", "metrics", "frozen", "count", "extent", "projected")}
+    known = {
+        field.name: hints[field.name]
+        for field in fields(kind)
+        if field.name not in ("name", "labels", "metrics", "frozen", "count", "extent", "projected")
+    }
     options, rest, words = {}, [], list(flags)
     while words:
         word = words.pop(0)
@@ -79,8 +100,11 @@ def split_options(kind: Any, flags: Sequence[str]) -> tuple[dict[str, Any], list
             else:
                 raise UserError(f"--{flag} needs a value")
         several = get_origin(known[key]) is tuple
-        options[key] = tuple(value.split(",")) if several else convert(Flag(value), known[key], source="command line",
-                                                                       key=flag)
+        options[key] = (
+            tuple(value.split(","))
+            if several
+            else convert(Flag(value), known[key], source="command line", key=flag)
+        )
     return options, rest
 
 
@@ -89,5 +113,8 @@ def restore_task(settings: Mapping[str, Any], *, source: str) -> Any:
     try:
         return kind_class(settings["kind"]).restore(settings)
     except (TypeError, KeyError, ValueError) as error:
-        raise UserError(f"{source}: electra_task cannot be read ({error}); the folder is damaged, or was written by "
-                        "another version") from None
+        raise UserError(
+            f"{source}: electra_task cannot be read ({error}); the folder is damaged, or was "
+            "written by "
+            "another version"
+        ) from None

@@ -1,4 +1,6 @@
-"""Asking a network: examples in, answers out, in batches of equal length; one model, or the mean of several."""
+"""Asking a network: examples in, answers out, in batches of equal length; one model, or the mean of
+several.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,14 @@ def device_here() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def outputs(network: Network, features: Features, *, device: torch.device, batches: Sequence[Array] | None = None,
-            autocast: AbstractContextManager[Any] | None = None) -> dict[int, Outputs]:
+def outputs(
+    network: Network,
+    features: Features,
+    *,
+    device: torch.device,
+    batches: Sequence[Array] | None = None,
+    autocast: AbstractContextManager[Any] | None = None,
+) -> dict[int, Outputs]:
     """What the network says of each unit, or of those in `batches`."""
     chosen = unit_batches(features, device) if batches is None else batches
     found: dict[int, Outputs] = {}
@@ -35,10 +43,17 @@ def outputs(network: Network, features: Features, *, device: torch.device, batch
     network.eval()
     with torch.inference_mode(), autocast or nullcontext():
         for units in chosen:
-            batch = features.take(units, multiple=8 if device.type == "cuda" else 1,
-                                  most=network.encoder.shape.positions)
-            answered = {name: tensor.float().cpu().numpy() if tensor.is_floating_point() else tensor.cpu().numpy()
-                        for name, tensor in network.answer(batch.to(device)).items()}
+            batch = features.take(
+                units,
+                multiple=8 if device.type == "cuda" else 1,
+                most=network.encoder.shape.positions,
+            )
+            answered = {
+                name: tensor.float().cpu().numpy()
+                if tensor.is_floating_point()
+                else tensor.cpu().numpy()
+                for name, tensor in network.answer(batch.to(device)).items()
+            }
             for place, unit in enumerate(units):
                 found[int(unit)] = {name: values[place] for name, values in answered.items()}
     network.train(was_training)
@@ -50,14 +65,21 @@ def unit_batches(features: Features, device: torch.device) -> list[Array]:
     return by_length(features.lengths, tokens=tokens)
 
 
-def answer(models: Sequence[Tuned], examples: Sequence[Any], *, device: torch.device | None = None,
-           features: Features | None = None) -> list[Any]:
+def answer(
+    models: Sequence[Tuned],
+    examples: Sequence[Any],
+    *,
+    device: torch.device | None = None,
+    features: Features | None = None,
+) -> list[Any]:
     """One answer for each example: the model's, or several models' combined."""
     device = device or device_here()
     low = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
     said = []
     for model in models:
-        rows = features or model.task.features(examples, model.words, length=model.length, training=False)
+        rows = features or model.task.features(
+            examples, model.words, length=model.length, training=False
+        )
         if model is models[0]:
             warn_of_cuts(rows, examples, length=model.length)
         found = outputs(model.network.to(device), rows, device=device, autocast=low)
@@ -70,12 +92,17 @@ def answer(models: Sequence[Tuned], examples: Sequence[Any], *, device: torch.de
 def warn_of_cuts(rows: Features, examples: Sequence[Any], *, length: int) -> None:
     cut = np.unique(rows.examples[rows.cut])
     if len(cut):
-        warn(f"{len(cut):,} of {len(examples):,} texts are longer than the {length} tokens that the model was "
-             f"fine-tuned with and were cut, {getattr(examples[cut[0]], 'where', 'the first')} for one")
+        warn(
+            f"{len(cut):,} of {len(examples):,} texts are longer than the {length} tokens that "
+            "the model was "
+            f"fine-tuned with and were cut, {getattr(examples[cut[0]], 'where', 'the first')} for "
+            "one"
+        )
 
 
-def stream(models: Sequence[Tuned], examples: Iterable[Any], *, device: torch.device | None = None) -> Iterator[
-        tuple[Any, Any]]:
+def stream(
+    models: Sequence[Tuned], examples: Iterable[Any], *, device: torch.device | None = None
+) -> Iterator[tuple[Any, Any]]:
     """Each example with its answer, in order; no more than a chunk of them is held."""
     check_alike(models)
     for chunk in chunks(examples):
@@ -97,22 +124,29 @@ def chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def task_of(models: Sequence[Tuned]) -> Any:
-    """The task of several models: the first one's, but with a threshold that is the mean of theirs, as their odds are.
+    """The task of several models: the first one's, but with a threshold that is the mean of theirs,
+    as their odds are.
     """
     task = models[0].task
     if not hasattr(task, "null_threshold"):
         return task
-    return replace(task, null_threshold=float(np.mean([model.task.null_threshold for model in models])))
+    return replace(
+        task, null_threshold=float(np.mean([model.task.null_threshold for model in models]))
+    )
 
 
 def predict(models: Sequence[Tuned], inputs: Sequence[str | Path]) -> Iterator[dict[str, Any]]:
     """What the models say of each example in files of any form: a label, an answer, tags, a choice."""
     task = task_of(models)
-    for example, found in stream(models, task.read([table(path) for path in inputs], labelled=False)):
+    for example, found in stream(
+        models, task.read([table(path) for path in inputs], labelled=False)
+    ):
         yield task.record(example, found)
 
 
-def evaluate(models: Sequence[Tuned], parts: Mapping[str, Sequence[Table]]) -> dict[str, dict[str, float]]:
+def evaluate(
+    models: Sequence[Tuned], parts: Mapping[str, Sequence[Table]]
+) -> dict[str, dict[str, float]]:
     """Scores on each part of some labelled data."""
     check_alike(models)
     task, scores = task_of(models), {}
@@ -127,11 +161,19 @@ def evaluate(models: Sequence[Tuned], parts: Mapping[str, Sequence[Table]]) -> d
 
 def check_alike(models: Sequence[Tuned]) -> None:
     """Only models of one task, with the same labels and the same kind of head, can be averaged."""
+
     def nature(task: Any) -> list[Any]:
-        return [task.kind, task.config(), *(getattr(task, name, None) for name in ("head_kind", "unanswerable"))]
+        return [
+            task.kind,
+            task.config(),
+            *(getattr(task, name, None) for name in ("head_kind", "unanswerable")),
+        ]
 
     first = models[0]
     for model in models[1:]:
         if nature(model.task) != nature(first.task):
-            raise UserError(f"{model.folder} is of task {model.task.name} and {first.folder} of {first.task.name}, or "
-                            "their labels or heads differ; only models of one task can be averaged")
+            raise UserError(
+                f"{model.folder} is of task {model.task.name} and {first.folder} of "
+                f"{first.task.name}, or "
+                "their labels or heads differ; only models of one task can be averaged"
+            )

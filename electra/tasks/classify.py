@@ -23,7 +23,9 @@ from electra.tasks.task import Files, Outputs, Task
 
 MOST_NUMBERED_CLASSES = 20  # more distinct whole numbers than this are taken for scores
 SHOWN_CLASSES = 20
-NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)  # a missing or broken number, in a table
+NO_LABEL = re.compile(
+    r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE
+)  # a missing or broken number, in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,15 @@ class Classify(Task[Text, Array]):
     def named(cls, name: str = "classify", **options: Any) -> Self:
         return cls(name=name, **options)
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     def locate(self, data: str) -> Files:
         found = splits(data)
-        return Files(train=found.get("train", ()), dev={"dev": found["dev"]} if "dev" in found else {},
-                     test={"test": found["test"]} if "test" in found else {})
+        return Files(
+            train=found.get("train", ()),
+            dev={"dev": found["dev"]} if "dev" in found else {},
+            test={"test": found["test"]} if "test" in found else {},
+        )
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
         for source in tables:
@@ -84,7 +89,9 @@ class Classify(Task[Text, Array]):
                 warn(f"{source}: {blank} rows hold no text; they are kept")
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[Numbered]:
-        if source.form == "text" and not labelled and not self.text_pair:  # to be asked about: a text a line
+        if (
+            source.form == "text" and not labelled and not self.text_pair
+        ):  # to be asked about: a text a line
             return ((where, {self.text: line}) for where, line in lines(source))
         return rows(source)
 
@@ -99,33 +106,56 @@ class Classify(Task[Text, Array]):
         found = row.get(columns.label)
         label = self.meaning(spelled(found, where))
         if labelled and label is None:
-            raise UserError(f"{where}: {columns.label!r} holds {found!r}, which is no label; fill it in, or leave the "
-                            "row out")
-        return Text(where, text(row, columns.text, where),
-                    text(row, columns.text_pair, where) if columns.text_pair else None, label,
-                    None if row.get(columns.id) is None else str(row[columns.id]))
+            raise UserError(
+                f"{where}: {columns.label!r} holds {found!r}, which is no label; fill it in, or "
+                "leave the "
+                "row out"
+            )
+        return Text(
+            where,
+            text(row, columns.text, where),
+            text(row, columns.text_pair, where) if columns.text_pair else None,
+            label,
+            None if row.get(columns.id) is None else str(row[columns.id]),
+        )
 
     def meaning(self, label: str | None) -> str | None:
         """The label that a spelling stands for."""
         return label
 
-    # ---- what training examples tell ---------------------------------------------------------------------------------
+    # ---- what training examples tell -------------------------------------------------------------
 
     def learn(self, examples: Sequence[Text]) -> Self:
         spellings = {example.label for example in examples if example.label is not None}
         if len(spellings) == 1:
-            raise UserError(f"{examples[0].where}: all {len(examples)} training rows have the same label, "
-                            f"{spellings.pop()!r}; there is nothing to learn from fewer than two")
+            raise UserError(
+                f"{examples[0].where}: all {len(examples)} training rows have the same label, "
+                f"{spellings.pop()!r}; there is nothing to learn from fewer than two"
+            )
         numbers = [number(label) for label in spellings]
         regression = self.regression
         if regression is None:
-            regression = bool(numbers) and all(n is not None for n in numbers) and (
-                len(set(numbers)) > MOST_NUMBERED_CLASSES or any(n != int(n) for n in numbers if n is not None))
+            regression = (
+                bool(numbers)
+                and all(n is not None for n in numbers)
+                and (
+                    len(set(numbers)) > MOST_NUMBERED_CLASSES
+                    or any(n != int(n) for n in numbers if n is not None)
+                )
+            )
         labels = () if regression else self.labels or in_order(spellings)
-        metrics = self.metrics or (OF_NUMBERS if regression else ("accuracy", "f1" if len(labels) == 2 else "f1_macro"))
+        metrics = self.metrics or (
+            OF_NUMBERS if regression else ("accuracy", "f1" if len(labels) == 2 else "f1_macro")
+        )
         values = [n for n in numbers if n is not None]
-        learnt = replace(self, regression=regression, labels=labels, metrics=metrics, metric=self.metric or metrics[0],
-                         extent=(min(values), max(values)) if regression and values else ())
+        learnt = replace(
+            self,
+            regression=regression,
+            labels=labels,
+            metrics=metrics,
+            metric=self.metric or metrics[0],
+            extent=(min(values), max(values)) if regression and values else (),
+        )
         learnt.check_metric()
         learnt.check(examples)
         return learnt
@@ -134,20 +164,30 @@ class Classify(Task[Text, Array]):
         known = [name for name in METRICS if (name in OF_NUMBERS) == self.regression]
         for name in (self.metric, *self.metrics):
             if name not in known:
-                raise UserError(f"metric {name!r} is none of a {self.task_type}{nearest(name, known)}")
+                raise UserError(
+                    f"metric {name!r} is none of a {self.task_type}{nearest(name, known)}"
+                )
         if "f1" in (self.metric, *self.metrics) and len(self.labels) != 2:
-            raise UserError(f"metric 'f1' is of two classes, and there are {len(self.labels)}; use f1_macro")
+            raise UserError(
+                f"metric 'f1' is of two classes, and there are {len(self.labels)}; use f1_macro"
+            )
 
     def check(self, examples: Sequence[Text]) -> None:
         for example in examples:
             if example.label is None:
                 continue
             if self.regression and number(example.label) is None:
-                raise UserError(f"{example.where}: label {example.label!r} is not a number, and this is a regression; "
-                                "mend it, or say --regression false for classes")
+                raise UserError(
+                    f"{example.where}: label {example.label!r} is not a number, and this is a "
+                    "regression; "
+                    "mend it, or say --regression false for classes"
+                )
             if not self.regression and example.label not in self.numbers:
-                raise UserError(f"{example.where}: label {example.label!r} was never seen in training, where they are "
-                                f"{shortened(self.labels)}; mend it, or add rows with it to the training file")
+                raise UserError(
+                    f"{example.where}: label {example.label!r} was never seen in training, where "
+                    "they are "
+                    f"{shortened(self.labels)}; mend it, or add rows with it to the training file"
+                )
 
     @property
     def task_type(self) -> str:
@@ -164,11 +204,15 @@ class Classify(Task[Text, Array]):
             more = " (--regression true makes them scores)"
         return f"classification, {len(self.labels)} classes: {shortened(self.labels)}{more}"
 
-    # ---- rows and answers --------------------------------------------------------------------------------------------
+    # ---- rows and answers ------------------------------------------------------------------------
 
-    def features(self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool) -> Features:
-        ids = words.encode([e.first for e in examples] + [e.second for e in examples if e.second is not None])
-        firsts, seconds = ids[:len(examples)], iter(ids[len(examples):])
+    def features(
+        self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool
+    ) -> Features:
+        ids = words.encode(
+            [e.first for e in examples] + [e.second for e in examples if e.second is not None]
+        )
+        firsts, seconds = ids[: len(examples)], iter(ids[len(examples) :])
         found = []
         for n, (example, first) in enumerate(zip(examples, firsts, strict=True)):
             second = None if example.second is None else next(seconds)
@@ -201,8 +245,14 @@ class Classify(Task[Text, Array]):
     def outputs(self) -> int:
         return 1 if self.regression else len(self.labels)
 
-    def decode(self, examples: Sequence[Text], features: Features, outputs: Sequence[Outputs]) -> list[Array]:
-        answers = np.stack([output["logits"] for output in outputs]) if outputs else np.zeros((0, self.outputs))
+    def decode(
+        self, examples: Sequence[Text], features: Features, outputs: Sequence[Outputs]
+    ) -> list[Array]:
+        answers = (
+            np.stack([output["logits"] for output in outputs])
+            if outputs
+            else np.zeros((0, self.outputs))
+        )
         if not self.regression:
             grown = np.exp(answers - answers.max(axis=1, keepdims=True))
             answers = grown / grown.sum(axis=1, keepdims=True)
@@ -216,11 +266,15 @@ class Classify(Task[Text, Array]):
     def score(self, examples: Sequence[Text], answers: Sequence[Array]) -> dict[str, float]:
         given = np.array([answer[0] if self.regression else answer.argmax() for answer in answers])
         true = np.array([self.target(example) for example in examples])
-        return {name: METRICS[name](true, given) for name in dict.fromkeys((self.metric, *self.metrics))}
+        return {
+            name: METRICS[name](true, given) for name in dict.fromkeys((self.metric, *self.metrics))
+        }
 
     def trivial(self, examples: Sequence[Text]) -> float:
         true = np.array([self.target(example) for example in examples])
-        return max(METRICS[self.metric](true, np.full_like(true, answer)) for answer in range(self.outputs))
+        return max(
+            METRICS[self.metric](true, np.full_like(true, answer)) for answer in range(self.outputs)
+        )
 
     def record(self, example: Text, answer: Array) -> dict[str, Any]:
         found: dict[str, Any] = {} if example.id is None else {"id": example.id}
@@ -228,18 +282,26 @@ class Classify(Task[Text, Array]):
             gold = number(example.label)
             return found | {"score": float(answer[0])} | ({} if gold is None else {"gold": gold})
         best = int(answer.argmax())
-        found |= {"label": self.labels[best], "probability": float(answer[best]),
-                  "probabilities": {label: float(p) for label, p in zip(self.labels, answer, strict=True)}}
+        found |= {
+            "label": self.labels[best],
+            "probability": float(answer[best]),
+            "probabilities": {
+                label: float(p) for label, p in zip(self.labels, answer, strict=True)
+            },
+        }
         return found | ({} if example.label is None else {"gold": example.label})
 
     def config(self) -> dict[str, Any]:
         names = ("score",) if self.regression else self.labels
-        return {"id2label": {str(n): name for n, name in enumerate(names)},
-                "label2id": {name: n for n, name in enumerate(names)},
-                "problem_type": "regression" if self.regression else "single_label_classification"}
+        return {
+            "id2label": {str(n): name for n, name in enumerate(names)},
+            "label2id": {name: n for n, name in enumerate(names)},
+            "problem_type": "regression" if self.regression else "single_label_classification",
+        }
 
 
-# ---- labels --------------------------------------------------------------------------------------------------------
+# ---- labels --------------------------------------------------------------------------------------
+
 
 def spelled(value: Any, where: str) -> str | None:
     """A label as text, so that 1 in JSON and 1 in CSV are the same class; None where there is none."""

@@ -1,4 +1,6 @@
-"""Sentences word by word: CoNLL's columns, rows with lists of words and tags, or plain text to be tagged."""
+"""Sentences word by word: CoNLL's columns, rows with lists of words and tags, or plain text to be
+tagged.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,26 @@ class Sentence:
     tags: tuple[str, ...] | None
 
 
-# ---- columns -------------------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------------------
 
-def from_text(table: Table, *, column: int, labelled: bool, known: Collection[str]) -> Iterator[Sentence]:
-    """Columns, or text to be tagged: then a .txt file may also have one sentence a line, its words apart.
 
-    One that has a word a line, or a tag the task knows (`known`) in its column, is read as columns all the same.
+def from_text(
+    table: Table, *, column: int, labelled: bool, known: Collection[str]
+) -> Iterator[Sentence]:
+    """Columns, or text to be tagged: then a .txt file may also have one sentence a line, its words
+    apart.
+
+    One that has a word a line, or a tag the task knows (`known`) in its column, is read as columns
+    all the same.
     """
     source = iter(lines(table))
     opening = list(itertools.islice(source, LOOKED_AT))
     found = itertools.chain(opening, source)
-    if not labelled and ".txt" in table.source.path.suffixes and not are_columns(opening, column=column, known=known):
+    if (
+        not labelled
+        and ".txt" in table.source.path.suffixes
+        and not are_columns(opening, column=column, known=known)
+    ):
         return (Sentence(where, tuple(line.split()), None) for where, line in found if line.strip())
     return from_columns(found, column=column, labelled=labelled)
 
@@ -50,8 +61,10 @@ def are_columns(opening: Sequence[Line], *, column: int, known: Collection[str])
         return True
     sentence = itertools.takewhile(bool, itertools.dropwhile(lambda fields: not fields, written))
     reach = column + 1 if column >= 0 else -column
-    return all(len(fields) >= max(2, reach) and (fields[column] in known or parts(fields[column])[1])
-               for fields in sentence)
+    return all(
+        len(fields) >= max(2, reach) and (fields[column] in known or parts(fields[column])[1])
+        for fields in sentence
+    )
 
 
 def from_columns(found: Iterator[Line], *, column: int, labelled: bool) -> Iterator[Sentence]:
@@ -70,8 +83,11 @@ def from_columns(found: Iterator[Line], *, column: int, labelled: bool) -> Itera
             width = len(fields)
             check_column(column, fields, where=where, labelled=labelled)
         if len(fields) != width:
-            raise UserError(f"{where}: {len(fields)} columns where the lines before have {width}: "
-                            f"{line.strip()[:80]!r}; every word needs all of them, and a blank line ends a sentence")
+            raise UserError(
+                f"{where}: {len(fields)} columns where the lines before have {width}: "
+                f"{line.strip()[:80]!r}; every word needs all of them, and a blank line ends a "
+                "sentence"
+            )
         place = place if words else where
         words.append(fields[0])
         if labelled:
@@ -87,14 +103,22 @@ def cells(line: str) -> list[str]:
 def check_column(column: int, fields: Sequence[str], *, where: str, labelled: bool) -> None:
     is_there = -len(fields) <= column < len(fields)
     if labelled and not (is_there and column % len(fields)):
-        raise UserError(f"{where}: {len(fields)} columns ({' '.join(fields)[:80]}), so --column {column} is not one "
-                        "with a tag; the first (0) holds the word, and -1 means the last")
+        raise UserError(
+            f"{where}: {len(fields)} columns ({' '.join(fields)[:80]}), so --column {column} is "
+            "not one "
+            "with a tag; the first (0) holds the word, and -1 means the last"
+        )
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
-def from_rows(table: Table, *, words: str, tags: Sequence[str], labelled: bool) -> Iterator[Sentence]:
-    """A sentence a row: lists, or text with blanks between, in the column `words` and the first of `tags` there is."""
+
+def from_rows(
+    table: Table, *, words: str, tags: Sequence[str], labelled: bool
+) -> Iterator[Sentence]:
+    """A sentence a row: lists, or text with blanks between, in the column `words` and the first of
+    `tags` there is.
+    """
     for where, row in rows(table):
         found = listed(require(row, words, where), words, where)
         name = next((name for name in tags if name in row), tags[0])
@@ -103,19 +127,28 @@ def from_rows(table: Table, *, words: str, tags: Sequence[str], labelled: bool) 
             continue
         given = listed(require(row, name, where), name, where)
         if len(given) != len(found):
-            raise UserError(f"{where}: {len(found)} words in {words!r}, but {len(given)} tags in {name!r}; each word "
-                            "needs one")
+            raise UserError(
+                f"{where}: {len(found)} words in {words!r}, but {len(given)} tags in {name!r}; "
+                "each word "
+                "needs one"
+            )
         yield Sentence(where, found, given)
 
 
 def listed(value: Any, name: str, where: str) -> tuple[str, ...]:
     items: Sequence[Any] | None = value.split() if isinstance(value, str) else value
     if isinstance(items, Mapping) or not isinstance(items, Sequence):
-        raise UserError(f"{where}: {name!r} is {type(value).__name__}; a list of texts is expected, or one text with "
-                        "blanks between")
+        raise UserError(
+            f"{where}: {name!r} is {type(value).__name__}; a list of texts is expected, or one "
+            "text with "
+            "blanks between"
+        )
     for item in items:
         if not isinstance(item, str):
-            raise UserError(f"{where}: {name!r} holds {item!r}, which is {type(item).__name__}, not text; write tags "
-                            "by their names (B-PER, not 1)")
+            raise UserError(
+                f"{where}: {name!r} holds {item!r}, which is {type(item).__name__}, not text; "
+                "write tags "
+                "by their names (B-PER, not 1)"
+            )
         check_encodable(item, where)
     return tuple(items)

@@ -21,7 +21,8 @@ from electra.tasks.features import Array, Features, Row, TaskBatch, by_length, p
 SHORTEST = 3  # [CLS], a token, [SEP]
 POOLS = ("mean", "cls", "tokens")
 SUFFIXES = (".parquet", ".npy")
-# Texts that are sorted by length among themselves. Fewer pad more; more characters would be more vectors held at once.
+# Texts that are sorted by length among themselves. Fewer pad more; more characters would be more
+# vectors held at once.
 CHUNK_TEXTS = 2048
 CHUNK_CHARACTERS = 400_000
 GROUP_BYTES = 32 * 1024 * 1024  # of vectors, in a row group of Parquet
@@ -43,27 +44,63 @@ def texts(source: Table, column: str = "text") -> Iterator[str]:
     return (text(row, column, where) for where, row in rows(source))
 
 
-def embed(encoder: Encoder, words: WordPiece, given: Iterable[str], *, layer: str = "last", pool: str = "mean",
-          length: int, batch_tokens: int = 16_384, device: torch.device | None = None) -> Iterator[Embedded]:
-    """The vectors of each text, in order: the mean over its tokens ([CLS] and [SEP] count, as sentence-transformers
-    has it), that of [CLS], or all of them. A text of more than `length` tokens is cut."""
+def embed(
+    encoder: Encoder,
+    words: WordPiece,
+    given: Iterable[str],
+    *,
+    layer: str = "last",
+    pool: str = "mean",
+    length: int,
+    batch_tokens: int = 16_384,
+    device: torch.device | None = None,
+) -> Iterator[Embedded]:
+    """The vectors of each text, in order: the mean over its tokens ([CLS] and [SEP] count, as
+    sentence-transformers has it), that of [CLS], or all of them. A text of more than `length`
+    tokens is cut.
+    """
     layer_width(layer, encoder.shape.width, layers=encoder.shape.layers)
     if pool not in POOLS:
         raise UserError(f"--pool {pool}: unknown; choose {', '.join(POOLS)}")
     if pool == "cls" and encoder.shape.causal:
-        raise UserError("--pool cls: this encoder is causal, and to it [CLS] is the same before every text; take mean")
+        raise UserError(
+            "--pool cls: this encoder is causal, and to it [CLS] is the same before every text; "
+            "take mean"
+        )
     if layer == "mix":
-        raise UserError("--layer mix: its weights are learnt with a task; without one choose another")
+        raise UserError(
+            "--layer mix: its weights are learnt with a task; without one choose another"
+        )
     if not SHORTEST <= length <= encoder.shape.positions:
-        raise UserError(f"--length {length}: this encoder has {encoder.shape.positions} positions; name a number from "
-                        f"{SHORTEST} up to that")
+        raise UserError(
+            f"--length {length}: this encoder has {encoder.shape.positions} positions; name a "
+            "number from "
+            f"{SHORTEST} up to that"
+        )
     device = device or torch.device("cpu")
-    return embedded_chunks(encoder.to(device).eval(), words, given, reader=LayerReader(encoder.shape.layers, layer),
-                           pool=pool, length=length, batch_tokens=batch_tokens, device=device)
+    return embedded_chunks(
+        encoder.to(device).eval(),
+        words,
+        given,
+        reader=LayerReader(encoder.shape.layers, layer),
+        pool=pool,
+        length=length,
+        batch_tokens=batch_tokens,
+        device=device,
+    )
 
 
-def embedded_chunks(encoder: Encoder, words: WordPiece, given: Iterable[str], *, reader: LayerReader, pool: str,
-                    length: int, batch_tokens: int, device: torch.device) -> Iterator[Embedded]:
+def embedded_chunks(
+    encoder: Encoder,
+    words: WordPiece,
+    given: Iterable[str],
+    *,
+    reader: LayerReader,
+    pool: str,
+    length: int,
+    batch_tokens: int,
+    device: torch.device,
+) -> Iterator[Embedded]:
     for chunk in chunks(given):
         features = rows_of(chunk, words, length=length)
         found: dict[int, Array] = {}
@@ -73,7 +110,7 @@ def embedded_chunks(encoder: Encoder, words: WordPiece, given: Iterable[str], *,
                 vectors = reader(encoder.layers(batch.ids, batch.types, batch.real)).float()
             found.update(zip(places.tolist(), pooled(vectors, batch, pool), strict=True))
         for place, one in enumerate(chunk):
-            ids = features.ids[features.begins[place]:features.begins[place + 1]]
+            ids = features.ids[features.begins[place] : features.begins[place + 1]]
             yield Embedded(one, ids, found[place], bool(features.cut[place]))
 
 
@@ -105,10 +142,14 @@ def pooled(vectors: Tensor, batch: TaskBatch, pool: str) -> list[Array]:
     if pool == "mean":
         real = batch.real[:, :, None]
         return list(((vectors * real).sum(1) / real.sum(1)).cpu().numpy())
-    return [row[:count] for row, count in zip(vectors.cpu().numpy(), batch.real.sum(1).tolist(), strict=True)]
+    return [
+        row[:count]
+        for row, count in zip(vectors.cpu().numpy(), batch.real.sum(1).tolist(), strict=True)
+    ]
 
 
-# ---- writing -------------------------------------------------------------------------------------------------------
+# ---- writing -------------------------------------------------------------------------------------
+
 
 class Written(NamedTuple):
     texts: int
@@ -116,10 +157,16 @@ class Written(NamedTuple):
 
 
 def write(path: Path, found: Iterable[Embedded], words: WordPiece, *, pool: str) -> Written:
-    """`.parquet`: text and vector (or tokens and vectors), a row each. `.npy`: one float32 array [texts, D]."""
+    """`.parquet`: text and vector (or tokens and vectors), a row each. `.npy`: one float32 array
+    [texts, D].
+    """
     check_output(path, pool=pool)
     with atomic.writing(path) as stream:
-        written = write_npy(stream, found) if path.suffix == ".npy" else write_parquet(stream, found, words, pool=pool)
+        written = (
+            write_npy(stream, found)
+            if path.suffix == ".npy"
+            else write_parquet(stream, found, words, pool=pool)
+        )
         if not written.texts:
             raise UserError(f"nothing to embed: the input holds no text, so {path} is not written")
         return written
@@ -128,11 +175,16 @@ def write(path: Path, found: Iterable[Embedded], words: WordPiece, *, pool: str)
 def check_output(path: Path, *, pool: str) -> None:
     """Refuse, before any work, a file that cannot be written."""
     if path.suffix not in SUFFIXES:
-        raise UserError(f"--output {path}: vectors are written as {' or '.join(SUFFIXES)}; found "
-                        f"{path.suffix or 'no suffix'}")
+        raise UserError(
+            f"--output {path}: vectors are written as {' or '.join(SUFFIXES)}; found "
+            f"{path.suffix or 'no suffix'}"
+        )
     if path.suffix == ".npy" and pool == "tokens":
-        raise UserError(f"--output {path}: texts have different numbers of tokens, which one array cannot hold; write "
-                        "--pool tokens to a .parquet file")
+        raise UserError(
+            f"--output {path}: texts have different numbers of tokens, which one array cannot "
+            "hold; write "
+            "--pool tokens to a .parquet file"
+        )
     if not path.parent.is_dir():
         raise UserError(f"--output {path}: no folder {path.parent}; make it first")
 
@@ -151,11 +203,16 @@ def write_npy(stream: IO[bytes], found: Iterable[Embedded]) -> Written:
 
 
 def write_header(stream: IO[bytes], *, count: int, width: int) -> None:
-    # NumPy leaves room in a header for the first axis to grow, so the one written at the end has the same size.
-    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (count, width)})
+    # NumPy leaves room in a header for the first axis to grow, so the one written at the end has
+    # the same size.
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
+    )
 
 
-def write_parquet(stream: IO[bytes], found: Iterable[Embedded], words: WordPiece, *, pool: str) -> Written:
+def write_parquet(
+    stream: IO[bytes], found: Iterable[Embedded], words: WordPiece, *, pool: str
+) -> Written:
     import pyarrow
     import pyarrow.parquet
 
@@ -191,7 +248,9 @@ def table_of(group: Sequence[Embedded], words: WordPiece, *, pool: str) -> Any:
     import pyarrow
 
     flat = np.concatenate([one.vectors.reshape(-1) for one in group])
-    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(flat), group[0].vectors.shape[-1])
+    vectors = pyarrow.FixedSizeListArray.from_arrays(
+        pyarrow.array(flat), group[0].vectors.shape[-1]
+    )
     columns = {"text": pyarrow.array([one.text for one in group])}
     if pool != "tokens":
         return pyarrow.table(columns | {"vector": vectors})

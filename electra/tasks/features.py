@@ -1,4 +1,6 @@
-"""What an encoder reads: examples as rows of ids, kept column by column, and batches of rows that are equally long."""
+"""What an encoder reads: examples as rows of ids, kept column by column, and batches of rows that
+are equally long.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]
 IGNORED = -100  # the target of a token that is not scored, and of padding; torch's own word for it
-POOL_BATCHES = 64  # sorted by length among themselves: large enough that hardly a token is padding, and still shuffled
+# sorted by length among themselves: large enough that hardly a token is padding, and still shuffled
+POOL_BATCHES = 64
 
 
 class TaskBatch(NamedTuple):
@@ -31,13 +34,19 @@ class TaskBatch(NamedTuple):
 
     def to(self, device: torch.device) -> TaskBatch:
         ids, types, real = (tensor.to(device, non_blocking=True) for tensor in self[:3])
-        return TaskBatch(ids, types, real,
-                         {name: column.to(device, non_blocking=True) for name, column in self.columns.items()})
+        return TaskBatch(
+            ids,
+            types,
+            real,
+            {name: column.to(device, non_blocking=True) for name, column in self.columns.items()},
+        )
 
 
 @dataclass(slots=True)
 class Row:
-    """`[CLS] A [SEP] B [SEP]`: one row, the example it belongs to, and whatever the task's head must know of it."""
+    """`[CLS] A [SEP] B [SEP]`: one row, the example it belongs to, and whatever the task's head
+    must know of it.
+    """
 
     example: int
     ids: Sequence[int]
@@ -66,15 +75,28 @@ class Features:
         lengths = [len(row.ids) for row in found]
         first = found[0] if found else Row(0, [])
         return cls(
-            ids=np.fromiter((i for row in found for i in row.ids), dtype=np.int32, count=sum(lengths)),
+            ids=np.fromiter(
+                (i for row in found for i in row.ids), dtype=np.int32, count=sum(lengths)
+            ),
             begins=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
-            seconds=np.array([n if row.second is None else row.second for row, n in zip(found, lengths, strict=True)],
-                             dtype=np.int32),
+            seconds=np.array(
+                [
+                    n if row.second is None else row.second
+                    for row, n in zip(found, lengths, strict=True)
+                ],
+                dtype=np.int32,
+            ),
             examples=np.array([row.example for row in found], dtype=np.int64),
             cut=np.array([row.was_cut for row in found], dtype=bool),
             values={name: column([row.values[name] for row in found]) for name in first.values},
-            tokens={name: np.fromiter((v for row in found for v in row.tokens[name]), dtype=np.int64,
-                                      count=sum(lengths)) for name in first.tokens},
+            tokens={
+                name: np.fromiter(
+                    (v for row in found for v in row.tokens[name]),
+                    dtype=np.int64,
+                    count=sum(lengths),
+                )
+                for name in first.tokens
+            },
             together=together,
         )
 
@@ -95,7 +117,8 @@ class Features:
         return tokens
 
     def take(self, units: Array, *, multiple: int = 1, most: int | None = None) -> TaskBatch:
-        """A batch as wide as its longest row, or the next multiple, but for a network that reads no more than `most`.
+        """A batch as wide as its longest row, or the next multiple, but for a network that reads no
+        more than `most`.
         """
         rows = (np.asarray(units)[:, None] * self.together + np.arange(self.together)).reshape(-1)
         lengths = self.begins[rows + 1] - self.begins[rows]
@@ -106,16 +129,28 @@ class Features:
         source = np.minimum(self.begins[rows][:, None] + places, len(self.ids) - 1)
         types = (places >= self.seconds[rows][:, None]) & real
         columns = {name: torch.from_numpy(values[rows]) for name, values in self.values.items()}
-        columns |= {name: torch.from_numpy(np.where(real, values[source], IGNORED))
-                    for name, values in self.tokens.items()}
-        return TaskBatch(ids=torch.from_numpy(np.where(real, self.ids[source], 0).astype(np.int64)),
-                         types=torch.from_numpy(types.astype(np.int64)), real=torch.from_numpy(real), columns=columns)
+        columns |= {
+            name: torch.from_numpy(np.where(real, values[source], IGNORED))
+            for name, values in self.tokens.items()
+        }
+        return TaskBatch(
+            ids=torch.from_numpy(np.where(real, self.ids[source], 0).astype(np.int64)),
+            types=torch.from_numpy(types.astype(np.int64)),
+            real=torch.from_numpy(real),
+            columns=columns,
+        )
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file
 
-        named = {"ids": self.ids, "begins": self.begins, "seconds": self.seconds, "examples": self.examples,
-                 "cut": self.cut, "together": np.array([self.together])}
+        named = {
+            "ids": self.ids,
+            "begins": self.begins,
+            "seconds": self.seconds,
+            "examples": self.examples,
+            "cut": self.cut,
+            "together": np.array([self.together]),
+        }
         named |= {f"values.{name}": array for name, array in self.values.items()}
         named |= {f"tokens.{name}": array for name, array in self.tokens.items()}
         save_file(named, path)
@@ -126,8 +161,14 @@ class Features:
 
         named = load_file(path)
         plain = {name: named[name] for name in ("ids", "begins", "seconds", "examples", "cut")}
-        values, tokens = ({name.removeprefix(kind): array for name, array in named.items() if name.startswith(kind)}
-                          for kind in ("values.", "tokens."))
+        values, tokens = (
+            {
+                name.removeprefix(kind): array
+                for name, array in named.items()
+                if name.startswith(kind)
+            }
+            for kind in ("values.", "tokens.")
+        )
         return cls(**plain, values=values, tokens=tokens, together=int(named["together"][0]))
 
 
@@ -137,9 +178,12 @@ def column(values: Sequence[float]) -> Array:
     return np.array(values, dtype=np.int64 if whole else np.float32)
 
 
-def pair(words: WordPiece, first: Sequence[int], second: Sequence[int] | None, *, length: int) -> tuple[
-        list[int], int | None, bool]:
-    """(`[CLS] A [SEP] B [SEP]`, where B begins, whether something was cut): the longer one gives way first."""
+def pair(
+    words: WordPiece, first: Sequence[int], second: Sequence[int] | None, *, length: int
+) -> tuple[list[int], int | None, bool]:
+    """(`[CLS] A [SEP] B [SEP]`, where B begins, whether something was cut): the longer one gives
+    way first.
+    """
     room = length - (2 if second is None else 3)
     if second is None:
         return [words.cls, *first[:room], words.sep], None, len(first) > room
@@ -147,30 +191,35 @@ def pair(words: WordPiece, first: Sequence[int], second: Sequence[int] | None, *
     if sum(kept) > room:
         short = min(min(kept), room // 2)
         kept = (room - short, short) if kept[0] > kept[1] else (short, room - short)
-    ids = [words.cls, *first[:kept[0]], words.sep, *second[:kept[1]], words.sep]
+    ids = [words.cls, *first[: kept[0]], words.sep, *second[: kept[1]], words.sep]
     return ids, kept[0] + 2, len(first) + len(second) > room
 
 
-# ---- batches -------------------------------------------------------------------------------------------------------
+# ---- batches -------------------------------------------------------------------------------------
+
 
 def epoch_order(lengths: Array, *, batch_size: int, seed: int, epoch: int) -> list[Array]:
-    """The batches of one epoch: shuffled, then sorted by length within pools, then shuffled again as batches.
+    """The batches of one epoch: shuffled, then sorted by length within pools, then shuffled again
+    as batches.
 
-    A function of the seed and the epoch alone, so a resumed run needs nothing but its step. The last batch is smaller.
+    A function of the seed and the epoch alone, so a resumed run needs nothing but its step. The
+    last batch is smaller.
     """
     rng = np.random.Generator(np.random.PCG64(random_key(seed, "epoch", epoch)))
     order = rng.permutation(len(lengths))
     pool = batch_size * POOL_BATCHES
     batches = []
     for start in range(0, len(order), pool):
-        chosen = order[start:start + pool]
+        chosen = order[start : start + pool]
         chosen = chosen[np.argsort(lengths[chosen], kind="stable")]
-        batches += [chosen[at:at + batch_size] for at in range(0, len(chosen), batch_size)]
+        batches += [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
 def by_length(lengths: Array, *, tokens: int) -> list[Array]:
-    """All units once, longest first, in batches of about so many tokens: for reading, where order does not matter."""
+    """All units once, longest first, in batches of about so many tokens: for reading, where order
+    does not matter.
+    """
     order, batches = np.argsort(-lengths, kind="stable"), []
     while len(order):
         count = max(1, tokens // max(1, int(lengths[order[0]])))

@@ -1,4 +1,6 @@
-"""Heads that read the first vector of a row: the paper's, and the one transformers has, which can hold it exactly."""
+"""Heads that read the first vector of a row: the paper's, and the one transformers has, which can
+hold it exactly.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ARCHITECTURE = "ElectraForSequenceClassification"
 
 
 class VectorHead(Head):
-    """Logits [R, labels] from the vector of [CLS]; or one score, against which the error is squared."""
+    """Logits [R, labels] from the vector of [CLS]; or one score, against which the error is
+    squared.
+    """
 
     def __init__(self, *, regression: bool) -> None:
         super().__init__()
@@ -53,9 +57,10 @@ class LinearHead(VectorHead):
         return found
 
     def stock(self) -> VectorHead:
-        """transformers puts dense and gelu in front of its output layer; gelu(z) − gelu(−z) = z sees through them.
+        """transformers puts dense and gelu in front of its output layer; gelu(z) − gelu(−z) = z
+        sees through them.
 
-            dense: [W; −W; 0]        output: [I, −I, 0]
+        dense: [W; −W; 0]        output: [I, −I, 0]
         """
         outputs, width = self.output.weight.shape
         if self.architecture is None:

@@ -48,13 +48,19 @@ def spearmanr(true: Array, given: Array) -> float:
     return correlation(stats.spearmanr, true, given)
 
 
-METRICS: dict[str, Metric] = {metric.__name__: metric for metric in (accuracy, f1, f1_macro, matthews_correlation,
-                                                                     pearson, spearmanr)}
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric
+    for metric in (accuracy, f1, f1_macro, matthews_correlation, pearson, spearmanr)
+}
 OF_NUMBERS = ("spearmanr", "pearson")  # of a regression; the others are of classes
 
 
-def correlation(measure: Callable[[Array, Array], tuple[float, float]], true: Array, given: Array) -> float:
-    """Nothing correlates with a constant: 0, where the formula divides by 0. So too where a model answers NaN."""
+def correlation(
+    measure: Callable[[Array, Array], tuple[float, float]], true: Array, given: Array
+) -> float:
+    """Nothing correlates with a constant: 0, where the formula divides by 0. So too where a model
+    answers NaN.
+    """
     if constant(true) or constant(given):
         return 0.0
     found = float(measure(true.astype(np.float64), given.astype(np.float64))[0])

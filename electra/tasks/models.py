@@ -1,4 +1,6 @@
-"""Models for tasks: which folder is meant, what is in it, and a fine-tuned network ⇄ a transformers folder."""
+"""Models for tasks: which folder is meant, what is in it, and a fine-tuned network ⇄ a transformers
+folder.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,23 @@ from electra.model.layers import layer_width
 from electra.tasks.task import Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
-WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "vocab.txt",
-          "special_tokens_map.json"]  # of a hub repository; never a pickle
+WANTED = [
+    "config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*.json",
+    "vocab.txt",
+    "special_tokens_map.json",
+]  # of a hub repository; never a pickle
 
 
-# ---- which folder --------------------------------------------------------------------------------------------------
+# ---- which folder --------------------------------------------------------------------------------
+
 
 def model_folder(given: str | Path) -> Path:
-    """A model folder itself, the one to fine-tune in a pre-training run, the best of a fine-tuning, or the hub's."""
+    """A model folder itself, the one to fine-tune in a pre-training run, the best of a fine-tuning,
+    or the hub's.
+    """
     path = atomic.standing(Path(given).expanduser())
     if (path / CONFIG).is_file():
         return path
@@ -36,12 +47,21 @@ def model_folder(given: str | Path) -> Path:
             return atomic.standing(path / role)
     if (path / RESULTS).is_file():
         best = huggingface.read_json(path, RESULTS).get("best_model")
-        if isinstance(best, str) and Path(best).name == "model" and (path / best / CONFIG).is_file():
+        if (
+            isinstance(best, str)
+            and Path(best).name == "model"
+            and (path / best / CONFIG).is_file()
+        ):
             return path / best
-        raise UserError(f"{path}: {RESULTS} names no model that is there; name one of its seed-N/model folders")
+        raise UserError(
+            f"{path}: {RESULTS} names no model that is there; name one of its seed-N/model folders"
+        )
     if path.is_dir():
-        raise UserError(f"{path}: no model there; name a folder with {CONFIG} and model.safetensors, a run folder of "
-                        "`electra pretrain`, or the output folder of `electra finetune`")
+        raise UserError(
+            f"{path}: no model there; name a folder with {CONFIG} and model.safetensors, a run "
+            "folder of "
+            "`electra pretrain`, or the output folder of `electra finetune`"
+        )
     if HUB_NAME.fullmatch(str(given)) and ":" not in str(given):
         return from_hub(str(given))
     raise UserError(f"{given}: no such model folder")
@@ -55,9 +75,13 @@ def from_hub(name: str) -> Path:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=WANTED))
     except Exception as error:  # each of the hub's clients raises its own kinds
         reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{name}: no such folder, and the hub does not answer for a model of that name ({reason}); "
-                        f"without a network, fetch its files elsewhere ({', '.join(WANTED[:2])}, tokenizer files) and "
-                        "name their folder") from None
+        raise UserError(
+            f"{name}: no such folder, and the hub does not answer for a model of that name "
+            f"({reason}); "
+            f"without a network, fetch its files elsewhere ({', '.join(WANTED[:2])}, tokenizer "
+            "files) and "
+            "name their folder"
+        ) from None
 
 
 def weights_hash(folder: Path) -> str:
@@ -71,7 +95,8 @@ def weights_hash(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-# ---- a model to fine-tune ------------------------------------------------------------------------------------------
+# ---- a model to fine-tune ------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Pretrained:
@@ -83,15 +108,25 @@ class Pretrained:
     loaded: Loaded | None  # None: random weights
 
 
-def load_pretrained(given: str | Path, *, dropout: float | None = None, random_weights: bool = False) -> Pretrained:
+def load_pretrained(
+    given: str | Path, *, dropout: float | None = None, random_weights: bool = False
+) -> Pretrained:
     """The encoder of a discriminator or of a masked LM that stands alone. A generator is refused."""
     folder = model_folder(given)
     if huggingface.role_of(folder) == "generator":
         beside = folder.parent / "discriminator"
-        where = f": {beside}" if (beside / CONFIG).is_file() else ", the folder or hub model named …-discriminator"
-        raise UserError(f"{folder} holds a generator, the small network that only proposes replacements; use the "
-                        f"discriminator{where}. (If this is a masked LM that stands alone, say so in its {CONFIG}: "
-                        f'"electra_role": "encoder")')
+        where = (
+            f": {beside}"
+            if (beside / CONFIG).is_file()
+            else ", the folder or hub model named …-discriminator"
+        )
+        raise UserError(
+            f"{folder} holds a generator, the small network that only proposes replacements; use "
+            "the "
+            f"discriminator{where}. (If this is a masked LM that stands alone, say so in its "
+            f"{CONFIG}: "
+            f'"electra_role": "encoder")'
+        )
     words = tokenizer_of(folder)
     encoder, loaded = huggingface.load_encoder(folder, filled=not random_weights)
     if dropout is not None:
@@ -101,13 +136,19 @@ def load_pretrained(given: str | Path, *, dropout: float | None = None, random_w
 
 def tokenizer_of(folder: Path) -> WordPiece:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-        raise UserError(f"{folder}: a model without its tokenizer: neither tokenizer.json nor vocab.txt is there; copy "
-                        "the files of the tokenizer that it was pre-trained with into this folder")
+        raise UserError(
+            f"{folder}: a model without its tokenizer: neither tokenizer.json nor vocab.txt is "
+            "there; copy "
+            "the files of the tokenizer that it was pre-trained with into this folder"
+        )
     words = WordPiece.load(folder)
     _, vocabulary, _ = huggingface.load_shape(folder)
     if words.size > vocabulary:
-        raise UserError(f"{folder}: its tokenizer has {words.size} entries, its network only {vocabulary}; they do not "
-                        "belong together")
+        raise UserError(
+            f"{folder}: its tokenizer has {words.size} entries, its network only {vocabulary}; "
+            "they do not "
+            "belong together"
+        )
     return words
 
 
@@ -128,7 +169,8 @@ def build_network(encoder: Encoder, task: Task[Any, Any], *, dropout: float) -> 
     return Network(encoder, task.head(width, dropout=dropout), frozen=task.frozen)
 
 
-# ---- a fine-tuned model at rest ------------------------------------------------------------------------------------
+# ---- a fine-tuned model at rest ------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -141,22 +183,45 @@ class Tuned:
     length: int
 
 
-def save_tuned(network: Network, task: Task[Any, Any], words: WordPiece, folder: Path, *, length: int,
-               extra: Mapping[str, Any], facts: Mapping[str, object]) -> Network:
+def save_tuned(
+    network: Network,
+    task: Task[Any, Any],
+    words: WordPiece,
+    folder: Path,
+    *,
+    length: int,
+    extra: Mapping[str, Any],
+    facts: Mapping[str, object],
+) -> Network:
     """Write a transformers folder; returns the network in the form that lies there."""
     head = network.head.stock() if network.architecture else network.head
     stored = Network(network.encoder, head, frozen=task.frozen)
     stored.reader = network.reader
-    config = {**task.config(), TASK: task.settings(), LENGTH: length, "pad_token_id": words.pad,
-              "electra_version": __version__, **extra}
-    huggingface.save(stored, folder, role="encoder", config_extra=config,
-                     card=task_card(task.name, architecture=stored.architecture, facts=facts),
-                     tokenizer_files=lambda path: words.copy_to(path, model_max_length=network.encoder.shape.positions))
+    config = {
+        **task.config(),
+        TASK: task.settings(),
+        LENGTH: length,
+        "pad_token_id": words.pad,
+        "electra_version": __version__,
+        **extra,
+    }
+    huggingface.save(
+        stored,
+        folder,
+        role="encoder",
+        config_extra=config,
+        card=task_card(task.name, architecture=stored.architecture, facts=facts),
+        tokenizer_files=lambda path: words.copy_to(
+            path, model_max_length=network.encoder.shape.positions
+        ),
+    )
     return stored
 
 
 def load_tuned(given: str | Path, *, task: Any = None) -> Tuned:
-    """A folder that `electra finetune` wrote, or one of transformers' task classes (then `task` says how to read)."""
+    """A folder that `electra finetune` wrote, or one of transformers' task classes (then `task`
+    says how to read).
+    """
     folder = model_folder(given)
     config = huggingface.read_json(folder, CONFIG)
     architecture = huggingface.architecture_of(config)
@@ -167,50 +232,88 @@ def load_tuned(given: str | Path, *, task: Any = None) -> Tuned:
     shape, vocabulary, _ = huggingface.load_shape(folder)
     encoder = Encoder(shape, vocabulary=vocabulary)
     width = layer_width(task.frozen or "last", shape.width, layers=shape.layers)
-    network = Network(encoder, task.stored_head(width, architecture=architecture), frozen=task.frozen)
+    network = Network(
+        encoder, task.stored_head(width, architecture=architecture), frozen=task.frozen
+    )
     loaded = huggingface.load(network, folder)
     if loaded.missing:
-        raise UserError(f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`")
+        raise UserError(
+            f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
+        )
     length = config.get(LENGTH, min(shape.positions, 512))
     if not isinstance(length, int) or not 8 <= length <= shape.positions:
-        raise UserError(f"{folder / CONFIG}: {LENGTH} must be a number from 8 to {shape.positions}, found {length!r}")
+        raise UserError(
+            f"{folder / CONFIG}: {LENGTH} must be a number from 8 to {shape.positions}, found "
+            f"{length!r}"
+        )
     return Tuned(folder, network.eval(), task, tokenizer_of(folder), length)
 
 
-STOCK = {"ElectraForSequenceClassification": "classify", "ElectraForTokenClassification": "tag",
-         "ElectraForQuestionAnswering": "span", "ElectraForMultipleChoice": "choose"}
+STOCK = {
+    "ElectraForSequenceClassification": "classify",
+    "ElectraForTokenClassification": "tag",
+    "ElectraForQuestionAnswering": "span",
+    "ElectraForMultipleChoice": "choose",
+}
 
 
 def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked: Any) -> Any:
-    """How to read a model that transformers fine-tuned: its class says the kind, its config the labels."""
+    """How to read a model that transformers fine-tuned: its class says the kind, its config the
+    labels.
+    """
     if architecture not in STOCK:
-        raise UserError(f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} --task …")
-    kinds = (STOCK[architecture], "glue") if STOCK[architecture] == "classify" else (STOCK[architecture],)
+        raise UserError(
+            f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
+            "--task …"
+        )
+    kinds = (
+        (STOCK[architecture], "glue")
+        if STOCK[architecture] == "classify"
+        else (STOCK[architecture],)
+    )
     if asked is not None and asked.kind not in kinds:
-        raise UserError(f"{folder} is of class {architecture}, which --task {asked.name} does not fit")
+        raise UserError(
+            f"{folder} is of class {architecture}, which --task {asked.name} does not fit"
+        )
     task = asked or tasks.find_task(STOCK[architecture])
     if architecture == "ElectraForQuestionAnswering":
         return replace(task, head_kind="simple")
     if architecture == "ElectraForMultipleChoice":
         return replace(task, projected=is_projected(folder, config))
-    labels = stock_labels(config, otherwise=getattr(asked, "labels", ()), source=str(folder / CONFIG))
+    labels = stock_labels(
+        config, otherwise=getattr(asked, "labels", ()), source=str(folder / CONFIG)
+    )
     if architecture == "ElectraForTokenClassification":
         return replace(task, labels=labels)
     regression = config.get("problem_type") == "regression" or len(labels) == 1
     if asked is not None and asked.labels and len(asked.labels) != len(labels):
-        raise UserError(f"{folder} tells {len(labels)} classes apart ({', '.join(labels)}), and {asked.name} has "
-                        f"{len(asked.labels)}: {', '.join(asked.labels)}")
+        raise UserError(
+            f"{folder} tells {len(labels)} classes apart ({', '.join(labels)}), and {asked.name} "
+            "has "
+            f"{len(asked.labels)}: {', '.join(asked.labels)}"
+        )
     metrics = task.metrics or (("spearmanr",) if regression else ("accuracy",))
-    return replace(task, labels=() if regression else labels, regression=regression, metrics=metrics,
-                   metric=task.metric or metrics[0])
+    return replace(
+        task,
+        labels=() if regression else labels,
+        regression=regression,
+        metrics=metrics,
+        metric=task.metric or metrics[0],
+    )
 
 
-def stock_labels(config: Mapping[str, Any], *, otherwise: tuple[str, ...], source: str) -> tuple[str, ...]:
-    """Names of classes. LABEL_0 and LABEL_1 are what transformers writes when nobody named them: then they are those of
-    the task that was asked for, or the numbers that the training data had."""
+def stock_labels(
+    config: Mapping[str, Any], *, otherwise: tuple[str, ...], source: str
+) -> tuple[str, ...]:
+    """Names of classes. LABEL_0 and LABEL_1 are what transformers writes when nobody named them:
+    then they are those of the task that was asked for, or the numbers that the training data had.
+    """
     names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if not isinstance(names, dict) or names.keys() != {str(number) for number in range(len(names))}:
-        raise UserError(f"{source}: id2label must name the classes '0', '1' and so on, found {str(names)[:60]!r}")
+        raise UserError(
+            f"{source}: id2label must name the classes '0', '1' and so on, found "
+            f"{str(names)[:60]!r}"
+        )
     labels = tuple(str(names[str(number)]) for number in range(len(names)))
     if labels != tuple(f"LABEL_{number}" for number in range(len(labels))):
         return labels
@@ -218,10 +321,15 @@ def stock_labels(config: Mapping[str, Any], *, otherwise: tuple[str, ...], sourc
 
 
 def is_projected(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether transformers puts a dense layer and gelu before the scores, as it does unless told otherwise."""
+    """Whether transformers puts a dense layer and gelu before the scores, as it does unless told
+    otherwise.
+    """
     found = config.get("summary_type", "first"), config.get("summary_activation", "gelu")
     projected = config.get("summary_use_proj", True) is True
     if found[0] != "first" or (found[1] or None) != ("gelu" if projected else None):
-        raise UserError(f"{folder / CONFIG}: summary_type {found[0]!r} with summary_activation {found[1]!r}; only the "
-                        "first vector, through a dense layer with gelu or as it is, can be read")
+        raise UserError(
+            f"{folder / CONFIG}: summary_type {found[0]!r} with summary_activation {found[1]!r}; "
+            "only the "
+            "first vector, through a dense layer with gelu or as it is, can be read"
+        )
     return projected

@@ -1,4 +1,6 @@
-"""Predictions on their way out: JSON lines, a table, or the file that a benchmark's own evaluation takes."""
+"""Predictions on their way out: JSON lines, a table, or the file that a benchmark's own evaluation
+takes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from electra.tasks.span import write_squad
 from electra.tasks.submission import server_file, write_glue
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
-OFFICIAL: dict[str, tuple[str, Any]] = {"glue": ("glue", write_glue), "squad": ("span", write_squad)}
+OFFICIAL: dict[str, tuple[str, Any]] = {
+    "glue": ("glue", write_glue),
+    "squad": ("span", write_squad),
+}
 
 
 def check_output(output: Path | None, *, form: str) -> None:
@@ -37,14 +42,21 @@ def check_output(output: Path | None, *, form: str) -> None:
 
 
 def write_official(models: Sequence[Tuned], source: str, output: Path, *, form: str) -> int:
-    """The file for one input; or, for a folder of GLUE's, a folder of files that are called as its server wants."""
+    """The file for one input; or, for a folder of GLUE's, a folder of files that are called as its
+    server wants.
+    """
     kind, write = OFFICIAL[form]
     task = task_of(models)
     if task.kind != kind:
-        raise UserError(f"--form {form} needs a model of that benchmark; this one is of {task.name}")
+        raise UserError(
+            f"--form {form} needs a model of that benchmark; this one is of {task.name}"
+        )
     targets: dict[Path, Sequence[Table]] = {}
     if form == "glue" and Path(source).is_dir():
-        targets = {output / server_file(task.name, part): tables for part, tables in task.locate(source).test.items()}
+        targets = {
+            output / server_file(task.name, part): tables
+            for part, tables in task.locate(source).test.items()
+        }
         if not targets:
             raise UserError(f"{source}: no test data for {task.name} there")
         output.mkdir(exist_ok=True)
@@ -67,12 +79,23 @@ def write_records(found: Iterator[dict[str, Any]], output: Path | None) -> int:
                     stream.write(json.dumps(record, ensure_ascii=False) + "\n")
                     continue
                 if writer is None:
-                    # Some rows may lack an id or a label to repeat, and a table has the columns that it began with.
-                    writer = csv.DictWriter(stream, record, delimiter="\t" if output.suffix == ".tsv" else ",",
-                                            extrasaction="ignore")
+                    # Some rows may lack an id or a label to repeat, and a table has the columns
+                    # that it began with.
+                    writer = csv.DictWriter(
+                        stream,
+                        record,
+                        delimiter="\t" if output.suffix == ".tsv" else ",",
+                        extrasaction="ignore",
+                    )
                     writer.writeheader()
-                writer.writerow({key: json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else
-                                 value for key, value in record.items()})
+                writer.writerow(
+                    {
+                        key: json.dumps(value, ensure_ascii=False)
+                        if isinstance(value, (list, dict))
+                        else value
+                        for key, value in record.items()
+                    }
+                )
         finally:
             stream.detach()  # or it would close standard output with itself
     return count

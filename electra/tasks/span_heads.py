@@ -1,4 +1,6 @@
-"""Where an answer begins and ends: the reference code's joint head (after XLNet), and BERT's simple one."""
+"""Where an answer begins and ends: the reference code's joint head (after XLNet), and BERT's simple
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,25 @@ from electra.tasks.task import Head
 JOINT_WIDTH = 512
 ANSWERABLE_WEIGHT = 0.5
 Spans = tuple[Array, Array, Array]  # starts, ends and scores of many
-NEVER = -1e30  # the score of what cannot be chosen; finite, so that a row of nothing else gives no NaN
+NEVER = (
+    -1e30
+)  # the score of what cannot be chosen; finite, so that a row of nothing else gives no NaN
 
 
 class JointHead(Head):
-    """The end is chosen in the light of the start; a third part says whether the row holds an answer at all.
+    """The end is chosen in the light of the start; a third part says whether the row holds an
+    answer at all.
 
         h ─ start ─ softmax ┬ p(start) ─ Σ p·h, h_cls ─ 512 ─ gelu ─ answerable
                             └ h_start, h ─ 512 ─ gelu ─ end ─ softmax ─ p(end | start)
 
-    Tokens of the paragraph may be chosen, and [CLS], the target of a row without the answer. No class of transformers
-    holds this head.
+    Tokens of the paragraph may be chosen, and [CLS], the target of a row without the answer. No
+    class of transformers holds this head.
     """
 
-    def __init__(self, width: int, *, beam: int, unanswerable: bool, hidden: int = JOINT_WIDTH) -> None:
+    def __init__(
+        self, width: int, *, beam: int, unanswerable: bool, hidden: int = JOINT_WIDTH
+    ) -> None:
         super().__init__()
         self.beam = beam
         self.start = nn.Linear(width, 1)
@@ -42,17 +49,33 @@ class JointHead(Head):
             initialise_glorot(layer)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        """The best starts [R, K] and for each the best ends [R, K, K], with log p(start) + log p(end | start)."""
+        """The best starts [R, K] and for each the best ends [R, K, K], with log p(start) + log
+        p(end | start).
+        """
         paragraph, start_scores = in_paragraph(batch), self.start_scores(hidden, batch)
         beam = min(self.beam, hidden.shape[1])
         best, starts = start_scores.masked_fill(~paragraph, NEVER).topk(beam)  # [R, K]
         chosen = hidden.gather(1, starts[..., None].expand(-1, -1, hidden.shape[-1]))  # [R, K, D]
         begun, tokens = self.halves(chosen, hidden)
-        # One start at a time: all at once would need [R, K, T, 512], gigabytes for a batch of long rows.
-        scores, ends = zip(*(self.end_scores(begun[:, k], tokens, batch).masked_fill(~paragraph, NEVER).topk(beam)
-                             for k in range(beam)), strict=True)
-        found = {"starts": starts, "ends": torch.stack(ends, 1), "scores": best[..., None] + torch.stack(scores, 1)}
-        return found | ({"answerable": self.answerability(hidden, start_scores)} if self.answerable else {})
+        # One start at a time: all at once would need [R, K, T, 512], gigabytes for a batch of long
+        # rows.
+        scores, ends = zip(
+            *(
+                self.end_scores(begun[:, k], tokens, batch)
+                .masked_fill(~paragraph, NEVER)
+                .topk(beam)
+                for k in range(beam)
+            ),
+            strict=True,
+        )
+        found = {
+            "starts": starts,
+            "ends": torch.stack(ends, 1),
+            "scores": best[..., None] + torch.stack(scores, 1),
+        }
+        return found | (
+            {"answerable": self.answerability(hidden, start_scores)} if self.answerable else {}
+        )
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         start, end = batch.columns["start"][:, None], batch.columns["end"][:, None]
@@ -65,14 +88,16 @@ class JointHead(Head):
             return loss
         holds = 1 - batch.columns["impossible"].float()
         return loss + ANSWERABLE_WEIGHT * F.binary_cross_entropy_with_logits(
-            self.answerability(hidden, start_scores), holds, reduction="sum")
+            self.answerability(hidden, start_scores), holds, reduction="sum"
+        )
 
     def start_scores(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         return log_softmax_over(self.start(hidden), batch)
 
     def halves(self, starts: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The first layer of the end, W [h_start; h_i] + b, as two sums: each vector is multiplied once, not once for
-        each it is joined with."""
+        """The first layer of the end, W [h_start; h_i] + b, as two sums: each vector is multiplied
+        once, not once for each it is joined with.
+        """
         of_start, of_token = self.end_hidden.weight.chunk(2, dim=1)
         return F.linear(starts, of_start), F.linear(hidden, of_token, self.end_hidden.bias)
 
@@ -103,12 +128,19 @@ class SimpleHead(Head):
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         logits = self.output(hidden).float().masked_fill(~batch.real[..., None], NEVER)  # [R, T, 2]
-        return sum((F.cross_entropy(logits[..., side], batch.columns[name], reduction="sum") / 2
-                    for side, name in enumerate(("start", "end"))), start=logits.new_zeros(()))
+        return sum(
+            (
+                F.cross_entropy(logits[..., side], batch.columns[name], reduction="sum") / 2
+                for side, name in enumerate(("start", "end"))
+            ),
+            start=logits.new_zeros(()),
+        )
 
 
 def log_softmax_over(logits: Tensor, batch: TaskBatch) -> Tensor:
-    """Log-probabilities [R, T], from logits [R, T, 1], over the tokens that may be chosen in training."""
+    """Log-probabilities [R, T], from logits [R, T, 1], over the tokens that may be chosen in
+    training.
+    """
     may_be = in_paragraph(batch)
     may_be[:, 0] = True
     return logits.squeeze(-1).float().masked_fill(~may_be, NEVER).log_softmax(-1)
@@ -120,7 +152,8 @@ def in_paragraph(batch: TaskBatch) -> Tensor:
     return (batch.types == 1) & followed
 
 
-# ---- what `decode` makes of their outputs ----------------------------------------------------------------------------
+# ---- what `decode` makes of their outputs --------------------------------------------------------
+
 
 def joint_spans(output: Mapping[str, Any], *, first: int, last: int, beam: int) -> Spans:
     """All pairs in the beam; some are outside the paragraph if it is shorter than that."""
@@ -131,7 +164,12 @@ def joint_spans(output: Mapping[str, Any], *, first: int, last: int, beam: int) 
 
 def simple_spans(output: Mapping[str, Any], *, first: int, last: int, beam: int) -> Spans:
     """The paragraph's best starts, each with its best ends; a score is the sum of two logits."""
-    start_logits, end_logits = output["start_logits"][first:last + 1], output["end_logits"][first:last + 1]
-    starts, ends = (np.argsort(-logits, kind="stable")[:beam] for logits in (start_logits, end_logits))
+    start_logits, end_logits = (
+        output["start_logits"][first : last + 1],
+        output["end_logits"][first : last + 1],
+    )
+    starts, ends = (
+        np.argsort(-logits, kind="stable")[:beam] for logits in (start_logits, end_logits)
+    )
     pairs = [axis.ravel() for axis in np.meshgrid(starts, ends, indexing="ij")]
     return first + pairs[0], first + pairs[1], start_logits[pairs[0]] + end_logits[pairs[1]]

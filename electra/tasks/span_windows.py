@@ -17,7 +17,9 @@ Window = tuple[int, int]  # its first token, and the one behind its last
 
 
 class Paragraph(NamedTuple):
-    """Tokens, and the characters each is made of. Arrays: a list of numbers takes nine times the memory."""
+    """Tokens, and the characters each is made of. Arrays: a list of numbers takes nine times the
+    memory.
+    """
 
     ids: array[int]
     starts: array[int]
@@ -32,16 +34,27 @@ class Paragraph(NamedTuple):
         return (first, last) if first <= last else None
 
 
-def encoded(examples: Sequence[Question], words: WordPiece) -> Iterator[tuple[Question, list[int], Paragraph]]:
-    """Each question with its ids and its paragraph's; questions about the same paragraph share the latter."""
+def encoded(
+    examples: Sequence[Question], words: WordPiece
+) -> Iterator[tuple[Question, list[int], Paragraph]]:
+    """Each question with its ids and its paragraph's; questions about the same paragraph share the
+    latter.
+    """
     for begin in range(0, len(examples), ENCODED_TOGETHER):
-        chunk = examples[begin:begin + ENCODED_TOGETHER]
+        chunk = examples[begin : begin + ENCODED_TOGETHER]
         contexts = list(dict.fromkeys(example.context for example in chunk))
         found = words.tokenizer.encode_batch(contexts, add_special_tokens=False)
-        paragraphs = {context: Paragraph(array("i", tokens.ids), array("i", [start for start, _ in tokens.offsets]),
-                                         array("i", [end for _, end in tokens.offsets]))
-                      for context, tokens in zip(contexts, found, strict=True)}
-        for example, asked in zip(chunk, words.encode([example.question for example in chunk]), strict=True):
+        paragraphs = {
+            context: Paragraph(
+                array("i", tokens.ids),
+                array("i", [start for start, _ in tokens.offsets]),
+                array("i", [end for _, end in tokens.offsets]),
+            )
+            for context, tokens in zip(contexts, found, strict=True)
+        }
+        for example, asked in zip(
+            chunk, words.encode([example.question for example in chunk]), strict=True
+        ):
             yield example, asked, paragraphs[example.context]
 
 
@@ -56,9 +69,11 @@ def windows(total: int, *, room: int, stride: int) -> list[Window]:
 
 
 def widest(found: Sequence[Window]) -> list[list[int]]:
-    """For each window, 1 at its tokens that no window shows with more text around them, and 0 at the others.
+    """For each window, 1 at its tokens that no window shows with more text around them, and 0 at
+    the others.
 
-    BERT's measure: what is left or right of the token, whichever is less, and to break ties a little for long windows.
+    BERT's measure: what is left or right of the token, whichever is less, and to break ties a
+    little for long windows.
     """
     most = np.full(found[-1][1], -1.0)
     owner = np.zeros(found[-1][1], dtype=np.int64)
@@ -67,4 +82,7 @@ def widest(found: Sequence[Window]) -> list[list[int]]:
         around = np.minimum(places - begin, end - 1 - places) + 0.01 * (end - begin)
         better = places[around > most[begin:end]]
         most[better], owner[better] = around[better - begin], number
-    return [(owner[begin:end] == number).astype(int).tolist() for number, (begin, end) in enumerate(found)]
+    return [
+        (owner[begin:end] == number).astype(int).tolist()
+        for number, (begin, end) in enumerate(found)
+    ]

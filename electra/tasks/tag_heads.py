@@ -1,4 +1,6 @@
-"""Heads that give every token a label: a linear layer, or a BiLSTM that reads the vectors of a frozen encoder."""
+"""Heads that give every token a label: a linear layer, or a BiLSTM that reads the vectors of a
+frozen encoder.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,36 @@ class TagHead(Head):
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         logits = self(hidden, batch)["logits"]
-        return F.cross_entropy(logits.float().flatten(0, 1), batch.columns["target"].flatten(), ignore_index=IGNORED,
-                               reduction="sum")
+        return F.cross_entropy(
+            logits.float().flatten(0, 1),
+            batch.columns["target"].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+        )
 
 
 class BiLSTMHead(TagHead):
-    """BERT's feature-based tagger: two fresh BiLSTM layers between the frozen vectors and the linear layer."""
+    """BERT's feature-based tagger: two fresh BiLSTM layers between the frozen vectors and the
+    linear layer.
+    """
 
     architecture = None
 
     def __init__(self, width: int, *, labels: int, lstm_width: int, dropout: float) -> None:
         super().__init__(2 * lstm_width, labels=labels, dropout=dropout)
-        self.lstm = nn.LSTM(width, lstm_width, num_layers=LSTM_LAYERS, bidirectional=True, batch_first=True)
+        self.lstm = nn.LSTM(
+            width, lstm_width, num_layers=LSTM_LAYERS, bidirectional=True, batch_first=True
+        )
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        # Packed, so that the backward direction starts at a row's last token and not in its padding.
+        # Packed, so that the backward direction starts at a row's last token and not in its
+        # padding.
         lengths = batch.real.sum(1).cpu()
         with torch.autocast(hidden.device.type, enabled=False):
-            packed = pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
-            read, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=hidden.shape[1])
+            packed = pack_padded_sequence(
+                hidden.float(), lengths, batch_first=True, enforce_sorted=False
+            )
+            read, _ = pad_packed_sequence(
+                self.lstm(packed)[0], batch_first=True, total_length=hidden.shape[1]
+            )
         return super().forward(read, batch)

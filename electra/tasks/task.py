@@ -1,4 +1,6 @@
-"""A task: example → features → head → loss → decode → score. To add one is to write these methods and nothing else."""
+"""A task: example → features → head → loss → decode → score. To add one is to write these methods
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,17 @@ from electra.model.layers import LayerReader
 from electra.tasks.features import Array, Features, TaskBatch
 
 Example = TypeVar("Example")  # what the task reads; `where` says from which file and line
-Answer = TypeVar("Answer")  # what a model says of one: probabilities, so that several models can be averaged
+Answer = TypeVar(
+    "Answer"
+)  # what a model says of one: probabilities, so that several models can be averaged
 Outputs = Mapping[str, Any]  # of one unit, as numpy arrays
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set in its official layout. `dev` and `test` may have several parts; the first one counts."""
+    """The files of a data set in its official layout. `dev` and `test` may have several parts; the
+    first one counts.
+    """
 
     train: tuple[Table, ...]
     dev: dict[str, tuple[Table, ...]]
@@ -42,7 +48,9 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        """From vectors [R, T, D]; the first axis of every output is the unit (a row, or rows that stay together)."""
+        """From vectors [R, T, D]; the first axis of every output is the unit (a row, or rows that
+        stay together).
+        """
 
     @abstractmethod
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
@@ -51,14 +59,18 @@ class Head(nn.Module, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC, Generic[Example, Answer]):
-    """One kind of question about text. Its fields, what was learnt from training data among them, are plain data: a
-    model folder carries them, and `restore` makes the task again."""
+    """One kind of question about text. Its fields, what was learnt from training data among them,
+    are plain data: a model folder carries them, and `restore` makes the task again.
+    """
 
     kind: ClassVar[str]  # classify, span, tag, choose: how a saved model says which class reads it
-    reading: ClassVar[tuple[str, ...]] = ()  # fields that may differ when a model is asked: how files call things
+    reading: ClassVar[
+        tuple[str, ...]
+    ] = ()  # fields that may differ when a model is asked: how files call things
     name: str  # glue/rte, squad-2.0, classify
     metric: str  # the score that counts
-    frozen: str = ""  # which layers of a frozen encoder the head reads; empty: the encoder is trained, its last layer
+    # which layers of a frozen encoder the head reads; empty: the encoder is trained, its last layer
+    frozen: str = ""
 
     @abstractmethod
     def locate(self, data: str) -> Files:
@@ -69,7 +81,9 @@ class Task(ABC, Generic[Example, Answer]):
         """Examples, one by one. `labelled` ones must have their answer; others may."""
 
     def learn(self, examples: Sequence[Example]) -> Self:
-        """The task with what only training examples can tell: its labels, whether it is a regression."""
+        """The task with what only training examples can tell: its labels, whether it is a
+        regression.
+        """
         return self
 
     @property
@@ -81,8 +95,12 @@ class Task(ABC, Generic[Example, Answer]):
         """Refuse examples that cannot be scored: a label never seen in training, say."""
 
     @abstractmethod
-    def features(self, examples: Sequence[Example], words: WordPiece, *, length: int, training: bool) -> Features:
-        """Rows of at most `length` tokens, in the order of their examples; an example may give several."""
+    def features(
+        self, examples: Sequence[Example], words: WordPiece, *, length: int, training: bool
+    ) -> Features:
+        """Rows of at most `length` tokens, in the order of their examples; an example may give
+        several.
+        """
 
     @abstractmethod
     def head(self, width: int, *, dropout: float) -> Head:
@@ -97,12 +115,16 @@ class Task(ABC, Generic[Example, Answer]):
         return np.ones(len(features))
 
     @abstractmethod
-    def decode(self, examples: Sequence[Example], features: Features, outputs: Sequence[Outputs]) -> list[Answer]:
+    def decode(
+        self, examples: Sequence[Example], features: Features, outputs: Sequence[Outputs]
+    ) -> list[Answer]:
         """One answer for each example, from the outputs for each unit of its features."""
 
     @abstractmethod
     def combine(self, answers: Sequence[Answer]) -> Answer:
-        """The answer of several models of this task to one example: the mean of their probabilities."""
+        """The answer of several models of this task to one example: the mean of their
+        probabilities.
+        """
 
     @abstractmethod
     def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
@@ -110,7 +132,9 @@ class Task(ABC, Generic[Example, Answer]):
 
     @abstractmethod
     def trivial(self, examples: Sequence[Example]) -> float:
-        """`metric` of the best answer that ignores the text. A run that is no better has learnt nothing."""
+        """`metric` of the best answer that ignores the text. A run that is no better has learnt
+        nothing.
+        """
 
     def tuned(self, examples: Sequence[Example], answers: Sequence[Answer]) -> Self:
         """The task with what is chosen on dev once a model is trained: a threshold, say."""
@@ -130,21 +154,35 @@ class Task(ABC, Generic[Example, Answer]):
     @classmethod
     def restore(cls, settings: Mapping[str, Any]) -> Self:
         hints = get_type_hints(cls)
-        return cls(**{key: as_declared(value, hints.get(key), key) for key, value in settings.items() if key != "kind"})
+        return cls(
+            **{
+                key: as_declared(value, hints.get(key), key)
+                for key, value in settings.items()
+                if key != "kind"
+            }
+        )
 
 
 def as_declared(value: Any, hint: Any, key: str) -> Any:
-    """A value from JSON as its field declares it: a tuple, something that may be missing, or a plain value."""
+    """A value from JSON as its field declares it: a tuple, something that may be missing, or a
+    plain value.
+    """
     if get_origin(hint) is tuple and isinstance(value, (list, tuple)):
         return tuple(as_declared(item, get_args(hint)[0], key) for item in value)
     plain = get_args(hint) or (hint,)
-    if get_origin(hint) is tuple or not isinstance(value, plain) or (isinstance(value, bool) and bool not in plain):
+    if (
+        get_origin(hint) is tuple
+        or not isinstance(value, plain)
+        or (isinstance(value, bool) and bool not in plain)
+    ):
         raise ValueError(f"{key} is {value!r}")
     return value
 
 
 class Network(nn.Module):
-    """An encoder and a task's head. Calling it gives the summed loss; `answer` gives what is decoded."""
+    """An encoder and a task's head. Calling it gives the summed loss; `answer` gives what is
+    decoded.
+    """
 
     def __init__(self, encoder: Encoder, head: Head, *, frozen: str = "") -> None:
         super().__init__()
@@ -155,7 +193,9 @@ class Network(nn.Module):
 
     @property
     def architecture(self) -> str | None:
-        """The transformers class that holds this network; a frozen or causal encoder's head is ours alone."""
+        """The transformers class that holds this network; a frozen or causal encoder's head is ours
+        alone.
+        """
         return None if self.reader or self.encoder.shape.causal else self.head.architecture
 
     def forward(self, batch: TaskBatch) -> Tensor:
@@ -166,7 +206,9 @@ class Network(nn.Module):
         return outputs
 
     def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        """What stock transformers computes from this network's folder; several kinds of them side by side."""
+        """What stock transformers computes from this network's folder; several kinds of them side
+        by side.
+        """
         found = list(self.answer(TaskBatch(ids, types, real, {})).values())
         return found[0] if len(found) == 1 else torch.stack(found, dim=-1)
 
@@ -182,8 +224,10 @@ class Network(nn.Module):
 
 
 def last_first(hidden: Tensor, real: Tensor) -> Tensor:
-    """Vectors [R, T, D] with that of the last token, a [SEP], in the place of [CLS]. To a causal encoder [CLS] is the
-    same before every text; only the last token has seen all of it, and heads read the first."""
+    """Vectors [R, T, D] with that of the last token, a [SEP], in the place of [CLS]. To a causal
+    encoder [CLS] is the same before every text; only the last token has seen all of it, and heads
+    read the first.
+    """
     last = (real.sum(dim=1) - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
     return torch.cat([hidden.gather(1, last), hidden[:, 1:]], dim=1)
 

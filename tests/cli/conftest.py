@@ -11,21 +11,37 @@ import pytest
 from electra.__main__ import main
 from tests.conftest import TOY_FLAGS
 
-QUICK = {"--batch-size": "4", "--max-steps": "4", "--warmup-steps": "2", "--eval-steps": "4", "--eval-rows": "8",
-         "--save-steps": "2"}
+QUICK = {
+    "--batch-size": "4",
+    "--max-steps": "4",
+    "--warmup-steps": "2",
+    "--eval-steps": "4",
+    "--eval-rows": "8",
+    "--save-steps": "2",
+}
 
 
 def settings(**changed: object) -> list[str]:
     """Flags of a run that takes a second; a double underscore stands for a dot."""
     flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | QUICK
-    flags |= {"--" + name.replace("__", ".").replace("_", "-"): str(value) for name, value in changed.items()}
+    flags |= {
+        "--" + name.replace("__", ".").replace("_", "-"): str(value)
+        for name, value in changed.items()
+    }
     return [word for pair in flags.items() for word in pair]
 
 
-def run_words(folder: Path, *more: object, recipe: str = "tiny", data: Path | None = None,
-              **changed: object) -> list[str]:
+def run_words(
+    folder: Path, *more: object, recipe: str = "tiny", data: Path | None = None, **changed: object
+) -> list[str]:
     source = [] if data is None else ["--data", data]
-    return ["pretrain", recipe, *settings(**changed), "--quiet", *map(str, [*source, "--output-dir", folder, *more])]
+    return [
+        "pretrain",
+        recipe,
+        *settings(**changed),
+        "--quiet",
+        *map(str, [*source, "--output-dir", folder, *more]),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -44,12 +60,13 @@ def copied(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must fail, and return its one message."""
+
     def of(*words: object, code: int = 2) -> str:
         capsys.readouterr()
         assert main([str(word) for word in words]) == code
         said = capsys.readouterr().err
         assert said.count("error: ") == 1, said
         assert "Traceback" not in said
-        return said[said.index("error: ") + len("error: "):].strip()
+        return said[said.index("error: ") + len("error: ") :].strip()
 
     return of

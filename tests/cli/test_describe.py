@@ -16,8 +16,15 @@ from electra.cli.describe import Description, as_json, describe_folder, describe
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
 
-STOCK = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-         "intermediate_size": 48, "embedding_size": 12, "max_position_embeddings": 40}
+STOCK = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "embedding_size": 12,
+    "max_position_embeddings": 40,
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +45,10 @@ def test_both_networks_are_described_and_a_masked_lm_has_one(small: Description)
 
 
 def test_an_encoder_that_restores_is_described_beside_its_generator() -> None:
-    base, fewer, replace, everything = (describe_recipe(load_recipe(name), name=name) for name in (
-        "base", "electra-15-base", "replace-mlm-base", "all-tokens-mlm-base"))
+    base, fewer, replace, everything = (
+        describe_recipe(load_recipe(name), name=name)
+        for name in ("base", "electra-15-base", "replace-mlm-base", "all-tokens-mlm-base")
+    )
     assert list(replace.networks) == list(everything.networks) == ["encoder", "generator"]
     assert replace.parameters.encoder == everything.parameters.encoder == base.parameters.encoder
     assert everything.parameters.head == replace.parameters.head + 768 + 1
@@ -61,25 +70,36 @@ def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
 
 
 def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
-    few, many = (describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory
-                 for rows in ("1", "128"))
+    few, many = (
+        describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory
+        for rows in ("1", "128")
+    )
     assert list(few) == ["fp32 (a CPU)", "bf16, kernels (a GPU)"]
     for way, terms in few.items():
         assert 5 * sum(terms.values()) < sum(many[way].values()) < 128 * sum(terms.values())
 
 
-@pytest.mark.parametrize(("flags", "ways"), [
-    (["--precision", "bf16"], ["bf16, kernels"]), (["--precision", "fp32"], ["fp32"]),
-    (["--precision", "fp16"], ["fp16"]), (["--precision", "bf16", "--training.kernels", "off"], ["bf16"]),
-    (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
-])
-def test_memory_is_told_for_every_way_that_the_recipe_leaves_open(flags: list[str], ways: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "ways"),
+    [
+        (["--precision", "bf16"], ["bf16, kernels"]),
+        (["--precision", "fp32"], ["fp32"]),
+        (["--precision", "fp16"], ["fp16"]),
+        (["--precision", "bf16", "--training.kernels", "off"], ["bf16"]),
+        (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+    ],
+)
+def test_memory_is_told_for_every_way_that_the_recipe_leaves_open(
+    flags: list[str], ways: list[str]
+) -> None:
     assert list(describe_recipe(load_recipe("small", flags=flags), name="x").memory) == ways
 
 
 def test_each_of_many_processes_needs_less_where_they_share_weights_out() -> None:
     def memory(*flags: str, world_size: int = 8) -> dict[str, float]:
-        recipe = load_recipe("large", flags=["--precision", "bf16", "--training.kernels", "off", *flags])
+        recipe = load_recipe(
+            "large", flags=["--precision", "bf16", "--training.kernels", "off", *flags]
+        )
         return describe_recipe(recipe, name="large", world_size=world_size).memory["bf16"]
 
     alone, whole, parts = memory(world_size=1), memory(), memory("--parallel", "fsdp")
@@ -93,8 +113,18 @@ def test_each_of_many_processes_needs_less_where_they_share_weights_out() -> Non
     assert sum(parts.values()) < 0.9 * sum(whole.values())
 
 
-def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["describe", "small", "--parallel", "fsdp", "--activation-checkpointing", "true", "--world-size"]
+def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "describe",
+        "small",
+        "--parallel",
+        "fsdp",
+        "--activation-checkpointing",
+        "true",
+        "--world-size",
+    ]
     assert main([*words, "4"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "memory of a step on each of 4 GPUs, fsdp, estimated" in shown
@@ -115,16 +145,25 @@ def test_what_machines_read_holds_what_people_read(small: Description) -> None:
     assert values["networks"]["generator"]["width"] == 64
 
 
-@pytest.mark.parametrize(("model", "networks"), [(ElectraForPreTraining, ["discriminator", "generator"]),
-                                                 (ElectraForMaskedLM, ["encoder"])])
-def test_a_stock_model_is_described_by_its_shape_and_says_what_is_assumed(tmp_path: Path, model: type,
-                                                                          networks: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("model", "networks"),
+    [(ElectraForPreTraining, ["discriminator", "generator"]), (ElectraForMaskedLM, ["encoder"])],
+)
+def test_a_stock_model_is_described_by_its_shape_and_says_what_is_assumed(
+    tmp_path: Path, model: type, networks: list[str]
+) -> None:
     stock = model(ElectraConfig(**STOCK))
     stock.save_pretrained(tmp_path)
     described = describe_folder(tmp_path)
     main = next(iter(described.networks.values()))
     assert list(described.networks) == networks
-    assert (main.layers, main.width, main.embedding, described.vocabulary, described.length) == (2, 24, 12, 60, 40)
+    assert (main.layers, main.width, main.embedding, described.vocabulary, described.length) == (
+        2,
+        24,
+        12,
+        60,
+        40,
+    )
     assert described.parameters.encoder == sum(p.numel() for p in stock.electra.parameters())
     assert "no recipe recorded" in described.name
 

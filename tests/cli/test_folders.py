@@ -17,30 +17,41 @@ pytestmark = pytest.mark.usefixtures("few_threads")
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
-        finished: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
+    finished: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     before = content(finished)
     said = complaint(*run_words(finished, data=toy_shards, seed=9, optimizer__learning_rate=0.001))
     assert said.splitlines() == [
         f"{finished} holds another run:",
         "  optimizer.learning_rate: here 0.004, asked 0.001",
         "  training.seed: here 0, asked 9",
-        "Use another --output-dir, or --resume never --overwrite to start over in this one."]
+        "Use another --output-dir, or --resume never --overwrite to start over in this one.",
+    ]
     assert content(finished) == before
 
 
-def test_starting_over_must_be_asked_for_twice(finished: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
+def test_starting_over_must_be_asked_for_twice(
+    finished: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     before = content(finished)
-    assert "already holds a run" in complaint(*run_words(finished, "--resume", "never", data=toy_shards))
+    assert "already holds a run" in complaint(
+        *run_words(finished, "--resume", "never", data=toy_shards)
+    )
     assert "needs --resume never" in complaint(*run_words(finished, "--overwrite", data=toy_shards))
     assert content(finished) == before
 
 
 def test_a_run_is_never_started_over_because_its_checkpoints_are_damaged(
-        copied: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
+    copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     for state in copied.glob("checkpoint-*/state.json"):
         state.write_text("{")
     before = content(copied)
@@ -51,14 +62,18 @@ def test_a_run_is_never_started_over_because_its_checkpoints_are_damaged(
 
 
 def test_a_damaged_checkpoint_is_told_of_even_where_no_progress_is_wanted(
-        copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (copied / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
     assert main(run_words(copied, data=toy_shards)) == 0  # quiet, as all commands here
-    assert "checkpoint-4/weights.safetensors is damaged" in capsys.readouterr().err.replace("\n", "")
+    assert "checkpoint-4/weights.safetensors is damaged" in capsys.readouterr().err.replace(
+        "\n", ""
+    )
 
 
-def test_checkpoints_of_another_program_are_left_alone(tmp_path: Path, toy_shards: Path,
-                                                       complaint: Callable[..., str]) -> None:
+def test_checkpoints_of_another_program_are_left_alone(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     theirs = tmp_path / "run" / "checkpoint-500" / "trainer_state.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("{}")
@@ -68,8 +83,9 @@ def test_checkpoints_of_another_program_are_left_alone(tmp_path: Path, toy_shard
 
 
 @pytest.mark.parametrize("where", ["file", "file/run"])
-def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path, toy_shards: Path, complaint: Callable[..., str],
-                                                    where: str) -> None:
+def test_an_output_folder_that_is_a_file_is_refused(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], where: str
+) -> None:
     (tmp_path / "file").write_text("precious")
     said = complaint(*run_words(tmp_path / where, data=toy_shards))
     assert said == f"--output-dir {tmp_path / where}: {tmp_path / 'file'} is a file; name a folder"
@@ -77,55 +93,79 @@ def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path, toy_shards: 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path: Path, toy_shards: Path,
-                                                            complaint: Callable[..., str]) -> None:
+def test_an_output_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
-    assert "no permission to write" in complaint(*run_words(tmp_path / "locked" / "run", data=toy_shards))
+    assert "no permission to write" in complaint(
+        *run_words(tmp_path / "locked" / "run", data=toy_shards)
+    )
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place that nobody can write to, as Linux has")
-def test_an_output_folder_that_not_even_root_can_write_is_refused(toy_shards: Path,
-                                                                  complaint: Callable[..., str]) -> None:
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a place that nobody can write to, as Linux has"
+)
+def test_an_output_folder_that_not_even_root_can_write_is_refused(
+    toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     said = complaint(*run_words(Path("/proc/run"), data=toy_shards))
     assert said.startswith("--output-dir /proc/run: ")
     assert said.endswith("; name another folder")
 
 
-def test_a_checkpoint_to_resume_must_be_one(tmp_path: Path, finished: Path, toy_shards: Path,
-                                            complaint: Callable[..., str]) -> None:
+def test_a_checkpoint_to_resume_must_be_one(
+    tmp_path: Path, finished: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     words = (*run_words(tmp_path / "run", data=toy_shards), "--resume")
-    assert complaint(*words, tmp_path / "no") == (f"--resume {tmp_path / 'no'}: no such folder; use auto, never, or a "
-                                                  f"checkpoint-STEP folder")
+    assert complaint(*words, tmp_path / "no") == (
+        f"--resume {tmp_path / 'no'}: no such folder; use auto, never, or a checkpoint-STEP folder"
+    )
     assert "state.json is missing" in complaint(*words, finished / "generator")
     assert "no such folder" in complaint(*words, finished / "config.toml")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_checkpoint_may_continue_in_another_folder_but_not_behind_the_back_of_its_own(
-        tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
+    tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     early = copied / "checkpoint-2"
-    assert "already went on to step 4" in complaint(*run_words(copied, "--resume", early, data=toy_shards))
-    assert main(run_words(tmp_path / "branch", "--resume", early, data=toy_shards, max_steps=3)) == 0
+    assert "already went on to step 4" in complaint(
+        *run_words(copied, "--resume", early, data=toy_shards)
+    )
+    assert (
+        main(run_words(tmp_path / "branch", "--resume", early, data=toy_shards, max_steps=3)) == 0
+    )
     assert json.loads((tmp_path / "branch" / "status.json").read_text())["step"] == 3
 
 
-def test_a_model_to_start_from_must_fit(tmp_path: Path, finished: Path, toy_shards: Path,
-                                        complaint: Callable[..., str]) -> None:
+def test_a_model_to_start_from_must_fit(
+    tmp_path: Path, finished: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     folder, model = tmp_path / "run", finished / "discriminator"
-    for nothing in (tmp_path / "no", finished / "config.toml"):  # found before a corpus would be cut
+    for nothing in (
+        tmp_path / "no",
+        finished / "config.toml",
+    ):  # found before a corpus would be cut
         said = complaint(*run_words(folder, "--init-from", nothing, "--corpus", nothing))
         assert said == f"--init-from {nothing}: no such folder; name a run or a model's folder"
     said = complaint(*run_words(folder, "--init-from", toy_shards, data=toy_shards))
-    assert said.startswith(f"--init-from {toy_shards}: no model for discriminator or generator there")
+    assert said.startswith(
+        f"--init-from {toy_shards}: no model for discriminator or generator there"
+    )
     said = complaint(*run_words(folder, "--init-from", model, data=toy_shards, encoder__layers=3))
     assert "num_hidden_layers is 2, but the network to fill has encoder.layers=3" in said
-    said = complaint(*run_words(folder, "--init-from", finished / "generator", data=toy_shards, recipe="bert-small"))
+    said = complaint(
+        *run_words(
+            folder, "--init-from", finished / "generator", data=toy_shards, recipe="bert-small"
+        )
+    )
     assert "hidden_size is 16" in said
     assert not folder.exists()
 
 
 def test_a_model_of_another_vocabulary_is_refused_with_the_command_that_helps(
-        tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
+    tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     model = copied / "discriminator"
     definition = json.loads((model / "tokenizer.json").read_text(encoding="utf8"))
     definition["normalizer"]["lowercase"] = False
@@ -137,8 +177,9 @@ def test_a_model_of_another_vocabulary_is_refused_with_the_command_that_helps(
 
 
 @pytest.mark.parametrize("words", [["show"], ["describe"]])
-def test_a_folder_without_a_model_is_refused(toy_shards: Path, complaint: Callable[..., str],
-                                             words: list[str]) -> None:
+def test_a_folder_without_a_model_is_refused(
+    toy_shards: Path, complaint: Callable[..., str], words: list[str]
+) -> None:
     assert str(toy_shards) in complaint(*words, toy_shards)
 
 

@@ -18,11 +18,22 @@ pytestmark = pytest.mark.usefixtures("few_threads")
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
-    model = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    model = [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
     state = ["optimizer.safetensors", "state.json", "weights.safetensors"]
     expected = ["config.toml", "environment.json", "metrics.jsonl", "status.json"]
     expected += [f"{folder}/{name}" for folder in ("discriminator", "generator") for name in model]
@@ -41,7 +52,9 @@ def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Pa
 
 def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
     assert main(run_words(copied, data=toy_shards, max_steps=6)) == 0
-    assert [entry["step"] for entry in journal.read(copied / "metrics.jsonl") if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    assert [
+        entry["step"] for entry in journal.read(copied / "metrics.jsonl") if "loss" in entry
+    ] == [1, 2, 3, 4, 5, 6]
     assert json.loads((copied / "status.json").read_text())["step"] == 6
 
 
@@ -50,18 +63,33 @@ def test_a_torn_journal_does_not_keep_a_run_from_going_on(copied: Path, toy_shar
         file.write(b'{"step": 5, "lo\xff\x00')
     assert main(run_words(copied, data=toy_shards, max_steps=5)) == 0
     lines = (copied / "metrics.jsonl").read_text(encoding="utf8").splitlines()
-    assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [1, 2, 3, 4, 5]
+    assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_overwriting_starts_over(copied: Path, toy_shards: Path) -> None:
-    assert main(run_words(copied, "--resume", "never", "--overwrite", data=toy_shards, seed=7, max_steps=2)) == 0
+    assert (
+        main(
+            run_words(
+                copied, "--resume", "never", "--overwrite", data=toy_shards, seed=7, max_steps=2
+            )
+        )
+        == 0
+    )
     assert json.loads((copied / "status.json").read_text())["step"] == 2
     assert tomllib.loads((copied / "config.toml").read_text())["training"]["seed"] == 7
     assert [path.name for path in copied.glob("checkpoint-*")] == ["checkpoint-2"]
 
 
 def test_one_command_goes_from_text_to_models(toy_corpus: Path, tmp_path: Path) -> None:
-    words = run_words(tmp_path / "run", "--corpus", toy_corpus, data__vocab_size=200, data__held_out=0.1)
+    words = run_words(
+        tmp_path / "run", "--corpus", toy_corpus, data__vocab_size=200, data__held_out=0.1
+    )
     assert main(words) == 0
     assert main(words) == 0
     assert {path.name for path in (tmp_path / "run" / "data").iterdir()} == {"shards", "tokenizer"}
@@ -69,7 +97,8 @@ def test_one_command_goes_from_text_to_models(toy_corpus: Path, tmp_path: Path) 
 
 
 def test_printed_settings_are_a_recipe_for_the_same_run(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pretrain", "small", "--batch-size", "64", "--print-config"]) == 0
     printed = capsys.readouterr().out
     (tmp_path / "mine.toml").write_text(printed)
@@ -79,7 +108,8 @@ def test_printed_settings_are_a_recipe_for_the_same_run(
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(
-        tmp_path: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(run_words(tmp_path / "run", "--dry-run", data=toy_shards)) == 0
     said = capsys.readouterr().out
     assert "training, whole run" in said
@@ -93,7 +123,8 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_recipe_a_run_a_model_and_an_unfinished_run_can_be_described(
-        finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(finished / "config.toml", tmp_path)
     for what in ("small", finished, finished / "generator", tmp_path):
         assert main(["describe", str(what), "--json"]) == 0

@@ -24,7 +24,12 @@ pytestmark = pytest.mark.usefixtures("few_threads")
 def finished(toy_shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "finished"
     quick = ["--batch-size", "4", "--max-steps", "2", "--eval-rows", "4", "--warmup-steps", "1"]
-    pretrain(load_recipe("tiny", flags=[*TOY_FLAGS, *quick]), data=toy_shards, output_dir=folder, quiet=True)
+    pretrain(
+        load_recipe("tiny", flags=[*TOY_FLAGS, *quick]),
+        data=toy_shards,
+        output_dir=folder,
+        quiet=True,
+    )
     return folder
 
 
@@ -38,10 +43,13 @@ def console() -> Console:
     return Console(width=100, record=True, file=io.StringIO())
 
 
-# ---- the trace -------------------------------------------------------------------------------------------------------
+# ---- the trace -----------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("seed", range(5))
-def test_only_a_hidden_token_can_be_replaced_and_only_by_what_was_sampled(pair: Pair, seed: int) -> None:
+def test_only_a_hidden_token_can_be_replaced_and_only_by_what_was_sampled(
+    pair: Pair, seed: int
+) -> None:
     for token in pair.trace(TEXT, seed=seed):
         if token.guess is None:
             assert token.original == token.read == token.spliced
@@ -66,7 +74,9 @@ def test_special_tokens_are_never_hidden(pair: Pair) -> None:
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another(pair: Pair) -> None:
     assert pair.trace(TEXT, seed=3) == pair.trace(TEXT, seed=3)
-    assert len({tuple(token.read for token in pair.trace(TEXT, seed=seed)) for seed in range(5)}) > 1
+    assert (
+        len({tuple(token.read for token in pair.trace(TEXT, seed=seed)) for seed in range(5)}) > 1
+    )
 
 
 def test_the_best_guesses_come_in_order_and_as_many_as_asked(pair: Pair) -> None:
@@ -92,17 +102,27 @@ def test_a_text_without_words_is_refused(pair: Pair, text: str) -> None:
         pair.trace(text)
 
 
-def test_a_folder_without_both_models_is_refused_with_the_one_that_is_missing(finished: Path) -> None:
-    with pytest.raises(UserError, match=r"no model in .*discriminator/discriminator or .*discriminator/generator"):
+def test_a_folder_without_both_models_is_refused_with_the_one_that_is_missing(
+    finished: Path,
+) -> None:
+    with pytest.raises(
+        UserError, match=r"no model in .*discriminator/discriminator or .*discriminator/generator"
+    ):
         Pair(finished / "discriminator")
 
 
-# ---- the terminal ----------------------------------------------------------------------------------------------------
+# ---- the terminal --------------------------------------------------------------------------------
+
 
 def test_a_worked_sentence_shows_every_move(finished: Path, console: Console) -> None:
     worked_sentence(finished, TEXT, seed=0, console=console)
     shown = console.export_text()
-    assert [line.split()[0] for line in shown.splitlines()[:4]] == ["original", "masked", "generator", "discriminator"]
+    assert [line.split()[0] for line in shown.splitlines()[:4]] == [
+        "original",
+        "masked",
+        "generator",
+        "discriminator",
+    ]
     assert TEXT in shown
     assert "[MASK]" in shown
 
@@ -113,7 +133,10 @@ def test_without_a_text_there_is_one_to_show(finished: Path, console: Console) -
 
 
 def test_pieces_of_a_word_stand_together_and_brackets_are_no_markup() -> None:
-    assert row("x", [("play", ""), ("##ing", ""), ("[red]", "")]).plain == "x             playing [red]"
+    assert (
+        row("x", [("play", ""), ("##ing", ""), ("[red]", "")]).plain
+        == "x             playing [red]"
+    )
 
 
 def test_the_strongest_doubt_is_the_reddest() -> None:
@@ -145,14 +168,28 @@ def test_a_run_that_said_nothing_has_no_curves(tmp_path: Path, console: Console)
 
 def summary(*scores: float) -> Summary:
     ordered, runs = sorted(scores), [{"score": score} for score in scores]
-    return Summary(task="classify", metric="accuracy", split="dev", trivial=0.25, median=ordered[1], mean=ordered[1],
-                   sd=0.02, best=ordered[2], runs=runs)
+    return Summary(
+        task="classify",
+        metric="accuracy",
+        split="dev",
+        trivial=0.25,
+        median=ordered[1],
+        mean=ordered[1],
+        sd=0.02,
+        best=ordered[2],
+        runs=runs,
+    )
 
 
-@pytest.mark.parametrize(("pretrained", "words"), [((0.60, 0.58, 0.62), "brought 10.0 points"),
-                                                   ((0.51, 0.49, 0.53), "made no clear difference"),
-                                                   ((0.44, 0.46, 0.20), "cost 6.0 points"),
-                                                   ((0.40, 0.38, 0.42), "cost 10.0 points")])
+@pytest.mark.parametrize(
+    ("pretrained", "words"),
+    [
+        ((0.60, 0.58, 0.62), "brought 10.0 points"),
+        ((0.51, 0.49, 0.53), "made no clear difference"),
+        ((0.44, 0.46, 0.20), "cost 6.0 points"),
+        ((0.40, 0.38, 0.42), "cost 10.0 points"),
+    ],
+)
 def test_the_comparison_says_whether_pretraining_gained_lost_or_neither(pretrained, words, console):
     compared(summary(*pretrained), summary(0.50, 0.48, 0.52), console)
     said = console.export_text()

@@ -14,43 +14,55 @@ from tests.cli.conftest import run_words
 pytestmark = pytest.mark.usefixtures("few_threads")
 
 
-def test_text_and_shards_together_or_neither_are_refused(tmp_path: Path, toy_corpus: Path, toy_shards: Path,
-                                                         complaint: Callable[..., str]) -> None:
+def test_text_and_shards_together_or_neither_are_refused(
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     wanted = "give either --corpus (text files) or --data (shards from `electra shard`)"
     assert complaint(*run_words(tmp_path / "run")) == wanted
-    assert complaint(*run_words(tmp_path / "run", "--corpus", toy_corpus, data=toy_shards)) == wanted
-    assert complaint(*run_words(tmp_path / "run", "--corpus")) == "name at least one file, folder or glob of text"
+    assert (
+        complaint(*run_words(tmp_path / "run", "--corpus", toy_corpus, data=toy_shards)) == wanted
+    )
+    assert (
+        complaint(*run_words(tmp_path / "run", "--corpus"))
+        == "name at least one file, folder or glob of text"
+    )
     assert complaint("pretrain", "tiny", "--data", toy_shards).startswith("--output-dir is missing")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("name", "bytes_", "message"), [
-    ("missing.txt", None, "missing.txt: no such file or folder"),
-    ("empty.txt", b"", "the corpus holds no text: "),
-    ("blank.txt", b" \n\n \n", "the corpus holds no text: "),
-    ("junk.txt", bytes(range(256)), "junk.txt:1: a NUL byte; this is not UTF-8 text"),
-    ("latin.txt", b"fine\ncaf\xe9\n", "latin.txt:2: byte 0xe9 at column 4 is not UTF-8"),
-    ("picture.png", b"\x89PNG", "picture.png: cannot tell what this file holds from its name"),
-    ("rows.jsonl", b'{"body": "x"}\n', "rows.jsonl:1: no field 'text'; fields here are body"),
-])
+@pytest.mark.parametrize(
+    ("name", "bytes_", "message"),
+    [
+        ("missing.txt", None, "missing.txt: no such file or folder"),
+        ("empty.txt", b"", "the corpus holds no text: "),
+        ("blank.txt", b" \n\n \n", "the corpus holds no text: "),
+        ("junk.txt", bytes(range(256)), "junk.txt:1: a NUL byte; this is not UTF-8 text"),
+        ("latin.txt", b"fine\ncaf\xe9\n", "latin.txt:2: byte 0xe9 at column 4 is not UTF-8"),
+        ("picture.png", b"\x89PNG", "picture.png: cannot tell what this file holds from its name"),
+        ("rows.jsonl", b'{"body": "x"}\n', "rows.jsonl:1: no field 'text'; fields here are body"),
+    ],
+)
 def test_text_that_cannot_be_read_is_refused_with_its_file_and_line(
-        tmp_path: Path, complaint: Callable[..., str], name: str, bytes_: bytes | None, message: str) -> None:
+    tmp_path: Path, complaint: Callable[..., str], name: str, bytes_: bytes | None, message: str
+) -> None:
     if bytes_ is not None:
         (tmp_path / name).write_bytes(bytes_)
     assert message in complaint(*run_words(tmp_path / "run", "--corpus", tmp_path / name))
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 
 
-def test_too_little_text_for_a_batch_is_refused_with_the_numbers(tmp_path: Path, toy_shards: Path,
-                                                                 complaint: Callable[..., str]) -> None:
+def test_too_little_text_for_a_batch_is_refused_with_the_numbers(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     said = complaint(*run_words(tmp_path / "run", data=toy_shards, batch_size=4000))
     assert "fewer than one batch of 4000; add text, or pass a smaller --batch-size" in said
     assert str(toy_shards) in said
     assert not (tmp_path / "run").exists()
 
 
-def test_shards_of_another_length_are_refused_with_both_ways_out(tmp_path: Path, toy_shards: Path,
-                                                                 complaint: Callable[..., str]) -> None:
+def test_shards_of_another_length_are_refused_with_both_ways_out(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     said = complaint(*run_words(tmp_path / "run", data=toy_shards, data__length=16))
     assert "holds rows of 32 tokens, but the recipe's data.length is 16" in said
     assert "--length 16" in said
@@ -60,14 +72,17 @@ def test_shards_of_another_length_are_refused_with_both_ways_out(tmp_path: Path,
 
 @pytest.mark.parametrize("name", ["missing", "toy.txt"])
 def test_data_that_is_no_folder_of_shards_is_refused_with_the_command_that_makes_one(
-        tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str], name: str) -> None:
+    tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str], name: str
+) -> None:
     said = complaint(*run_words(tmp_path / "run", data=toy_corpus.parent / name))
     assert name in said
     assert "electra shard" in said
     assert not (tmp_path / "run").exists()
 
 
-def test_damaged_shards_are_refused(tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
+def test_damaged_shards_are_refused(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     damaged = rows / "train-00000.ids.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x01")
@@ -76,63 +91,117 @@ def test_damaged_shards_are_refused(tmp_path: Path, toy_shards: Path, complaint:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path, toy_corpus: Path, toy_shards: Path,
-                                               complaint: Callable[..., str]) -> None:
+def test_a_tokenizer_without_a_mask_is_refused(
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     tokenizer = Path(shutil.copytree(toy_shards / "tokenizer", tmp_path / "tokenizer"))
     for path in tokenizer.iterdir():
-        path.write_text(path.read_text(encoding="utf8").replace("[MASK]", "[HOLE]"), encoding="utf8")
+        path.write_text(
+            path.read_text(encoding="utf8").replace("[MASK]", "[HOLE]"), encoding="utf8"
+        )
     config = json.loads((tokenizer / "tokenizer_config.json").read_text())
     (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "mask_token": None}))
-    for words in (["shard", toy_corpus, "--output-dir", tmp_path / "run"],
-                  run_words(tmp_path / "run", "--corpus", toy_corpus)):
+    for words in (
+        ["shard", toy_corpus, "--output-dir", tmp_path / "run"],
+        run_words(tmp_path / "run", "--corpus", toy_corpus),
+    ):
         said = complaint(*words, "--tokenizer", tokenizer)
         assert f"{tokenizer}: no [MASK] token, which pre-training needs" in said
         assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(("part", "message"), [
-    ("3/2", "part 3/2 does not exist; parts are counted from 1, as in 1/2"),
-    ("x", "--part x: write it as i/N, for example 1/8"),
-    ("0/2", "part 0/2 does not exist; parts are counted from 1, as in 1/2"),
-])
-def test_a_part_that_does_not_exist_is_refused(tmp_path: Path, toy_corpus: Path, toy_shards: Path,
-                                               complaint: Callable[..., str], part: str, message: str) -> None:
-    said = complaint("shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--output-dir", tmp_path / "rows",
-                     "--part", part)
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("3/2", "part 3/2 does not exist; parts are counted from 1, as in 1/2"),
+        ("x", "--part x: write it as i/N, for example 1/8"),
+        ("0/2", "part 0/2 does not exist; parts are counted from 1, as in 1/2"),
+    ],
+)
+def test_a_part_that_does_not_exist_is_refused(
+    tmp_path: Path,
+    toy_corpus: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+    part: str,
+    message: str,
+) -> None:
+    said = complaint(
+        "shard",
+        toy_corpus,
+        "--tokenizer",
+        toy_shards / "tokenizer",
+        "--output-dir",
+        tmp_path / "rows",
+        "--part",
+        part,
+    )
     assert said == message
     assert not (tmp_path / "rows").exists()
 
 
-def test_shards_do_not_go_where_their_text_lies(tmp_path: Path, toy_corpus: Path, toy_shards: Path,
-                                                complaint: Callable[..., str]) -> None:
+def test_shards_do_not_go_where_their_text_lies(
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
     shutil.copy(toy_corpus, texts)
     for place in (texts, texts / "rows"):
-        said = complaint("shard", texts, "--tokenizer", toy_shards / "tokenizer", "--output-dir", place)
-        assert said == (f"--output-dir {place} lies inside the corpus {texts} and would become part of it; name a "
-                        f"folder elsewhere")
+        said = complaint(
+            "shard", texts, "--tokenizer", toy_shards / "tokenizer", "--output-dir", place
+        )
+        assert said == (
+            f"--output-dir {place} lies inside the corpus {texts} and would become part of it; "
+            "name a "
+            f"folder elsewhere"
+        )
 
 
 def test_progress_that_is_damaged_and_a_variable_that_is_no_number_are_refused_in_words(
-        tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str],
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path,
+    toy_corpus: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (tmp_path / "rows").mkdir()
-    words = ("shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--output-dir", tmp_path / "rows")
+    words = (
+        "shard",
+        toy_corpus,
+        "--tokenizer",
+        toy_shards / "tokenizer",
+        "--output-dir",
+        tmp_path / "rows",
+    )
     for damage in ("{", "[]", "{}", '{"settings": {}, "state": {"files": [3]}}'):
         (tmp_path / "rows" / "progress.json").write_text(damage)
-        assert complaint(*words) == f"{tmp_path / 'rows/progress.json'} is damaged; start over with --overwrite"
+        assert (
+            complaint(*words)
+            == f"{tmp_path / 'rows/progress.json'} is damaged; start over with --overwrite"
+        )
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "x")
-    assert complaint(*words).startswith("SLURM_ARRAY_TASK_ID='x' in the environment is no whole number")
+    assert complaint(*words).startswith(
+        "SLURM_ARRAY_TASK_ID='x' in the environment is no whole number"
+    )
 
 
-def test_vocab_and_shard_say_what_they_miss(tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]) -> None:
+def test_vocab_and_shard_say_what_they_miss(
+    tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
     folder = tmp_path / "made"
-    assert complaint("vocab", "--output-dir", folder) == "name at least one file, folder or glob of text"
-    assert complaint("shard", toy_corpus, "--output-dir", folder).startswith("--tokenizer is missing")
-    assert "no such tokenizer folder" in complaint("shard", toy_corpus, "--tokenizer", tmp_path / "no",
-                                                   "--output-dir", folder)
-    assert "vocab_size=3" in complaint("vocab", toy_corpus, "--output-dir", folder, "--vocab-size", "3")
+    assert (
+        complaint("vocab", "--output-dir", folder)
+        == "name at least one file, folder or glob of text"
+    )
+    assert complaint("shard", toy_corpus, "--output-dir", folder).startswith(
+        "--tokenizer is missing"
+    )
+    assert "no such tokenizer folder" in complaint(
+        "shard", toy_corpus, "--tokenizer", tmp_path / "no", "--output-dir", folder
+    )
+    assert "vocab_size=3" in complaint(
+        "vocab", toy_corpus, "--output-dir", folder, "--vocab-size", "3"
+    )
     assert "--output-dir" in complaint("vocab", toy_corpus)
     assert "Did you mean --output-dir?" in complaint("vocab", toy_corpus, "--output-dirr", folder)
     assert not folder.exists()

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("few_threads")
 
 
 def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
-        tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, save_file = tmp_path / "run", checkpoint.save_file
 
     def full(tensors: dict[str, torch.Tensor], path: Path) -> None:
@@ -27,7 +28,9 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     said = complaint(*run_words(folder, data=toy_shards), code=1)
-    assert "the checkpoint of step 4 could not be written: [Errno 28] No space left on device" in said
+    assert (
+        "the checkpoint of step 4 could not be written: [Errno 28] No space left on device" in said
+    )
     assert f"the last good checkpoint is {folder / 'checkpoint-2'}" in said
     status = json.loads((folder / "status.json").read_text())
     assert (status["status"], status["checkpoint"]) == ("failed", "checkpoint-2")
@@ -37,10 +40,16 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
     assert main(run_words(folder, data=toy_shards)) == 0
 
 
-@pytest.mark.parametrize("fault", ["electra.model.huggingface.save_file", "electra.runs.journal.Journal.record"])
+@pytest.mark.parametrize(
+    "fault", ["electra.model.huggingface.save_file", "electra.runs.journal.Journal.record"]
+)
 def test_a_full_disk_at_any_other_write_is_said_as_plainly(
-        tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
-        fault: str) -> None:
+    tmp_path: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -52,21 +61,33 @@ def test_a_full_disk_at_any_other_write_is_said_as_plainly(
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_tensor_and_the_last_checkpoint(
-        tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]) -> None:
-    said = complaint(*run_words(tmp_path / "run", data=toy_shards, learning_rate=1e30, save_steps=1, warmup_steps=0),
-                     code=1)
-    assert "the output of generator.encoder.embeddings.norm (micro-batch 0) is not finite in step 2" in said
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    said = complaint(
+        *run_words(
+            tmp_path / "run", data=toy_shards, learning_rate=1e30, save_steps=1, warmup_steps=0
+        ),
+        code=1,
+    )
+    assert (
+        "the output of generator.encoder.embeddings.norm (micro-batch 0) is not finite in step 2"
+        in said
+    )
     assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoint-1'}" in said
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
 
 
 def test_a_fault_of_ours_is_said_without_a_traceback_and_with_a_way_to_see_one(
-        complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("we did not think of this")
 
     monkeypatch.setattr("electra.pretraining.recipe.load_recipe", broken)
-    assert complaint("describe", "tiny", code=1) == "RuntimeError: we did not think of this (--debug shows where)"
+    assert (
+        complaint("describe", "tiny", code=1)
+        == "RuntimeError: we did not think of this (--debug shows where)"
+    )
     with pytest.raises(RuntimeError):
         main(["describe", "tiny", "--debug"])
 
@@ -77,8 +98,10 @@ def test_a_misspelt_command_is_refused_with_the_nearest(complaint: Callable[...,
 
 @pytest.mark.parametrize("command", ["vocab", "shard"])
 def test_an_output_folder_that_is_a_file_is_refused_before_the_work(
-        tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str], command: str) -> None:
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str], command: str
+) -> None:
     (tmp_path / "file").write_text("mine")
     more = ["--tokenizer", toy_shards / "tokenizer"] if command == "shard" else []
     assert complaint(command, toy_corpus, "--output-dir", tmp_path / "file", *more) == (
-        f"--output-dir {tmp_path / 'file'} is a file; name a folder")
+        f"--output-dir {tmp_path / 'file'} is a file; name a folder"
+    )

@@ -32,15 +32,21 @@ def rows(toy_shards):
 def test_no_row_comes_twice_in_an_epoch_and_none_is_left_out(rows):
     batches = Batches(rows, batch_size=7, micro_batch_size=7, seed=3)
     epochs = 3
-    seen = np.concatenate([batches.step_rows(step) for step in range(1, epochs * len(rows) // 7 + 2)])
+    seen = np.concatenate(
+        [batches.step_rows(step) for step in range(1, epochs * len(rows) // 7 + 2)]
+    )
     for epoch in range(epochs):
-        assert sorted(seen[epoch * len(rows):(epoch + 1) * len(rows)].tolist()) == list(range(len(rows)))
+        assert sorted(seen[epoch * len(rows) : (epoch + 1) * len(rows)].tolist()) == list(
+            range(len(rows))
+        )
 
 
 def test_two_epochs_and_two_seeds_have_different_orders(rows):
     size = len(rows)
-    first, again, other = (Batches(rows, batch_size=size, micro_batch_size=size, seed=seed).step_rows(step)
-                           for seed, step in ((0, 1), (0, 2), (1, 1)))
+    first, again, other = (
+        Batches(rows, batch_size=size, micro_batch_size=size, seed=seed).step_rows(step)
+        for seed, step in ((0, 1), (0, 2), (1, 1))
+    )
     assert (first != again).any()
     assert (first != other).any()
 
@@ -50,7 +56,10 @@ def test_the_batch_of_a_step_does_not_depend_on_how_the_stream_came_there(rows):
     walked = list(batches.stream(range(1, 10), range(2)))
     resumed = list(batches.stream(range(6, 10), range(2)))
     for before, after in zip(walked[5:], resumed, strict=True):
-        assert all(a.ids.equal(b.ids) and a.types.equal(b.types) for a, b in zip(before, after, strict=True))
+        assert all(
+            a.ids.equal(b.ids) and a.types.equal(b.types)
+            for a, b in zip(before, after, strict=True)
+        )
     assert len(walked) == 9
 
 
@@ -73,16 +82,21 @@ def test_types_and_padding_follow_the_ends_of_the_segments(toy_shards):
     shards = Shards.open(toy_shards)
     words = shards.tokenizer
     for batch in in_order(shards.held_out, micro_batch_size=8, most=16):
-        for ids, types, real, length in zip(batch.ids, batch.types, batch.real, batch.lengths, strict=True):
+        for ids, types, real, length in zip(
+            batch.ids, batch.types, batch.real, batch.lengths, strict=True
+        ):
             assert ids[0] == words.cls
             assert ids[length - 1] == words.sep
             assert (ids[length:] == words.pad).all()
             assert real.sum() == length
             first_sep = ids.tolist().index(words.sep)
-            assert types[:first_sep + 1].sum() == 0
-            assert (types[first_sep + 1:length] == 1).all()
+            assert types[: first_sep + 1].sum() == 0
+            assert (types[first_sep + 1 : length] == 1).all()
             assert types[length:].sum() == 0
 
 
 def test_keys_depend_on_every_part():
-    assert len({random_key(0, 1, 2), random_key(0, 12), random_key(1, 0, 2), random_key("0", 1, 2)}) == 4
+    assert (
+        len({random_key(0, 1, 2), random_key(0, 12), random_key(1, 0, 2), random_key("0", 1, 2)})
+        == 4
+    )

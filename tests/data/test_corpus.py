@@ -44,17 +44,24 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
     assert [d.source for d in found] == [f"{tmp_path / 'a.txt'}:3", f"{tmp_path / 'a.txt'}:7"]
 
 
-@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress),
-                                                  (".bz2", bz2.compress), (".zst", zstd)])
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress), (".zst", zstd)],
+)
 def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str, compress) -> None:
-    assert read(write(tmp_path / f"a.txt{suffix}", compress(TEXT.encode()))) == [["one", "two"], ["three"]]
+    assert read(write(tmp_path / f"a.txt{suffix}", compress(TEXT.encode()))) == [
+        ["one", "two"],
+        ["three"],
+    ]
     row = json.dumps({"text": "one\n\ntwo"}).encode()
     assert read(write(tmp_path / f"a.jsonl{suffix}", compress(row))) == [["one", "two"]]
 
 
 def test_every_row_of_json_and_parquet_is_a_document(tmp_path: Path) -> None:
     texts = ["one\ntwo", "three"]
-    write(tmp_path / "a.jsonl", "".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts))
+    write(
+        tmp_path / "a.jsonl", "".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts)
+    )
     pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "a.parquet")
     for name in ("a.jsonl", "a.parquet"):
         assert read(tmp_path / name, text_field="body") == [["one", "two"], ["three"]]
@@ -92,17 +99,25 @@ def test_a_fingerprint_is_the_same_wherever_the_files_lie(tmp_path: Path) -> Non
     assert resolve([tmp_path / "there"])[0].fingerprint() != here
 
 
-# ---- bounded memory ------------------------------------------------------------------------------------------------
+# ---- bounded memory ------------------------------------------------------------------------------
+
 
 def test_a_long_document_goes_on_as_another_and_loses_nothing(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(corpus, "DOCUMENT_CHARACTERS", 10)
-    assert read(write(tmp_path / "a.txt", "four\nfive\nsix\nseven\n")) == [["four", "five"], ["six", "seven"]]
+    assert read(write(tmp_path / "a.txt", "four\nfive\nsix\nseven\n")) == [
+        ["four", "five"],
+        ["six", "seven"],
+    ]
 
 
-@pytest.mark.parametrize("text", ["aa bb cc dd ee ff", "aaaaaaaaaaaaaaaaaaaaaaaa", "éééééééééé éééééé",
-                                  "aaaaaaaa       b"])
+@pytest.mark.parametrize(
+    "text",
+    ["aa bb cc dd ee ff", "aaaaaaaaaaaaaaaaaaaaaaaa", "éééééééééé éééééé", "aaaaaaaa       b"],
+)
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_a_long_line_is_cut_at_white_space_and_loses_nothing(tmp_path: Path, monkeypatch, text: str, name: str) -> None:
+def test_a_long_line_is_cut_at_white_space_and_loses_nothing(
+    tmp_path: Path, monkeypatch, text: str, name: str
+) -> None:
     monkeypatch.setattr(corpus, "LINE_CHARACTERS", 8)
     content = text if name == "a.txt" else json.dumps({"text": text})
     (lines,) = read(write(tmp_path / name, content))
@@ -122,34 +137,51 @@ def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
     assert len(heard) <= 1001
 
 
-# ---- bad input -----------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.txt", b"fine\ncaf\xe9\n", "a.txt:2: byte 0xe9 at column 4 is not UTF-8"),
-    ("a.txt", b"fine\n\n\0\0\n", "a.txt:3: a NUL byte"),
-    ("a.txt", "fine\n".encode("utf-16"), "a.txt:1: a NUL byte"),
-    ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not a JSON object"),
-    ("a.json", b'[{"text": "a"}]', "a.json:1: expected one JSON object per line, found a list"),
-    ("a.jsonl", b'{"body": "a", "id": 1}\n', "a.jsonl:1: no field 'text'; fields here are body, id"),
-    ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: 'text' is NoneType, not text"),
-    ("a.jsonl", b'{"text": "a\\u0000"}\n', "a.jsonl:1: 'text' holds a NUL"),
-    ("a.jsonl", b'{"text": "a\\ud800"}\n', "a.jsonl:1: half a surrogate pair"),
-    # Without the time in its header, which would give this test another name in each worker that collects it.
-    ("a.txt.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9], "a.txt.gz: damaged, cut short, or not a .gz file"),
-    ("a.txt.gz", b"plain", "a.txt.gz: damaged, cut short, or not a .gz file"),
-    ("a.txt.zst", b"plain", "a.txt.zst: damaged, cut short, or not a .zst file"),
-    ("a.parquet", b"plain", "a.parquet: damaged, cut short, or not a .parquet file"),
-    ("a.md", b"plain", "a.md: cannot tell what this file holds"),
-    ("a.txt", b"", "the corpus holds no text"),
-])
-def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"fine\ncaf\xe9\n", "a.txt:2: byte 0xe9 at column 4 is not UTF-8"),
+        ("a.txt", b"fine\n\n\0\0\n", "a.txt:3: a NUL byte"),
+        ("a.txt", "fine\n".encode("utf-16"), "a.txt:1: a NUL byte"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not a JSON object"),
+        ("a.json", b'[{"text": "a"}]', "a.json:1: expected one JSON object per line, found a list"),
+        (
+            "a.jsonl",
+            b'{"body": "a", "id": 1}\n',
+            "a.jsonl:1: no field 'text'; fields here are body, id",
+        ),
+        ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: 'text' is NoneType, not text"),
+        ("a.jsonl", b'{"text": "a\\u0000"}\n', "a.jsonl:1: 'text' holds a NUL"),
+        ("a.jsonl", b'{"text": "a\\ud800"}\n', "a.jsonl:1: half a surrogate pair"),
+        # Without the time in its header, which would give this test another name in each worker
+        # that collects it.
+        (
+            "a.txt.gz",
+            gzip.compress(TEXT.encode(), mtime=0)[:-9],
+            "a.txt.gz: damaged, cut short, or not a .gz file",
+        ),
+        ("a.txt.gz", b"plain", "a.txt.gz: damaged, cut short, or not a .gz file"),
+        ("a.txt.zst", b"plain", "a.txt.zst: damaged, cut short, or not a .zst file"),
+        ("a.parquet", b"plain", "a.parquet: damaged, cut short, or not a .parquet file"),
+        ("a.md", b"plain", "a.md: cannot tell what this file holds"),
+        ("a.txt", b"", "the corpus holds no text"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_place(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         read(write(tmp_path / name, content), report=lambda _: None)
 
 
 def test_a_json_line_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(corpus, "JSON_LINE_BYTES", 100)
-    path = write(tmp_path / "a.jsonl", json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "a" * 100}))
+    path = write(
+        tmp_path / "a.jsonl", json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "a" * 100})
+    )
     with pytest.raises(UserError, match=r"a.jsonl:2: longer than"):
         read(path)
 
@@ -175,7 +207,10 @@ def test_an_empty_file_and_blank_rows_are_reported(tmp_path: Path) -> None:
     write(tmp_path / "b.jsonl", '{"text": " \\n"}\n{"text": "word"}\n')
     heard: list[str] = []
     assert read(tmp_path, report=heard.append) == [["word"]]
-    assert heard == [f"{tmp_path / 'a.txt'}: holds no text", "1 documents hold nothing but white space"]
+    assert heard == [
+        f"{tmp_path / 'a.txt'}: holds no text",
+        "1 documents hold nothing but white space",
+    ]
 
 
 def test_a_path_that_does_not_exist_is_refused_before_anything_is_read(tmp_path: Path) -> None:
@@ -185,7 +220,8 @@ def test_a_path_that_does_not_exist_is_refused_before_anything_is_read(tmp_path:
         resolve([f"{tmp_path}/*.parquet"])
 
 
-# ---- hub names -----------------------------------------------------------------------------------------------------
+# ---- hub names -----------------------------------------------------------------------------------
+
 
 def test_a_folder_here_wins_over_a_data_set_of_the_same_name(tmp_path: Path, monkeypatch) -> None:
     write(tmp_path / "owner" / "name" / "a.txt", "here")
@@ -210,7 +246,12 @@ def test_a_data_set_is_pinned_to_a_commit_and_streamed(monkeypatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", load)
     (found,) = documents(["owner/name:small@v1"])
     assert (found.lines, found.source) == (["one", "two"], "owner/name:small, row 1")
-    assert asked == {"names": ("owner/name", "small"), "split": "train", "revision": "abc", "streaming": True}
+    assert asked == {
+        "names": ("owner/name", "small"),
+        "split": "train",
+        "revision": "abc",
+        "streaming": True,
+    }
 
 
 def test_without_a_network_the_error_says_which_files_to_put_where(monkeypatch) -> None:
@@ -220,7 +261,9 @@ def test_without_a_network_the_error_says_which_files_to_put_where(monkeypatch) 
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fail)
-    with pytest.raises(UserError, match=r"owner/name: no such file .*no route.*\.parquet files elsewhere"):
+    with pytest.raises(
+        UserError, match=r"owner/name: no such file .*no route.*\.parquet files elsewhere"
+    ):
         resolve(["owner/name"])
 
 

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 from electra.data.examples import Cutter, Passage, Span, cut, fill, set_aside
 from electra.data.wordpiece import WordPiece
 
-line_lengths = st.lists(st.integers(0, 60), max_size=40) | st.lists(st.integers(0, 2000), max_size=4)
+line_lengths = st.lists(st.integers(0, 60), max_size=40) | st.lists(
+    st.integers(0, 2000), max_size=4
+)
 
 
 @given(line_lengths, st.integers(8, 130), st.integers(0, 2**32))
-def test_examples_tile_the_document_and_fit_the_length(lengths: list[int], length: int, seed: int) -> None:
+def test_examples_tile_the_document_and_fit_the_length(
+    lengths: list[int], length: int, seed: int
+) -> None:
     spans = cut(lengths, length=length, rng=random.Random(seed))
     assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
     assert (spans[-1].end if spans else 0) == sum(lengths)
@@ -40,21 +44,32 @@ def test_the_chances_are_those_of_the_reference_code() -> None:
     assert abs(np.mean([span.middle == span.end for span in whole]) - 0.1) < 0.01
     # Of the targets drawn at random, a share of about 8 / 124 is too long to be seen as short.
     assert abs(1 - len(whole) / len(spans) - 0.05) < 0.01
-    # A aims at (128 - 3) // 2 = 62 tokens: lines of 10 stop it at 60, and a coin may let it have one more.
+    # A aims at (128 - 3) // 2 = 62 tokens: lines of 10 stop it at 60, and a coin may let it have
+    # one more.
     first = [span.middle - span.start for span in whole if span.middle < span.end]
     assert 58 < np.mean(first) < 70
 
 
 def test_rows_read_cls_a_sep_b_sep_and_padding(wordpiece: WordPiece) -> None:
     cls, sep, pad = wordpiece.cls, wordpiece.sep, wordpiece.pad
-    ids, ends = fill(np.arange(10, 20), [Span(0, 2, 5), Span(5, 10, 10)], length=8, wordpiece=wordpiece)
-    assert ids.tolist() == [[cls, 10, 11, sep, 12, 13, 14, sep], [cls, 15, 16, 17, 18, 19, sep, pad]]
+    ids, ends = fill(
+        np.arange(10, 20), [Span(0, 2, 5), Span(5, 10, 10)], length=8, wordpiece=wordpiece
+    )
+    assert ids.tolist() == [
+        [cls, 10, 11, sep, 12, 13, 14, sep],
+        [cls, 15, 16, 17, 18, 19, sep, pad],
+    ]
     assert ends.tolist() == [[4, 8], [7, 7]]
     assert (ids.dtype, ends.dtype) == (np.uint16, np.uint16)
 
 
 def test_special_ids_in_the_text_become_unknown(wordpiece: WordPiece) -> None:
-    ids, _ = fill(np.array([10, wordpiece.mask, wordpiece.cls]), [Span(0, 3, 3)], length=8, wordpiece=wordpiece)
+    ids, _ = fill(
+        np.array([10, wordpiece.mask, wordpiece.cls]),
+        [Span(0, 3, 3)],
+        length=8,
+        wordpiece=wordpiece,
+    )
     assert ids[0, 1:4].tolist() == [10, wordpiece.unk, wordpiece.unk]
 
 
@@ -62,13 +77,17 @@ lines = st.sampled_from(["the old bridge", "water", "…", "[MASK] stone " * 30]
 
 
 @given(st.lists(st.lists(lines, min_size=1, max_size=9), min_size=1, max_size=4), st.integers(0, 9))
-def test_the_text_of_a_documents_rows_is_its_tokens_in_order(wordpiece: WordPiece, texts: list[list[str]],
-                                                             seed: int) -> None:
+def test_the_text_of_a_documents_rows_is_its_tokens_in_order(
+    wordpiece: WordPiece, texts: list[list[str]], seed: int
+) -> None:
     cutter = Cutter(length=16, held_out=0.0, seed=seed)
     cuttings = cutter.rows([Passage(n, text) for n, text in enumerate(texts)], wordpiece)
     ids, ends = cuttings.train
-    written = [int(i) for row, (first, last) in zip(ids, ends, strict=True) for i in
-               [*row[1 : first - 1], *row[first : last - 1]]]
+    written = [
+        int(i)
+        for row, (first, last) in zip(ids, ends, strict=True)
+        for i in [*row[1 : first - 1], *row[first : last - 1]]
+    ]
     assert written == [i for lines in texts for encoded in wordpiece.encode(lines) for i in encoded]
     assert len(cuttings.held_out[0]) == 0
 
@@ -92,6 +111,13 @@ def test_the_second_document_is_always_held_out_and_the_first_only_by_chance() -
     assert 900 < chosen < 1100
 
 
-def test_words_too_long_to_be_words_are_counted_when_they_became_unknown(wordpiece: WordPiece) -> None:
+def test_words_too_long_to_be_words_are_counted_when_they_became_unknown(
+    wordpiece: WordPiece,
+) -> None:
     cutter = Cutter(length=16, held_out=0.0, seed=0)
-    assert cutter.rows([Passage(0, ["the water " * 50, "x" * 201 + " the " + "y" * 300])], wordpiece).long_words == 2
+    assert (
+        cutter.rows(
+            [Passage(0, ["the water " * 50, "x" * 201 + " the " + "y" * 300])], wordpiece
+        ).long_words
+        == 2
+    )

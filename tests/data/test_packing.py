@@ -25,30 +25,45 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pack(text: Path, wordpiece: WordPiece, folder: Path, **options: object) -> Manifest:
-    options = {"length": 32, "held_out": 0.05, "shard_bytes": SMALL, "workers": 1, "report": lambda _: None} | options
+    options = {
+        "length": 32,
+        "held_out": 0.05,
+        "shard_bytes": SMALL,
+        "workers": 1,
+        "report": lambda _: None,
+    } | options
     return shard([text], tokenizer=wordpiece, output_dir=folder, **options)  # type: ignore[arg-type]
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def examples(folder: Path) -> tuple[list[bytes], list[bytes]]:
     shards = Shards.open(folder)
-    train, held_out = (sorted(row.tobytes() for row in np.concatenate(rows.take(np.arange(len(rows))), axis=1))
-                       for rows in (shards.train, shards.held_out))
+    train, held_out = (
+        sorted(row.tobytes() for row in np.concatenate(rows.take(np.arange(len(rows))), axis=1))
+        for rows in (shards.train, shards.held_out)
+    )
     return train, held_out
 
 
-def test_one_and_two_workers_write_the_same_bytes(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+def test_one_and_two_workers_write_the_same_bytes(
+    text: Path, wordpiece: WordPiece, tmp_path: Path
+) -> None:
     pack(text, wordpiece, tmp_path / "one")
     pack(text, wordpiece, tmp_path / "two", workers=2)
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert len(list((tmp_path / "one").glob("train-*.ids.npy"))) > 3
 
 
-def test_the_parts_together_hold_what_one_run_holds(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+def test_the_parts_together_hold_what_one_run_holds(
+    text: Path, wordpiece: WordPiece, tmp_path: Path
+) -> None:
     whole = pack(text, wordpiece, tmp_path / "whole")
     for part in (1, 2, 3):
         pack(text, wordpiece, tmp_path / "parts", part=(part, 3))
@@ -59,8 +74,9 @@ def test_the_parts_together_hold_what_one_run_holds(text: Path, wordpiece: WordP
         assert getattr(parts.manifest, name) == getattr(whole, name)
 
 
-def test_a_killed_run_goes_on_and_writes_the_same_bytes(text: Path, wordpiece: WordPiece, tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_goes_on_and_writes_the_same_bytes(
+    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack(text, wordpiece, tmp_path / "unbroken")
     for survived in (1, 6, 5):
         left = survived
@@ -76,15 +92,21 @@ def test_a_killed_run_goes_on_and_writes_the_same_bytes(text: Path, wordpiece: W
             patched.setattr(atomic, "write", write)
             with pytest.raises(KeyboardInterrupt):
                 pack(text, wordpiece, tmp_path / "broken")
-    already = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "broken").glob("train-0000[01].ids.npy")}
+    already = {
+        path.name: path.stat().st_mtime_ns
+        for path in (tmp_path / "broken").glob("train-0000[01].ids.npy")
+    }
     pack(text, wordpiece, tmp_path / "broken")
     assert digests(tmp_path / "broken") == digests(tmp_path / "unbroken")
     assert already
-    assert all((tmp_path / "broken" / name).stat().st_mtime_ns == time for name, time in already.items())
+    assert all(
+        (tmp_path / "broken" / name).stat().st_mtime_ns == time for name, time in already.items()
+    )
 
 
-def test_a_run_killed_outright_leaves_no_worker_behind_and_goes_on(text: Path, wordpiece: WordPiece,
-                                                                   tmp_path: Path) -> None:
+def test_a_run_killed_outright_leaves_no_worker_behind_and_goes_on(
+    text: Path, wordpiece: WordPiece, tmp_path: Path
+) -> None:
     wordpiece.copy_to(tmp_path / "vocabulary")
     program = f"""
 import os, signal
@@ -101,9 +123,12 @@ atomic.write = kill
 packing.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}), length=32,
               output_dir={str(tmp_path / "killed")!r}, held_out=0.05, shard_bytes={SMALL}, workers=2)
 """
-    killed = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+    killed = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60
+    )
     assert killed.returncode == -signal.SIGKILL
-    # Reading to the end of the output waited for the workers too: they hold it open as long as they live.
+    # Reading to the end of the output waited for the workers too: they hold it open as long as they
+    # live.
     assert len(killed.stdout.split()) == 2
     assert (tmp_path / "killed" / "progress.json").is_file()
     pack(text, wordpiece, tmp_path / "killed")
@@ -111,25 +136,32 @@ packing.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path 
     assert digests(tmp_path / "killed") == digests(tmp_path / "unbroken")
 
 
-def test_a_finished_run_is_not_done_again(text: Path, wordpiece: WordPiece, tmp_path: Path,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_not_done_again(
+    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = pack(text, wordpiece, tmp_path)
     monkeypatch.setattr(packing, "cut_in_order", None)
     assert pack(text, wordpiece, tmp_path) == first
 
 
-def test_other_settings_are_refused_with_what_differs_unless_overwritten(text: Path, wordpiece: WordPiece,
-                                                                         tmp_path: Path) -> None:
+def test_other_settings_are_refused_with_what_differs_unless_overwritten(
+    text: Path, wordpiece: WordPiece, tmp_path: Path
+) -> None:
     pack(text, wordpiece, tmp_path)
-    with pytest.raises(UserError, match="length was 32, now 64; seed was 0, now 7; choose another folder"):
+    with pytest.raises(
+        UserError, match="length was 32, now 64; seed was 0, now 7; choose another folder"
+    ):
         pack(text, wordpiece, tmp_path, length=64, seed=7)
     assert pack(text, wordpiece, tmp_path, length=64, overwrite=True).length == 64
     pack(text, wordpiece, tmp_path / "fresh", length=64)
-    assert digests(tmp_path / "fresh") == {k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")}
+    assert digests(tmp_path / "fresh") == {
+        k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")
+    }
 
 
-def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(text: Path, wordpiece: WordPiece, tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(
+    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = 12  # files
 
     def flush(handle: int) -> None:
@@ -140,7 +172,10 @@ def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(text: Path, wo
 
     with monkeypatch.context() as patched:
         patched.setattr(atomic.os, "fsync", flush)
-        with pytest.raises(OSError, match=r"npy: cannot be written: No space left on device; .*goes on after the last"):
+        with pytest.raises(
+            OSError,
+            match=r"npy: cannot be written: No space left on device; .*goes on after the last",
+        ):
             pack(text, wordpiece, tmp_path / "full")
     assert not list((tmp_path / "full").glob("*.partial"))
     pack(text, wordpiece, tmp_path / "full")
@@ -148,7 +183,9 @@ def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(text: Path, wo
     assert digests(tmp_path / "full") == digests(tmp_path / "roomy")
 
 
-def test_the_manifest_counts_what_the_rows_hold(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+def test_the_manifest_counts_what_the_rows_hold(
+    text: Path, wordpiece: WordPiece, tmp_path: Path
+) -> None:
     manifest = pack(text, wordpiece, tmp_path)
     shards = Shards.open(tmp_path)
     ids, ends = shards.train.take(np.arange(len(shards.train)))
@@ -162,7 +199,9 @@ def test_the_manifest_counts_what_the_rows_hold(text: Path, wordpiece: WordPiece
     np.testing.assert_array_equal(shards.counts, np.bincount(words, minlength=wordpiece.size))
 
 
-def test_a_corpus_of_two_documents_holds_one_out_and_of_one_none(wordpiece: WordPiece, tmp_path: Path) -> None:
+def test_a_corpus_of_two_documents_holds_one_out_and_of_one_none(
+    wordpiece: WordPiece, tmp_path: Path
+) -> None:
     heard: list[str] = []
     for name, content in (("one", "the old bridge"), ("two", "the old bridge\n\nthe new water")):
         path = tmp_path / f"{name}.txt"
@@ -181,18 +220,26 @@ def test_an_unknown_script_is_warned_about(wordpiece: WordPiece, tmp_path: Path)
     assert "50.0% of the text is [UNK]" in manifest.warnings[0]
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"length": 4}, "length=4 must be between 8"), ({"held_out": 1.0}, "held_out=1.0 is a share"),
-    ({"part": (3, 2)}, "part 3/2 does not exist"), ({"part": (0, 2)}, "part 0/2 does not exist"),
-    ({"workers": 0}, "workers=0 must be at least 1"),
-])
-def test_impossible_settings_are_refused(text: Path, wordpiece: WordPiece, tmp_path: Path, options,
-                                         message: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 4}, "length=4 must be between 8"),
+        ({"held_out": 1.0}, "held_out=1.0 is a share"),
+        ({"part": (3, 2)}, "part 3/2 does not exist"),
+        ({"part": (0, 2)}, "part 0/2 does not exist"),
+        ({"workers": 0}, "workers=0 must be at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    text: Path, wordpiece: WordPiece, tmp_path: Path, options, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         pack(text, wordpiece, tmp_path, **options)
 
 
-def test_parts_and_a_whole_run_do_not_share_a_folder(text: Path, wordpiece: WordPiece, tmp_path: Path) -> None:
+def test_parts_and_a_whole_run_do_not_share_a_folder(
+    text: Path, wordpiece: WordPiece, tmp_path: Path
+) -> None:
     pack(text, wordpiece, tmp_path / "whole")
     with pytest.raises(UserError, match="holds the whole corpus already"):
         pack(text, wordpiece, tmp_path / "whole", part=(1, 2))

@@ -15,11 +15,21 @@ from electra.data.wordpiece import WordPiece
 
 
 @pytest.fixture
-def folder(text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 20_000)
     for part in (1, 2):
-        shard([text], tokenizer=wordpiece, output_dir=tmp_path / "shards", length=32, shard_bytes=20_000,
-              part=(part, 2), workers=1, report=lambda _: None)
+        shard(
+            [text],
+            tokenizer=wordpiece,
+            output_dir=tmp_path / "shards",
+            length=32,
+            shard_bytes=20_000,
+            part=(part, 2),
+            workers=1,
+            report=lambda _: None,
+        )
     return tmp_path / "shards"
 
 
@@ -28,13 +38,19 @@ def test_rows_are_numbered_through_files_and_come_in_the_order_asked_for(tmp_pat
     for number, rows in enumerate((3, 1, 4)):
         path = tmp_path / f"train-{number:05}.ids.npy"
         np.save(path, np.arange(rows * 2, dtype=np.uint16).reshape(rows, 2) + 100 * number)
-        np.save(tmp_path / f"train-{number:05}.ends.npy", np.full((rows, 2), number, dtype=np.uint16))
+        np.save(
+            tmp_path / f"train-{number:05}.ends.npy", np.full((rows, 2), number, dtype=np.uint16)
+        )
         files.append((path, rows))
     rows = Rows(files)
     ids, ends = rows.take(np.array([7, 0, 3, 0, 4]))
     assert len(rows) == 8
     assert ids.tolist() == [[206, 207], [0, 1], [100, 101], [0, 1], [200, 201]]
-    assert ends[:, 0].tolist() == rows.ends(np.array([7, 0, 3, 0, 4]))[:, 0].tolist() == [2, 0, 1, 0, 2]
+    assert (
+        ends[:, 0].tolist()
+        == rows.ends(np.array([7, 0, 3, 0, 4]))[:, 0].tolist()
+        == [2, 0, 1, 0, 2]
+    )
     with pytest.raises(IndexError, match="rows 0 to 8 of 8"):
         rows.take(np.array([0, 8]))
 
@@ -48,7 +64,10 @@ def test_shards_carry_the_tokenizer_that_cut_them(folder: Path, wordpiece: WordP
 
 def test_a_missing_part_is_named(folder: Path) -> None:
     shutil.rmtree(folder / "part-00002-of-00002")
-    with pytest.raises(UserError, match=r"1 of 2 parts are missing or unfinished: 2; run `electra shard … --part 2/2`"):
+    with pytest.raises(
+        UserError,
+        match=r"1 of 2 parts are missing or unfinished: 2; run `electra shard … --part 2/2`",
+    ):
         Shards.open(folder)
 
 
@@ -57,8 +76,11 @@ def test_parts_cut_with_other_settings_are_refused(folder: Path) -> None:
     manifest = json.loads(path.read_text(encoding="utf8"))
     manifest["settings"]["seed"] = 1
     path.write_text(json.dumps(manifest), encoding="utf8")
-    with pytest.raises(UserError, match=r"part-00002-of-00002: cut otherwise than part-00001-of-00002: seed is "
-                       r"1, there 0; run `electra shard … --part 2/2 --overwrite`"):
+    with pytest.raises(
+        UserError,
+        match=r"part-00002-of-00002: cut otherwise than part-00001-of-00002: seed is "
+        r"1, there 0; run `electra shard … --part 2/2 --overwrite`",
+    ):
         Shards.open(folder)
 
 
@@ -70,7 +92,10 @@ def test_a_file_cut_short_is_found_on_opening_and_a_changed_byte_by_verifying(fo
     with pytest.raises(UserError, match=r"train-00000.ids.npy: damaged"):
         Shards.open(folder).verify()
     path.write_bytes(content[:-1])
-    with pytest.raises(UserError, match=r"train-00000.ids.npy: has \d+ bytes, not \d+; run `electra shard … --part 1"):
+    with pytest.raises(
+        UserError,
+        match=r"train-00000.ids.npy: has \d+ bytes, not \d+; run `electra shard … --part 1",
+    ):
         Shards.open(folder)
     path.unlink()
     with pytest.raises(UserError, match=r"train-00000.ids.npy: is missing"):
@@ -80,8 +105,12 @@ def test_a_file_cut_short_is_found_on_opening_and_a_changed_byte_by_verifying(fo
 def test_a_tokenizer_that_was_changed_or_is_gone_is_found_by_verifying(folder: Path) -> None:
     place = folder / "part-00002-of-00002" / "tokenizer"
     text = (place / "tokenizer.json").read_text(encoding="utf8")
-    (place / "tokenizer.json").write_text(text.replace('"lowercase":true', '"lowercase":false').replace(
-        '"lowercase": true', '"lowercase": false'), encoding="utf8")
+    (place / "tokenizer.json").write_text(
+        text.replace('"lowercase":true', '"lowercase":false').replace(
+            '"lowercase": true', '"lowercase": false'
+        ),
+        encoding="utf8",
+    )
     with pytest.raises(UserError, match=r"part-00002-of-00002: its tokenizer folder was changed"):
         Shards.open(folder).verify()
     shutil.rmtree(place)
@@ -118,7 +147,9 @@ def test_a_folder_without_shards_says_what_to_run(tmp_path: Path) -> None:
 
 def test_a_format_of_another_version_is_refused(folder: Path) -> None:
     path = folder / "part-00001-of-00002" / "manifest.json"
-    path.write_text(path.read_text(encoding="utf8").replace("one example per row", "several examples per row"))
+    path.write_text(
+        path.read_text(encoding="utf8").replace("one example per row", "several examples per row")
+    )
     with pytest.raises(UserError, match="this version reads format 1"):
         Shards.open(folder)
 

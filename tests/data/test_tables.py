@@ -30,7 +30,8 @@ def refuse(source: Table, match: str, **options: Any) -> None:
         list(rows(source, **options))
 
 
-# ---- forms ---------------------------------------------------------------------------------------------------------
+# ---- forms ---------------------------------------------------------------------------------------
+
 
 def test_the_same_rows_come_from_every_form(tmp_path: Path) -> None:
     import pyarrow as pa
@@ -45,8 +46,10 @@ def test_the_same_rows_come_from_every_form(tmp_path: Path) -> None:
 
 def test_a_csv_field_in_quotes_may_hold_commas_quotes_and_line_ends(tmp_path: Path) -> None:
     source = write(tmp_path / "a.csv", 'text,label\r\n"one, ""two""\nthree",1\r\nfour,0\r\n')
-    assert list(rows(source)) == [(f"{source}:2", {"text": 'one, "two"\nthree', "label": "1"}),
-                                  (f"{source}:4", {"text": "four", "label": "0"})]
+    assert list(rows(source)) == [
+        (f"{source}:2", {"text": 'one, "two"\nthree', "label": "1"}),
+        (f"{source}:4", {"text": "four", "label": "0"}),
+    ]
 
 
 def test_a_quote_in_a_tsv_is_a_character_like_any_other(tmp_path: Path) -> None:
@@ -56,22 +59,30 @@ def test_a_quote_in_a_tsv_is_a_character_like_any_other(tmp_path: Path) -> None:
 
 def test_a_file_without_names_takes_those_it_is_given(tmp_path: Path) -> None:
     assert values(write(tmp_path / "a.tsv", "1\tthe river\n"), header=["label", "text"]) == [
-        {"label": "1", "text": "the river"}]
+        {"label": "1", "text": "the river"}
+    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
-    assert list(values(write(tmp_path / "a.csv", "\ufefftext,label\na,1\n"))[0]) == ["text", "label"]
+    assert list(values(write(tmp_path / "a.csv", "\ufefftext,label\na,1\n"))[0]) == [
+        "text",
+        "label",
+    ]
 
 
 def test_blank_lines_are_no_rows_and_empty_fields_are(tmp_path: Path) -> None:
-    assert values(write(tmp_path / "a.csv", "\ntext,label\n\na,1\n\n,\n")) == [{"text": "a", "label": "1"},
-                                                                          {"text": "", "label": ""}]
+    assert values(write(tmp_path / "a.csv", "\ntext,label\n\na,1\n\n,\n")) == [
+        {"text": "a", "label": "1"},
+        {"text": "", "label": ""},
+    ]
 
 
-@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress),
-                                                  (".bz2", bz2.compress)])
-def test_a_compressed_file_reads_like_a_plain_one(tmp_path: Path, suffix: str,
-                                                  compress: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
+)
+def test_a_compressed_file_reads_like_a_plain_one(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
     source = write(tmp_path / f"a.csv{suffix}", compress(b"text,label\nthe river,1\na stone,0\n"))
     assert values(source) == TWO_ROWS
 
@@ -80,11 +91,15 @@ def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
     assert values(write(tmp_path / "a.csv", "")) == values(write(tmp_path / "a.jsonl", "")) == []
 
 
-# ---- what is wrong with a file -------------------------------------------------------------------------------------
+# ---- what is wrong with a file -------------------------------------------------------------------
+
 
 def test_a_ragged_line_is_named_with_the_columns_expected(tmp_path: Path) -> None:
-    refuse(write(tmp_path / "a.csv", "text,label\na,1\nb,c,0\n"),
-           r"a\.csv:3: 3 fields where 2 columns are expected \(text, label\).*quote what holds a comma")
+    refuse(
+        write(tmp_path / "a.csv", "text,label\na,1\nb,c,0\n"),
+        r"a\.csv:3: 3 fields where 2 columns are expected \(text, label\).*quote what holds a "
+        r"comma",
+    )
 
 
 def test_ragged_lines_are_left_out_only_for_a_caller_who_counts_them(tmp_path: Path) -> None:
@@ -94,7 +109,9 @@ def test_ragged_lines_are_left_out_only_for_a_caller_who_counts_them(tmp_path: P
     assert counted == [f"{source}:3: 1 fields where 2 columns are expected (text, label)"]
 
 
-def test_a_quote_that_never_closes_is_named_by_the_line_where_its_row_begins(tmp_path: Path) -> None:
+def test_a_quote_that_never_closes_is_named_by_the_line_where_its_row_begins(
+    tmp_path: Path,
+) -> None:
     refuse(write(tmp_path / "a.csv", 'text,label\na,1\n"b,0\nc,1\n'), r"a\.csv:3: not valid CSV")
 
 
@@ -104,17 +121,27 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pat
 
     pq.write_table(pa.Table.from_pylist(TWO_ROWS), tmp_path / "a.parquet")
     for source in (write(tmp_path / "a.csv", "text,label\n"), table(tmp_path / "a.parquet")):
-        refuse(source, r"no column 'lable'; did you mean label\?; columns here are text, label$", columns=["lable"])
+        refuse(
+            source,
+            r"no column 'lable'; did you mean label\?; columns here are text, label$",
+            columns=["lable"],
+        )
 
 
 def test_the_columns_are_listed_once_and_with_the_flag_that_names_another() -> None:
-    with pytest.raises(UserError, match=r"^a:2: no column 'zzz'; columns here are text, label; name the right one with "
-                                        r"--text$"):
+    with pytest.raises(
+        UserError,
+        match=r"^a:2: no column 'zzz'; columns here are text, label; name the right one with "
+        r"--text$",
+    ):
         require(TWO_ROWS[0], "zzz", "a:2", flag="--text")
 
 
 def test_a_column_named_twice_is_refused(tmp_path: Path) -> None:
-    refuse(write(tmp_path / "a.csv", "text,text\na,b\n"), r"a\.csv:1: column 'text' is named more than once")
+    refuse(
+        write(tmp_path / "a.csv", "text,text\na,b\n"),
+        r"a\.csv:1: column 'text' is named more than once",
+    )
 
 
 def test_a_nul_byte_is_refused_by_line(tmp_path: Path) -> None:
@@ -122,21 +149,38 @@ def test_a_nul_byte_is_refused_by_line(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8_is_refused_by_line_and_byte(tmp_path: Path) -> None:
-    refuse(write(tmp_path / "a.csv", b"text,label\ncaf\xe9,1\n"), r"a\.csv:2: byte 0xe9 is not UTF-8; .*iconv")
+    refuse(
+        write(tmp_path / "a.csv", b"text,label\ncaf\xe9,1\n"),
+        r"a\.csv:2: byte 0xe9 is not UTF-8; .*iconv",
+    )
 
 
 def test_a_json_line_that_is_no_object_is_refused_by_line(tmp_path: Path) -> None:
-    refuse(write(tmp_path / "a.jsonl", '{"text": "a"}\n[1]\n'), r"a\.jsonl:2: expected one JSON object per line")
-    refuse(write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text"\n'), r"a\.jsonl:2: not a JSON object on one line")
+    refuse(
+        write(tmp_path / "a.jsonl", '{"text": "a"}\n[1]\n'),
+        r"a\.jsonl:2: expected one JSON object per line",
+    )
+    refuse(
+        write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text"\n'),
+        r"a\.jsonl:2: not a JSON object on one line",
+    )
 
 
 def test_damaged_files_say_so(tmp_path: Path) -> None:
-    refuse(write(tmp_path / "a.parquet", b"no parquet"), r"a\.parquet: damaged, cut short, or not a \.parquet file")
-    refuse(write(tmp_path / "a.csv.gz", gzip.compress(b"text,label\na,1\n" * 99)[:40]), r"damaged, cut short")
+    refuse(
+        write(tmp_path / "a.parquet", b"no parquet"),
+        r"a\.parquet: damaged, cut short, or not a \.parquet file",
+    )
+    refuse(
+        write(tmp_path / "a.csv.gz", gzip.compress(b"text,label\na,1\n" * 99)[:40]),
+        r"damaged, cut short",
+    )
 
 
 def test_a_file_of_another_kind_is_refused_with_the_kinds_that_can_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"rows are read from \.csv, \.tsv, \.jsonl and \.parquet.*found \.xlsx"):
+    with pytest.raises(
+        UserError, match=r"rows are read from \.csv, \.tsv, \.jsonl and \.parquet.*found \.xlsx"
+    ):
         rows(write(tmp_path / "a.xlsx", "x"))
 
 
@@ -148,7 +192,8 @@ def test_a_folder_and_a_missing_file_are_refused_before_anything_is_read(tmp_pat
         table(tmp_path / "dev.csv")
 
 
-# ---- values --------------------------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------------------
+
 
 def test_text_must_be_text_that_can_be_written_again() -> None:
     with pytest.raises(UserError, match="a:1: 'text' is int, not text"):
@@ -157,20 +202,44 @@ def test_text_must_be_text_that_can_be_written_again() -> None:
         text({"text": "\ud800"}, "text", "a:1")
 
 
-@pytest.mark.parametrize(("value", "expected"), [
-    (3, 3.0), (2.5, 2.5), (" -1.50 ", -1.5), ("1e3", 1000.0), (".5", 0.5), ("0", 0.0),
-    (True, None), (None, None), ("", None), ("one", None), ("1_000", None), ("nan", None), ("inf", None),
-    (float("nan"), None), (float("inf"), None), ("1e999", None), (10**400, None)], ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, 3.0),
+        (2.5, 2.5),
+        (" -1.50 ", -1.5),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("0", 0.0),
+        (True, None),
+        (None, None),
+        ("", None),
+        ("one", None),
+        ("1_000", None),
+        ("nan", None),
+        ("inf", None),
+        (float("nan"), None),
+        (float("inf"), None),
+        ("1e999", None),
+        (10**400, None),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
 def test_a_number_is_finite_or_none(value: object, expected: float | None) -> None:
     assert number(value) == expected
 
 
 def test_lines_come_without_their_ends_and_with_their_places(tmp_path: Path) -> None:
     source = write(tmp_path / "a.txt", "one\r\n\ntwo")
-    assert list(lines(source)) == [(f"{source}:1", "one"), (f"{source}:2", ""), (f"{source}:3", "two")]
+    assert list(lines(source)) == [
+        (f"{source}:1", "one"),
+        (f"{source}:2", ""),
+        (f"{source}:3", "two"),
+    ]
 
 
-# ---- the hub -------------------------------------------------------------------------------------------------------
+# ---- the hub -------------------------------------------------------------------------------------
+
 
 class Streamed(list[dict[str, Any]]):
     """What datasets.load_dataset(streaming=True) gives, as far as we look."""
@@ -191,9 +260,15 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def load(*names: object, **options: object) -> Streamed:
         asked.update(options, names=names)
-        found = Streamed([{"text": "a", "label": 1, "tags": [0, 1]}, {"text": "b", "label": -1, "tags": []}])
+        found = Streamed(
+            [{"text": "a", "label": 1, "tags": [0, 1]}, {"text": "b", "label": -1, "tags": []}]
+        )
         classes = datasets.ClassLabel(names=["no", "yes"])
-        found.features = {"text": datasets.Value("string"), "label": classes, "tags": datasets.List(classes)}
+        found.features = {
+            "text": datasets.Value("string"),
+            "label": classes,
+            "tags": datasets.List(classes),
+        }
         return found
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: Answer)
@@ -201,25 +276,43 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return asked
 
 
-def test_rows_from_the_hub_carry_the_names_of_their_classes_and_none_for_a_secret_one(hub: dict[str, Any]) -> None:
+def test_rows_from_the_hub_carry_the_names_of_their_classes_and_none_for_a_secret_one(
+    hub: dict[str, Any],
+) -> None:
     found = list(rows(table("owner/name:small", split="validation")))
-    assert found == [("owner/name:small/validation, row 1", {"text": "a", "label": "yes", "tags": ["no", "yes"]}),
-                     ("owner/name:small/validation, row 2", {"text": "b", "label": None, "tags": []})]
-    assert hub == {"names": ("owner/name", "small"), "split": "validation", "revision": "abc", "streaming": True}
+    assert found == [
+        (
+            "owner/name:small/validation, row 1",
+            {"text": "a", "label": "yes", "tags": ["no", "yes"]},
+        ),
+        ("owner/name:small/validation, row 2", {"text": "b", "label": None, "tags": []}),
+    ]
+    assert hub == {
+        "names": ("owner/name", "small"),
+        "split": "validation",
+        "revision": "abc",
+        "streaming": True,
+    }
 
 
-def test_a_failure_of_the_hub_is_a_message_and_no_traceback(hub: dict[str, Any],
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_hub_is_a_message_and_no_traceback(
+    hub: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("no route\nand much more")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    refuse(table("owner/name", split="train"), r"owner/name/train: cannot be read from the hub \(no route\); fetch its")
+    refuse(
+        table("owner/name", split="train"),
+        r"owner/name/train: cannot be read from the hub \(no route\); fetch its",
+    )
 
 
-def test_what_lies_on_this_disk_is_no_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_on_this_disk_is_no_hub_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert is_hub_name("owner/name")
     (tmp_path / "owner" / "name").mkdir(parents=True)

@@ -30,23 +30,37 @@ def train(corpus: Path, folder: str = "vocab", **options: object) -> WordPiece:
 def test_special_tokens_come_first_and_size_counts_every_id(corpus: Path) -> None:
     wordpiece = train(corpus)
     assert wordpiece.tokens(range(5)) == SPECIAL_TOKENS
-    assert (wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask) == (0, 1, 2, 3, 4)
-    assert wordpiece.size == len((corpus.parent / "vocab" / "vocab.txt").read_text(encoding="utf8").splitlines())
+    assert (wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask) == (
+        0,
+        1,
+        2,
+        3,
+        4,
+    )
+    assert wordpiece.size == len(
+        (corpus.parent / "vocab" / "vocab.txt").read_text(encoding="utf8").splitlines()
+    )
 
 
-@pytest.mark.parametrize(("options", "expected"), [
-    ({}, ["das", "cafe", "mochte", "ete"]),
-    ({"keep_accents": True}, ["das", "café", "möchte", "été"]),
-    ({"lowercase": False}, ["Das", "Café", "möchte", "ÉTÉ"]),
-])
-def test_case_and_accents_are_settled_by_the_vocabulary(corpus: Path, options: dict[str, bool],
-                                                        expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["das", "cafe", "mochte", "ete"]),
+        ({"keep_accents": True}, ["das", "café", "möchte", "été"]),
+        ({"lowercase": False}, ["Das", "Café", "möchte", "ÉTÉ"]),
+    ],
+)
+def test_case_and_accents_are_settled_by_the_vocabulary(
+    corpus: Path, options: dict[str, bool], expected: list[str]
+) -> None:
     wordpiece = train(corpus, **options)
     assert wordpiece.tokens(wordpiece.encode(["Das Café möchte ÉTÉ"])[0]) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_accents": True}, {"lowercase": False}])
-def test_transformers_loads_the_folder_and_gives_the_same_ids_and_segments(corpus: Path, options) -> None:
+def test_transformers_loads_the_folder_and_gives_the_same_ids_and_segments(
+    corpus: Path, options
+) -> None:
     from transformers import AutoTokenizer
 
     wordpiece = train(corpus, **options)
@@ -68,22 +82,39 @@ def test_a_mask_written_in_the_text_is_not_a_mask(corpus: Path) -> None:
 
 def test_the_same_text_gives_the_same_vocabulary_in_another_process(corpus: Path) -> None:
     train(corpus, "here")
-    program = ("import sys; from electra.data.vocabulary import train_wordpiece; "
-               "train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200, report=lambda _: None)")
-    subprocess.run([sys.executable, "-c", program, str(corpus), str(corpus.parent / "there")], check=True)
+    program = (
+        "import sys; from electra.data.vocabulary import train_wordpiece; "
+        "train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200, report=lambda _: None)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, str(corpus), str(corpus.parent / "there")], check=True
+    )
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocabulary.json"):
-        assert (corpus.parent / "here" / name).read_bytes() == (corpus.parent / "there" / name).read_bytes()
+        assert (corpus.parent / "here" / name).read_bytes() == (
+            corpus.parent / "there" / name
+        ).read_bytes()
 
 
 def test_training_and_loading_import_neither_torch_nor_transformers(corpus: Path) -> None:
     train(corpus)
-    program = ("import sys; from electra.data.vocabulary import train_wordpiece; "
-               "from electra.data.packing import shard; "
-               "w = train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200); "
-               "shard([sys.argv[1]], tokenizer=w, output_dir=sys.argv[3]); "
-               "assert not {'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)")
-    subprocess.run([sys.executable, "-c", program, str(corpus), str(corpus.parent / "vocab"),
-                    str(corpus.parent / "shards")], check=True)
+    program = (
+        "import sys; from electra.data.vocabulary import train_wordpiece; "
+        "from electra.data.packing import shard; "
+        "w = train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200); "
+        "shard([sys.argv[1]], tokenizer=w, output_dir=sys.argv[3]); "
+        "assert not {'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)"
+    )
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            str(corpus),
+            str(corpus.parent / "vocab"),
+            str(corpus.parent / "shards"),
+        ],
+        check=True,
+    )
 
 
 def test_a_corpus_too_small_for_the_size_gives_fewer_entries_and_says_so(corpus: Path) -> None:
@@ -108,7 +139,8 @@ def test_the_share_of_text_that_was_sampled_is_recorded(corpus: Path) -> None:
     assert record["documents"] == 20
 
 
-# ---- re-use --------------------------------------------------------------------------------------------------------
+# ---- re-use --------------------------------------------------------------------------------------
+
 
 def test_a_vocabulary_made_from_the_same_text_and_settings_is_reused(corpus: Path) -> None:
     first = train(corpus)
@@ -117,9 +149,13 @@ def test_a_vocabulary_made_from_the_same_text_and_settings_is_reused(corpus: Pat
     assert (corpus.parent / "vocab" / "tokenizer.json").stat().st_mtime_ns == written
 
 
-def test_a_vocabulary_made_otherwise_is_refused_with_what_differs_unless_overwritten(corpus: Path) -> None:
+def test_a_vocabulary_made_otherwise_is_refused_with_what_differs_unless_overwritten(
+    corpus: Path,
+) -> None:
     train(corpus)
-    with pytest.raises(UserError, match="lowercase was True, now False; vocab_size was 200, now 150"):
+    with pytest.raises(
+        UserError, match="lowercase was True, now False; vocab_size was 200, now 150"
+    ):
         train(corpus, vocab_size=150, lowercase=False)
     train(corpus, vocab_size=150, overwrite=True)
     corpus.write_text("other text", encoding="utf8")
@@ -141,13 +177,17 @@ def test_a_tokenizer_of_someone_else_is_not_overwritten(corpus: Path) -> None:
         train(corpus)
 
 
-# ---- other tokenizers ----------------------------------------------------------------------------------------------
+# ---- other tokenizers ----------------------------------------------------------------------------
+
 
 def test_a_copy_gives_the_same_ids_and_carries_its_own_length(corpus: Path, tmp_path: Path) -> None:
     original = train(corpus)
     original.copy_to(tmp_path / "model", model_max_length=128)
     copied = WordPiece.load(tmp_path / "model")
-    assert (copied.fingerprint, copied.encode(SAMPLES)) == (original.fingerprint, original.encode(SAMPLES))
+    assert (copied.fingerprint, copied.encode(SAMPLES)) == (
+        original.fingerprint,
+        original.encode(SAMPLES),
+    )
     assert copied.config["model_max_length"] == 128
     assert original.config["model_max_length"] == 512
 
@@ -161,11 +201,15 @@ def test_a_vocab_txt_alone_is_converted(corpus: Path, tmp_path: Path) -> None:
 
 def test_a_fingerprint_tells_apart_tokenizers_that_give_other_ids(corpus: Path) -> None:
     others = [{}, {"keep_accents": True}, {"lowercase": False}, {"vocab_size": 100}]
-    fingerprints = {train(corpus, f"v{n}", **options).fingerprint for n, options in enumerate(others)}
+    fingerprints = {
+        train(corpus, f"v{n}", **options).fingerprint for n, options in enumerate(others)
+    }
     assert len(fingerprints) == 4
 
 
-def test_special_tokens_of_other_names_are_found_through_the_config(corpus: Path, tmp_path: Path) -> None:
+def test_special_tokens_of_other_names_are_found_through_the_config(
+    corpus: Path, tmp_path: Path
+) -> None:
     train(corpus)
     folder = tmp_path / "vocab"
     definition = (folder / "tokenizer.json").read_text(encoding="utf8").replace("[MASK]", "<mask>")
@@ -173,7 +217,9 @@ def test_special_tokens_of_other_names_are_found_through_the_config(corpus: Path
     with pytest.raises(UserError, match=r"no \[MASK\] token.*its special tokens are .*<mask>"):
         WordPiece.load(folder)
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf8"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"mask_token": {"content": "<mask>"}}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config | {"mask_token": {"content": "<mask>"}})
+    )
     assert WordPiece.load(folder).mask == 4
 
 
@@ -181,7 +227,9 @@ def test_a_folder_without_a_tokenizer_says_what_is_there(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"no such tokenizer folder; make one with `electra vocab"):
         WordPiece.load(tmp_path / "missing")
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(UserError, match=r"tokenizer.json or vocab.txt expected, found model.safetensors"):
+    with pytest.raises(
+        UserError, match=r"tokenizer.json or vocab.txt expected, found model.safetensors"
+    ):
         WordPiece.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer.json cannot be read"):

@@ -1,4 +1,6 @@
-"""Weights spread over processes: the same steps, the same checkpoints, and any number of processes after them."""
+"""Weights spread over processes: the same steps, the same checkpoints, and any number of processes
+after them.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,23 @@ def group_of_one() -> Iterator[None]:
 
 
 def train(data: Path, run: Path, *more: str) -> None:
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
-    pretrain(load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]), data=data, output_dir=run,
-             quiet=True)
+    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
+        zip(more[::2], more[1::2], strict=True)
+    )
+    pretrain(
+        load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
+        data=data,
+        output_dir=run,
+        quiet=True,
+    )
 
 
 def state(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return {f"{path.name} {name}": tensor for path in sorted((run / f"checkpoint-{step}").glob("*.safetensors"))
-            for name, tensor in load_file(path).items()}
+    return {
+        f"{path.name} {name}": tensor
+        for path in sorted((run / f"checkpoint-{step}").glob("*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
 
 
 def losses(run: Path) -> list[float]:
@@ -53,11 +64,18 @@ def losses(run: Path) -> list[float]:
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_a_run_goes_on_with_weights_in_parts_and_back_again(toy_shards: Path, tmp_path: Path) -> None:
-    constant = ("--optimizer.schedule", "constant")  # the schedule would feel another number of steps
+def test_a_run_goes_on_with_weights_in_parts_and_back_again(
+    toy_shards: Path, tmp_path: Path
+) -> None:
+    constant = (
+        "--optimizer.schedule",
+        "constant",
+    )  # the schedule would feel another number of steps
     train(toy_shards, tmp_path / "unbroken", *constant, "--max-steps", "3")
     for steps, parallel in (("1", "ddp"), ("2", "fsdp"), ("3", "ddp")):
-        train(toy_shards, tmp_path / "moved", *constant, "--max-steps", steps, "--parallel", parallel)
+        train(
+            toy_shards, tmp_path / "moved", *constant, "--max-steps", steps, "--parallel", parallel
+        )
     assert losses(tmp_path / "moved") == pytest.approx(losses(tmp_path / "unbroken"), rel=1e-6)
     ours, theirs = state(tmp_path / "moved", 3), state(tmp_path / "unbroken", 3)
     assert ours.keys() == theirs.keys()
@@ -66,38 +84,71 @@ def test_a_run_goes_on_with_weights_in_parts_and_back_again(toy_shards: Path, tm
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_a_number_that_is_not_finite_is_named_where_weights_are_in_parts(toy_shards: Path, tmp_path: Path) -> None:
+def test_a_number_that_is_not_finite_is_named_where_weights_are_in_parts(
+    toy_shards: Path, tmp_path: Path
+) -> None:
     with pytest.raises(RunFailed, match=r"the \S+ .* is not finite in step \d"):
-        train(toy_shards, tmp_path, "--parallel", "fsdp", "--learning-rate", "1e30", "--warmup-steps", "0")
+        train(
+            toy_shards,
+            tmp_path,
+            "--parallel",
+            "fsdp",
+            "--learning-rate",
+            "1e30",
+            "--warmup-steps",
+            "0",
+        )
 
 
 TIED = ("--objective.generator.tie", "all", "--objective.generator.fraction", "1.0")
 CASES = {
-    "embeddings shared": ("tiny",), "all weights shared": ("tiny", *TIED),
-    "nothing shared": ("tiny", "--objective.generator.tie", "none"), "a masked LM": ("bert-small",),
-    "every token restored": ("all-tokens-mlm-base",), "an adversary": ("adversarial-base",),
-    "a frozen generator": ("two-stage-base",), "left to right": ("left-to-right-base",),
+    "embeddings shared": ("tiny",),
+    "all weights shared": ("tiny", *TIED),
+    "nothing shared": ("tiny", "--objective.generator.tie", "none"),
+    "a masked LM": ("bert-small",),
+    "every token restored": ("all-tokens-mlm-base",),
+    "an adversary": ("adversarial-base",),
+    "a frozen generator": ("two-stage-base",),
+    "left to right": ("left-to-right-base",),
     "blocks computed again": ("tiny", *TIED, "--activation-checkpointing", "true"),
 }
 
 
 def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Objective]:
-    """Losses and weights after three steps of four passes, of which three processes take one, one and two."""
+    """Losses and weights after three steps of four passes, of which three processes take one, one
+    and two.
+    """
     name, *flags = CASES[case]
     recipe = load_recipe(name, flags=[*TOY_FLAGS, *flags])
     torch.manual_seed(0)
-    objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=ToyVocabulary(),
-                                unigrams=torch.full((50,), 1 / 50))
+    objective = build_objective(
+        recipe.objective,
+        encoder=recipe.encoder,
+        vocabulary=ToyVocabulary(),
+        unigrams=torch.full((50,), 1 / 50),
+    )
     recompute(objective, recipe.training.activation_checkpointing)
     if sharing:
         shard(objective, "cpu")
     optimizer = build_optimizer(objective, recipe.optimizer)
-    steps = build_steps(objective, lambda loss: {"loss": loss.total}, optimizer, recipe.optimizer, world=world,
-                        max_steps=20, scaler=torch.amp.GradScaler("cpu", enabled=False), skipped=0, precision="fp32",
-                        speed=Speed(False, False, False), rounds=world.rounds(4))
+    steps = build_steps(
+        objective,
+        lambda loss: {"loss": loss.total},
+        optimizer,
+        recipe.optimizer,
+        world=world,
+        max_steps=20,
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        skipped=0,
+        precision="fp32",
+        speed=Speed(False, False, False),
+        rounds=world.rounds(4),
+    )
     found = []
     for step in range(1, 4):
-        sums = steps.descend([(10 * step + i, toy_batch([16, 9], seed=10 * step + i)) for i in world.share(4)])
+        sums = steps.descend(
+            [(10 * step + i, toy_batch([16, 9], seed=10 * step + i)) for i in world.share(4)]
+        )
         steps.update(step)
         world.sum(sums.values())
         found.append(float(sums["loss"]))
@@ -114,7 +165,10 @@ def compare(world: World) -> None:
         for (name, parameter), (same, part) in pairs:
             assert name == same
             assert in_parts(part), (case, name)
-            assert part.to_local().numel() < parameter.numel() or len(parameter) == 1, (case, name)  # split by rows
+            assert part.to_local().numel() < parameter.numel() or len(parameter) == 1, (
+                case,
+                name,
+            )  # split by rows
             assert part.full_tensor().allclose(parameter, rtol=1e-3, atol=1e-5), (case, name)
 
 
@@ -128,9 +182,26 @@ with connected() as world:
 
 
 @pytest.mark.slow
-def test_three_processes_with_weights_in_parts_move_as_one_whatever_is_shared(tmp_path: Path) -> None:
+def test_three_processes_with_weights_in_parts_move_as_one_whatever_is_shared(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--rdzv-backend", "c10d",
-           "--rdzv-endpoint", "localhost:0", str(tmp_path / "worker.py")]
-    subprocess.run(run, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
-                                                      "CUDA_VISIBLE_DEVICES": ""}, timeout=240)
+    run = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "3",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        str(tmp_path / "worker.py"),
+    ]
+    subprocess.run(
+        run,
+        check=True,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        timeout=240,
+    )

@@ -1,4 +1,6 @@
-"""The update is the paper's formula, the schedule is the reference code's, and no parameter is forgotten."""
+"""The update is the paper's formula, the schedule is the reference code's, and no parameter is
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Toy(nn.Module):
 
 @pytest.mark.parametrize("bias_correction", [False, True])
 def test_the_update_equals_the_plain_formula(bias_correction):
-    config = OptimizerConfig(learning_rate=0.1, warmup_steps=2, weight_decay=0.2, bias_correction=bias_correction)
+    config = OptimizerConfig(
+        learning_rate=0.1, warmup_steps=2, weight_decay=0.2, bias_correction=bias_correction
+    )
     model = Toy()
     optimizer = build_optimizer(model, config)
     plain = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -43,7 +47,9 @@ def test_the_update_equals_the_plain_formula(bias_correction):
             first = m[name] / (1 - 0.9**step) if bias_correction else m[name]
             second = v[name] / (1 - 0.999**step) if bias_correction else v[name]
             decay = 0.2 if name == "matrix" else 0.0
-            plain[name] = plain[name] - rate * (first / (second.sqrt() + 1e-6) + decay * plain[name])
+            plain[name] = plain[name] - rate * (
+                first / (second.sqrt() + 1e-6) + decay * plain[name]
+            )
         optimizer.step()
     for name, parameter in model.named_parameters():
         assert torch.allclose(parameter, plain[name], rtol=1e-9, atol=1e-12), name
@@ -51,26 +57,45 @@ def test_the_update_equals_the_plain_formula(bias_correction):
 
 def test_the_schedule_multiplies_warm_up_and_decay_and_its_first_step_moves():
     config = OptimizerConfig(warmup_steps=10_000)
-    expected = {1: 1e-4 * (1 - 1e-6), 5_000: 0.5 * 0.995, 10_000: 0.99, 500_000: 0.5, 1_000_000: 0.0}
-    assert {step: schedule(config, step=step, max_steps=1_000_000) for step in expected} == pytest.approx(expected)
+    expected = {
+        1: 1e-4 * (1 - 1e-6),
+        5_000: 0.5 * 0.995,
+        10_000: 0.99,
+        500_000: 0.5,
+        1_000_000: 0.0,
+    }
+    assert {
+        step: schedule(config, step=step, max_steps=1_000_000) for step in expected
+    } == pytest.approx(expected)
 
 
 def test_the_other_schedules_end_where_they_should():
     base = OptimizerConfig(warmup_steps=10, decay_share=0.4)
-    at = {name: [schedule(replace(base, schedule=name), step=step, max_steps=100) for step in (5, 50, 80, 100)]
-          for name in ("constant", "cosine", "wsd")}
+    at = {
+        name: [
+            schedule(replace(base, schedule=name), step=step, max_steps=100)
+            for step in (5, 50, 80, 100)
+        ]
+        for name in ("constant", "cosine", "wsd")
+    }
     assert at["constant"] == pytest.approx([0.5, 1, 1, 1])
     assert at["wsd"] == pytest.approx([0.5, 1, 0.5, 0])
     half_cosine = [(1 - math.cos(remaining * math.pi)) / 2 for remaining in (0.95, 0.5, 0.2, 0)]
     assert at["cosine"] == pytest.approx([0.5 * half_cosine[0], *half_cosine[1:]])
 
 
-@pytest.mark.parametrize("flags", [[], ["--generator.tie", "none"], ["--generator.tie", "all", "--fraction", "1.0"]])
+@pytest.mark.parametrize(
+    "flags", [[], ["--generator.tie", "none"], ["--generator.tie", "all", "--fraction", "1.0"]]
+)
 def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(flags):
     flags = [word.replace("--generator", "--objective.generator") for word in flags]
     recipe = load_recipe("tiny", flags=[*TOY_FLAGS, *flags])
-    objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=ToyVocabulary(),
-                                unigrams=torch.full((50,), 0.02))
+    objective = build_objective(
+        recipe.objective,
+        encoder=recipe.encoder,
+        vocabulary=ToyVocabulary(),
+        unigrams=torch.full((50,), 0.02),
+    )
     optimizer = build_optimizer(objective, recipe.optimizer)
     grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in objective.parameters())
@@ -84,8 +109,12 @@ def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(fla
 
 def test_only_norms_and_biases_are_spared_from_decay():
     recipe = load_recipe("small")
-    objective = build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=ToyVocabulary(),
-                                unigrams=torch.full((50,), 0.02))
+    objective = build_objective(
+        recipe.objective,
+        encoder=recipe.encoder,
+        vocabulary=ToyVocabulary(),
+        unigrams=torch.full((50,), 0.02),
+    )
     decayed, spared = build_optimizer(objective, recipe.optimizer).param_groups
     names = {id(p): name for name, p in objective.named_parameters()}
     assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in spared["params"])
@@ -94,13 +123,29 @@ def test_only_norms_and_biases_are_spared_from_decay():
 
 
 def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
-    names = ("head.output.weight", "encoder.blocks.1.expand.weight", "encoder.blocks.0.expand.bias",
-             "encoder.projection.weight", "encoder.embeddings.words.weight")
-    assert [layer_share(name, layers=2, decay=0.5) for name in names] == [1, 0.5, 0.25, 0.125, 0.125]
+    names = (
+        "head.output.weight",
+        "encoder.blocks.1.expand.weight",
+        "encoder.blocks.0.expand.bias",
+        "encoder.projection.weight",
+        "encoder.embeddings.words.weight",
+    )
+    assert [layer_share(name, layers=2, decay=0.5) for name in names] == [
+        1,
+        0.5,
+        0.25,
+        0.125,
+        0.125,
+    ]
 
 
 def test_the_official_code_counts_one_layer_too_many_below_the_head():
     # d² for the top layer and d^(n+2) for the embeddings of n layers
-    names = ("head.output.weight", "encoder.blocks.11.expand.weight", "encoder.embeddings.norm.weight")
-    assert [layer_share(name, layers=12, decay=0.8, official=True) for name in names] == pytest.approx(
-        [1, 0.8**2, 0.8**14])
+    names = (
+        "head.output.weight",
+        "encoder.blocks.11.expand.weight",
+        "encoder.embeddings.norm.weight",
+    )
+    assert [
+        layer_share(name, layers=12, decay=0.8, official=True) for name in names
+    ] == pytest.approx([1, 0.8**2, 0.8**14])

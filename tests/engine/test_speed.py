@@ -1,4 +1,6 @@
-"""Which way steps are taken: decided before any work, refused in the words of the flag that was given."""
+"""Which way steps are taken: decided before any work, refused in the words of the flag that was
+given.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import keyword_rows, written
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
 
 
 @pytest.fixture
@@ -49,18 +53,33 @@ def test_auto_means_kernels_and_graphs_where_they_run() -> None:
 @pytest.mark.usefixtures("with_kernels")
 def test_no_kernel_runs_a_causal_encoder() -> None:
     assert resolve_speed(TrainingConfig(), "bf16", GPU, head_width=64, causal=True) == Speed(
-        kernels=False, cuda_graph=False, compiled=True)
+        kernels=False, cuda_graph=False, compiled=True
+    )
     tuning = resolve_speed(Tuning(), "bf16", GPU, head_width=64, causal=True, compile_on_gpu=False)
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
-    with pytest.raises(UserError, match=r"--training.kernels on: the kernels know no causal attention.* at auto"):
+    with pytest.raises(
+        UserError, match=r"--training.kernels on: the kernels know no causal attention.* at auto"
+    ):
         resolve_speed(TrainingConfig(kernels="on"), "bf16", GPU, head_width=64, causal=True)
 
 
 @pytest.mark.usefixtures("with_kernels")
-@pytest.mark.parametrize(("flags", "reason"), [
-    (["--parallel", "fsdp"], "need whole weights, and --parallel fsdp leaves a process its part"),
-    (["--activation-checkpointing", "true"], "--activation-checkpointing true computes it again")])
-def test_no_kernel_runs_where_weights_are_in_parts_or_blocks_are_computed_again(flags: list[str], reason: str) -> None:
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (
+            ["--parallel", "fsdp"],
+            "need whole weights, and --parallel fsdp leaves a process its part",
+        ),
+        (
+            ["--activation-checkpointing", "true"],
+            "--activation-checkpointing true computes it again",
+        ),
+    ],
+)
+def test_no_kernel_runs_where_weights_are_in_parts_or_blocks_are_computed_again(
+    flags: list[str], reason: str
+) -> None:
     world, bf16 = World(rank=0, size=1, device=CPU), ["--training.precision", "bf16"]
     assert speed_of(load_recipe("small", flags=bf16), world).kernels
     assert not speed_of(load_recipe("small", flags=[*bf16, *flags]), world).kernels
@@ -84,32 +103,64 @@ def test_a_cpu_takes_plain_steps() -> None:
 
 def test_kernels_that_cannot_run_are_refused_before_a_corpus_is_cut(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a line\n\n" * 100)
-    with pytest.raises(UserError, match=r"--training.kernels on needs Triton.* pass --training.kernels off"):
-        pretrain(load_recipe("tiny", flags=["--training.kernels", "on"]), corpus=[tmp_path / "text.txt"],
-                 output_dir=tmp_path / "run", quiet=True)
+    with pytest.raises(
+        UserError, match=r"--training.kernels on needs Triton.* pass --training.kernels off"
+    ):
+        pretrain(
+            load_recipe("tiny", flags=["--training.kernels", "on"]),
+            corpus=[tmp_path / "text.txt"],
+            output_dir=tmp_path / "run",
+            quiet=True,
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_refused_finetuning_leaves_no_folder_behind(tiny: Path, tmp_path: Path,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_finetuning_leaves_no_folder_behind(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(8))
-    words = ["finetune", str(tiny), "--task", "classify", "--train", str(data), "--dev", str(data), "--output-dir",
-             str(tmp_path / "run"), "--max-steps", "1", "--length", "16"]
+    words = [
+        "finetune",
+        str(tiny),
+        "--task",
+        "classify",
+        "--train",
+        str(data),
+        "--dev",
+        str(data),
+        "--output-dir",
+        str(tmp_path / "run"),
+        "--max-steps",
+        "1",
+        "--length",
+        "16",
+    ]
     assert main([*words, "--kernels", "on"]) == 2
     assert "pass --kernels off to go without them" in capsys.readouterr().err
     assert main(words) == 0
 
 
-def test_a_run_begun_with_kernels_goes_on_without_them_when_told(toy_shards: Path, tmp_path: Path) -> None:
+def test_a_run_begun_with_kernels_goes_on_without_them_when_told(
+    toy_shards: Path, tmp_path: Path
+) -> None:
     def go(*more: str) -> None:
-        flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
-        pretrain(load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]), data=toy_shards,
-                 output_dir=tmp_path, quiet=True)
+        flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
+            zip(more[::2], more[1::2], strict=True)
+        )
+        pretrain(
+            load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
+            data=toy_shards,
+            output_dir=tmp_path,
+            quiet=True,
+        )
 
     go("--max-steps", "4")
     for path in (tmp_path / "config.toml", *tmp_path.glob("checkpoint-*/state.json")):
-        path.write_text(path.read_text().replace('kernels = "off"', 'kernels = "on"').replace('"kernels": "off"',
-                                                                                              '"kernels": "on"'))
+        path.write_text(
+            path.read_text()
+            .replace('kernels = "off"', 'kernels = "on"')
+            .replace('"kernels": "off"', '"kernels": "on"')
+        )
     with pytest.raises(UserError, match="also in a run that was begun with them"):
         go("--max-steps", "6")
     go("--max-steps", "6", "--training.kernels", "off", "--training.cuda-graph", "off")
@@ -117,21 +168,36 @@ def test_a_run_begun_with_kernels_goes_on_without_them_when_told(toy_shards: Pat
 
 
 @needs_triton
-def test_a_gradient_that_broke_steps_ago_is_still_named(toy_shards: Path, tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused path looks when it logs; the gradients of the broken step are gone by then and computed again."""
-    monkeypatch.setattr("electra.pretraining.setup.speed_of", lambda recipe, world: Speed(True, False, False))
+def test_a_gradient_that_broke_steps_ago_is_still_named(
+    toy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fused path looks when it logs; the gradients of the broken step are gone by then and
+    computed again.
+    """
+    monkeypatch.setattr(
+        "electra.pretraining.setup.speed_of", lambda recipe, world: Speed(True, False, False)
+    )
     once, calls = FusedSteps.once, []
 
     def spoilt(steps: FusedSteps, batch: object) -> dict[str, torch.Tensor]:
         parts = once(steps, batch)
         calls.append(batch)
-        if len(calls) in (7, 31):  # the first micro-batch of step 3, and the same when it is taken again
+        if len(calls) in (
+            7,
+            31,
+        ):  # the first micro-batch of step 3, and the same when it is taken again
             steps.flat.gradients[4].fill_(float("nan"))
         return parts
 
     monkeypatch.setattr(FusedSteps, "once", spoilt)
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | {"--logging-steps": "10", "--save-steps": "50"}
+    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | {
+        "--logging-steps": "10",
+        "--save-steps": "50",
+    }
     with pytest.raises(RunFailed, match=r"the gradient of \S+ is not finite in step 3"):
-        pretrain(load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]), data=toy_shards,
-                 output_dir=tmp_path / "run", quiet=True)
+        pretrain(
+            load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
+            data=toy_shards,
+            output_dir=tmp_path / "run",
+            quiet=True,
+        )

@@ -1,4 +1,6 @@
-"""Two ways to take a step: what the fused one keeps in one stretch of memory is what torch's AdamW would have made."""
+"""Two ways to take a step: what the fused one keeps in one stretch of memory is what torch's AdamW
+would have made.
+"""
 
 from __future__ import annotations
 
@@ -17,38 +19,84 @@ from electra.engine.distributed import World
 from electra.engine.hardware import Speed
 from electra.engine.optimizer import build_optimizer
 from electra.engine.settings import OptimizerConfig
-from electra.engine.train_step import FusedSteps, NotFinite, Patience, PlainSteps, Steps, build_steps
+from electra.engine.train_step import (
+    FusedSteps,
+    NotFinite,
+    Patience,
+    PlainSteps,
+    Steps,
+    build_steps,
+)
 from electra.engine.training_state import capture, restore
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives import build_objective
 from electra.objectives.objective import Objective
-from electra.objectives.settings import AllTokensMLMConfig, MaskedLMConfig, Masking, ObjectiveConfig, ReplaceMLMConfig
+from electra.objectives.settings import (
+    AllTokensMLMConfig,
+    MaskedLMConfig,
+    Masking,
+    ObjectiveConfig,
+    ReplaceMLMConfig,
+)
 from electra.objectives.settings import ReplacedTokenDetectionConfig as Detection
 from electra.runs import checkpoint
 from tests.conftest import ToyVocabulary, toy_batch
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
 
 ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
-                     attention_dropout=0.0)
+SHAPE = EncoderShape(
+    layers=2,
+    width=32,
+    heads=2,
+    feedforward=64,
+    embedding=16,
+    positions=16,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 RTD = Detection()
 ADVERSARIAL = Detection(generator_learns="adversarially")
 FROZEN = Detection(generator=GeneratorShape(tie="none"), generator_learns="nothing")
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5)
 
 
-def built(*, kernels: bool, objective_config: ObjectiveConfig = RTD, **options: Any) -> tuple[Objective, Any, Steps]:
-    """The same network each time; in float32 its kernels rest, so what is compared is the update alone."""
+def built(
+    *, kernels: bool, objective_config: ObjectiveConfig = RTD, **options: Any
+) -> tuple[Objective, Any, Steps]:
+    """The same network each time; in float32 its kernels rest, so what is compared is the update
+    alone.
+    """
     torch.manual_seed(0)
-    objective = build_objective(objective_config, encoder=SHAPE, vocabulary=ToyVocabulary(),
-                                unigrams=torch.full((50,), 1 / 50)).to(DEVICE)
+    objective = build_objective(
+        objective_config,
+        encoder=SHAPE,
+        vocabulary=ToyVocabulary(),
+        unigrams=torch.full((50,), 1 / 50),
+    ).to(DEVICE)
     optimizer = build_optimizer(objective, SETTINGS)
-    settings = {"world": World(0, 1, DEVICE), "precision": "fp32", "speed": Speed(kernels, False, False)} | options
-    return objective, optimizer, build_steps(
-        objective, lambda loss: {"loss": loss.total, **loss.parts}, optimizer, SETTINGS, max_steps=10, skipped=0,
-        scaler=torch.amp.GradScaler(DEVICE.type, enabled=False), **settings)
+    settings = {
+        "world": World(0, 1, DEVICE),
+        "precision": "fp32",
+        "speed": Speed(kernels, False, False),
+    } | options
+    return (
+        objective,
+        optimizer,
+        build_steps(
+            objective,
+            lambda loss: {"loss": loss.total, **loss.parts},
+            optimizer,
+            SETTINGS,
+            max_steps=10,
+            skipped=0,
+            scaler=torch.amp.GradScaler(DEVICE.type, enabled=False),
+            **settings,
+        ),
+    )
 
 
 def walk(steps: Steps, numbers: range) -> list[tuple[float, float]]:
@@ -79,36 +127,80 @@ def test_low_precision_copies_follow_the_weights() -> None:
 @pytest.mark.slow
 def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     """In float16 and with other samples: curves, not digits."""
-    plain, fused = ([loss for loss, _ in walk(built(kernels=kernels, precision="fp16")[2], range(1, 7))]
-                    for kernels in (False, True))
-    assert fused[0] == pytest.approx(plain[0], rel=0.02), "the same weights; what was sampled differs"
+    plain, fused = (
+        [loss for loss, _ in walk(built(kernels=kernels, precision="fp16")[2], range(1, 7))]
+        for kernels in (False, True)
+    )
+    assert fused[0] == pytest.approx(plain[0], rel=0.02), (
+        "the same weights; what was sampled differs"
+    )
     assert sum(fused[-3:]) == pytest.approx(sum(plain[-3:]), rel=0.1)
 
 
-@pytest.mark.parametrize("config", [
-    Detection(generator=GeneratorShape(kind="unigram")), MaskedLMConfig(), AllTokensMLMConfig(),
-    *(pytest.param(config, marks=pytest.mark.slow) for config in (
-        Detection(generator=GeneratorShape(tie="all", fraction=1.0)), Detection(generator=GeneratorShape(tie="none")),
-        Detection(masking=Masking(draws="official")), Detection(temperature=2.0), Detection(scored="masked"),
-        ReplaceMLMConfig(), Detection(disallow_correct=True), MaskedLMConfig(next_sentence=True), ADVERSARIAL, FROZEN)),
-], ids=["unigram", "mlm", "all-tokens-mlm", "tied", "untied", "official", "tempered", "electra-15", "replace-mlm",
-        "disallowing", "nsp", "adversarial", "frozen"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        Detection(generator=GeneratorShape(kind="unigram")),
+        MaskedLMConfig(),
+        AllTokensMLMConfig(),
+        *(
+            pytest.param(config, marks=pytest.mark.slow)
+            for config in (
+                Detection(generator=GeneratorShape(tie="all", fraction=1.0)),
+                Detection(generator=GeneratorShape(tie="none")),
+                Detection(masking=Masking(draws="official")),
+                Detection(temperature=2.0),
+                Detection(scored="masked"),
+                ReplaceMLMConfig(),
+                Detection(disallow_correct=True),
+                MaskedLMConfig(next_sentence=True),
+                ADVERSARIAL,
+                FROZEN,
+            )
+        ),
+    ],
+    ids=[
+        "unigram",
+        "mlm",
+        "all-tokens-mlm",
+        "tied",
+        "untied",
+        "official",
+        "tempered",
+        "electra-15",
+        "replace-mlm",
+        "disallowing",
+        "nsp",
+        "adversarial",
+        "frozen",
+    ],
+)
 def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfig) -> None:
     """The first loss is of equal weights; after it both have moved the same way."""
-    plain, fused = (walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
-                    for kernels in (False, True))
+    plain, fused = (
+        walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
+        for kernels in (False, True)
+    )
     assert fused[0][0] == pytest.approx(plain[0][0], rel=0.03)
     assert fused[2][0] < fused[0][0]
     assert plain[2][0] < plain[0][0]
 
 
-@pytest.mark.parametrize(("kernels", "precision"), [(False, "fp32"), (True, "fp32"),
-                                                     pytest.param(True, "fp16", marks=pytest.mark.slow)])
-def test_a_frozen_generator_is_in_no_optimizer_and_keeps_every_bit(kernels: bool, precision: str) -> None:
-    objective, optimizer, steps = built(kernels=kernels, objective_config=FROZEN, precision=precision)
+@pytest.mark.parametrize(
+    ("kernels", "precision"),
+    [(False, "fp32"), (True, "fp32"), pytest.param(True, "fp16", marks=pytest.mark.slow)],
+)
+def test_a_frozen_generator_is_in_no_optimizer_and_keeps_every_bit(
+    kernels: bool, precision: str
+) -> None:
+    objective, optimizer, steps = built(
+        kernels=kernels, objective_config=FROZEN, precision=precision
+    )
     networks = objective.networks()
-    before = {name: {key: tensor.clone() for key, tensor in network.state_dict().items()}
-              for name, network in networks.items()}
+    before = {
+        name: {key: tensor.clone() for key, tensor in network.state_dict().items()}
+        for name, network in networks.items()
+    }
     walk(steps, range(1, 4))
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     assert held == {id(parameter) for parameter in networks["discriminator"].parameters()}
@@ -134,7 +226,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> Non
 
 
 @pytest.mark.parametrize("kernels", [False, True])
-def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(kernels: bool) -> None:
+def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(
+    kernels: bool,
+) -> None:
     objective, optimizer, steps = built(kernels=kernels, patience=Patience(1))
     walk(steps, range(1, 3))
     before = [parameter.detach().clone() for parameter in objective.parameters()]
@@ -151,6 +245,7 @@ def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(ke
     assert all(torch.isfinite(parameter).all() for parameter in objective.parameters())
     updates = steps.flat.updates if kernels else int(next(iter(optimizer.state.values()))["step"])
     assert updates == 3, "Adam counts updates, not steps"
+
     def last() -> None:
         spoilt(5)
         steps.settle()
@@ -167,10 +262,19 @@ def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
     checkpoint.write(tmp_path, capture(first, optimizer), step=3, state={})
     second, optimizer, _ = built(kernels=False)
     restore(checkpoint.newest(tmp_path).tensors(), module=second, optimizer=optimizer, updates=3)
-    steps = FusedSteps(lambda batch: {"loss": second(batch).total}, optimizer, SETTINGS, world=World(0, 1, DEVICE),
-                       max_steps=10, autocast=steps.autocast, capture=False)
+    steps = FusedSteps(
+        lambda batch: {"loss": second(batch).total},
+        optimizer,
+        SETTINGS,
+        world=World(0, 1, DEVICE),
+        max_steps=10,
+        autocast=steps.autocast,
+        capture=False,
+    )
     walk(steps, range(4, 7))
-    assert all(torch.equal(*pair) for pair in zip(unbroken.parameters(), second.parameters(), strict=True))
+    assert all(
+        torch.equal(*pair) for pair in zip(unbroken.parameters(), second.parameters(), strict=True)
+    )
 
 
 WORKER = """
@@ -191,13 +295,31 @@ with connected() as world:
 """
 
 
-@pytest.mark.skipif(DEVICE.type == "cuda", reason="a GPU draws other masks than the two processes on a CPU")
+@pytest.mark.skipif(
+    DEVICE.type == "cuda", reason="a GPU draws other masks than the two processes on a CPU"
+)
 def test_two_processes_that_share_a_step_move_as_one(tmp_path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-           "--rdzv-endpoint", "localhost:0", str(tmp_path / "worker.py"), str(tmp_path / "weights.safetensors")]
-    subprocess.run(run, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
-                                                      "CUDA_VISIBLE_DEVICES": ""}, timeout=120)
+    run = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        str(tmp_path / "worker.py"),
+        str(tmp_path / "weights.safetensors"),
+    ]
+    subprocess.run(
+        run,
+        check=True,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        timeout=120,
+    )
     objective, _, steps = built(kernels=True)
     for step in range(1, 4):
         steps.descend([(10 * step + rank, toy_batch([16, 9], seed=rank)) for rank in (0, 1)])

@@ -14,12 +14,21 @@ from tests.conftest import toy_text
 def toy_glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SST-2 and RTE, eight examples each."""
     folder = tmp_path_factory.mktemp("glue")
-    for name, header in (("SST-2", "sentence\tlabel"), ("RTE", "index\tsentence1\tsentence2\tlabel")):
+    for name, header in (
+        ("SST-2", "sentence\tlabel"),
+        ("RTE", "index\tsentence1\tsentence2\tlabel"),
+    ):
         (folder / name).mkdir()
-        rows = [f"the old dog sees\t{n % 2}" if name == "SST-2" else
-                f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment" for n in range(8)]
+        rows = [
+            f"the old dog sees\t{n % 2}"
+            if name == "SST-2"
+            else f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment"
+            for n in range(8)
+        ]
         for split in ("train", "dev"):
-            (folder / name / f"{split}.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf8")
+            (folder / name / f"{split}.tsv").write_text(
+                "\n".join([header, *rows]) + "\n", encoding="utf8"
+            )
     return folder
 
 
@@ -29,11 +38,20 @@ def toy_squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("squad")
     context = "the old dog sees the green house ."
     for version in ("1.1", "2.0"):
-        asked = [{"id": str(n), "question": "who sees ?", "answers": [{"text": "dog", "answer_start": 8}]}
-                 for n in range(4)]
+        asked = [
+            {
+                "id": str(n),
+                "question": "who sees ?",
+                "answers": [{"text": "dog", "answer_start": 8}],
+            }
+            for n in range(4)
+        ]
         if version == "2.0":
             asked[-1] |= {"answers": [], "is_impossible": True}
-        whole = {"version": version, "data": [{"title": "toy", "paragraphs": [{"context": context, "qas": asked}]}]}
+        whole = {
+            "version": version,
+            "data": [{"title": "toy", "paragraphs": [{"context": context, "qas": asked}]}],
+        }
         for split in ("train", "dev"):
             (folder / f"{split}-v{version}.json").write_text(json.dumps(whole), encoding="utf8")
     return folder

@@ -51,9 +51,16 @@ def test_a_share_of_the_steps_is_a_schedule_of_its_own():
 
 
 def test_fewer_steps_of_bert_are_whole_schedules_of_their_own():
-    shorter = [stages("bert-ablations", arm)[0] for arm in ("bert", "bert-50", "bert-20", "left-to-right-20")]
+    shorter = [
+        stages("bert-ablations", arm)[0]
+        for arm in ("bert", "bert-50", "bert-20", "left-to-right-20")
+    ]
     assert [(stage.steps, stage.recipe.optimizer.warmup_steps) for stage in shorter] == [
-        (1_000_000, 10_000), (500_000, 5_000), (200_000, 2_000), (200_000, 2_000)]
+        (1_000_000, 10_000),
+        (500_000, 5_000),
+        (200_000, 2_000),
+        (200_000, 2_000),
+    ]
 
 
 def test_a_longer_arm_warms_up_no_longer():
@@ -65,30 +72,49 @@ def test_a_longer_arm_warms_up_no_longer():
 @pytest.mark.parametrize("arm", ["all-tokens-mlm", "replace-mlm", "electra-15", "bert"])
 @pytest.mark.parametrize("budget", [WHOLE, Fraction(1, 100)])
 def test_equal_compute_means_equal_operations_to_within_half_a_step(arm, budget):
-    (reference,), (other,) = (stages("efficiency", name, "trial", budget) for name in ("electra", arm))
+    (reference,), (other,) = (
+        stages("efficiency", name, "trial", budget) for name in ("electra", arm)
+    )
     assert abs(other.operations - reference.operations) <= 0.5 * other.operations_of_step
 
 
 def test_each_bert_of_the_widths_has_the_operations_of_the_electra_of_its_width():
     for width in (1, 2, 3, 4, 6):
-        (electra,), (bert,) = (stages("width", f"{kind}-{width}", "trial") for kind in ("electra", "bert"))
+        (electra,), (bert,) = (
+            stages("width", f"{kind}-{width}", "trial") for kind in ("electra", "bert")
+        )
         assert bert.recipe.encoder == electra.recipe.encoder
         assert abs(bert.operations - electra.operations) <= 0.5 * bert.operations_of_step
 
 
 @pytest.mark.parametrize("scale", ["paper", "trial"])
-def test_two_stages_take_as_many_steps_each_and_the_operations_of_the_joint_training_together(scale):
-    (joint,), (first, second) = (stages("training-algorithms", arm, scale) for arm in ("joint", "two-stage"))
+def test_two_stages_take_as_many_steps_each_and_the_operations_of_the_joint_training_together(
+    scale,
+):
+    (joint,), (first, second) = (
+        stages("training-algorithms", arm, scale) for arm in ("joint", "two-stage")
+    )
     assert first.operations_of_step != pytest.approx(second.operations_of_step, rel=0.1)
     assert first.steps == second.steps
     assert first.operations + second.operations == pytest.approx(joint.operations, rel=1e-3)
 
 
 def test_stages_share_the_steps_that_the_operations_given_allow():
-    parts = (Stage(recipe="bert-base", size="base", share=0.25), Stage(recipe="base", size="base", share=0.75))
-    trial = Trial(name="x", title="x", source="x", question="?", reference="a", arms=(
-        Arm(name="a", label="a", stages=(Stage(recipe="base", size="base"),)),
-        Arm(name="b", label="b", stages=parts, compute="reference", share=0.5)))
+    parts = (
+        Stage(recipe="bert-base", size="base", share=0.25),
+        Stage(recipe="base", size="base", share=0.75),
+    )
+    trial = Trial(
+        name="x",
+        title="x",
+        source="x",
+        question="?",
+        reference="a",
+        arms=(
+            Arm(name="a", label="a", stages=(Stage(recipe="base", size="base"),)),
+            Arm(name="b", label="b", stages=parts, compute="reference", share=0.5),
+        ),
+    )
     scale = load_scale("trial")
     (whole,) = planned(trial, trial.arms[0], scale, budget=WHOLE, seed=0)
     first, second = planned(trial, trial.arms[1], scale, budget=WHOLE, seed=0)
@@ -117,22 +143,28 @@ def test_how_often_a_run_speaks_is_no_part_of_what_it_is():
     assert "training.kernels" not in identity
 
 
-@pytest.mark.parametrize("budget", ["0", "-1", "1/0", "half", "nan", "1e400", "1e-400", "1E999999999", "1001"])
+@pytest.mark.parametrize(
+    "budget", ["0", "-1", "1/0", "half", "nan", "1e400", "1e-400", "1E999999999", "1001"]
+)
 def test_a_budget_that_is_no_share_of_anything_is_refused(budget):
     with pytest.raises(UserError, match=f"--budget {budget}"):
         parsed(budget)
 
 
 def test_a_budget_too_small_for_a_step_is_refused_with_one_that_is_not():
-    with pytest.raises(UserError, match=r"leaves no step for efficiency/electra at scale smoke; ask for 1/16 or more"):
+    with pytest.raises(
+        UserError,
+        match=r"leaves no step for efficiency/electra at scale smoke; ask for 1/16 or more",
+    ):
         stages("efficiency", "electra", "smoke", Fraction(1, 1000))
     assert stages("efficiency", "electra", "smoke", Fraction(1, 16))[0].steps == 1
 
 
 def test_operations_follow_the_vocabulary_that_the_shards_turned_out_to_have():
     trial, scale = load_trial("efficiency"), load_scale("smoke")
-    (nominal,), (smaller,) = (planned(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=found)
-                              for found in ({}, {32: 176}))
+    (nominal,), (smaller,) = (
+        planned(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=found)
+        for found in ({}, {32: 176})
+    )
     assert smaller.recipe.data.vocab_size == 176
     assert smaller.operations_of_step < nominal.operations_of_step
-

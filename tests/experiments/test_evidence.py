@@ -14,7 +14,9 @@ from tests.experiments import invented
 def test_findings_come_back_as_they_were_kept(tmp_path):
     several = [invented.efficiency(), invented.generator_size()]
     evidence.save(several, tmp_path / "findings.json")
-    assert evidence.load(tmp_path / "findings.json") == [evidence.condense(findings) for findings in several]
+    assert evidence.load(tmp_path / "findings.json") == [
+        evidence.condense(findings) for findings in several
+    ]
 
 
 def test_to_condense_twice_changes_nothing_more():
@@ -33,36 +35,66 @@ def test_a_long_curve_is_thinned_to_points_that_include_its_ends():
 def test_only_what_a_report_shows_of_a_journal_is_kept():
     finding = evidence.condense(invented.efficiency()).found[0]
     assert {key for entry in finding.journal for key in entry} == {
-        "step", "tokens_seen", "operations", "minutes", "eval_mlm_loss", "eval_trivial_mlm_loss", "eval_mlm_accuracy",
-        "eval_rtd_loss", "eval_auc", "eval_rtd_accuracy"}
+        "step",
+        "tokens_seen",
+        "operations",
+        "minutes",
+        "eval_mlm_loss",
+        "eval_trivial_mlm_loss",
+        "eval_mlm_accuracy",
+        "eval_rtd_loss",
+        "eval_auc",
+        "eval_rtd_accuracy",
+    }
     assert finding.runs == (Path("electra-0123abc0"),)  # where it lay is nobody's business
 
 
-@pytest.mark.parametrize(("text", "complaint"), [
-    ("{", "cannot be read as JSON"),
-    ("[]", "no findings of trials"),
-    ('{"form": 1, "findings": []}', "findings of form 1, another version's: this one reads form 2"),
-    ('{"form": 2, "findings": [{}]}', r"findings\[0\]: trial is missing"),
-])
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "no findings of trials"),
+        (
+            '{"form": 1, "findings": []}',
+            "findings of form 1, another version's: this one reads form 2",
+        ),
+        ('{"form": 2, "findings": [{}]}', r"findings\[0\]: trial is missing"),
+    ],
+)
 def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
     (tmp_path / "findings.json").write_text(text)
     with pytest.raises(UserError, match=complaint):
         evidence.load(tmp_path / "findings.json")
 
 
-@pytest.mark.parametrize(("place", "value", "complaint"), [
-    (("budget",), 3, r"budget must be str, found int '3'"),
-    (("found", 0, "steps"), "many", r"found\[0\]\.steps must be int, found str 'many'"),
-    (("trial", "arms", 0, "compute"), "none", r"arms\[0\]\.compute must be one of reference, own"),
-    (("scale", "colour"), "red", r"scale: unknown key colour"),
-    (("found", 0, "scores", 0, "values"), [], r"scores\[0\]: values must hold a score for each fine-tuning seed"),
-    (("found", 0, "journal", 1, "eval_auc"), "high", r"journal\[1\]\.eval_auc must be float, found str 'high'"),
-    (("found", 0, "journal", 1, "step"), None, r"journal\[1\]\.step must be int"),
-    (("found", 0, "made", "recipe"), "small", r"made\.recipe must be dict"),
-    (("found", 0, "tokens"), 10**400, r"tokens must be a number of at most 64 bits"),
-    (("corpus", "tokens"), "many", r"corpus\.tokens must be int"),
-    (("trial", "title"), "\ud800", r"cannot be read as JSON: .* surrogates not allowed"),
-])
+@pytest.mark.parametrize(
+    ("place", "value", "complaint"),
+    [
+        (("budget",), 3, r"budget must be str, found int '3'"),
+        (("found", 0, "steps"), "many", r"found\[0\]\.steps must be int, found str 'many'"),
+        (
+            ("trial", "arms", 0, "compute"),
+            "none",
+            r"arms\[0\]\.compute must be one of reference, own",
+        ),
+        (("scale", "colour"), "red", r"scale: unknown key colour"),
+        (
+            ("found", 0, "scores", 0, "values"),
+            [],
+            r"scores\[0\]: values must hold a score for each fine-tuning seed",
+        ),
+        (
+            ("found", 0, "journal", 1, "eval_auc"),
+            "high",
+            r"journal\[1\]\.eval_auc must be float, found str 'high'",
+        ),
+        (("found", 0, "journal", 1, "step"), None, r"journal\[1\]\.step must be int"),
+        (("found", 0, "made", "recipe"), "small", r"made\.recipe must be dict"),
+        (("found", 0, "tokens"), 10**400, r"tokens must be a number of at most 64 bits"),
+        (("corpus", "tokens"), "many", r"corpus\.tokens must be int"),
+        (("trial", "title"), "\ud800", r"cannot be read as JSON: .* surrogates not allowed"),
+    ],
+)
 def test_a_value_of_another_kind_is_refused_with_its_place(place, value, complaint, tmp_path):
     path = tmp_path / "findings.json"
     evidence.save([invented.efficiency()], path)

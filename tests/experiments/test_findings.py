@@ -13,11 +13,16 @@ from electra.experiments.findings import collect, with_minutes
 
 
 def test_minutes_are_those_of_training_alone_however_often_a_run_was_stopped():
-    entries = [{"step": 10, "tokens_per_second": 100.0, "tokens_seen": 6000},
-               {"step": 10, "eval_mlm_loss": 3.0},
-               {"step": 20, "tokens_per_second": 200.0, "tokens_seen": 18000}]
-    assert [(each["minutes"], each["tokens_seen"]) for each in with_minutes(entries)] == [(1, 6000), (1, 6000),
-                                                                                         (2, 18000)]
+    entries = [
+        {"step": 10, "tokens_per_second": 100.0, "tokens_seen": 6000},
+        {"step": 10, "eval_mlm_loss": 3.0},
+        {"step": 20, "tokens_per_second": 200.0, "tokens_seen": 18000},
+    ]
+    assert [(each["minutes"], each["tokens_seen"]) for each in with_minutes(entries)] == [
+        (1, 6000),
+        (1, 6000),
+        (2, 18000),
+    ]
 
 
 def plan_file(folder, **changed):
@@ -26,27 +31,59 @@ def plan_file(folder, **changed):
 
     from electra.experiments.plan import load_scale, load_trial
 
-    runs = [{"folder": f"runs/{name}", "steps": 4, "tokens_of_step": 100, "operations_of_step": 10.0 * size,
-             "official_of_step": 7.0 * size} for name, size in (("first", 1), ("second", 2))]
-    values = {"format": 1, "trial": asdict(load_trial("efficiency")), "scale": asdict(load_scale("smoke")),
-              "budget": "1", "schedule": "fresh", "tasks": ["glue/rte"], "corpus": {"tokens": 1000},
-              "entries": [{"arm": "electra", "seed": 0, "runs": runs,
-                           "tasks": {"glue/rte": {"folder": "runs/second/tasks/rte", "seeds": 2}}}]}
+    runs = [
+        {
+            "folder": f"runs/{name}",
+            "steps": 4,
+            "tokens_of_step": 100,
+            "operations_of_step": 10.0 * size,
+            "official_of_step": 7.0 * size,
+        }
+        for name, size in (("first", 1), ("second", 2))
+    ]
+    values = {
+        "format": 1,
+        "trial": asdict(load_trial("efficiency")),
+        "scale": asdict(load_scale("smoke")),
+        "budget": "1",
+        "schedule": "fresh",
+        "tasks": ["glue/rte"],
+        "corpus": {"tokens": 1000},
+        "entries": [
+            {
+                "arm": "electra",
+                "seed": 0,
+                "runs": runs,
+                "tasks": {"glue/rte": {"folder": "runs/second/tasks/rte", "seeds": 2}},
+            }
+        ],
+    }
     (folder / "efficiency-smoke-1.json").write_text(json.dumps(values | changed), encoding="utf8")
     return folder
 
 
 def run_folder(folder, *, step, status):
     folder.mkdir(parents=True)
-    lines = [{"step": n, "tokens_per_second": 60.0, "tokens_seen": 90 * n, "loss": 1.0} for n in range(1, step + 1)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf8")
-    (folder / "status.json").write_text(json.dumps({"status": status, "step": step, "time": 0}), encoding="utf8")
+    lines = [
+        {"step": n, "tokens_per_second": 60.0, "tokens_seen": 90 * n, "loss": 1.0}
+        for n in range(1, step + 1)
+    ]
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf8"
+    )
+    (folder / "status.json").write_text(
+        json.dumps({"status": status, "step": step, "time": 0}), encoding="utf8"
+    )
 
 
 def scored(folder, *values):
     folder.mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps({"metric": "accuracy", "trivial": 0.5, "runs": [
-        {"score": value} for value in values]}), encoding="utf8")
+    (folder / "results.json").write_text(
+        json.dumps(
+            {"metric": "accuracy", "trivial": 0.5, "runs": [{"score": value} for value in values]}
+        ),
+        encoding="utf8",
+    )
 
 
 def test_sums_go_over_stages_and_a_second_stage_goes_on_counting(tmp_path):
@@ -71,12 +108,20 @@ def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     scored(tmp_path / "runs/second/tasks/rte", 0.6, 0.8)
     found = collect(tmp_path)[0].found[0]
     assert found.done
-    assert [(score.value, score.values, score.trivial) for score in found.scores] == [(0.7, (0.6, 0.8), 0.5)]
+    assert [(score.value, score.values, score.trivial) for score in found.scores] == [
+        (0.7, (0.6, 0.8), 0.5)
+    ]
 
 
 def test_an_arm_that_was_not_begun_is_there_with_nothing(tmp_path):
     found = collect(plan_file(tmp_path))[0].found[0]
-    assert (found.done, found.steps, found.journal, found.scores, found.made) == (False, 0, [], [], {})
+    assert (found.done, found.steps, found.journal, found.scores, found.made) == (
+        False,
+        0,
+        [],
+        [],
+        {},
+    )
 
 
 def test_only_the_trials_that_are_asked_for_are_collected(tmp_path):
@@ -97,13 +142,22 @@ def test_a_plan_of_another_format_is_refused(tmp_path):
 @pytest.mark.parametrize("key", ["trial", "scale", "budget"])
 def test_a_plan_that_lacks_something_is_refused_with_its_file(key, tmp_path):
     path = plan_file(tmp_path) / "efficiency-smoke-1.json"
-    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
-    with pytest.raises(UserError, match=f"efficiency-smoke-1.json: a plan without '{key}'; remove it"):
+    path.write_text(
+        json.dumps(
+            {name: value for name, value in json.loads(path.read_text()).items() if name != key}
+        )
+    )
+    with pytest.raises(
+        UserError, match=f"efficiency-smoke-1.json: a plan without '{key}'; remove it"
+    ):
         collect(tmp_path, ["efficiency"])
 
 
 def test_findings_are_collected_without_torch(tmp_path):
     plan_file(tmp_path)
-    script = (f"import sys; from electra.experiments.findings import collect; collect({str(tmp_path)!r}); "
-              "sys.exit('torch' in sys.modules)")
+    script = (
+        "import sys; from electra.experiments.findings import collect; "
+        f"collect({str(tmp_path)!r}); "
+        "sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

@@ -8,12 +8,23 @@ from electra.config import UserError
 from electra.experiments import plan
 from electra.experiments.plan import load_scale, load_trial, trials
 
-NAMES = ["small-models", "weight-tying", "generator-size", "training-algorithms", "efficiency", "width",
-         "bert-ablations", "squad", "large"]
+NAMES = [
+    "small-models",
+    "weight-tying",
+    "generator-size",
+    "training-algorithms",
+    "efficiency",
+    "width",
+    "bert-ablations",
+    "squad",
+    "large",
+]
 
 
 def published(trial: str, column: str) -> dict[str, object]:
-    return {arm.name: arm.published[column] for arm in load_trial(trial).arms if column in arm.published}
+    return {
+        arm.name: arm.published[column] for arm in load_trial(trial).arms if column in arm.published
+    }
 
 
 def test_every_table_and_figure_of_the_paper_has_a_trial():
@@ -40,20 +51,36 @@ def test_arms_are_expected_in_the_order_of_their_published_scores(name):
 
 
 def test_published_scores_are_the_papers():
-    assert published("efficiency", "GLUE") == {"electra": 85.0, "all-tokens-mlm": 84.3, "replace-mlm": 82.4,
-                                               "electra-15": 82.4, "bert": 82.2}
+    assert published("efficiency", "GLUE") == {
+        "electra": 85.0,
+        "all-tokens-mlm": 84.3,
+        "replace-mlm": 82.4,
+        "electra-15": 82.4,
+        "bert": 82.2,
+    }
     assert published("weight-tying", "GLUE") == {"none": 83.6, "embeddings": 84.3, "all": 84.4}
     assert published("small-models", "GLUE") == {
-        "elmo": 71.2, "gpt": 78.8, "bert-small": 75.1, "bert-base": 82.2, "electra-small": 79.9,
-        "electra-small-50": 79.0, "electra-small-25": 77.7, "electra-small-12.5": 76.0, "electra-small-6.25": 74.1,
-        "electra-base": 85.1}
+        "elmo": 71.2,
+        "gpt": 78.8,
+        "bert-small": 75.1,
+        "bert-base": 82.2,
+        "electra-small": 79.9,
+        "electra-small-50": 79.0,
+        "electra-small-25": 77.7,
+        "electra-small-12.5": 76.0,
+        "electra-small-6.25": 74.1,
+        "electra-base": 85.1,
+    }
     assert published("squad", "SQuAD 2.0 dev EM/F1")["electra-1.75m"] == "88.0/90.6"
     assert published("large", "RTE") == {"bert": 79.5, "electra-400k": 86.8, "electra-1.75m": 88.0}
     assert published("bert-ablations", "QNLI")["bert"] == 84.9
 
 
 def test_rows_that_nobody_can_run_here_are_published_only():
-    assert [arm.name for arm in load_trial("small-models").arms if not arm.stages] == ["elmo", "gpt"]
+    assert [arm.name for arm in load_trial("small-models").arms if not arm.stages] == [
+        "elmo",
+        "gpt",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,26 +98,38 @@ def test_settings_of_a_scale_have_dotted_keys():
 
 
 def test_a_scale_may_be_a_file_of_ones_own(tmp_path):
-    (tmp_path / "mine.toml").write_text('title = "mine"\nsteps = 7\nevaluation.tasks = []\n', encoding="utf8")
+    (tmp_path / "mine.toml").write_text(
+        'title = "mine"\nsteps = 7\nevaluation.tasks = []\n', encoding="utf8"
+    )
     scale = load_scale(str(tmp_path / "mine.toml"))
     assert (scale.name, scale.steps) == ("mine", 7)
 
 
-@pytest.mark.parametrize(("load", "kind", "name"), [(load_scale, "scale", "paper"), (load_trial, "trial", "width")])
+@pytest.mark.parametrize(
+    ("load", "kind", "name"), [(load_scale, "scale", "paper"), (load_trial, "trial", "width")]
+)
 def test_a_file_of_ones_own_may_not_pass_for_a_built_in(load, kind, name, tmp_path):
-    (tmp_path / f"{name}.toml").write_text('title = "mine"\nevaluation.tasks = []\n', encoding="utf8")
-    with pytest.raises(UserError, match=f"{name} is a built-in {kind}, and results of yours would pass for its"):
+    (tmp_path / f"{name}.toml").write_text(
+        'title = "mine"\nevaluation.tasks = []\n', encoding="utf8"
+    )
+    with pytest.raises(
+        UserError, match=f"{name} is a built-in {kind}, and results of yours would pass for its"
+    ):
         load(str(tmp_path / f"{name}.toml"))
 
 
 @pytest.mark.parametrize("name", ["My scale", "a_b", "..x", "-x"])
 def test_a_file_whose_name_cannot_become_part_of_others_is_refused(name, tmp_path):
-    (tmp_path / f"{name}.toml").write_text('title = "mine"\nevaluation.tasks = []\n', encoding="utf8")
+    (tmp_path / f"{name}.toml").write_text(
+        'title = "mine"\nevaluation.tasks = []\n', encoding="utf8"
+    )
     with pytest.raises(UserError, match=r"which may hold a-z, 0-9, '-' and '\.'; rename it"):
         load_scale(str(tmp_path / f"{name}.toml"))
 
 
-def test_a_trial_in_another_folder_is_called_by_its_file_and_not_by_its_path_or_what_it_says(tmp_path):
+def test_a_trial_in_another_folder_is_called_by_its_file_and_not_by_its_path_or_what_it_says(
+    tmp_path,
+):
     text = (plan.PAPER / "width.toml").read_text(encoding="utf8")
     (tmp_path / "mine.toml").write_text('name = "../../elsewhere"\n' + text, encoding="utf8")
     assert load_trial(str(tmp_path / "mine.toml")).name == "mine"
@@ -103,5 +142,16 @@ def test_an_unknown_trial_is_refused_with_the_one_that_was_meant():
 
 def test_a_trial_that_expects_an_arm_it_does_not_have_is_refused():
     with pytest.raises(UserError, match="'gone' is named, but no arm to run has this name"):
-        plan.built_trial({"name": "x", "title": "x", "source": "x", "question": "?", "reference": "gone", "arms": [
-            {"name": "a", "label": "a", "stages": [{"recipe": "base", "size": "base"}]}]}, source="x.toml")
+        plan.built_trial(
+            {
+                "name": "x",
+                "title": "x",
+                "source": "x",
+                "question": "?",
+                "reference": "gone",
+                "arms": [
+                    {"name": "a", "label": "a", "stages": [{"recipe": "base", "size": "base"}]}
+                ],
+            },
+            source="x.toml",
+        )

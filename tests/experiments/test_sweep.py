@@ -31,8 +31,15 @@ pytestmark = pytest.mark.usefixtures("few_threads")
 
 
 def asked(folder: Path, *chosen: str, **more: object) -> Asked:
-    return Asked(**{"trials": [load_trial(name) for name in chosen], "scale": load_scale("smoke"),
-                    "budget": Fraction(1), "output_dir": folder, **more})
+    return Asked(
+        **{
+            "trials": [load_trial(name) for name in chosen],
+            "scale": load_scale("smoke"),
+            "budget": Fraction(1),
+            "output_dir": folder,
+            **more,
+        }
+    )
 
 
 def jobs_of(wish: Asked, data: Path) -> list[Job]:
@@ -43,13 +50,16 @@ def command(*words: object) -> list[str]:
     return ["trials", "run", *map(str, words), "--quiet"]
 
 
-# ---- one run for arms that are the same ------------------------------------------------------------------------------
+# ---- one run for arms that are the same ----------------------------------------------------------
+
 
 def test_arms_of_several_trials_with_the_same_settings_are_one_run(toy_shards, tmp_path):
     wish = asked(tmp_path, "efficiency", "training-algorithms", arms=("electra", "joint", "bert"))
     joined = jobs_of(wish, toy_shards)
-    assert [job.label for job in joined] == ["efficiency/electra, seed 0 and training-algorithms/joint, seed 0",
-                                             "efficiency/bert, seed 0 and training-algorithms/bert, seed 0"]
+    assert [job.label for job in joined] == [
+        "efficiency/electra, seed 0 and training-algorithms/joint, seed 0",
+        "efficiency/bert, seed 0 and training-algorithms/bert, seed 0",
+    ]
 
 
 def test_another_seed_or_another_length_of_training_is_another_run(toy_shards, tmp_path):
@@ -60,30 +70,52 @@ def test_another_seed_or_another_length_of_training_is_another_run(toy_shards, t
 
 
 def test_all_arms_come_once_before_any_comes_with_the_next_seed(toy_shards, tmp_path):
-    found = jobs_of(asked(tmp_path, "efficiency", arms=("electra", "bert"), seeds=2, seed=5), toy_shards)
-    assert [job.label.removeprefix("efficiency/") for job in found] == ["electra, seed 5", "bert, seed 5",
-                                                                        "electra, seed 6", "bert, seed 6"]
+    found = jobs_of(
+        asked(tmp_path, "efficiency", arms=("electra", "bert"), seeds=2, seed=5), toy_shards
+    )
+    assert [job.label.removeprefix("efficiency/") for job in found] == [
+        "electra, seed 5",
+        "bert, seed 5",
+        "electra, seed 6",
+        "bert, seed 6",
+    ]
 
 
 def chained(first: dict[str, object] | None = None) -> Trial:
     """Two stages, the first of which may have other settings."""
-    stages = [{"recipe": "bert-base", "size": "base", "share": 0.5, "settings": first or {}},
-              {"recipe": "bert-base", "size": "base", "share": 0.5}]
-    return plan.built_trial({"name": "chain", "title": "x", "source": "x", "question": "?", "reference": "two",
-                             "arms": [{"name": "two", "label": "two", "stages": stages}]}, source="test")
+    stages = [
+        {"recipe": "bert-base", "size": "base", "share": 0.5, "settings": first or {}},
+        {"recipe": "bert-base", "size": "base", "share": 0.5},
+    ]
+    return plan.built_trial(
+        {
+            "name": "chain",
+            "title": "x",
+            "source": "x",
+            "question": "?",
+            "reference": "two",
+            "arms": [{"name": "two", "label": "two", "stages": stages}],
+        },
+        source="test",
+    )
 
 
 def test_a_stage_after_another_first_stage_is_another_run(toy_shards, tmp_path):
     chains = {"a": chained(), "b": chained({"objective.masking.rate": 0.2})}
-    ((a,), (b,)) = (jobs_of(replace(asked(tmp_path / name), trials=[trial]), toy_shards)
-                    for name, trial in chains.items())
+    ((a,), (b,)) = (
+        jobs_of(replace(asked(tmp_path / name), trials=[trial]), toy_shards)
+        for name, trial in chains.items()
+    )
     assert a.steps[1].recipe == b.steps[1].recipe
     assert a.steps[1].folder.name != b.steps[1].folder.name
 
 
 def test_a_later_stage_begins_with_the_weights_of_the_one_before(toy_shards, tmp_path, monkeypatch):
     monkeypatch.setattr("electra.experiments.sweep.load_trial", lambda name: chained())
-    assert main(command("chain", "--budget", "smoke", "--data", toy_shards, "--output-dir", tmp_path)) == 0
+    assert (
+        main(command("chain", "--budget", "smoke", "--data", toy_shards, "--output-dir", tmp_path))
+        == 0
+    )
     (result,) = collect(tmp_path)[0].found
     assert result.done
     assert result.steps == result.wanted == 16
@@ -94,7 +126,8 @@ def test_a_later_stage_begins_with_the_weights_of_the_one_before(toy_shards, tmp
     assert 0 < distance < 0.02  # near, where two fresh initialisations are far apart
 
 
-# ---- plan files ------------------------------------------------------------------------------------------------------
+# ---- plan files ----------------------------------------------------------------------------------
+
 
 def test_a_plan_file_says_scale_budget_and_that_schedules_are_fresh(toy_shards, tmp_path):
     jobs_of(asked(tmp_path, "efficiency", budget=Fraction(1, 4)), toy_shards)
@@ -108,13 +141,18 @@ def test_a_plan_file_says_scale_budget_and_that_schedules_are_fresh(toy_shards, 
 def test_what_an_earlier_command_asked_for_stays_in_the_plan(toy_shards, tmp_path):
     jobs_of(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
     jobs_of(asked(tmp_path, "efficiency", arms=("bert",), seed=1), toy_shards)
-    assert [(each.arm, each.seed) for each in collect(tmp_path)[0].found] == [("electra", 0), ("bert", 1)]
+    assert [(each.arm, each.seed) for each in collect(tmp_path)[0].found] == [
+        ("electra", 0),
+        ("bert", 1),
+    ]
 
 
 def test_arms_trained_on_other_text_are_kept_out_of_a_plan(toy_shards, tmp_path, monkeypatch):
     jobs_of(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
     monkeypatch.setattr(Shards, "fingerprint", "of other text")
-    with pytest.raises(UserError, match=r"has arms that were trained on other text, .* or another --output-dir"):
+    with pytest.raises(
+        UserError, match=r"has arms that were trained on other text, .* or another --output-dir"
+    ):
         jobs_of(asked(tmp_path, "efficiency", arms=("bert",)), toy_shards)
     assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
 
@@ -122,7 +160,9 @@ def test_arms_trained_on_other_text_are_kept_out_of_a_plan(toy_shards, tmp_path,
 def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shards, tmp_path):
     wish = asked(tmp_path, "efficiency", arms=("electra",))
     jobs_of(wish, toy_shards)
-    with pytest.raises(UserError, match=r"was begun when scale smoke had another steps, .* remove that file"):
+    with pytest.raises(
+        UserError, match=r"was begun when scale smoke had another steps, .* remove that file"
+    ):
         jobs_of(replace(wish, scale=replace(wish.scale, steps=48), arms=("bert",)), toy_shards)
     more = replace(wish.scale.evaluation, seeds=7)
     with pytest.raises(UserError, match=r"had another evaluation\.seeds"):
@@ -130,11 +170,16 @@ def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shard
     assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
 
 
-def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_again(toy_shards, toy_glue, tmp_path):
+def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_again(
+    toy_shards, toy_glue, tmp_path
+):
     other = shutil.copytree(toy_glue, tmp_path / "other")
     with (other / "RTE" / "dev.tsv").open("a", encoding="utf8") as file:
         file.write("9\tthe dog sees\tthe dog sees\tentailment\n")
-    wish, shards = asked(tmp_path, "efficiency", arms=("electra",), tasks=("glue/rte",)), {32: Shards.open(toy_shards)}
+    wish, shards = (
+        asked(tmp_path, "efficiency", arms=("electra",), tasks=("glue/rte",)),
+        {32: Shards.open(toy_shards)},
+    )
     arranged(wish, shards, {"glue/rte": str(toy_glue)})
     with pytest.raises(UserError, match="has arms that were scored on other data of glue/rte"):
         arranged(replace(wish, arms=("bert",)), shards, {"glue/rte": str(other)})
@@ -142,11 +187,15 @@ def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_
     assert [each.arm for each in collect(tmp_path)[0].found] == ["electra", "bert"]
 
 
-def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arms(toy_shards, tmp_path):
+def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arms(
+    toy_shards, tmp_path
+):
     path = tmp_path / "efficiency-smoke-1.json"
     jobs_of(asked(tmp_path / "other", "efficiency", arms=("bert",)), toy_shards)
     with claimed(path, interrupted=lambda: False, say=print):
-        ours = threading.Thread(target=jobs_of, args=(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards))
+        ours = threading.Thread(
+            target=jobs_of, args=(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
+        )
         ours.start()
         ours.join(0.5)
         assert not path.exists()
@@ -167,28 +216,38 @@ def test_shards_that_another_command_is_cutting_are_waited_for(toy_shards, tmp_p
     assert cut.is_set()
 
 
-# ---- what is refused before any work ---------------------------------------------------------------------------------
+# ---- what is refused before any work -------------------------------------------------------------
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["eficiency"], "unknown trial 'eficiency'; did you mean efficiency?"),
-    ([], "name at least one trial"),
-    (["efficiency", "--arms", "elektra"], "--arms elektra: unknown; did you mean electra?"),
-    (["small-models", "--arms", "gpt"], "--arms gpt: a published row, not ours to run"),
-    (["efficiency", "--tasks", "glue/sst-3"], "no such GLUE task"),
-    (["efficiency", "--tasks", "swag"], "--tasks swag: trials are scored on"),
-    (["efficiency", "--tasks", "glue/rte"], "--tasks glue/rte: no --glue"),
-    (["efficiency", "--glue", "nowhere"], "--glue nowhere: no such folder"),
-    (["efficiency", "--scale", "huge"], "unknown scale 'huge'"),
-    (["efficiency", "--budget", "much"], "--budget much: neither a number nor a fraction"),
-    (["efficiency", "--budget", "1/100000000"], "leaves no step"),
-    (["efficiency", "--scale", "trial", "--budget", "smoke"], "--budget smoke is short for --scale smoke"),
-    (["efficiency", "--budget", "smoke"], "give text with --corpus"),
-    (["efficiency", "--seeds", "0"], "--seeds 0"),
-    (["efficiency", "--at-once", "0"], "--at-once 0"),
-    (["efficiency", "--budget", "smoke", "--corpus", "nowhere.txt"], "nowhere.txt"),
-    (["efficiency", "--budget", "smoke", "--corpus", "."], "lies inside the corpus"),
-], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_a_mistake_is_refused_with_what_to_do_and_nothing_is_written(words, message, tmp_path, capsys, monkeypatch):
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["eficiency"], "unknown trial 'eficiency'; did you mean efficiency?"),
+        ([], "name at least one trial"),
+        (["efficiency", "--arms", "elektra"], "--arms elektra: unknown; did you mean electra?"),
+        (["small-models", "--arms", "gpt"], "--arms gpt: a published row, not ours to run"),
+        (["efficiency", "--tasks", "glue/sst-3"], "no such GLUE task"),
+        (["efficiency", "--tasks", "swag"], "--tasks swag: trials are scored on"),
+        (["efficiency", "--tasks", "glue/rte"], "--tasks glue/rte: no --glue"),
+        (["efficiency", "--glue", "nowhere"], "--glue nowhere: no such folder"),
+        (["efficiency", "--scale", "huge"], "unknown scale 'huge'"),
+        (["efficiency", "--budget", "much"], "--budget much: neither a number nor a fraction"),
+        (["efficiency", "--budget", "1/100000000"], "leaves no step"),
+        (
+            ["efficiency", "--scale", "trial", "--budget", "smoke"],
+            "--budget smoke is short for --scale smoke",
+        ),
+        (["efficiency", "--budget", "smoke"], "give text with --corpus"),
+        (["efficiency", "--seeds", "0"], "--seeds 0"),
+        (["efficiency", "--at-once", "0"], "--at-once 0"),
+        (["efficiency", "--budget", "smoke", "--corpus", "nowhere.txt"], "nowhere.txt"),
+        (["efficiency", "--budget", "smoke", "--corpus", "."], "lies inside the corpus"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_refused_with_what_to_do_and_nothing_is_written(
+    words, message, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(command(*words, "--output-dir", "out")) == 2
     said = capsys.readouterr()
@@ -199,16 +258,36 @@ def test_a_mistake_is_refused_with_what_to_do_and_nothing_is_written(words, mess
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_a_cost_is_shown(toy_shards, capsys):
-    assert main(command("efficiency", "--budget", "smoke", "--data", toy_shards, "--output-dir", "/proc/trials")) == 2
+    assert (
+        main(
+            command(
+                "efficiency",
+                "--budget",
+                "smoke",
+                "--data",
+                toy_shards,
+                "--output-dir",
+                "/proc/trials",
+            )
+        )
+        == 2
+    )
     said = capsys.readouterr()
     assert "--output-dir /proc/trials: cannot be written" in said.err
     assert said.out == ""
 
 
-@pytest.mark.parametrize("words", [["--corpus", "nowhere.txt"], ["--glue", "nowhere"]], ids=" ".join)
-def test_a_dry_run_refuses_what_is_not_there_before_it_shows_a_cost(words, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "words", [["--corpus", "nowhere.txt"], ["--glue", "nowhere"]], ids=" ".join
+)
+def test_a_dry_run_refuses_what_is_not_there_before_it_shows_a_cost(
+    words, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    assert main(command("efficiency", "--budget", "smoke", "--dry-run", "--output-dir", "out", *words)) == 2
+    assert (
+        main(command("efficiency", "--budget", "smoke", "--dry-run", "--output-dir", "out", *words))
+        == 2
+    )
     said = capsys.readouterr()
     assert "nowhere" in said.err
     assert said.out == ""
@@ -226,7 +305,9 @@ def test_a_worker_whose_parent_dies_ends_without_a_traceback(error, monkeypatch)
 
 
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
-    with pytest.raises(UserError, match="holds rows of 32 tokens, but these arms need rows of 512 at scale paper"):
+    with pytest.raises(
+        UserError, match="holds rows of 32 tokens, but these arms need rows of 512 at scale paper"
+    ):
         shards_of(asked(tmp_path, "efficiency", scale=load_scale("paper"), data=toy_shards))
 
 
@@ -244,7 +325,9 @@ def test_tasks_without_data_are_named_and_the_others_scored(tmp_path, toy_glue):
 
 
 def test_berts_ablations_are_scored_on_squad_too_where_it_is_given(tmp_path, toy_glue, toy_squad):
-    both = asked(tmp_path, "bert-ablations", folders={"glue": str(toy_glue), "squad": str(toy_squad)})
+    both = asked(
+        tmp_path, "bert-ablations", folders={"glue": str(toy_glue), "squad": str(toy_squad)}
+    )
     assert list(scorable(both)[0]) == ["glue/sst-2", "glue/rte", "squad-1.1"]
     without, said = scorable(replace(both, folders={"glue": str(toy_glue)}))
     assert list(without) == ["glue/sst-2", "glue/rte"]
@@ -252,14 +335,34 @@ def test_berts_ablations_are_scored_on_squad_too_where_it_is_given(tmp_path, toy
 
 
 def test_glue_stands_for_its_nine_tasks():
-    wish = checked(["efficiency"], scale="smoke", budget="1", tasks=["glue", "glue/sst2"], arms=(), folders={},
-                   output_dir=Path("x"))
+    wish = checked(
+        ["efficiency"],
+        scale="smoke",
+        budget="1",
+        tasks=["glue", "glue/sst2"],
+        arms=(),
+        folders={},
+        output_dir=Path("x"),
+    )
     assert len(wish.tasks) == 9
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
-    assert main(command("efficiency", "--scale", "trial", "--budget", "1/8", "--dry-run", "--output-dir",
-                        tmp_path / "out")) == 0
+    assert (
+        main(
+            command(
+                "efficiency",
+                "--scale",
+                "trial",
+                "--budget",
+                "1/8",
+                "--dry-run",
+                "--output-dir",
+                tmp_path / "out",
+            )
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert f"{load_scale('trial').steps // 8:,}" in said
     assert "budget 1/8 of its steps" in said
@@ -273,45 +376,82 @@ def test_trials_are_listed_with_their_sources_and_without_torch(capsys):
     assert all(name in said for name in trials())
     assert "Clark et al. 2020, table 5" in said
     script = "import sys; from electra.__main__ import main; main(['trials', 'list']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, timeout=60, check=False
+        ).returncode
+        == 0
+    )
 
 
-# ---- running ---------------------------------------------------------------------------------------------------------
+# ---- running -------------------------------------------------------------------------------------
+
 
 def longer(folder: Path) -> Path:
     """The smoke scale with enough steps to be killed in."""
-    text = (plan.SCALES / "smoke.toml").read_text(encoding="utf8").replace("steps = 16", "steps = 64")
+    text = (
+        (plan.SCALES / "smoke.toml").read_text(encoding="utf8").replace("steps = 16", "steps = 64")
+    )
     path = folder / "longer.toml"
     path.write_text(text, encoding="utf8")
     return path
 
 
 def started(words: list[str]) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "electra", *words], env=os.environ | {"OMP_NUM_THREADS": "1"},
-                            start_new_session=True, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "electra", *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def wait_for(folder: Path, recipe: str, step: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if any(entry["step"] >= step for path in folder.glob(f"runs/{recipe}-*/metrics.jsonl") for entry in read(path)):
+        if any(
+            entry["step"] >= step
+            for path in folder.glob(f"runs/{recipe}-*/metrics.jsonl")
+            for entry in read(path)
+        ):
             return
         time.sleep(0.01)
     raise AssertionError(f"step {step} of {recipe} was not reached")
 
 
 def weights(folder: Path) -> dict[str, object]:
-    return {f"{path.parent.parent.name}/{path.parent.name}/{name}": tensor
-            for path in folder.glob("runs/*/*/model.safetensors") for name, tensor in load_file(path).items()}
+    return {
+        f"{path.parent.parent.name}/{path.parent.name}/{name}": tensor
+        for path in folder.glob("runs/*/*/model.safetensors")
+        for name, tensor in load_file(path).items()
+    }
 
 
-def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(texts, toy_glue, tmp_path, capsys):
+def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(
+    texts, toy_glue, tmp_path, capsys
+):
     def words(folder: Path) -> list[str]:
-        return command("efficiency", "--arms", "electra", "bert", "--scale", longer(tmp_path), "--corpus", texts,
-                       "--glue", toy_glue, "--tasks", "glue/rte", "--output-dir", folder)
+        return command(
+            "efficiency",
+            "--arms",
+            "electra",
+            "bert",
+            "--scale",
+            longer(tmp_path),
+            "--corpus",
+            texts,
+            "--glue",
+            toy_glue,
+            "--tasks",
+            "glue/rte",
+            "--output-dir",
+            folder,
+        )
 
     broken, whole = tmp_path / "broken", tmp_path / "whole"
-    threading.Thread(target=lambda: (wait_for(broken, "base", 20), signal.raise_signal(signal.SIGTERM))).start()
+    threading.Thread(
+        target=lambda: (wait_for(broken, "base", 20), signal.raise_signal(signal.SIGTERM))
+    ).start()
     assert main(words(broken)) == 75
     assert "the same command goes on" in capsys.readouterr().out
     partly = {each.arm: each for each in collect(broken)[0].found}
@@ -329,7 +469,11 @@ def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(texts, 
     (interrupted,), (never,) = collect(broken), collect(whole)
     assert [each.scores for each in interrupted.found] == [each.scores for each in never.found]
     assert all(each.done and len(each.scores) == 1 for each in interrupted.found)
-    untouched = {path: path.stat().st_mtime_ns for path in broken.rglob("*") if path.is_file() and "runs" in path.parts}
+    untouched = {
+        path: path.stat().st_mtime_ns
+        for path in broken.rglob("*")
+        if path.is_file() and "runs" in path.parts
+    }
     assert main(words(broken)) == 0
     assert untouched == {path: path.stat().st_mtime_ns for path in untouched}
     assert not list(broken.rglob("checkpoint-*"))
@@ -337,8 +481,18 @@ def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(texts, 
 
 
 def test_an_arm_that_fails_is_reported_and_the_others_go_on(toy_shards, tmp_path, capsys):
-    words = command("efficiency", "--arms", "electra", "bert", "--budget", "smoke", "--data", toy_shards,
-                    "--output-dir", tmp_path)
+    words = command(
+        "efficiency",
+        "--arms",
+        "electra",
+        "bert",
+        "--budget",
+        "smoke",
+        "--data",
+        toy_shards,
+        "--output-dir",
+        tmp_path,
+    )
     wish = asked(tmp_path, "efficiency", arms=("electra", "bert"))
     electra, bert = (job.steps[-1].folder for job in jobs_of(wish, toy_shards))
     electra.parent.mkdir()
@@ -355,8 +509,24 @@ def test_an_arm_that_fails_is_reported_and_the_others_go_on(toy_shards, tmp_path
 
 def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
     arms = {"electra", "all-tokens-mlm", "replace-mlm", "bert-nsp", "left-to-right", "adversarial"}
-    assert main(command("efficiency", "training-algorithms", "bert-ablations", "--budget", "smoke",
-                        "--data", toy_shards, "--output-dir", tmp_path, "--arms", *sorted(arms))) == 0
+    assert (
+        main(
+            command(
+                "efficiency",
+                "training-algorithms",
+                "bert-ablations",
+                "--budget",
+                "smoke",
+                "--data",
+                toy_shards,
+                "--output-dir",
+                tmp_path,
+                "--arms",
+                *sorted(arms),
+            )
+        )
+        == 0
+    )
     found = [finding for each in collect(tmp_path) for finding in each.found]
     assert {finding.arm for finding in found if finding.done and finding.steps} == arms
     assert {finding.made["runs at once"] for finding in found} == {1}
@@ -364,8 +534,26 @@ def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
 
 @pytest.mark.slow
 def test_every_trial_runs_from_end_to_end_at_toy_size(texts, toy_glue, toy_squad, tmp_path, capsys):
-    assert main(command("all", "--budget", "smoke", "--corpus", texts, "--glue", toy_glue, "--squad", toy_squad,
-                        "--output-dir", tmp_path, "--at-once", "2")) == 0
+    assert (
+        main(
+            command(
+                "all",
+                "--budget",
+                "smoke",
+                "--corpus",
+                texts,
+                "--glue",
+                toy_glue,
+                "--squad",
+                toy_squad,
+                "--output-dir",
+                tmp_path,
+                "--at-once",
+                "2",
+            )
+        )
+        == 0
+    )
     found = collect(tmp_path)
     assert {each.trial.name for each in found} == set(trials())
     assert all(finding.done and finding.scores for each in found for finding in each.found)

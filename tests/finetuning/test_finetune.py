@@ -1,4 +1,6 @@
-"""A fine-tuning is several seeds in one folder: its results, what may go on in it, and what may not."""
+"""A fine-tuning is several seeds in one folder: its results, what may go on in it, and what may
+not.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,25 @@ Learn = Callable[..., Summary]
 @pytest.fixture
 def learn(tiny: Path, tmp_path: Path) -> Learn:
     """Three steps on eight sentences, into the same folder each time."""
+
     def learnt(**wishes: Any) -> Summary:
-        return TOYS["classes"].learnt(wishes.pop("model", tiny), tmp_path / "run", **{"flags": FEW} | wishes)
+        return TOYS["classes"].learnt(
+            wishes.pop("model", tiny), tmp_path / "run", **{"flags": FEW} | wishes
+        )
 
     return learnt
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-# ---- results ---------------------------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------
+
 
 def test_results_say_everything_that_makes_the_number(learn: Learn, tmp_path: Path) -> None:
     learn(seeds=3, recipe="official")
@@ -61,10 +71,19 @@ def test_results_say_everything_that_makes_the_number(learn: Learn, tmp_path: Pa
     assert "commit" in made
 
 
-def test_hashes_of_settings_and_weights_tell_fine_tunings_apart(learn: Learn, tiny: Path, tmp_path: Path) -> None:
+def test_hashes_of_settings_and_weights_tell_fine_tunings_apart(
+    learn: Learn, tiny: Path, tmp_path: Path
+) -> None:
     first = learn().made
-    second = TOYS["classes"].learnt(tiny_model(tmp_path / "other", positions=32), tmp_path / "second",
-                                    flags=[*FEW, "--epochs", "2"]).made
+    second = (
+        TOYS["classes"]
+        .learnt(
+            tiny_model(tmp_path / "other", positions=32),
+            tmp_path / "second",
+            flags=[*FEW, "--epochs", "2"],
+        )
+        .made
+    )
     assert first["settings_hash"] != second["settings_hash"]
     assert first["weights"] != second["weights"]
 
@@ -78,9 +97,20 @@ def test_a_run_that_learnt_nothing_is_marked_and_counts_in_the_median(learn: Lea
 
 def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
     learn(seeds=2)
-    model = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    model = [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     expected = ["config.toml", "environment.json", "results.json", "run.json", "status.json"]
-    of_seed = ["metrics.jsonl", "predictions-dev.jsonl", "result.json", *(f"model/{name}" for name in model)]
+    of_seed = [
+        "metrics.jsonl",
+        "predictions-dev.jsonl",
+        "result.json",
+        *(f"model/{name}" for name in model),
+    ]
     expected += [f"seed-{number}/{name}" for number in (0, 1) for name in of_seed]
     found = set(content(tmp_path / "run"))
     assert set(expected) <= found
@@ -90,12 +120,16 @@ def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
 
 def test_the_best_model_alone_may_be_kept(learn: Learn, tmp_path: Path) -> None:
     summary = learn(seeds=3, keep="best")
-    assert [str(path.relative_to(tmp_path / "run")) for path in sorted((tmp_path / "run").glob("seed-*/model"))] == [
-        summary.best_model]
+    assert [
+        str(path.relative_to(tmp_path / "run"))
+        for path in sorted((tmp_path / "run").glob("seed-*/model"))
+    ] == [summary.best_model]
     assert load_tuned(tmp_path / "run").folder == tmp_path / "run" / summary.best_model
 
 
-def test_a_threshold_is_shown_as_it_is_and_a_score_in_points(by_heart: Callable[[str], Path]) -> None:
+def test_a_threshold_is_shown_as_it_is_and_a_score_in_points(
+    by_heart: Callable[[str], Path],
+) -> None:
     found = json.loads((by_heart("joint") / "results.json").read_text())
     found.pop("protocol")
     summary = Summary(**found)
@@ -106,21 +140,31 @@ def test_a_threshold_is_shown_as_it_is_and_a_score_in_points(by_heart: Callable[
 
 def test_a_table_of_several_tasks_has_an_average_that_names_what_it_lacks(learn: Learn) -> None:
     summary, screen = learn(), io.StringIO()
-    Console(width=200, file=screen).print(table([summary, summary], missing=["glue/cola", "glue/rte"]))
+    Console(width=200, file=screen).print(
+        table([summary, summary], missing=["glue/cola", "glue/rte"])
+    )
     shown = screen.getvalue()
     assert f"average of 2 {100 * summary.median:.1f}" in " ".join(shown.split())
     assert "without glue/cola, glue/rte" in shown
 
 
-# ---- going on --------------------------------------------------------------------------------------------------------
+# ---- going on ------------------------------------------------------------------------------------
 
-def test_more_seeds_are_added_to_those_that_are_done(learn: Learn, tmp_path: Path,
-                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_more_seeds_are_added_to_those_that_are_done(
+    learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learn()
     before, trained = content(tmp_path / "run" / "seed-0"), []
     honest = seeds.finetune_seed
-    monkeypatch.setattr(seeds, "finetune_seed", lambda assignment, seed, *rest, **more: (
-        trained.append(seed), honest(assignment, seed, *rest, **more))[1])
+    monkeypatch.setattr(
+        seeds,
+        "finetune_seed",
+        lambda assignment, seed, *rest, **more: (
+            trained.append(seed),
+            honest(assignment, seed, *rest, **more),
+        )[1],
+    )
     assert len(learn(seeds=3).runs) == 3
     assert trained == [1, 2]
     assert content(tmp_path / "run" / "seed-0") == before
@@ -131,14 +175,22 @@ def test_what_only_changes_how_a_run_is_watched_may_change(learn: Learn) -> None
     assert learn(flags=[*FEW, "--logging-steps", "1", "--save-steps", "2"]).runs
 
 
-@pytest.mark.parametrize(("change", "key"), [
-    ({"flags": [*FEW, "--learning-rate", "1e-3", "--epochs", "9"]}, "tuning.learning_rate: here 0.003, asked 0.001"),
-    ({"model": "longer"}, "model.weights: here"),
-    ({"dev": "other.csv"}, "data.dev.dev.examples: here 8, asked 6"),
-    ({"random_weights": True}, "asked 'random'"),
-], ids=["settings", "model", "data", "random weights"])
-def test_another_fine_tuning_in_the_same_folder_is_refused_with_what_differs(learn: Learn, tmp_path: Path,
-                                                                            change: dict[str, Any], key: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (
+            {"flags": [*FEW, "--learning-rate", "1e-3", "--epochs", "9"]},
+            "tuning.learning_rate: here 0.003, asked 0.001",
+        ),
+        ({"model": "longer"}, "model.weights: here"),
+        ({"dev": "other.csv"}, "data.dev.dev.examples: here 8, asked 6"),
+        ({"random_weights": True}, "asked 'random'"),
+    ],
+    ids=["settings", "model", "data", "random weights"],
+)
+def test_another_fine_tuning_in_the_same_folder_is_refused_with_what_differs(
+    learn: Learn, tmp_path: Path, change: dict[str, Any], key: str
+) -> None:
     learn()
     before = content(tmp_path / "run")
     if "model" in change:
@@ -151,7 +203,9 @@ def test_another_fine_tuning_in_the_same_folder_is_refused_with_what_differs(lea
     assert content(tmp_path / "run") == before
 
 
-def test_starting_over_needs_two_words_and_spares_what_is_not_its_own(learn: Learn, tmp_path: Path) -> None:
+def test_starting_over_needs_two_words_and_spares_what_is_not_its_own(
+    learn: Learn, tmp_path: Path
+) -> None:
     learn(seeds=2)
     notes = written(tmp_path / "run" / "notes.txt", "mine")
     (tmp_path / "run" / "seed-of-an-idea").mkdir()
@@ -174,19 +228,27 @@ def test_a_folder_that_holds_something_else_is_not_written_to(learn: Learn, tmp_
     assert list(content(tmp_path / "run")) == ["thesis.tex"]
 
 
-def test_a_run_file_that_cannot_be_read_says_how_to_start_over(learn: Learn, tmp_path: Path) -> None:
+def test_a_run_file_that_cannot_be_read_says_how_to_start_over(
+    learn: Learn, tmp_path: Path
+) -> None:
     learn()
     (tmp_path / "run" / "run.json").write_text("{")
-    with pytest.raises(UserError, match=r"run\.json: cannot be read: .*; start over with --resume never --overwrite"):
+    with pytest.raises(
+        UserError,
+        match=r"run\.json: cannot be read: .*; start over with --resume never --overwrite",
+    ):
         learn()
 
 
-def test_a_seed_whose_result_was_lost_is_trained_again_to_the_same_score(learn: Learn, tmp_path: Path) -> None:
+def test_a_seed_whose_result_was_lost_is_trained_again_to_the_same_score(
+    learn: Learn, tmp_path: Path
+) -> None:
     before = learn().runs[0]
     (tmp_path / "run" / "seed-0" / "result.json").write_text('{"seed"')
     after = learn().runs[0]
-    assert {key: before[key] for key in ("score", "scores", "steps")} == {key: after[key] for key in (
-        "score", "scores", "steps")}
+    assert {key: before[key] for key in ("score", "scores", "steps")} == {
+        key: after[key] for key in ("score", "scores", "steps")
+    }
 
 
 def test_seeds_that_were_run_before_count_too(learn: Learn) -> None:
@@ -194,10 +256,12 @@ def test_seeds_that_were_run_before_count_too(learn: Learn) -> None:
     assert [run["seed"] for run in learn(seed=7).runs] == [0, 1, 7]
 
 
-# ---- what is passed on -----------------------------------------------------------------------------------------------
+# ---- what is passed on ---------------------------------------------------------------------------
+
 
 def test_a_fine_tuned_model_gives_its_encoder_and_gets_a_fresh_head(
-        by_heart: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by_heart: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The paper's MNLI first, then RTE."""
     TOYS["scores"].learnt(by_heart("classes"), tmp_path / "run", flags=FEW, quiet=False)
     said = capsys.readouterr().err
@@ -205,17 +269,46 @@ def test_a_fine_tuned_model_gives_its_encoder_and_gets_a_fresh_head(
     assert "the head for classify is fresh" in said
 
 
-def test_the_rate_of_every_layer_is_shown_when_asked(tiny: Path, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rate_of_every_layer_is_shown_when_asked(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def rates(output_dir: Path, *flags: str) -> dict[str, float]:
-        TOYS["classes"].learnt(tiny, output_dir, flags=["--max-steps", "1", "--length", "32", "--learning-rate", "1e-3",
-                                                        "--layer-decay", "0.5", *flags], quiet=False, verbose=True)
-        lines = [line.strip().rsplit(" ", 1) for line in capsys.readouterr().err.splitlines() if line.startswith("  ")]
+        TOYS["classes"].learnt(
+            tiny,
+            output_dir,
+            flags=[
+                "--max-steps",
+                "1",
+                "--length",
+                "32",
+                "--learning-rate",
+                "1e-3",
+                "--layer-decay",
+                "0.5",
+                *flags,
+            ],
+            quiet=False,
+            verbose=True,
+        )
+        lines = [
+            line.strip().rsplit(" ", 1)
+            for line in capsys.readouterr().err.splitlines()
+            if line.startswith("  ")
+        ]
         return {name.strip(): float(rate) for name, rate in lines}
 
-    assert rates(tmp_path / "ours") == {"head": 1e-3, "layer 2": 5e-4, "layer 1": 2.5e-4, "embeddings": 1.25e-4}
+    assert rates(tmp_path / "ours") == {
+        "head": 1e-3,
+        "layer 2": 5e-4,
+        "layer 1": 2.5e-4,
+        "embeddings": 1.25e-4,
+    }
     assert rates(tmp_path / "official", "--layer-counting", "official") == {
-        "head": 1e-3, "layer 2": 2.5e-4, "layer 1": 1.25e-4, "embeddings": 6.25e-5}
+        "head": 1e-3,
+        "layer 2": 2.5e-4,
+        "layer 1": 1.25e-4,
+        "embeddings": 6.25e-5,
+    }
 
 
 def test_at_least_one_seed_is_needed() -> None:
@@ -223,13 +316,19 @@ def test_at_least_one_seed_is_needed() -> None:
         Wish(seeds=0)
 
 
-def test_every_glue_task_whose_data_is_there_is_run_and_the_others_are_named(tiny: Path, tmp_path: Path) -> None:
+def test_every_glue_task_whose_data_is_there_is_run_and_the_others_are_named(
+    tiny: Path, tmp_path: Path
+) -> None:
     data = glue_folder(tmp_path / "glue")
-    summaries, missing, whole = finetune_glue(tiny, output_dir=tmp_path / "run", data=str(data), flags=FEW, quiet=True)
+    summaries, missing, whole = finetune_glue(
+        tiny, output_dir=tmp_path / "run", data=str(data), flags=FEW, quiet=True
+    )
     assert whole
     assert [summary.task for summary in summaries] == ["glue/cola", "glue/rte"]
     assert [summary.metric for summary in summaries] == ["matthews_correlation", "accuracy"]
-    assert missing == [f"glue/{name}" for name in ("sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "wnli")]
+    assert missing == [
+        f"glue/{name}" for name in ("sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "wnli")
+    ]
     assert (tmp_path / "run" / "rte" / "results.json").exists()
 
 
@@ -238,11 +337,19 @@ def glue_folder(folder: Path) -> Path:
     for name in ("CoLA", "RTE"):
         (folder / name).mkdir(parents=True)
     for split in ("train", "dev"):
-        written(folder / "CoLA" / f"{split}.tsv", "".join(f"x\t{n % 2}\t*\tthe {'dog' if n % 2 else 'cat'} sat\n"
-                                                          for n in range(8)))
-        written(folder / "RTE" / f"{split}.tsv", "index\tsentence1\tsentence2\tlabel\n" + "".join(
-            f"{n}\tthe dog ran\tthe {'dog' if n % 2 else 'cat'} ran\t{'' if n % 2 else 'not_'}entailment\n"
-            for n in range(8)))
+        written(
+            folder / "CoLA" / f"{split}.tsv",
+            "".join(f"x\t{n % 2}\t*\tthe {'dog' if n % 2 else 'cat'} sat\n" for n in range(8)),
+        )
+        written(
+            folder / "RTE" / f"{split}.tsv",
+            "index\tsentence1\tsentence2\tlabel\n"
+            + "".join(
+                f"{n}\tthe dog ran\tthe {'dog' if n % 2 else 'cat'} "
+                f"ran\t{'' if n % 2 else 'not_'}entailment\n"
+                for n in range(8)
+            ),
+        )
     return folder
 
 
@@ -251,9 +358,13 @@ def test_glue_needs_a_folder_and_no_single_files(tiny: Path, tmp_path: Path) -> 
         finetune_glue(tiny, output_dir=tmp_path / "run", train=["train.tsv"])
 
 
-def test_a_model_is_fine_tuned_by_the_name_of_a_task_from_python(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_is_fine_tuned_by_the_name_of_a_task_from_python(
+    tiny: Path, tmp_path: Path
+) -> None:
     data = glue_folder(tmp_path / "glue")
-    summary = finetune(tiny, "glue/rte", output_dir=tmp_path / "run", data=str(data), flags=FEW, quiet=True)
+    summary = finetune(
+        tiny, "glue/rte", output_dir=tmp_path / "run", data=str(data), flags=FEW, quiet=True
+    )
     assert summary is not None
     assert summary.task == "glue/rte"
     shutil.rmtree(tmp_path / "run")

@@ -31,7 +31,9 @@ from tests.tasks.toys import BY_HEART, TOYS, Toy, keyword_rows, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
-TAGS = "anna B-PER\n\ncarla B-PER\nvisits O\nthe O\ndog O\nin O\nrome B-LOC\n\nberg B-PER\nran O\n\n"
+TAGS = (
+    "anna B-PER\n\ncarla B-PER\nvisits O\nthe O\ndog O\nin O\nrome B-LOC\n\nberg B-PER\nran O\n\n"
+)
 
 
 def weights(run: Path, seed: int = 0) -> dict[str, Tensor]:
@@ -47,8 +49,15 @@ def tuner_of(tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: A
     """Ready for its first step, without dropout."""
     data = written(folder / toy.file, toy.content)
     tuning = Tuning(**{"batch_size": 8, "length": 32, "dropout": 0.0} | settings)
-    assignment = assign(tiny, find_task(toy.task, **toy.options), lambda shape: tuning, recipe="paper", train=[data],
-                        dev=[data], say=lambda text: None)
+    assignment = assign(
+        tiny,
+        find_task(toy.task, **toy.options),
+        lambda shape: tuning,
+        recipe="paper",
+        train=[data],
+        dev=[data],
+        say=lambda text: None,
+    )
     tuner = assembled(assignment, seed, folder / "out", World(0, 1, torch.device("cpu")))
     begin(tuner)
     return tuner
@@ -56,10 +65,13 @@ def tuner_of(tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: A
 
 def gradients(tuner: Tuner) -> dict[str, Tensor]:
     descend(tuner, np.arange(len(tuner.assignment.train)), step=1)
-    return {name: p.grad.clone() for name, p in tuner.network.named_parameters() if p.grad is not None}
+    return {
+        name: p.grad.clone() for name, p in tuner.network.named_parameters() if p.grad is not None
+    }
 
 
-# ---- learning --------------------------------------------------------------------------------------------------------
+# ---- learning ------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", TOYS)
 def test_eight_examples_are_learnt_by_heart(by_heart: Callable[[str], Path], name: str) -> None:
@@ -71,30 +83,45 @@ def test_eight_examples_are_learnt_by_heart(by_heart: Callable[[str], Path], nam
     assert not result["runs"][0]["degenerate"]
 
 
-def test_a_planted_keyword_is_found_in_sentences_that_training_never_saw(tiny: Path, tmp_path: Path) -> None:
+def test_a_planted_keyword_is_found_in_sentences_that_training_never_saw(
+    tiny: Path, tmp_path: Path
+) -> None:
     train = written(tmp_path / "train.csv", keyword_rows(200))
     dev = written(tmp_path / "dev.csv", keyword_rows(100, seed=1))
     summary = TOYS["classes"].learnt(tiny, tmp_path / "run", train=[train], dev=[dev])
     assert summary.median >= 0.95
 
 
-# ---- one step --------------------------------------------------------------------------------------------------------
+# ---- one step ------------------------------------------------------------------------------------
 
-def test_an_epoch_holds_every_example_once_in_an_order_of_seed_and_epoch_alone(tiny: Path, tmp_path: Path) -> None:
+
+def test_an_epoch_holds_every_example_once_in_an_order_of_seed_and_epoch_alone(
+    tiny: Path, tmp_path: Path
+) -> None:
     toy = Toy("classify", "rows.csv", keyword_rows(21))
     tuner = tuner_of(tiny, tmp_path, toy)
-    first, second = ([tuner.units(step).tolist() for step in steps] for steps in (range(1, 4), range(4, 7)))
+    first, second = (
+        [tuner.units(step).tolist() for step in steps] for steps in (range(1, 4), range(4, 7))
+    )
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(21))
     assert sorted(map(len, first)) == [5, 8, 8]
     assert first != second
-    assert [tuner_of(tiny, tmp_path, toy).units(step).tolist() for step in (6, 1)] == [second[2], first[0]]
+    assert [tuner_of(tiny, tmp_path, toy).units(step).tolist() for step in (6, 1)] == [
+        second[2],
+        first[0],
+    ]
     assert tuner_of(tiny, tmp_path, toy, seed=1).units(1).tolist() != first[0]
 
 
-@pytest.mark.parametrize("toy", [TOYS["classes"], TOYS["choices"], Toy("ner", "uneven.txt", TAGS)],
-                         ids=["classes", "choices", "tags of uneven sentences"])
+@pytest.mark.parametrize(
+    "toy",
+    [TOYS["classes"], TOYS["choices"], Toy("ner", "uneven.txt", TAGS)],
+    ids=["classes", "choices", "tags of uneven sentences"],
+)
 @pytest.mark.parametrize("loss", ["mean", "sum"])
-def test_micro_batches_add_up_to_the_gradient_of_the_batch(tiny: Path, tmp_path: Path, toy: Toy, loss: str) -> None:
+def test_micro_batches_add_up_to_the_gradient_of_the_batch(
+    tiny: Path, tmp_path: Path, toy: Toy, loss: str
+) -> None:
     whole = gradients(tuner_of(tiny, tmp_path, toy, loss=loss, micro_batch_size=8))
     parts = gradients(tuner_of(tiny, tmp_path, toy, loss=loss, micro_batch_size=2))
     for name in whole:
@@ -104,7 +131,10 @@ def test_micro_batches_add_up_to_the_gradient_of_the_batch(tiny: Path, tmp_path:
 def test_the_summed_loss_is_the_mean_times_what_is_scored(tiny: Path, tmp_path: Path) -> None:
     """Nine words carry a tag, in three sentences."""
     toy = Toy("ner", "uneven.txt", TAGS)
-    mean, total = (descend(tuner_of(tiny, tmp_path, toy, loss=loss), np.arange(3), step=1) for loss in ("mean", "sum"))
+    mean, total = (
+        descend(tuner_of(tiny, tmp_path, toy, loss=loss), np.arange(3), step=1)
+        for loss in ("mean", "sum")
+    )
     assert total.item() == pytest.approx(9 * mean.item(), rel=1e-5)
 
 
@@ -117,12 +147,14 @@ def test_dropout_is_that_of_the_recipe_and_not_of_pre_training(tiny: Path, tmp_p
         assert first.allclose(second) is not differs
 
 
-# ---- again -----------------------------------------------------------------------------------------------------------
+# ---- again ---------------------------------------------------------------------------------------
 
 FEW = [*BY_HEART, "--max-steps", "12", "--dropout", "0.1", "--logging-steps", "1"]
 
 
-def test_a_seed_gives_the_same_bits_again_and_another_seed_others(tiny: Path, tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_bits_again_and_another_seed_others(
+    tiny: Path, tmp_path: Path
+) -> None:
     for name in ("one", "again"):
         TOYS["classes"].learnt(tiny, tmp_path / name, flags=FEW, seeds=2 if name == "one" else 1)
     assert_identical(tmp_path / "one", tmp_path / "again")
@@ -130,8 +162,9 @@ def test_a_seed_gives_the_same_bits_again_and_another_seed_others(tiny: Path, tm
     assert not first["classifier.dense.weight"].equal(second["classifier.dense.weight"])
 
 
-def test_a_network_whose_gradient_is_no_number_stops_and_is_marked_and_kept(tiny: Path, tmp_path: Path,
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_whose_gradient_is_no_number_stops_and_is_marked_and_kept(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = finetune.assembled
 
     def broken(assignment: Any, seed: int, *rest: Any) -> Tuner:
@@ -150,39 +183,64 @@ def test_a_network_whose_gradient_is_no_number_stops_and_is_marked_and_kept(tiny
         assert summary.median == sorted(run["score"] for run in summary.runs)[1]
 
 
-# ---- stopped ---------------------------------------------------------------------------------------------------------
+# ---- stopped -------------------------------------------------------------------------------------
+
 
 def words_of(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
-    return ["finetune", str(tiny), "--task", "classify", "--train", str(data), "--dev", str(data), "--output-dir",
-            str(run), *FEW, "--save-steps", "4", *more]
+    return [
+        "finetune",
+        str(tiny),
+        "--task",
+        "classify",
+        "--train",
+        str(data),
+        "--dev",
+        str(data),
+        "--output-dir",
+        str(run),
+        *FEW,
+        "--save-steps",
+        "4",
+        *more,
+    ]
 
 
 def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(40))
     steps = ("--max-steps", "150", "--quiet")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "electra", *words_of(tiny, data, tmp_path / "killed", *steps)],
-                               env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "electra", *words_of(tiny, data, tmp_path / "killed", *steps)],
+        env=environment,
+        start_new_session=True,
+    )
     deadline = time.monotonic() + 120
-    while not any(entry["step"] >= 30 for entry in read(tmp_path / "killed" / "seed-0" / "metrics.jsonl")):
+    while not any(
+        entry["step"] >= 30 for entry in read(tmp_path / "killed" / "seed-0" / "metrics.jsonl")
+    ):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "killed" / "seed-0" / "result.json").exists(), "it was killed too late to prove anything"
+    assert not (tmp_path / "killed" / "seed-0" / "result.json").exists(), (
+        "it was killed too late to prove anything"
+    )
     assert list((tmp_path / "killed" / "seed-0").glob("checkpoint-*"))
     for run in ("killed", "unbroken"):
         assert main(words_of(tiny, data, tmp_path / run, *steps)) == 0
     assert_identical(tmp_path / "killed", tmp_path / "unbroken")
-    losses = [[entry.get("loss") for entry in read(tmp_path / run / "seed-0" / "metrics.jsonl")]
-              for run in ("killed", "unbroken")]
+    losses = [
+        [entry.get("loss") for entry in read(tmp_path / run / "seed-0" / "metrics.jsonl")]
+        for run in ("killed", "unbroken")
+    ]
     assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("name", ["joint", "frozen", "choices"])
-def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(tiny: Path, tmp_path: Path, name: str,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(
+    tiny: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def crashing(tuner: Tuner, units: Any, *, step: int) -> Tensor:
         if step == 7:
             raise RuntimeError("the power went out")
@@ -200,9 +258,17 @@ def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(tiny: Path, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_goes_on(
-        tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-        number: signal.Signals) -> None:
-    data, run, honest = written(tmp_path / "rows.csv", keyword_rows(40)), tmp_path / "run", finetune.descend
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:
+    data, run, honest = (
+        written(tmp_path / "rows.csv", keyword_rows(40)),
+        tmp_path / "run",
+        finetune.descend,
+    )
 
     def signalled(tuner: Tuner, units: Any, *, step: int) -> Tensor:
         if tuner.seed == 1 and step == 7:
@@ -217,28 +283,69 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
     assert (run / "seed-1" / "checkpoint-7" / "state.json").exists()
     assert not (run / "results.json").exists()
     seen: list[int] = []
-    monkeypatch.setattr(finetune, "descend", lambda tuner, units, *, step: (
-        seen.append(step), honest(tuner, units, step=step))[1])
+    monkeypatch.setattr(
+        finetune,
+        "descend",
+        lambda tuner, units, *, step: (seen.append(step), honest(tuner, units, step=step))[1],
+    )
     assert main(words_of(tiny, data, run, "--seeds", "2")) == 0
-    assert seen == list(range(8, 13)), "the first seed was done, and the second had taken seven steps"
+    assert seen == list(range(8, 13)), (
+        "the first seed was done, and the second had taken seven steps"
+    )
     assert main(words_of(tiny, data, tmp_path / "unbroken", "--seed", "1")) == 0
     assert_identical(run, tmp_path / "unbroken", seed=1)
 
 
-def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_parts(tiny: Path, tmp_path: Path) -> None:
-    """Eleven examples: the last batch of an epoch is a single micro-batch, and one process has nothing to do."""
+def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_parts(
+    tiny: Path, tmp_path: Path
+) -> None:
+    """Eleven examples: the last batch of an epoch is a single micro-batch, and one process has
+    nothing to do.
+    """
     data = written(tmp_path / "rows.csv", keyword_rows(11))
-    flags = ("--dropout", "0", "--micro-batch-size", "3", "--max-steps", "6", "--learning-rate", "1e-3", "--quiet")
+    flags = (
+        "--dropout",
+        "0",
+        "--micro-batch-size",
+        "3",
+        "--max-steps",
+        "6",
+        "--learning-rate",
+        "1e-3",
+        "--quiet",
+    )
     assert main(words_of(tiny, data, tmp_path / "one", *flags)) == 0
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d",
-                "--rdzv-endpoint", "localhost:0", "-m", "electra"]
-    done = subprocess.run([*launcher, *words_of(tiny, data, tmp_path / "two", *flags)], check=False, text=True,
-                          capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=120)
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "-m",
+        "electra",
+    ]
+    done = subprocess.run(
+        [*launcher, *words_of(tiny, data, tmp_path / "two", *flags)],
+        check=False,
+        text=True,
+        capture_output=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     for name, tensor in weights(tmp_path / "one").items():
         assert weights(tmp_path / "two")[name].allclose(tensor, atol=1e-5), name
     one, two = (json.loads((tmp_path / run / "results.json").read_text()) for run in ("one", "two"))
     assert one["runs"][0]["scores"] == two["runs"][0]["scores"]
-    lines = [(tmp_path / run / "seed-0" / "predictions-dev.jsonl").read_text().splitlines() for run in ("one", "two")]
+    lines = [
+        (tmp_path / run / "seed-0" / "predictions-dev.jsonl").read_text().splitlines()
+        for run in ("one", "two")
+    ]
     for ours, theirs in zip(*lines, strict=True):
-        assert json.loads(theirs)["probability"] == pytest.approx(json.loads(ours)["probability"], abs=1e-4)
+        assert json.loads(theirs)["probability"] == pytest.approx(
+            json.loads(ours)["probability"], abs=1e-4
+        )

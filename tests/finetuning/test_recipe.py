@@ -12,51 +12,100 @@ from electra.finetuning.recipe import Tuning, find, load_tuning, names, size_of
 from electra.model.shape import EncoderShape
 from tests.tasks.toys import written
 
-SHAPES = {"small": EncoderShape(), "base": EncoderShape(width=768, heads=12, feedforward=3072, embedding=768),
-          "large": EncoderShape(layers=24, width=1024, heads=16, feedforward=4096, embedding=1024)}
+SHAPES = {
+    "small": EncoderShape(),
+    "base": EncoderShape(width=768, heads=12, feedforward=3072, embedding=768),
+    "large": EncoderShape(layers=24, width=1024, heads=16, feedforward=4096, embedding=1024),
+}
 
 
-def tuning(recipe: str = "paper", *, size: str = "small", kind: str = "glue", task: str = "glue/sst-2",
-           **more: Any) -> Tuning:
+def tuning(
+    recipe: str = "paper",
+    *,
+    size: str = "small",
+    kind: str = "glue",
+    task: str = "glue/sst-2",
+    **more: Any,
+) -> Tuning:
     return load_tuning(recipe, shape=SHAPES[size], kind=kind, task=task, **more)
 
 
-# ---- what the recipes say --------------------------------------------------------------------------------------------
+# ---- what the recipes say ------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("recipe", "size", "learning_rate", "layer_decay", "weight_decay", "counting", "loss"), [
-    ("paper", "small", 3e-4, 0.8, 0.0, "per-layer", "mean"),
-    ("paper", "base", 1e-4, 0.8, 0.0, "per-layer", "mean"),
-    ("paper", "large", 5e-5, 0.9, 0.0, "per-layer", "mean"),
-    ("official", "small", 1e-4, 0.8, 0.01, "official", "sum"),
-    ("official", "base", 1e-4, 0.8, 0.01, "official", "sum"),
-    ("official", "large", 5e-5, 0.9, 0.01, "official", "sum"),
-])
+
+@pytest.mark.parametrize(
+    ("recipe", "size", "learning_rate", "layer_decay", "weight_decay", "counting", "loss"),
+    [
+        ("paper", "small", 3e-4, 0.8, 0.0, "per-layer", "mean"),
+        ("paper", "base", 1e-4, 0.8, 0.0, "per-layer", "mean"),
+        ("paper", "large", 5e-5, 0.9, 0.0, "per-layer", "mean"),
+        ("official", "small", 1e-4, 0.8, 0.01, "official", "sum"),
+        ("official", "base", 1e-4, 0.8, 0.01, "official", "sum"),
+        ("official", "large", 5e-5, 0.9, 0.01, "official", "sum"),
+    ],
+)
 def test_rates_are_those_of_the_paper_and_of_the_official_code(
-        recipe: str, size: str, learning_rate: float, layer_decay: float, weight_decay: float, counting: str,
-        loss: str) -> None:
+    recipe: str,
+    size: str,
+    learning_rate: float,
+    layer_decay: float,
+    weight_decay: float,
+    counting: str,
+    loss: str,
+) -> None:
     found = tuning(recipe, size=size)
-    assert (found.learning_rate, found.layer_decay, found.weight_decay, found.layer_counting, found.loss) == (
-        learning_rate, layer_decay, weight_decay, counting, loss)
-    assert (found.batch_size, found.warmup_share, found.schedule, found.dropout) == (32, 0.1, "linear", 0.1)
-    assert (found.betas, found.epsilon, found.bias_correction, found.max_grad_norm) == ((0.9, 0.999), 1e-6, False, 1.0)
+    assert (
+        found.learning_rate,
+        found.layer_decay,
+        found.weight_decay,
+        found.layer_counting,
+        found.loss,
+    ) == (learning_rate, layer_decay, weight_decay, counting, loss)
+    assert (found.batch_size, found.warmup_share, found.schedule, found.dropout) == (
+        32,
+        0.1,
+        "linear",
+        0.1,
+    )
+    assert (found.betas, found.epsilon, found.bias_correction, found.max_grad_norm) == (
+        (0.9, 0.999),
+        1e-6,
+        False,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize("recipe", ["paper", "official"])
-@pytest.mark.parametrize(("kind", "task", "epochs", "length"), [
-    *(("glue", f"glue/{name}", 3.0, 128) for name in ("cola", "sst-2", "mrpc", "qqp", "mnli", "qnli", "wnli")),
-    ("glue", "glue/rte", 10.0, 128), ("glue", "glue/sts-b", 10.0, 128),
-    ("span", "squad-1.1", 2.0, 512), ("span", "squad-2.0", 2.0, 512),
-    ("tag", "ner", 3.0, 128), ("classify", "classify", 3.0, 128),
-])
-def test_epochs_and_lengths_are_those_of_the_task(recipe: str, kind: str, task: str, epochs: float,
-                                                  length: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "task", "epochs", "length"),
+    [
+        *(
+            ("glue", f"glue/{name}", 3.0, 128)
+            for name in ("cola", "sst-2", "mrpc", "qqp", "mnli", "qnli", "wnli")
+        ),
+        ("glue", "glue/rte", 10.0, 128),
+        ("glue", "glue/sts-b", 10.0, 128),
+        ("span", "squad-1.1", 2.0, 512),
+        ("span", "squad-2.0", 2.0, 512),
+        ("tag", "ner", 3.0, 128),
+        ("classify", "classify", 3.0, 128),
+    ],
+)
+def test_epochs_and_lengths_are_those_of_the_task(
+    recipe: str, kind: str, task: str, epochs: float, length: int
+) -> None:
     found = tuning(recipe, kind=kind, task=task)
     assert (found.epochs, found.length) == (epochs, length)
 
 
 def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
     found = tuning("bert", size="base", kind="choose", task="swag")
-    assert (found.epochs, found.learning_rate, found.batch_size, found.layer_decay) == (3.0, 2e-5, 16, 1.0)
+    assert (found.epochs, found.learning_rate, found.batch_size, found.layer_decay) == (
+        3.0,
+        2e-5,
+        16,
+        1.0,
+    )
 
 
 def test_the_default_settings_are_the_paper_recipe_for_small() -> None:
@@ -71,14 +120,18 @@ def test_every_recipe_begins_with_the_command_that_uses_it() -> None:
 
 
 def test_a_size_is_told_by_the_width() -> None:
-    assert [size_of(EncoderShape(width=width, heads=width // 64)) for width in (128, 256, 512, 768, 1024)] == [
-        "small", "small", "base", "base", "large"]
+    assert [
+        size_of(EncoderShape(width=width, heads=width // 64))
+        for width in (128, 256, 512, 768, 1024)
+    ] == ["small", "small", "base", "base", "large"]
 
 
-# ---- layers of settings ----------------------------------------------------------------------------------------------
+# ---- layers of settings --------------------------------------------------------------------------
+
 
 def test_flags_win_over_the_environment_and_that_over_files_and_those_over_the_recipe(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = written(tmp_path / "mine.toml", "epochs = 7.0\nbatch_size = 7\nlength = 70\n")
     monkeypatch.setenv("ELECTRA_FINETUNE_BATCH_SIZE", "6")
     monkeypatch.setenv("ELECTRA_FINETUNE_LENGTH", "60")
@@ -92,10 +145,14 @@ def test_a_variable_of_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         tuning()
 
 
-def test_the_recipes_length_gives_way_to_a_model_with_fewer_positions_and_the_users_does_not() -> None:
+def test_the_recipes_length_gives_way_to_a_model_with_fewer_positions_and_the_users_does_not() -> (
+    None
+):
     shape = EncoderShape(positions=96)
     assert load_tuning("paper", shape=shape, kind="glue", task="glue/rte").length == 96
-    asked = load_tuning("paper", shape=shape, kind="glue", task="glue/rte", flags=["--length", "128"])
+    asked = load_tuning(
+        "paper", shape=shape, kind="glue", task="glue/rte", flags=["--length", "128"]
+    )
     assert asked.length == 128  # refused where the model is known: see test_assignment
 
 
@@ -103,16 +160,27 @@ def test_a_frozen_encoder_has_settings_of_its_own() -> None:
     assert tuning(kind="tag", task="ner", frozen=True).learning_rate == 1e-3
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("epoch = 3\n", r"unknown key epoch; did you mean epochs\?"),
-    ("epochs = -1.0\n", r"epochs=-1.0 must be above 0"),
-    ("[kind.clasify]\nepochs = 1.0\n", r"unknown section \[kind.clasify\]; did you mean classify\?"),
-    ("[size.huge]\nepochs = 1.0\n", r"unknown section \[size.huge\]; known are small, base, large"),
-    ("size = 3\n", "size = 3 should be a section of settings"),
-    ("[task]\nner = 2\n", "ner = 2 should be a section of settings"),
-    ("epochs = [\n", "not valid TOML"),
-])
-def test_a_mistake_in_a_recipe_is_named_with_its_file(tmp_path: Path, content: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("epoch = 3\n", r"unknown key epoch; did you mean epochs\?"),
+        ("epochs = -1.0\n", r"epochs=-1.0 must be above 0"),
+        (
+            "[kind.clasify]\nepochs = 1.0\n",
+            r"unknown section \[kind.clasify\]; did you mean classify\?",
+        ),
+        (
+            "[size.huge]\nepochs = 1.0\n",
+            r"unknown section \[size.huge\]; known are small, base, large",
+        ),
+        ("size = 3\n", "size = 3 should be a section of settings"),
+        ("[task]\nner = 2\n", "ner = 2 should be a section of settings"),
+        ("epochs = [\n", "not valid TOML"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_named_with_its_file(
+    tmp_path: Path, content: str, message: str
+) -> None:
     recipe = written(tmp_path / "mine.toml", content)
     with pytest.raises(UserError, match=message) as error:
         tuning(str(recipe))
@@ -120,15 +188,28 @@ def test_a_mistake_in_a_recipe_is_named_with_its_file(tmp_path: Path, content: s
 
 
 def test_an_unknown_recipe_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(UserError, match=r"unknown fine-tuning recipe 'offical'; did you mean official\?"):
+    with pytest.raises(
+        UserError, match=r"unknown fine-tuning recipe 'offical'; did you mean official\?"
+    ):
         tuning("offical")
 
 
-# ---- what settings mean ----------------------------------------------------------------------------------------------
+# ---- what settings mean --------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("settings", "examples", "steps"), [
-    ({}, 64, 6), ({}, 65, 9), ({"epochs": 0.5}, 64, 1), ({"epochs": 0.01}, 64, 1), ({"max_steps": 5}, 64, 5)])
-def test_steps_are_epochs_of_batches_the_last_one_smaller(settings: dict[str, Any], examples: int, steps: int) -> None:
+
+@pytest.mark.parametrize(
+    ("settings", "examples", "steps"),
+    [
+        ({}, 64, 6),
+        ({}, 65, 9),
+        ({"epochs": 0.5}, 64, 1),
+        ({"epochs": 0.01}, 64, 1),
+        ({"max_steps": 5}, 64, 5),
+    ],
+)
+def test_steps_are_epochs_of_batches_the_last_one_smaller(
+    settings: dict[str, Any], examples: int, steps: int
+) -> None:
     assert Tuning(**settings).steps(examples) == steps
 
 
@@ -136,9 +217,21 @@ def test_a_tenth_of_the_steps_is_warm_up() -> None:
     assert Tuning().optimizer(steps=200).warmup_steps == 20
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("batch_size", 0), ("length", 7), ("layer_decay", 0.0), ("layer_decay", 1.1), ("dropout", 1.0),
-    ("warmup_share", 1.5), ("epochs", 0.0), ("max_steps", 0), ("learning_rate", -1.0), ("eval_steps", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("length", 7),
+        ("layer_decay", 0.0),
+        ("layer_decay", 1.1),
+        ("dropout", 1.0),
+        ("warmup_share", 1.5),
+        ("epochs", 0.0),
+        ("max_steps", 0),
+        ("learning_rate", -1.0),
+        ("eval_steps", 0),
+    ],
+)
 def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}={value}"):
         Tuning(**{name: value})

@@ -1,4 +1,6 @@
-"""Everything about a fine-tuning is read, checked and encoded before any work; what was encoded once is kept."""
+"""Everything about a fine-tuning is read, checked and encoded before any work; what was encoded
+once is kept.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,34 @@ def assigned(tiny: Path, tmp_path: Path, said: list[str]) -> Assign:
     """An assignment on twelve sentences, with some settings changed."""
     data = written(tmp_path / "rows.csv", keyword_rows(12))
 
-    def made(model: Path = tiny, *, train: Path = data, dev: Path = data, task: Any = None,
-             **settings: Any) -> Assignment:
+    def made(
+        model: Path = tiny,
+        *,
+        train: Path = data,
+        dev: Path = data,
+        task: Any = None,
+        **settings: Any,
+    ) -> Assignment:
         tuning = Tuning(**{"length": 32} | settings)
-        return assign(model, task or find_task("classify"), lambda shape: tuning, recipe="paper", train=[train],
-                      dev=[dev], say=said.append)
+        return assign(
+            model,
+            task or find_task("classify"),
+            lambda shape: tuning,
+            recipe="paper",
+            train=[train],
+            dev=[dev],
+            say=said.append,
+        )
 
     return made
 
 
-# ---- what is said and refused ----------------------------------------------------------------------------------------
+# ---- what is said and refused --------------------------------------------------------------------
 
-def test_what_was_found_in_the_labels_and_what_was_cut_is_said(assigned: Assign, said: list[str]) -> None:
+
+def test_what_was_found_in_the_labels_and_what_was_cut_is_said(
+    assigned: Assign, said: list[str]
+) -> None:
     assigned(length=8)
     assert said[0] == "classify: classification, 2 classes: cats, dogs; f1 is that of dogs"
     assert "12 of 12 texts are longer than 8 tokens and were cut, " in said[1]
@@ -51,26 +69,38 @@ def test_what_was_found_in_the_labels_and_what_was_cut_is_said(assigned: Assign,
 
 
 def test_texts_that_are_too_long_are_refused_when_asked(assigned: Assign) -> None:
-    with pytest.raises(UserError, match=r"rows\.csv:2: longer than 8 tokens, as 11 more are; raise --length"):
+    with pytest.raises(
+        UserError, match=r"rows\.csv:2: longer than 8 tokens, as 11 more are; raise --length"
+    ):
         assigned(length=8, too_long="refuse")
 
 
 def test_a_length_beyond_the_models_positions_is_refused(assigned: Assign) -> None:
-    with pytest.raises(UserError, match="--length 65: the model has only 64 positions; use that or less"):
+    with pytest.raises(
+        UserError, match="--length 65: the model has only 64 positions; use that or less"
+    ):
         assigned(length=65)
 
 
 def test_training_data_of_which_no_row_is_left_is_refused_and_said_as_a_warning(
-        assigned: Assign, tmp_path: Path, said: list[str]) -> None:
+    assigned: Assign, tmp_path: Path, said: list[str]
+) -> None:
     """No window of eight tokens holds an answer of six."""
-    data = written(tmp_path / "long.jsonl", '{"question": "who", "context": "the dog ran to the mat home", "answers": '
-                                            '"dog ran to the mat home"}\n')
-    with pytest.raises(UserError, match="none of its 1 examples can be learnt from in rows of 8 tokens"):
+    data = written(
+        tmp_path / "long.jsonl",
+        '{"question": "who", "context": "the dog ran to the mat home", "answers": '
+        '"dog ran to the mat home"}\n',
+    )
+    with pytest.raises(
+        UserError, match="none of its 1 examples can be learnt from in rows of 8 tokens"
+    ):
         assigned(train=data, dev=data, task=find_task("span"), length=8)
     assert any(text.startswith("warning: ") and "left out of training" in text for text in said)
 
 
-def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the_file(assigned: Assign) -> None:
+def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the_file(
+    assigned: Assign,
+) -> None:
     part = chosen(list(range(100)), 10)
     assert part == chosen(list(range(100)), 10) == sorted(part)
     assert len(set(part)) == 10
@@ -80,14 +110,24 @@ def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the
 def test_named_files_win_over_those_of_a_folder(tiny: Path, tmp_path: Path) -> None:
     for name, count in (("train.csv", 4), ("dev.csv", 6), ("other.csv", 8)):
         written(tmp_path / name, keyword_rows(count))
-    made = assign(tiny, find_task("classify"), lambda shape: Tuning(length=32), recipe="paper", data=str(tmp_path),
-                  dev=[tmp_path / "other.csv"], say=lambda text: None)
+    made = assign(
+        tiny,
+        find_task("classify"),
+        lambda shape: Tuning(length=32),
+        recipe="paper",
+        data=str(tmp_path),
+        dev=[tmp_path / "other.csv"],
+        say=lambda text: None,
+    )
     assert (len(made.train), len(made.dev["dev"][0])) == (4, 8)
 
 
-# ---- which fine-tuning it is -----------------------------------------------------------------------------------------
+# ---- which fine-tuning it is ---------------------------------------------------------------------
 
-def test_a_fine_tuning_is_known_by_content_and_not_by_place(assigned: Assign, tiny: Path, tmp_path: Path) -> None:
+
+def test_a_fine_tuning_is_known_by_content_and_not_by_place(
+    assigned: Assign, tiny: Path, tmp_path: Path
+) -> None:
     moved = tiny_model(tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
     data = written(tmp_path / "elsewhere" / "rows.csv", keyword_rows(12))
@@ -95,15 +135,28 @@ def test_a_fine_tuning_is_known_by_content_and_not_by_place(assigned: Assign, ti
 
 
 @pytest.mark.parametrize("random_weights", [False, True])
-def test_another_shape_is_another_fine_tuning(tiny: Path, tmp_path: Path, random_weights: bool) -> None:
+def test_another_shape_is_another_fine_tuning(
+    tiny: Path, tmp_path: Path, random_weights: bool
+) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(12))
-    first, second = (assign(model, find_task("classify"), lambda shape: Tuning(length=16), recipe="paper", train=[data],
-                            dev=[data], random_weights=random_weights, say=lambda text: None).identity()
-                     for model in (tiny, tiny_model(tmp_path / "longer", positions=32)))
+    first, second = (
+        assign(
+            model,
+            find_task("classify"),
+            lambda shape: Tuning(length=16),
+            recipe="paper",
+            train=[data],
+            dev=[data],
+            random_weights=random_weights,
+            say=lambda text: None,
+        ).identity()
+        for model in (tiny, tiny_model(tmp_path / "longer", positions=32))
+    )
     assert first["model"] != second["model"]
 
 
-# ---- the cache -------------------------------------------------------------------------------------------------------
+# ---- the cache -----------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
@@ -121,7 +174,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return lengths
 
 
-def test_a_second_start_reads_what_the_first_one_encoded(assigned: Assign, counted: list[int]) -> None:
+def test_a_second_start_reads_what_the_first_one_encoded(
+    assigned: Assign, counted: list[int]
+) -> None:
     first, second = assigned(), assigned()
     assert counted == [32, 32], "dev and train, once each"
     for name in ("ids", "begins", "seconds", "examples"):
@@ -129,22 +184,28 @@ def test_a_second_start_reads_what_the_first_one_encoded(assigned: Assign, count
     assert first.train.values["target"].tolist() == second.train.values["target"].tolist()
 
 
-def test_another_length_tokenizer_or_file_is_encoded_anew(assigned: Assign, counted: list[int], tiny: Path,
-                                                          tmp_path: Path) -> None:
+def test_another_length_tokenizer_or_file_is_encoded_anew(
+    assigned: Assign, counted: list[int], tiny: Path, tmp_path: Path
+) -> None:
     assigned()
     assigned(length=16)
     assert counted == [32, 32, 16, 16]
     other = tiny_model(tmp_path / "other")
     tokenizer = (other / "tokenizer.json").read_text()
-    (other / "tokenizer.json").write_text(tokenizer.replace('"lowercase": true', '"lowercase": false').replace(
-        '"lowercase":true', '"lowercase":false'))
+    (other / "tokenizer.json").write_text(
+        tokenizer.replace('"lowercase": true', '"lowercase": false').replace(
+            '"lowercase":true', '"lowercase":false'
+        )
+    )
     assigned(other)
     assert len(counted) == 6
     assigned(train=written(tmp_path / "more.csv", keyword_rows(14)))
     assert len(counted) == 7, "dev was known"
 
 
-def test_a_damaged_file_in_the_cache_is_passed_over_and_replaced(assigned: Assign, counted: list[int]) -> None:
+def test_a_damaged_file_in_the_cache_is_passed_over_and_replaced(
+    assigned: Assign, counted: list[int]
+) -> None:
     assigned()
     kept = sorted(cache_folder().glob("*.safetensors"))
     assert len(kept) == 2
@@ -156,14 +217,16 @@ def test_a_damaged_file_in_the_cache_is_passed_over_and_replaced(assigned: Assig
     assert len(counted) == 4
 
 
-def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(assigned: Assign, counted: list[int],
-                                                             tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
+    assigned: Assign, counted: list[int], tmp_path: Path
+) -> None:
     written(tmp_path / "cache", "a file where a folder should be")
     assert len(assigned().train) == 12
 
 
 def test_a_task_whose_source_cannot_be_read_is_encoded_without_the_cache(
-        assigned: Assign, counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assigned: Assign, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unreadable(module: object) -> str:
         raise OSError("could not get source code")
 
@@ -172,8 +235,9 @@ def test_a_task_whose_source_cannot_be_read_is_encoded_without_the_cache(
     assert not cache_folder().exists()
 
 
-def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(assigned: Assign,
-                                                                              counted: list[int]) -> None:
+def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(
+    assigned: Assign, counted: list[int]
+) -> None:
     features = assigned().train
     folder = cache_folder()
     for number in range(3):

@@ -1,4 +1,6 @@
-"""Good files turned hostile: bytes and JSON values changed as a disk, a download, or somebody with a grudge would."""
+"""Good files turned hostile: bytes and JSON values changed as a disk, a download, or somebody with
+a grudge would.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,86 @@ HUGE = 10**400
 
 # What breaks readers: encodings, numbers, nesting, and other formats' beginnings.
 SPLINTERS: list[bytes] = [
-    b"\0", b"\xff", b"\xfe\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xc0\xaf", b"\x80", b"\r", b"\n",
-    b"\r\n\r\n", b"\x1b[2J", b"\x85", "\u2028".encode(), b'"', b'""', b"'", b"\\", b"\\ud800", b",", b"\t", b";", b"=",
-    b"[", b"]", b"{", b"}", b"[[", b"{}", b"[]", b"null", b"NaN", b"-Infinity", b"1e999", b"-1", b"0", b"9" * 30,
-    b"9" * 5000, b"0x" + b"f" * 5000, b"true", b"../", b"/etc/passwd", b" " * 300, b"a" * 300, b"a." * 600, b"[" * 300,
-    b"{\"a\":" * 300, b"#", b"\x1f\x8b\x08\0", b"\xfd7zXZ\0", b"BZh9", b"(\xb5/\xfd", b"PAR1", b"\x93NUMPY",
-    b"\x80\x04.", b"-DOCSTART-", b"[CLS]", b"<<<<<<< HEAD\n",
+    b"\0",
+    b"\xff",
+    b"\xfe\xff",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+    b"\xc0\xaf",
+    b"\x80",
+    b"\r",
+    b"\n",
+    b"\r\n\r\n",
+    b"\x1b[2J",
+    b"\x85",
+    "\u2028".encode(),
+    b'"',
+    b'""',
+    b"'",
+    b"\\",
+    b"\\ud800",
+    b",",
+    b"\t",
+    b";",
+    b"=",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"[[",
+    b"{}",
+    b"[]",
+    b"null",
+    b"NaN",
+    b"-Infinity",
+    b"1e999",
+    b"-1",
+    b"0",
+    b"9" * 30,
+    b"9" * 5000,
+    b"0x" + b"f" * 5000,
+    b"true",
+    b"../",
+    b"/etc/passwd",
+    b" " * 300,
+    b"a" * 300,
+    b"a." * 600,
+    b"[" * 300,
+    b'{"a":' * 300,
+    b"#",
+    b"\x1f\x8b\x08\0",
+    b"\xfd7zXZ\0",
+    b"BZh9",
+    b"(\xb5/\xfd",
+    b"PAR1",
+    b"\x93NUMPY",
+    b"\x80\x04.",
+    b"-DOCSTART-",
+    b"[CLS]",
+    b"<<<<<<< HEAD\n",
 ]
-WHOLE: list[bytes] = [b"", b"\0" * 64, b"\xef\xbb\xbf", b"null", b"[]", b"{}", b"0", b'"x"', b"[" * DEEP, b"]", b"[{}]",
-                      b'{"a":' * DEEP, b"[" * 900 + b"]" * 900, b'{"a":' * 900 + b"1" + b"}" * 900, b"\n" * 50,
-                      b"a." * 50_000 + b"a = 1", b"a = " + b"9" * 5000, b"a = " + b"[" * 3000, b"\xff\xfea\0b\0"]
+WHOLE: list[bytes] = [
+    b"",
+    b"\0" * 64,
+    b"\xef\xbb\xbf",
+    b"null",
+    b"[]",
+    b"{}",
+    b"0",
+    b'"x"',
+    b"[" * DEEP,
+    b"]",
+    b"[{}]",
+    b'{"a":' * DEEP,
+    b"[" * 900 + b"]" * 900,
+    b'{"a":' * 900 + b"1" + b"}" * 900,
+    b"\n" * 50,
+    b"a." * 50_000 + b"a = 1",
+    b"a = " + b"9" * 5000,
+    b"a = " + b"[" * 3000,
+    b"\xff\xfea\0b\0",
+]
 
 
 def nested(depth: int) -> Any:
@@ -34,15 +106,56 @@ def nested(depth: int) -> Any:
 
 
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 1, 3, 10**9, 2**31, 2**63, 10**30, HUGE, -HUGE, 0.5, -0.0, 1e308, float("nan"),
-    float("inf"), "", " ", "a", "x" * 5000, "\0", "\ud800", "\x1b[2J", "../../etc/passwd", "/etc/passwd", "1", "nan",
-    "line\nline", [], {}, [[]], [{}], [None], ["a"], [1], {"a": 1}, {"": {}}, {"name": "x"}, nested(80), nested(900),
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    3,
+    10**9,
+    2**31,
+    2**63,
+    10**30,
+    HUGE,
+    -HUGE,
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    " ",
+    "a",
+    "x" * 5000,
+    "\0",
+    "\ud800",
+    "\x1b[2J",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "1",
+    "nan",
+    "line\nline",
+    [],
+    {},
+    [[]],
+    [{}],
+    [None],
+    ["a"],
+    [1],
+    {"a": 1},
+    {"": {}},
+    {"name": "x"},
+    nested(80),
+    nested(900),
 ]
 
 
 @st.composite
 def mutated(draw: st.DrawFn, good: bytes, *, suffix: str) -> bytes:
-    """The file's content after one to three changes, mostly to what it means where its suffix says how to read it."""
+    """The file's content after one to three changes, mostly to what it means where its suffix says
+    how to read it.
+    """
     found = good
     for _ in range(draw(st.integers(1, 3))):
         by_meaning = draw(st.integers(0, 3)) > 0 and suffix in MEANINGS
@@ -52,13 +165,18 @@ def mutated(draw: st.DrawFn, good: bytes, *, suffix: str) -> bytes:
 
 @st.composite
 def changed_bytes(draw: st.DrawFn, content: bytes) -> bytes:
-    kind = draw(st.sampled_from(["splinter", "flip", "cut", "drop", "repeat", "replace", "whole", "noise"]))
+    kind = draw(
+        st.sampled_from(["splinter", "flip", "cut", "drop", "repeat", "replace", "whole", "noise"])
+    )
     start, end = sorted((draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))))
     if kind == "splinter":
         return content[:start] + draw(st.sampled_from(SPLINTERS)) + content[start:]
     if kind == "flip":
-        return content[:start] + bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in content[start:start + 1]) + (
-            content[start + 1:])
+        return (
+            content[:start]
+            + bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in content[start : start + 1])
+            + (content[start + 1 :])
+        )
     if kind == "cut":
         return content[:end]
     if kind == "drop":
@@ -74,7 +192,9 @@ def changed_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def changed_json(draw: st.DrawFn, content: bytes) -> bytes:
-    """One value of a JSON document replaced, removed, renamed or doubled; bytes that are none stay as they are."""
+    """One value of a JSON document replaced, removed, renamed or doubled; bytes that are none stay
+    as they are.
+    """
     try:
         document = json.loads(content)
         places = list(spots(document))
@@ -109,7 +229,9 @@ def changed_jsonl(draw: st.DrawFn, content: bytes) -> bytes:
 def changed_toml(draw: st.DrawFn, content: bytes) -> bytes:
     """One value, as JSON would have it; what TOML cannot say goes unchanged."""
     try:
-        changed = json.loads(draw(changed_json(json.dumps(tomllib.loads(content.decode())).encode())))
+        changed = json.loads(
+            draw(changed_json(json.dumps(tomllib.loads(content.decode())).encode()))
+        )
         return tomli_w.dumps(changed).encode()
     except (ValueError, TypeError, RecursionError):
         return content
@@ -121,22 +243,35 @@ def changed_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
     size = int.from_bytes(content[:8], "little")
     if size > len(content):
         return content
-    header = draw(changed_json(content[8:8 + size]))
-    return len(header).to_bytes(8, "little") + header + content[8 + size:]
+    header = draw(changed_json(content[8 : 8 + size]))
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
 
 
-MEANINGS = {".json": changed_json, ".jsonl": changed_jsonl, ".toml": changed_toml, ".safetensors": changed_safetensors}
+MEANINGS = {
+    ".json": changed_json,
+    ".jsonl": changed_jsonl,
+    ".toml": changed_toml,
+    ".safetensors": changed_safetensors,
+}
 
 
 def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where a document has values: the first few hundred will do."""
     found: list[tuple[Any, ...]] = []
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in list(pairs)[:40]:
         found += [(*path, key), *spots(part, (*path, key))]
     return found[:400]
 
 
 def as_json(value: Any) -> bytes:
-    """With NaN, numbers of hundreds of digits, and half surrogate pairs, all of which Python's json writes."""
+    """With NaN, numbers of hundreds of digits, and half surrogate pairs, all of which Python's json
+    writes.
+    """
     return json.dumps(value).encode()

@@ -77,14 +77,45 @@ def learnt(name: str, path: Path, **options: Any) -> None:
 
 
 PROSE = "the old dog sees the house .\n\nthe quiet river – it crosses\nthe bridge .\n" * 3
-JSONL = "".join(json.dumps({"text": line, "id": n}) + "\n" for n, line in enumerate(PROSE.split("\n\n")))
-SQUAD = {"version": "1.1", "data": [{"title": "toy", "paragraphs": [{"context": "the old dog sees", "qas": [
-    {"id": str(n), "question": "who ?", "answers": [{"text": "dog", "answer_start": 8}]} for n in range(3)]}]}]}
-RACE = {"id": "1", "article": "the dog", "questions": ["who _ ?", "why"], "answers": ["A", "B"],
-        "options": [["a", "b"], ["c", "d"]]}
+JSONL = "".join(
+    json.dumps({"text": line, "id": n}) + "\n" for n, line in enumerate(PROSE.split("\n\n"))
+)
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "toy",
+            "paragraphs": [
+                {
+                    "context": "the old dog sees",
+                    "qas": [
+                        {
+                            "id": str(n),
+                            "question": "who ?",
+                            "answers": [{"text": "dog", "answer_start": 8}],
+                        }
+                        for n in range(3)
+                    ],
+                }
+            ],
+        }
+    ],
+}
+RACE = {
+    "id": "1",
+    "article": "the dog",
+    "questions": ["who _ ?", "why"],
+    "answers": ["A", "B"],
+    "options": [["a", "b"], ["c", "d"]],
+}
 STATE = {"status": "running", "step": 3, "time": 1.5}
-METRICS = "".join(json.dumps({"step": n, "time": 1.5, "mlm": 5.0 - n, "tokens_seen": n * 10, "tokens_per_second": 9.0})
-                  + "\n" for n in range(1, 6))
+METRICS = "".join(
+    json.dumps(
+        {"step": n, "time": 1.5, "mlm": 5.0 - n, "tokens_seen": n * 10, "tokens_per_second": 9.0}
+    )
+    + "\n"
+    for n in range(1, 6)
+)
 
 
 def single(root: Path, name: str, content: bytes | str, read: Callable[[Path], object]) -> Specimen:
@@ -100,8 +131,12 @@ def corpus(root: Path, name: str, content: bytes | str) -> Specimen:
 
 def parquet(path: Path) -> bytes:
     path.parent.mkdir(parents=True)
-    pyarrow.parquet.write_table(pyarrow.table({"text": PROSE.split("\n"), "id": list(range(13))}), path,
-                                compression="none", use_dictionary=False)
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": PROSE.split("\n"), "id": list(range(13))}),
+        path,
+        compression="none",
+        use_dictionary=False,
+    )
     return path.read_bytes()
 
 
@@ -117,7 +152,9 @@ def run_folder(root: Path) -> Specimen:
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    checkpoint.write(root, capture(module, optimizer), step=4, state={"recipe": config.as_dict(recipe)})
+    checkpoint.write(
+        root, capture(module, optimizer), step=4, state={"recipe": config.as_dict(recipe)}
+    )
 
     def read() -> None:
         run_dir.get_status(root)
@@ -126,8 +163,18 @@ def run_folder(root: Path) -> Specimen:
         findings.with_minutes(journal.read(root / run_dir.METRICS))
         resume.continued(recipe, root, resume="auto", overwrite=False)
 
-    return Specimen(root, (run_dir.CONFIG, run_dir.STATUS, run_dir.METRICS, "run.json", "checkpoint-4/state.json",
-                           "checkpoint-4/weights.safetensors"), read)
+    return Specimen(
+        root,
+        (
+            run_dir.CONFIG,
+            run_dir.STATUS,
+            run_dir.METRICS,
+            "run.json",
+            "checkpoint-4/state.json",
+            "checkpoint-4/weights.safetensors",
+        ),
+        read,
+    )
 
 
 def trial_folder(root: Path) -> Specimen:
@@ -135,10 +182,26 @@ def trial_folder(root: Path) -> Specimen:
     root.mkdir(parents=True)
     whole = asdict(efficiency(seeds=1))
     run = {"folder": "runs/electra", "steps": 5, "operations_of_step": 1e9, "official_of_step": 1e9}
-    entries = [{"arm": arm, "seed": 0, "runs": [run], "tasks": {"glue/rte": {"folder": "runs/electra/rte", "seeds": 1}}}
-               for arm in ("electra", "bert")]
-    filed = asdict(findings.Filed(trial=whole["trial"], scale=whole["scale"], budget="1/4", schedule="linear",
-                                  tasks=["glue/rte"], corpus=whole["corpus"], entries=entries))
+    entries = [
+        {
+            "arm": arm,
+            "seed": 0,
+            "runs": [run],
+            "tasks": {"glue/rte": {"folder": "runs/electra/rte", "seeds": 1}},
+        }
+        for arm in ("electra", "bert")
+    ]
+    filed = asdict(
+        findings.Filed(
+            trial=whole["trial"],
+            scale=whole["scale"],
+            budget="1/4",
+            schedule="linear",
+            tasks=["glue/rte"],
+            corpus=whole["corpus"],
+            entries=entries,
+        )
+    )
     (root / "efficiency.json").write_text(json.dumps(filed), encoding="utf8")
     (root / "runs/electra/rte").mkdir(parents=True)
     (root / "runs/electra/metrics.jsonl").write_text(METRICS, encoding="utf8")
@@ -146,11 +209,22 @@ def trial_folder(root: Path) -> Specimen:
     (root / "runs/electra/config.toml").write_text("[training]\nseed = 1\n", encoding="utf8")
     environment = {"electra": "0", "packages": {"torch": "2"}, "gpus": ["x"], "python": "3.11"}
     (root / "runs/electra/environment.json").write_text(json.dumps(environment), encoding="utf8")
-    (root / "runs/electra/rte/results.json").write_text(json.dumps(
-        {"metric": "accuracy", "trivial": 0.5, "runs": [{"score": 0.6, "seed": 0}]}), encoding="utf8")
-    return Specimen(root, ("efficiency.json", "runs/electra/metrics.jsonl", "runs/electra/status.json",
-                           "runs/electra/config.toml", "runs/electra/environment.json",
-                           "runs/electra/rte/results.json"), lambda: findings.collect(root))
+    (root / "runs/electra/rte/results.json").write_text(
+        json.dumps({"metric": "accuracy", "trivial": 0.5, "runs": [{"score": 0.6, "seed": 0}]}),
+        encoding="utf8",
+    )
+    return Specimen(
+        root,
+        (
+            "efficiency.json",
+            "runs/electra/metrics.jsonl",
+            "runs/electra/status.json",
+            "runs/electra/config.toml",
+            "runs/electra/environment.json",
+            "runs/electra/rte/results.json",
+        ),
+        lambda: findings.collect(root),
+    )
 
 
 def evidence_file(root: Path) -> Specimen:
@@ -159,7 +233,9 @@ def evidence_file(root: Path) -> Specimen:
     evidence.save([replace(several, found=several.found[:2])], root / "findings.json")
 
     def told() -> None:
-        with mock.patch.object(plots, "is_available", return_value=False):  # a figure takes half a second
+        with mock.patch.object(
+            plots, "is_available", return_value=False
+        ):  # a figure takes half a second
             markdown(list(whole(evidence.load(root / "findings.json")))).encode()
 
     return Specimen(root, ("findings.json",), told)
@@ -169,9 +245,18 @@ def shard_folder(root: Path) -> Specimen:
     """Shards small enough to be changed anywhere."""
     root.parent.mkdir()
     (root.parent / "shard.txt").write_text(PROSE * 9, encoding="utf8")
-    words = train_wordpiece([root.parent / "shard.txt"], root.parent / "words", vocab_size=100, report=silent)
-    shard([root.parent / "shard.txt"], tokenizer=words, output_dir=root, length=16, held_out=0.2, workers=1,
-          report=silent)
+    words = train_wordpiece(
+        [root.parent / "shard.txt"], root.parent / "words", vocab_size=100, report=silent
+    )
+    shard(
+        [root.parent / "shard.txt"],
+        tokenizer=words,
+        output_dir=root,
+        length=16,
+        held_out=0.2,
+        workers=1,
+        report=silent,
+    )
 
     def read() -> None:
         shards = Shards.open(root)
@@ -180,7 +265,9 @@ def shard_folder(root: Path) -> Specimen:
             rows.take(np.arange(len(rows)))
         shards.verify()
 
-    return Specimen(root, ("manifest.json", "train-00000.ids.npy", "train-00000.ends.npy", "counts.npy"), read)
+    return Specimen(
+        root, ("manifest.json", "train-00000.ids.npy", "train-00000.ends.npy", "counts.npy"), read
+    )
 
 
 def tokenizer_folder(root: Path) -> Specimen:
@@ -200,27 +287,47 @@ def tokenizer_folder(root: Path) -> Specimen:
 
 def model_folder(root: Path) -> Specimen:
     tiny_model(root)
-    return Specimen(root, ("config.json", "config.json", "model.safetensors", "tokenizer.json"),
-                    lambda: load_pretrained(root))
+    return Specimen(
+        root,
+        ("config.json", "config.json", "model.safetensors", "tokenizer.json"),
+        lambda: load_pretrained(root),
+    )
 
 
 def tuned_folder(root: Path) -> Specimen:
     words = toy_words()
-    task = find_task("classify", labels=("a", "b"), metrics=("accuracy",), metric="accuracy", regression=False)
-    save_tuned(build_network(toy_encoder(words), task, dropout=0.0), task, words, root, length=32, extra={}, facts={})
+    task = find_task(
+        "classify", labels=("a", "b"), metrics=("accuracy",), metric="accuracy", regression=False
+    )
+    save_tuned(
+        build_network(toy_encoder(words), task, dropout=0.0),
+        task,
+        words,
+        root,
+        length=32,
+        extra={},
+        facts={},
+    )
     return Specimen(root, ("config.json",), lambda: load_tuned(root))
 
 
 def recipe_flags(root: Path) -> Specimen:
     """Flags as words of a file, so that they change like any other."""
     good = "--batch-size\n12\n--encoder.width=32\n--optimizer.betas\n0.9,0.99\n--objective.generator.fraction\n0.5"
-    made = single(root, "flags", good, lambda path: load_recipe(
-        "small", flags=path.read_bytes().decode("utf8", "surrogateescape").split("\n")))
+    made = single(
+        root,
+        "flags",
+        good,
+        lambda path: load_recipe(
+            "small", flags=path.read_bytes().decode("utf8", "surrogateescape").split("\n")
+        ),
+    )
     return replace(made, is_a_file=False)
 
 
 def specimens(root: Path) -> dict[str, Callable[[], Specimen]]:
     """By name, made when first asked for."""
+
     def on(name: str, task: str, file: str, content: str, **options: Any) -> Specimen:
         return single(root / name, file, content, lambda path: learnt(task, path, **options))
 
@@ -228,13 +335,23 @@ def specimens(root: Path) -> dict[str, Callable[[], Specimen]]:
         "text": lambda: corpus(root / "text", "a.txt", PROSE),
         "jsonl": lambda: corpus(root / "jsonl", "a.jsonl", JSONL),
         "gzip": lambda: corpus(root / "gzip", "a.txt.gz", gzip.compress(PROSE.encode(), mtime=0)),
-        "zstd": lambda: corpus(root / "zstd", "a.txt.zst", pyarrow.compress(PROSE.encode(), "zstd", asbytes=True)),
-        "parquet": lambda: corpus(root / "parquet", "a.parquet", parquet(root / "made" / "a.parquet")),
-        "recipe": lambda: single(root / "recipe", "a.toml", (RECIPES / "small.toml").read_bytes(),
-                                 lambda path: load_recipe(str(path))),
+        "zstd": lambda: corpus(
+            root / "zstd", "a.txt.zst", pyarrow.compress(PROSE.encode(), "zstd", asbytes=True)
+        ),
+        "parquet": lambda: corpus(
+            root / "parquet", "a.parquet", parquet(root / "made" / "a.parquet")
+        ),
+        "recipe": lambda: single(
+            root / "recipe",
+            "a.toml",
+            (RECIPES / "small.toml").read_bytes(),
+            lambda path: load_recipe(str(path)),
+        ),
         "flags": lambda: recipe_flags(root / "flags"),
         "csv": lambda: on("csv", "classify", "a.csv", keyword_rows(8)),
-        "tsv": lambda: on("tsv", "choose", "a.tsv", option_rows().replace(",", "\t"), options=tuple("abcd")),
+        "tsv": lambda: on(
+            "tsv", "choose", "a.tsv", option_rows().replace(",", "\t"), options=tuple("abcd")
+        ),
         "rows": lambda: on("rows", "classify", "a.jsonl", JSONL, label="id"),
         "questions": lambda: on("questions", "span", "a.jsonl", question_rows(), unanswerable=True),
         "squad": lambda: on("squad", "squad-1.1", "a.json", json.dumps(SQUAD)),

@@ -1,4 +1,6 @@
-"""Files and folders made to hang a reader, to fill its memory, or to be something else than they seem."""
+"""Files and folders made to hang a reader, to fill its memory, or to be something else than they
+seem.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from electra.data import tables
 from electra.data.corpus import documents
 from electra.tasks import find_task
 
-MEMORY = 2 * 1024**3  # of address space: an interpreter with numpy and pyarrow takes a quarter of it
+MEMORY = (
+    2 * 1024**3
+)  # of address space: an interpreter with numpy and pyarrow takes a quarter of it
 SECONDS = 240
 
 
@@ -32,12 +36,18 @@ def silent(text: str) -> None:
 
 def bounded(script: str, *arguments: object) -> tuple[int, str]:
     """How a script ends that may take neither much memory nor long, and what it says."""
+
     def limits() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
-    answer = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True,
-                            timeout=SECONDS, preexec_fn=limits,
-                            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    answer = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        preexec_fn=limits,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
     return answer.returncode, answer.stdout + answer.stderr
 
 
@@ -54,8 +64,10 @@ try:
     for _ in tables.rows(tables.table(sys.argv[1])): pass
 except UserError as error: sys.exit(str(error))
 """
-DOCUMENT = ROWS.replace("for _ in tables.rows(tables.table(sys.argv[1])): pass",
-                        "tables.document(tables.table(sys.argv[1]))")
+DOCUMENT = ROWS.replace(
+    "for _ in tables.rows(tables.table(sys.argv[1])): pass",
+    "tables.document(tables.table(sys.argv[1]))",
+)
 
 
 def filled(path: Path, content: bytes, *, times: int, opener: Callable[..., object] = open) -> Path:
@@ -66,22 +78,30 @@ def filled(path: Path, content: bytes, *, times: int, opener: Callable[..., obje
     return path
 
 
-# ---- too much --------------------------------------------------------------------------------------------------------
+# ---- too much ------------------------------------------------------------------------------------
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("content", "times"), [(b"a" * 1_000_000, 1000), (b"ab " * 333_333 + b"c", 100),
-                                                ("ü".encode() * 500_000, 100)])
-def test_a_line_of_up_to_a_gigabyte_is_read_in_parts(tmp_path: Path, content: bytes, times: int) -> None:
+@pytest.mark.parametrize(
+    ("content", "times"),
+    [(b"a" * 1_000_000, 1000), (b"ab " * 333_333 + b"c", 100), ("ü".encode() * 500_000, 100)],
+)
+def test_a_line_of_up_to_a_gigabyte_is_read_in_parts(
+    tmp_path: Path, content: bytes, times: int
+) -> None:
     code, said = bounded(COUNT, filled(tmp_path / "a.txt", content, times=times))
     assert code == 0, said
     assert int(said) > 0.9 * times * len(content.decode().replace(" ", ""))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "opener", "times"), [(".gz", gzip.open, 1000), (".xz", lzma.open, 100),
-                                                         (".bz2", bz2.open, 100)])
+@pytest.mark.parametrize(
+    ("suffix", "opener", "times"),
+    [(".gz", gzip.open, 1000), (".xz", lzma.open, 100), (".bz2", bz2.open, 100)],
+)
 def test_a_small_file_that_unpacks_to_a_large_one_is_read_in_parts(
-        tmp_path: Path, suffix: str, opener: Callable[..., object], times: int) -> None:
+    tmp_path: Path, suffix: str, opener: Callable[..., object], times: int
+) -> None:
     path = filled(tmp_path / f"a.txt{suffix}", b"0" * 1_000_000, times=times, opener=opener)
     assert path.stat().st_size < 2_000_000
     code, said = bounded(COUNT, path)
@@ -103,32 +123,49 @@ def test_a_small_parquet_file_that_repeats_a_long_text_keeps_it_once(tmp_path: P
     import pyarrow
     import pyarrow.parquet
 
-    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 512, pyarrow.int32()), ["a " * 4_000_000])
-    pyarrow.parquet.write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet", compression="zstd")
+    text = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0] * 512, pyarrow.int32()), ["a " * 4_000_000]
+    )
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": text}), tmp_path / "a.parquet", compression="zstd"
+    )
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
-    for script in (COUNT.replace("documents(sys.argv[1:])", "islice(documents(sys.argv[1:]), 3)"),
-                   ROWS.replace("in tables.rows(tables.table(sys.argv[1]))",
-                                "in islice(tables.rows(tables.table(sys.argv[1])), 300)")):
+    for script in (
+        COUNT.replace("documents(sys.argv[1:])", "islice(documents(sys.argv[1:]), 3)"),
+        ROWS.replace(
+            "in tables.rows(tables.table(sys.argv[1]))",
+            "in islice(tables.rows(tables.table(sys.argv[1])), 300)",
+        ),
+    ):
         code, said = bounded(f"from itertools import islice\n{script}", tmp_path / "a.parquet")
         assert code == 0, said
 
 
 @pytest.mark.slow
 def test_a_json_document_that_unpacks_to_a_gigabyte_is_refused(tmp_path: Path) -> None:
-    code, said = bounded(DOCUMENT, filled(tmp_path / "a.json.gz", b" " * 1_000_000, times=1000, opener=gzip.open))
+    code, said = bounded(
+        DOCUMENT, filled(tmp_path / "a.json.gz", b" " * 1_000_000, times=1000, opener=gzip.open)
+    )
     assert code == 1
     assert "a.json.gz: more than 256 MB in one JSON value; split it" in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "content", "refusal"), [
-    ("a.csv", b"a," * 1_000_000, "row of more than 16 million characters; split it"),
-    ("a.tsv", b"a\t" * 1_000_000, "row of more than 16 million characters; split it"),
-    ("a.csv", b'"\n",' * 1_000_000, "row of more than 16 million characters; split it"),
-    ("a.jsonl", b'{"a":' * 200_000, "a line of more than 64 MB"),
-])
-def test_a_row_of_ten_million_fields_is_refused(tmp_path: Path, name: str, content: bytes, refusal: str) -> None:
-    code, said = bounded(ROWS, filled(tmp_path / name, content, times=70 if "jsonl" in name else 10))
+@pytest.mark.parametrize(
+    ("name", "content", "refusal"),
+    [
+        ("a.csv", b"a," * 1_000_000, "row of more than 16 million characters; split it"),
+        ("a.tsv", b"a\t" * 1_000_000, "row of more than 16 million characters; split it"),
+        ("a.csv", b'"\n",' * 1_000_000, "row of more than 16 million characters; split it"),
+        ("a.jsonl", b'{"a":' * 200_000, "a line of more than 64 MB"),
+    ],
+)
+def test_a_row_of_ten_million_fields_is_refused(
+    tmp_path: Path, name: str, content: bytes, refusal: str
+) -> None:
+    code, said = bounded(
+        ROWS, filled(tmp_path / name, content, times=70 if "jsonl" in name else 10)
+    )
     assert code == 1
     assert f"{name}:" in said
     assert refusal in said
@@ -137,7 +174,9 @@ def test_a_row_of_ten_million_fields_is_refused(tmp_path: Path, name: str, conte
 def test_a_table_of_a_million_columns_is_refused_by_their_number(tmp_path: Path) -> None:
     """Names that are all alike, and so each a reason to look through all others."""
     path = filled(tmp_path / "a.csv", b"a," * 1_000_000, times=1)
-    with pytest.raises(UserError, match=r"a\.csv:1: 1,000,001 columns, where at most 10,000 are read"):
+    with pytest.raises(
+        UserError, match=r"a\.csv:1: 1,000,001 columns, where at most 10,000 are read"
+    ):
         next(tables.rows(tables.table(path)))
 
 
@@ -147,17 +186,23 @@ def test_a_row_with_many_keys_is_refused_at_once(tmp_path: Path) -> None:
     began = time.process_time()
     with pytest.raises(UserError, match=r"a\.jsonl:1: no column 'text'"):
         list(find_task("classify").read([tables.table(path)], labelled=True))
-    assert time.process_time() - began < 1.5  # looking for a name like it among all of them takes longer
+    assert (
+        time.process_time() - began < 1.5
+    )  # looking for a name like it among all of them takes longer
 
 
 @pytest.mark.slow
 def test_a_text_of_megabytes_without_a_line_end_is_cut_in_one_pass(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "ab " * 20_000_000}), encoding="utf8")
-    assert sum(len(line.split()) for document in documents([path]) for line in document.lines) == 20_000_000
+    assert (
+        sum(len(line.split()) for document in documents([path]) for line in document.lines)
+        == 20_000_000
+    )
 
 
-# ---- not what it seems -----------------------------------------------------------------------------------------------
+# ---- not what it seems ---------------------------------------------------------------------------
+
 
 def pipes_and_devices(folder: Path) -> Iterator[Path]:
     os.mkfifo(folder / "pipe.txt")
@@ -183,13 +228,25 @@ def test_pipes_among_the_files_of_a_folder_are_passed_over(tmp_path: Path) -> No
     assert [document.lines for document in documents([tmp_path], report=silent)] == [["text"]]
 
 
-@pytest.mark.parametrize("command", [["pretrain", "FILE", "--print-config"], ["describe", "FILE"],
-                                     ["trials", "report", "FILE"], ["show", "FILE"], ["vocab", "FILE", "--output-dir",
-                                                                                      "out"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pretrain", "FILE", "--print-config"],
+        ["describe", "FILE"],
+        ["trials", "report", "FILE"],
+        ["show", "FILE"],
+        ["vocab", "FILE", "--output-dir", "out"],
+    ],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("kind", ["pipe", "loop", "folder", "newline"])
-def test_no_command_hangs_on_what_is_no_file(command: list[str], kind: str, tmp_path: Path,
-                                             capsys: pytest.CaptureFixture[str],
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_hangs_on_what_is_no_file(
+    command: list[str],
+    kind: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / ("a\nb\x1b[2J.toml" if kind == "newline" else "a.toml")
     if kind == "pipe":
@@ -215,7 +272,9 @@ def test_a_name_that_is_not_utf8_is_refused_before_it_reaches_a_manifest(tmp_pat
         list(documents([tmp_path], report=silent))
 
 
-def test_a_message_neither_fills_the_terminal_nor_steers_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_neither_fills_the_terminal_nor_steers_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.toml"
     path.write_text('seed = "\\u001b[2J' + "x" * 1_000_000 + '"', encoding="utf8")
     assert main(["describe", str(path)]) == 2

@@ -31,27 +31,37 @@ def test_a_good_specimen_is_read(specimen: Callable[[str], Specimen], name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_changed_file_is_read_or_refused_in_words(specimen: Callable[[str], Specimen], name: str) -> None:
+def test_a_changed_file_is_read_or_refused_in_words(
+    specimen: Callable[[str], Specimen], name: str
+) -> None:
     fuzz(specimen(name), cases=12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_ten_thousand_changed_files_are_read_or_refused_in_words(specimen: Callable[[str], Specimen],
-                                                                  name: str) -> None:
+def test_ten_thousand_changed_files_are_read_or_refused_in_words(
+    specimen: Callable[[str], Specimen], name: str
+) -> None:
     fuzz(specimen(name), cases=-(-SLOW_CASES // len(NAMES)))
 
 
 def fuzz(specimen: Specimen, *, cases: int) -> None:
     good = {file: (specimen.root / file).read_bytes() for file in specimen.files}
 
-    @settings(max_examples=cases, deadline=timedelta(seconds=5), derandomize=True, database=None,
-              suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=cases,
+        deadline=timedelta(seconds=5),
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.data())
     def case(data: st.DataObject) -> None:
         file = data.draw(st.sampled_from(specimen.files))
         try:
-            (specimen.root / file).write_bytes(data.draw(mutated(good[file], suffix=Path(file).suffix)))
+            (specimen.root / file).write_bytes(
+                data.draw(mutated(good[file], suffix=Path(file).suffix))
+            )
             check(specimen)
         finally:
             (specimen.root / file).write_bytes(good[file])

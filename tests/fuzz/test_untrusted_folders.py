@@ -1,4 +1,6 @@
-"""Model folders, shards and runs of strangers: nothing in them runs, nothing outside of them is read."""
+"""Model folders, shards and runs of strangers: nothing in them runs, nothing outside of them is
+read.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +59,21 @@ def index(model: Path, file: str) -> None:
     """All tensors of the model, said to be in this file."""
     with safe_open(model / "model.safetensors", framework="np") as weights:
         names = list(weights.keys())
-    (model / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, file)}), encoding="utf8")
+    (model / INDEX).write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, file)}), encoding="utf8"
+    )
 
 
-# ---- pickles ---------------------------------------------------------------------------------------------------------
+# ---- pickles -------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "model.pkl", "model.safetensors"])
+
+@pytest.mark.parametrize(
+    "file", ["pytorch_model.bin", "model.pt", "model.pkl", "model.safetensors"]
+)
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_pickle_for_weights_is_refused_and_not_opened(model: Path, trap: bytes, sprung: Path, file: str,
-                                                        indexed: bool) -> None:
+def test_a_pickle_for_weights_is_refused_and_not_opened(
+    model: Path, trap: bytes, sprung: Path, file: str, indexed: bool
+) -> None:
     if indexed:
         index(model, file)
     (model / "model.safetensors").unlink()
@@ -77,8 +85,9 @@ def test_a_pickle_for_weights_is_refused_and_not_opened(model: Path, trap: bytes
 
 @pytest.mark.parametrize("file", ["counts.npy", "train-00000.ids.npy", "train-00000.ends.npy"])
 @pytest.mark.parametrize("as_array", [False, True])
-def test_a_pickle_among_shards_is_refused_and_not_opened(toy_shards: Path, tmp_path: Path, trap: bytes, sprung: Path,
-                                                         file: str, as_array: bool) -> None:
+def test_a_pickle_among_shards_is_refused_and_not_opened(
+    toy_shards: Path, tmp_path: Path, trap: bytes, sprung: Path, file: str, as_array: bool
+) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     (rows / file).write_bytes(trap)
     if as_array:
@@ -95,9 +104,15 @@ def test_a_pickle_among_shards_is_refused_and_not_opened(toy_shards: Path, tmp_p
 @pytest.mark.slow
 def test_code_beside_a_tokenizer_is_not_run(model: Path, sprung: Path) -> None:
     (model / "tokenizer.json").unlink()
-    (model / "evil.py").write_text(f"open({str(sprung)!r}, 'w')\nclass Evil: pass\n", encoding="utf8")
-    (model / "tokenizer_config.json").write_text(json.dumps(
-        {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}), encoding="utf8")
+    (model / "evil.py").write_text(
+        f"open({str(sprung)!r}, 'w')\nclass Evil: pass\n", encoding="utf8"
+    )
+    (model / "tokenizer_config.json").write_text(
+        json.dumps(
+            {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
+        ),
+        encoding="utf8",
+    )
     try:
         WordPiece.load(model)
     except UserError as error:
@@ -105,10 +120,22 @@ def test_code_beside_a_tokenizer_is_not_run(model: Path, sprung: Path) -> None:
     assert not sprung.exists()
 
 
-# ---- paths -----------------------------------------------------------------------------------------------------------
+# ---- paths ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("file", ["../stranger.safetensors", "ABSOLUTE", "link.safetensors", "loop.safetensors", "..",
-                                  "sub/../../stranger.safetensors", "", "a\0.safetensors"])
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../stranger.safetensors",
+        "ABSOLUTE",
+        "link.safetensors",
+        "loop.safetensors",
+        "..",
+        "sub/../../stranger.safetensors",
+        "",
+        "a\0.safetensors",
+    ],
+)
 def test_an_index_cannot_name_a_file_outside_of_its_folder(model: Path, file: str) -> None:
     stranger = model.parent / "stranger.safetensors"
     shutil.copy(model / "model.safetensors", stranger)
@@ -120,7 +147,10 @@ def test_an_index_cannot_name_a_file_outside_of_its_folder(model: Path, file: st
 
 
 def test_links_into_the_cache_of_the_hub_are_followed(model: Path, tmp_path: Path) -> None:
-    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0123", tmp_path / "models--a--b" / "blobs"
+    snapshot, blobs = (
+        tmp_path / "models--a--b" / "snapshots" / "0123",
+        tmp_path / "models--a--b" / "blobs",
+    )
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     shutil.copy(model / "model.safetensors", blobs / "89ab")
@@ -129,7 +159,9 @@ def test_links_into_the_cache_of_the_hub_are_followed(model: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["../stranger.npy", "/etc/passwd", "..", ""])
-def test_a_manifest_cannot_name_a_file_outside_of_its_folder(toy_shards: Path, tmp_path: Path, name: str) -> None:
+def test_a_manifest_cannot_name_a_file_outside_of_its_folder(
+    toy_shards: Path, tmp_path: Path, name: str
+) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     manifest = json.loads((rows / "manifest.json").read_text(encoding="utf8"))
     manifest["files"][0]["name"] = name
@@ -138,26 +170,45 @@ def test_a_manifest_cannot_name_a_file_outside_of_its_folder(toy_shards: Path, t
         Shards.open(rows)
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------------------
+# ---- sizes ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("sizes", [
-    {"hidden_size": 2**40, "num_attention_heads": 1}, {"vocab_size": 2**40}, {"max_position_embeddings": 10**15},
-    {"intermediate_size": 10**12}, {"embedding_size": 10**9}, {"vocab_size": 10**30}, {"num_hidden_layers": 10**6},
-    {"vocab_size": 0}, {"vocab_size": -1}, {"hidden_size": 0}, {"num_hidden_layers": 1.5}, {"vocab_size": float("nan")},
-    {"hidden_size": True}, {"hidden_size": [[]]},
-], ids=str)
-def test_a_network_of_absurd_size_is_refused_before_it_is_built(model: Path, sizes: dict[str, object]) -> None:
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"hidden_size": 2**40, "num_attention_heads": 1},
+        {"vocab_size": 2**40},
+        {"max_position_embeddings": 10**15},
+        {"intermediate_size": 10**12},
+        {"embedding_size": 10**9},
+        {"vocab_size": 10**30},
+        {"num_hidden_layers": 10**6},
+        {"vocab_size": 0},
+        {"vocab_size": -1},
+        {"hidden_size": 0},
+        {"num_hidden_layers": 1.5},
+        {"vocab_size": float("nan")},
+        {"hidden_size": True},
+        {"hidden_size": [[]]},
+    ],
+    ids=str,
+)
+def test_a_network_of_absurd_size_is_refused_before_it_is_built(
+    model: Path, sizes: dict[str, object]
+) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf8"))
     (model / "config.json").write_text(json.dumps(config | sizes), encoding="utf8")
     with pytest.raises(UserError, match=r"config\.json: "):
         load_shape(model)
 
 
-@pytest.mark.parametrize("lie", ["header too long", "offsets too far", "shape too large", "unknown kind", "no tensors"])
+@pytest.mark.parametrize(
+    "lie", ["header too long", "offsets too far", "shape too large", "unknown kind", "no tensors"]
+)
 def test_a_header_that_lies_about_its_tensors_is_refused(model: Path, lie: str) -> None:
     content = (model / "model.safetensors").read_bytes()
     size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:8 + size])
+    header = json.loads(content[8 : 8 + size])
     first = next(name for name in header if name != "__metadata__")
     if lie == "offsets too far":
         header[first]["data_offsets"][1] = 2**62
@@ -169,18 +220,24 @@ def test_a_header_that_lies_about_its_tensors_is_refused(model: Path, lie: str) 
         header = {}
     told = json.dumps(header).encode()
     length = 2**63 if lie == "header too long" else len(told)
-    (model / "model.safetensors").write_bytes(length.to_bytes(8, "little") + told + content[8 + size:])
+    (model / "model.safetensors").write_bytes(
+        length.to_bytes(8, "little") + told + content[8 + size :]
+    )
     with pytest.raises(UserError, match=str(model)):
         load_pretrained(model)
 
 
-def test_a_checkpoint_that_is_a_pickle_is_not_one(tmp_path: Path, trap: bytes, sprung: Path) -> None:
+def test_a_checkpoint_that_is_a_pickle_is_not_one(
+    tmp_path: Path, trap: bytes, sprung: Path
+) -> None:
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
     for name in checkpoint.TENSORS:
         (folder / name).write_bytes(trap)
     checksums = {name: checkpoint.checksum(folder / name) for name in checkpoint.TENSORS}
-    (folder / checkpoint.STATE).write_text(json.dumps({"format": 1, "step": 4, "checksums": checksums}))
+    (folder / checkpoint.STATE).write_text(
+        json.dumps({"format": 1, "step": 4, "checksums": checksums})
+    )
     found = checkpoint.opened(folder)
     with pytest.raises(SafetensorError):
         restore(found.tensors(), module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]

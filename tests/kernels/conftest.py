@@ -13,7 +13,9 @@ class Untested(pytest.Module):
         pytest.skip("triton is not installed")
 
 
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
     if importlib.util.find_spec("triton") is None:
         return Untested.from_parent(parent, path=module_path)
     return None

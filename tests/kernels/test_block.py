@@ -14,13 +14,18 @@ from electra.kernels.rows import Rows
 from electra.model.encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-# Triton's interpreter multiplies bf16 as if it were whole numbers, so what a GPU does in bf16 is shown there alone.
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3} | ({torch.bfloat16: 2e-2} if DEVICE.type == "cuda" else {})
+# Triton's interpreter multiplies bf16 as if it were whole numbers, so what a GPU does in bf16 is
+# shown there alone.
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3} | (
+    {torch.bfloat16: 2e-2} if DEVICE.type == "cuda" else {}
+)
 
 
 def dropped(values: Tensor, site: Site) -> Tensor:
     """Rows are whatever stands before the last axis."""
-    stays = kept_plainly(values[..., 0].numel(), values.shape[-1], site.keys, site.number, site.rate)
+    stays = kept_plainly(
+        values[..., 0].numel(), values.shape[-1], site.keys, site.number, site.rate
+    )
     return values * stays.view(values.shape) / (1 - site.rate)
 
 
@@ -30,42 +35,84 @@ def in_place(lengths: Tensor, length: int) -> Rows:
 
 def plain(hidden: Tensor, lengths: Tensor, plan: Plan, w: Weights) -> Tensor:
     at_scores, at_attention, at_feedforward = plan.sites
-    query, key, value = F.linear(hidden, w.qkv, w.qkv_bias).unflatten(-1, (3, plan.heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = (
+        F.linear(hidden, w.qkv, w.qkv_bias)
+        .unflatten(-1, (3, plan.heads, -1))
+        .permute(2, 0, 3, 1, 4)
+    )
     scores = query @ key.mT / query.shape[-1] ** 0.5
     real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
     share = scores.masked_fill(~real[:, None, None, :], -torch.inf).softmax(-1)
     share = dropped(share.transpose(0, 1), at_scores).transpose(0, 1)  # places count heads first
     attention = F.linear((share @ value).transpose(1, 2).flatten(2), w.output, w.output_bias)
     width = hidden.shape[-1:]
-    middle = F.layer_norm(hidden + dropped(attention, at_attention), width, w.attention_scale, w.attention_shift, 1e-12)
-    feedforward = F.linear(F.gelu(F.linear(middle, w.expand, w.expand_bias)), w.contract, w.contract_bias)
-    return F.layer_norm(middle + dropped(feedforward, at_feedforward), width, w.feedforward_scale,
-                        w.feedforward_shift, 1e-12)
+    middle = F.layer_norm(
+        hidden + dropped(attention, at_attention),
+        width,
+        w.attention_scale,
+        w.attention_shift,
+        1e-12,
+    )
+    feedforward = F.linear(
+        F.gelu(F.linear(middle, w.expand, w.expand_bias)), w.contract, w.contract_bias
+    )
+    return F.layer_norm(
+        middle + dropped(feedforward, at_feedforward),
+        width,
+        w.feedforward_scale,
+        w.feedforward_shift,
+        1e-12,
+    )
 
 
 def weights(width: int, feedforward: int) -> Weights:
-    shapes = [(3 * width, width), (3 * width,), (width, width), (width,), (width,), (width,), (feedforward, width),
-              (feedforward,), (width, feedforward), (width,), (width,), (width,)]
+    shapes = [
+        (3 * width, width),
+        (3 * width,),
+        (width, width),
+        (width,),
+        (width,),
+        (width,),
+        (feedforward, width),
+        (feedforward,),
+        (width, feedforward),
+        (width,),
+        (width,),
+        (width,),
+    ]
     drawn = Weights(*(torch.randn(shape, device=DEVICE) * width**-0.5 for shape in shapes))
-    return drawn._replace(attention_scale=1 + drawn.attention_scale, feedforward_scale=1 + drawn.feedforward_scale)
+    return drawn._replace(
+        attention_scale=1 + drawn.attention_scale, feedforward_scale=1 + drawn.feedforward_scale
+    )
 
 
 def error(found: Tensor, wanted: Tensor) -> float:
     return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
 
 
-SIZES = {"padded rows": (2, 24, 32, 2, 0.1), "heads that are no power of two": (3, 20, 48, 3, 0.0),
-         "several blocks of keys": (3, 150, 32, 2, 0.2), "half dropped": (1, 128, 16, 1, 0.5)}
+SIZES = {
+    "padded rows": (2, 24, 32, 2, 0.1),
+    "heads that are no power of two": (3, 20, 48, 3, 0.0),
+    "several blocks of keys": (3, 150, 32, 2, 0.2),
+    "half dropped": (1, 128, 16, 1, 0.5),
+}
 if DEVICE.type == "cuda":  # an interpreter would take minutes
-    SIZES |= {"small": (128, 128, 256, 4, 0.1), "small's generator": (128, 128, 64, 1, 0.1),
-              "base": (4, 512, 768, 12, 0.1), "more heads than an axis of a grid holds": (9000, 8, 128, 8, 0.1)}
+    SIZES |= {
+        "small": (128, 128, 256, 4, 0.1),
+        "small's generator": (128, 128, 64, 1, 0.1),
+        "base": (4, 512, 768, 12, 0.1),
+        "more heads than an axis of a grid holds": (9000, 8, 128, 8, 0.1),
+    }
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("rows", "length", "width", "heads", "rate"), SIZES.values(), ids=SIZES)
-def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, length: int, width: int, heads: int,
-                                                                  rate: float, dtype: torch.dtype) -> None:
-    seed = torch.seed() if DEVICE.type == "cuda" else length  # where it is quick, other values every time
+def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
+    rows: int, length: int, width: int, heads: int, rate: float, dtype: torch.dtype
+) -> None:
+    seed = (
+        torch.seed() if DEVICE.type == "cuda" else length
+    )  # where it is quick, other values every time
     torch.manual_seed(seed)
     lengths = torch.randint(3, length + 1, (rows,), dtype=torch.int32, device=DEVICE)
     plan = Plan(heads, rate, rate, draw_keys(2 * SITES, DEVICE), SITES)
@@ -75,7 +122,9 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
     given = [hidden.clone(), *(each.to(dtype).float() for each in weights(width, 2 * width))]
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
-    found = block(ours[0].flatten(0, 1), in_place(lengths, length), plan, Weights(*ours[1:])).view_as(ours[0])
+    found = block(
+        ours[0].flatten(0, 1), in_place(lengths, length), plan, Weights(*ours[1:])
+    ).view_as(ours[0])
     wanted = plain(reference[0], lengths, plan, Weights(*reference[1:]))
     found.backward(gradient)
     wanted.backward(gradient.double())
@@ -84,7 +133,9 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(rows: int, len
         assert mine.grad is not None
         assert exact.grad is not None
         errors[name] = error(mine.grad, exact.grad)
-    assert {name: each for name, each in errors.items() if not each < TOLERANCES[dtype]} == {}, f"seed {seed}"
+    assert {name: each for name, each in errors.items() if not each < TOLERANCES[dtype]} == {}, (
+        f"seed {seed}"
+    )
 
 
 def test_what_a_token_becomes_does_not_depend_on_padding() -> None:

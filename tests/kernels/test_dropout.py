@@ -13,7 +13,11 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 @triton.jit
 def write_kept(out, keys, site, threshold, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    stays = kept(words_of(row, keys, site, False)[:, None], words_of(column, keys, site, True)[None, :], threshold)
+    stays = kept(
+        words_of(row, keys, site, False)[:, None],
+        words_of(column, keys, site, True)[None, :],
+        threshold,
+    )
     tl.store(out + row[:, None] * COLUMNS + column[None, :], stays.to(tl.int32))
 
 
@@ -26,14 +30,20 @@ def test_a_kernel_keeps_what_the_plain_twin_keeps(rate: float) -> None:
 
 def test_rates_and_correlations_are_those_of_independent_draws() -> None:
     torch.manual_seed(0)
-    masks = torch.stack([kept_plainly(4096, 128, draw_keys(1, torch.device("cpu")), 0, 0.1) for _ in range(4)]).double()
+    masks = torch.stack(
+        [kept_plainly(4096, 128, draw_keys(1, torch.device("cpu")), 0, 0.1) for _ in range(4)]
+    ).double()
     assert masks.mean() == pytest.approx(0.9, abs=4 * (0.09 / masks.numel()) ** 0.5)
     for columns in masks:
         standard = (columns - columns.mean(0)) / columns.std(0)
         between = standard.T @ standard / len(standard) - torch.eye(128)
-        assert between.std() == pytest.approx(4096**-0.5, rel=0.05), "as random columns of 4,096 values"
+        assert between.std() == pytest.approx(4096**-0.5, rel=0.05), (
+            "as random columns of 4,096 values"
+        )
         assert between.abs().max() < 6 * 4096**-0.5
-        assert columns.mean(1).std() == pytest.approx((0.09 / 128) ** 0.5, rel=0.05), "rows vary as coins do"
+        assert columns.mean(1).std() == pytest.approx((0.09 / 128) ** 0.5, rel=0.05), (
+            "rows vary as coins do"
+        )
 
 
 def test_another_site_and_another_seed_keep_other_values() -> None:

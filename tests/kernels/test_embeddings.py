@@ -1,4 +1,6 @@
-"""Vectors are those of plain torch with the same dropout; every table gets the sum over the tokens that read it."""
+"""Vectors are those of plain torch with the same dropout; every table gets the sum over the tokens
+that read it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,24 @@ def weights(width: int) -> Weights:
 
 
 def in_float64(ids: torch.Tensor, types: torch.Tensor, tables: Weights, site: Site) -> torch.Tensor:
-    vectors = tables.words[ids] + tables.positions[:ids.shape[1]] + tables.types[types]
+    vectors = tables.words[ids] + tables.positions[: ids.shape[1]] + tables.types[types]
     normal = F.layer_norm(vectors, vectors.shape[-1:], tables.scale, tables.shift, EPSILON)
     stays = kept_plainly(ids.numel(), normal.shape[-1], site.keys.cpu(), site.number, site.rate)
     return normal * stays.view_as(normal) / (1 - site.rate)
 
 
-def ours_and_plain(ids, types, *, width: int, rate: float = RATE, dtype: torch.dtype = torch.float32,
-                   size: float = 1.0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Vectors and all gradients, for a gradient of the vectors of about `size` that `dtype` holds exactly."""
+def ours_and_plain(
+    ids,
+    types,
+    *,
+    width: int,
+    rate: float = RATE,
+    dtype: torch.dtype = torch.float32,
+    size: float = 1.0,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Vectors and all gradients, for a gradient of the vectors of about `size` that `dtype` holds
+    exactly.
+    """
     torch.manual_seed(0)
     tables, site = weights(width), Site(rate, draw_keys(2, DEVICE), 1)
     gradient = (torch.randn(*ids.shape, width) * size).to(dtype)
@@ -95,7 +106,9 @@ def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
     tables, found = weights(24), []
     ids, gradient = torch.randint(5, (40, 6), device=DEVICE), torch.randn(40, 6, 24, device=DEVICE)
     for order in (torch.arange(40), torch.randperm(40)):
-        out = embed(ids[order], ids[order] % 2, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
+        out = embed(
+            ids[order], ids[order] % 2, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32
+        )
         found.append(torch.autograd.grad(out, tables.words, gradient[order])[0])
     assert found[0].equal(found[1])
 
@@ -116,7 +129,9 @@ def test_a_rare_word_with_a_millionth_of_the_largest_gradient_keeps_its_bits():
     out = embed(ids.to(DEVICE), torch.zeros_like(ids).to(DEVICE), tables, site, torch.float32)
     ours = torch.autograd.grad(out, tables.words, gradient.to(DEVICE))[0]
     plain = Weights(*(tensor.detach().cpu().double().requires_grad_() for tensor in tables))
-    theirs = torch.autograd.grad(in_float64(ids, torch.zeros_like(ids), plain, site), plain.words, gradient.double())[0]
+    theirs = torch.autograd.grad(
+        in_float64(ids, torch.zeros_like(ids), plain, site), plain.words, gradient.double()
+    )[0]
     assert_relatively_close(ours[1:], theirs[1:], 2e-6)
 
 
@@ -137,19 +152,28 @@ def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
         assert not found.isfinite().all()
 
 
-@pytest.mark.parametrize(("ids", "types"), [([[1, VOCABULARY]], [[0, 0]]), ([[1, -1]], [[0, 0]]), ([[1, 1]], [[0, 2]])])
+@pytest.mark.parametrize(
+    ("ids", "types"), [([[1, VOCABULARY]], [[0, 0]]), ([[1, -1]], [[0, 0]]), ([[1, 1]], [[0, 2]])]
+)
 def test_an_id_without_a_row_gives_nan_forward_and_backward(ids, types):
     tables = weights(24)
-    out = embed(torch.tensor(ids, device=DEVICE), torch.tensor(types, device=DEVICE), tables,
-                Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
+    out = embed(
+        torch.tensor(ids, device=DEVICE),
+        torch.tensor(types, device=DEVICE),
+        tables,
+        Site(0.0, draw_keys(1, DEVICE), 0),
+        torch.float32,
+    )
     assert out[0, 0].isfinite().all()
     assert out[0, 1].isnan().all()
     assert torch.autograd.grad(out.sum(), tables.words)[0].isnan().all()
 
 
-# ---- inside the network ----------------------------------------------------------------------------------------------
+# ---- inside the network --------------------------------------------------------------------------
 
-SHAPE = EncoderShape(layers=1, width=32, heads=2, feedforward=64, embedding=24, positions=POSITIONS, dropout=0.5)
+SHAPE = EncoderShape(
+    layers=1, width=32, heads=2, feedforward=64, embedding=24, positions=POSITIONS, dropout=0.5
+)
 
 
 def embeddings(*, fused: bool = True) -> Embeddings:
@@ -169,7 +193,9 @@ def vectors(module: Embeddings, *, seed: int = 0) -> torch.Tensor:
 def test_without_dropout_the_network_reads_the_same_vectors_with_the_kernels_and_without():
     plain, fused = vectors(embeddings(fused=False).eval()), vectors(embeddings().eval())
     assert (plain.dtype, fused.dtype) == (torch.float32, torch.float16)
-    torch.testing.assert_close(fused.float(), plain, atol=0, rtol=1.01 * 2**-11 + 1e-5)  # float16 rounds to 11 bits
+    torch.testing.assert_close(
+        fused.float(), plain, atol=0, rtol=1.01 * 2**-11 + 1e-5
+    )  # float16 rounds to 11 bits
 
 
 def test_torchs_seed_decides_what_drops_out():
@@ -182,7 +208,10 @@ def test_torchs_seed_decides_what_drops_out():
 
 def test_rows_longer_than_the_position_table_are_refused_with_a_remedy():
     ids = torch.zeros(1, POSITIONS + 1, dtype=torch.int64, device=DEVICE)
-    with torch.autocast(DEVICE.type, dtype=torch.float16), pytest.raises(UserError, match="raise encoder"):
+    with (
+        torch.autocast(DEVICE.type, dtype=torch.float16),
+        pytest.raises(UserError, match="raise encoder"),
+    ):
         embeddings()(ids, ids)
 
 

@@ -21,7 +21,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def batch_of(lengths: list[int], length: int) -> Batch:
     ids = torch.randint(5, 40, (len(lengths), length))
     real = torch.tensor(lengths)
-    return Batch(ids, torch.zeros_like(ids), real, real, packing(np.array(lengths), length)).to(DEVICE)
+    return Batch(ids, torch.zeros_like(ids), real, real, packing(np.array(lengths), length)).to(
+        DEVICE
+    )
 
 
 def pieces(rows: Rows) -> list[tuple[int, int]]:
@@ -33,13 +35,20 @@ def test_without_an_order_each_row_is_followed_by_its_padding() -> None:
     assert pieces(Rows.of(real)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
 
 
-def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_in_rows_of_its_own() -> None:
+def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_in_rows_of_its_own() -> (
+    None
+):
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
     rows = Rows.of(batch.real)
     assert batch.packed is not None
-    assert len(batch.packed.tokens) == 12  # ten real tokens, and padding up to whole portions of four
+    assert (
+        len(batch.packed.tokens) == 12
+    )  # ten real tokens, and padding up to whole portions of four
     assert pieces(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
-    assert sorted(batch.packed.tokens[:10].tolist()) == batch.real.flatten().nonzero().flatten().tolist()
+    assert (
+        sorted(batch.packed.tokens[:10].tolist())
+        == batch.real.flatten().nonzero().flatten().tolist()
+    )
 
 
 def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
@@ -49,8 +58,9 @@ def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
         rows = Rows.of(batch_of(lengths, 16).real)
         assert max(end - begin for begin, end in pieces(rows)) <= rows.longest == 16
         assert rows.bounds[-1] == (40 * 16 if rows.packed is None else len(rows.packed))
-        assert [end - begin for begin, end in pieces(rows)][:40 if rows.packed is not None else 0] == (
-            lengths if rows.packed is not None else [])
+        assert [end - begin for begin, end in pieces(rows)][
+            : 40 if rows.packed is not None else 0
+        ] == (lengths if rows.packed is not None else [])
 
 
 def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
@@ -73,8 +83,16 @@ def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> 
 @pytest.mark.parametrize("length", [16, 160], ids=["one block of keys", "several blocks of keys"])
 def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) -> None:
     torch.manual_seed(0)
-    shape = EncoderShape(layers=1 + (length < 128), width=16, heads=1, feedforward=32, embedding=16, positions=length,
-                         dropout=0.0, attention_dropout=0.0)
+    shape = EncoderShape(
+        layers=1 + (length < 128),
+        width=16,
+        heads=1,
+        feedforward=32,
+        embedding=16,
+        positions=length,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
     encoder = Encoder(shape, vocabulary=40).to(DEVICE)
     enable(encoder)
     lengths = [length // 2, 3, length - 1]

@@ -1,4 +1,6 @@
-"""The discriminator's head gives the logits and gradients of plain torch, though gelu's values are never in memory."""
+"""The discriminator's head gives the logits and gradients of plain torch, though gelu's values are
+never in memory.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,20 @@ from tests.conftest import toy_batch
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def ours_and_plain(shape: tuple[int, int, int], dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Logits and gradients; `hidden` and weights have values that `dtype` holds exactly, and one token no gradient."""
+def ours_and_plain(
+    shape: tuple[int, int, int], dtype: torch.dtype
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Logits and gradients; `hidden` and weights have values that `dtype` holds exactly, and one
+    token no gradient.
+    """
     rng, width = torch.Generator().manual_seed(0), shape[-1]
     sizes = [shape, (width, width), (width,), (1, width), (1,)]
     values = [torch.randn(*size, generator=rng) for size in sizes]
     values[1] /= width**0.5
-    given = [value.to(dtype).to(DEVICE, dtype if number == 0 else torch.float32).requires_grad_()
-             for number, value in enumerate(values)]
+    given = [
+        value.to(dtype).to(DEVICE, dtype if number == 0 else torch.float32).requires_grad_()
+        for number, value in enumerate(values)
+    ]
     gradient = torch.randn(*shape[:2], generator=rng)
     gradient[0, 1] = 0
     logits = verdict(*given)
@@ -31,7 +39,9 @@ def ours_and_plain(shape: tuple[int, int, int], dtype: torch.dtype) -> tuple[lis
 
     plain = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
     hidden, dense, dense_bias, output, output_bias = plain
-    expected = F.linear(F.gelu(F.linear(hidden, dense, dense_bias)), output, output_bias).squeeze(-1)
+    expected = F.linear(F.gelu(F.linear(hidden, dense, dense_bias)), output, output_bias).squeeze(
+        -1
+    )
     return ours, [expected, *torch.autograd.grad(expected, plain, gradient.double())]
 
 
@@ -51,11 +61,21 @@ def test_more_tokens_than_programs_are_shared_among_them(monkeypatch):
     monkeypatch.setattr("electra.kernels.verdict.TILE", 64)
     ours, plain = ours_and_plain((4, 11, 24), torch.float32)
     for our, their in zip(ours, plain, strict=True):
-        torch.testing.assert_close(our.detach().cpu().double(), their.detach(), atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(
+            our.detach().cpu().double(), their.detach(), atol=2e-5, rtol=2e-5
+        )
 
 
-SHAPE = EncoderShape(layers=1, width=32, heads=2, feedforward=64, embedding=24, positions=16, dropout=0.0,
-                     attention_dropout=0.0)
+SHAPE = EncoderShape(
+    layers=1,
+    width=32,
+    heads=2,
+    feedforward=64,
+    embedding=24,
+    positions=16,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 
 
 def discriminator(*, fused: bool) -> Discriminator:
@@ -73,13 +93,22 @@ def test_the_discriminator_judges_and_learns_alike_with_all_its_kernels_and_with
             logits = judge(batch.ids, batch.types, batch.real)
         assert logits.dtype == (torch.float32 if fused else torch.float16)
         replaced = (batch.ids % 3 == 0).float()
-        F.binary_cross_entropy_with_logits(logits.float(), replaced, weight=batch.real.float()).backward()
-        found.append({"logits": logits[batch.real], **{name: weight.grad for name, weight in judge.named_parameters()}})
+        F.binary_cross_entropy_with_logits(
+            logits.float(), replaced, weight=batch.real.float()
+        ).backward()
+        found.append(
+            {
+                "logits": logits[batch.real],
+                **{name: weight.grad for name, weight in judge.named_parameters()},
+            }
+        )
     for name, plain in found[0].items():
         assert (found[1][name] - plain).norm() < 0.02 * plain.norm(), name
 
 
 def test_in_full_precision_the_plain_path_runs():
     batch = toy_batch([16, 9]).to(DEVICE)
-    plain, fused = (discriminator(fused=on)(batch.ids, batch.types, batch.real) for on in (False, True))
+    plain, fused = (
+        discriminator(fused=on)(batch.ids, batch.types, batch.real) for on in (False, True)
+    )
     assert fused.equal(plain)

@@ -1,4 +1,6 @@
-"""Losses, gradients and samples are those of a softmax over all words, though no two tiles of logits ever meet."""
+"""Losses, gradients and samples are those of a softmax over all words, though no two tiles of
+logits ever meet.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,24 @@ LOW = [torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float
 SMALL, WIDE = (5, 50, 16), (150, 900, 200)
 
 
-def inputs(count: int, vocabulary: int, width: int, dtype: torch.dtype, *, seed: int = 0) -> list[torch.Tensor]:
-    """Vectors, table and bias such that some words are likely and most are not; values that `dtype` holds exactly."""
+def inputs(
+    count: int, vocabulary: int, width: int, dtype: torch.dtype, *, seed: int = 0
+) -> list[torch.Tensor]:
+    """Vectors, table and bias such that some words are likely and most are not; values that `dtype`
+    holds exactly.
+    """
     rng = torch.Generator().manual_seed(seed)
     predicted = torch.randn(count, width, generator=rng)
     table = torch.randn(vocabulary, width, generator=rng) * (3 / width**0.5)
-    bias, originals = torch.randn(vocabulary, generator=rng), torch.randint(vocabulary, (count,), generator=rng)
+    bias, originals = (
+        torch.randn(vocabulary, generator=rng),
+        torch.randint(vocabulary, (count,), generator=rng),
+    )
     uniform = torch.rand(count, generator=rng)
-    return [tensor.to(DEVICE) for tensor in (predicted.to(dtype), table.to(dtype).float(), bias, originals, uniform)]
+    return [
+        tensor.to(DEVICE)
+        for tensor in (predicted.to(dtype), table.to(dtype).float(), bias, originals, uniform)
+    ]
 
 
 def in_float64(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -41,18 +53,34 @@ def in_float64(*tensors: torch.Tensor) -> list[torch.Tensor]:
 def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
     """Losses and gradients of both, with unequal weights on the losses and none on every third."""
     predicted, table, bias, originals, _ = inputs(count, vocabulary, width, dtype)
-    weights = torch.linspace(-1, 1, count, device=DEVICE) * (torch.arange(count, device=DEVICE) % 3 > 0)
+    weights = torch.linspace(-1, 1, count, device=DEVICE) * (
+        torch.arange(count, device=DEVICE) % 3 > 0
+    )
     asked = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
     losses, sampled = guess(*asked, originals)
     assert sampled is None
     plain = in_float64(*asked)
     expected, _ = guess_plainly(*plain, originals.cpu(), torch.zeros(count))
-    return ((losses, *torch.autograd.grad((losses * weights).sum(), asked)),
-            (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)))
+    return (
+        (losses, *torch.autograd.grad((losses * weights).sum(), asked)),
+        (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)),
+    )
 
 
-@pytest.mark.parametrize("size", [SMALL, pytest.param(WIDE, marks=pytest.mark.skipif(
-    DEVICE.type == "cuda", reason="wide vectors in 32 bits outgrow a multiprocessor; only the interpreter has room"))])
+@pytest.mark.parametrize(
+    "size",
+    [
+        SMALL,
+        pytest.param(
+            WIDE,
+            marks=pytest.mark.skipif(
+                DEVICE.type == "cuda",
+                reason="wide vectors in 32 bits outgrow a multiprocessor; only the interpreter "
+                "has room",
+            ),
+        ),
+    ],
+)
 def test_losses_and_gradients_are_those_of_cross_entropy(size):
     ours, plain = ours_and_plain(*size, torch.float32)
     for our, their in zip(ours, plain, strict=True):
@@ -62,7 +90,9 @@ def test_losses_and_gradients_are_those_of_cross_entropy(size):
 
 @pytest.mark.parametrize("dtype", LOW)
 def test_in_low_precision_only_the_gradients_of_logits_are_rounded(dtype):
-    """The losses are as exact as in float32, and the gradients of the float32 weights arrive in float32."""
+    """The losses are as exact as in float32, and the gradients of the float32 weights arrive in
+    float32.
+    """
     ours, plain = ours_and_plain(*WIDE, dtype)
     assert [our.dtype for our in ours] == [torch.float32, dtype, torch.float32, torch.float32]
     torch.testing.assert_close(ours[0].cpu().double(), plain[0], atol=2e-5, rtol=2e-5)
@@ -90,12 +120,20 @@ def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
 @pytest.mark.parametrize("size", [(20, 300, 16), (20, 300, 200)])
-def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_number(size, temperature):
+def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_number(
+    size, temperature
+):
     predicted, table, bias, originals, uniform = inputs(*size, LOW[-1])
-    losses, sampled = guess(predicted, table, bias, originals, uniform=uniform, temperature=temperature)
+    losses, sampled = guess(
+        predicted, table, bias, originals, uniform=uniform, temperature=temperature
+    )
     plain = in_float64(predicted, table, bias)
-    expected_losses, expected = guess_plainly(*plain, originals.cpu(), uniform.cpu().double(), temperature)
-    torch.testing.assert_close(losses.cpu().double(), expected_losses, atol=2e-5, rtol=2e-5)  # never tempered
+    expected_losses, expected = guess_plainly(
+        *plain, originals.cpu(), uniform.cpu().double(), temperature
+    )
+    torch.testing.assert_close(
+        losses.cpu().double(), expected_losses, atol=2e-5, rtol=2e-5
+    )  # never tempered
     reached = ((plain[0] @ plain[1].T + plain[2]) / temperature).softmax(-1).cumsum(-1)
     doubtful = (reached - uniform.cpu()[:, None]).abs().amin(-1) < 1e-5
     assert not doubtful.all()
@@ -106,8 +144,13 @@ def test_samples_follow_the_softmax_over_tiles_and_inside_them():
     predicted, table, bias, _, _ = inputs(1, 300, 16, torch.float32, seed=1)
     count = 150
     uniform = (torch.arange(count, device=DEVICE) + 0.5) / count
-    _, sampled = guess(predicted.expand(count, -1), table, bias, torch.zeros(count, dtype=torch.int64, device=DEVICE),
-                       uniform=uniform)
+    _, sampled = guess(
+        predicted.expand(count, -1),
+        table,
+        bias,
+        torch.zeros(count, dtype=torch.int64, device=DEVICE),
+        uniform=uniform,
+    )
     shares = torch.bincount(sampled, minlength=300) / count
     expected = (predicted @ table.T + bias).softmax(-1)[0]
     # Of evenly spaced numbers, as many fall into a word's share as its size says, give or take one.
@@ -116,12 +159,16 @@ def test_samples_follow_the_softmax_over_tiles_and_inside_them():
 
 @pytest.mark.parametrize("word", [0, 127, 128, 299])
 def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
-    """Its neighbours' shares underflow to zero: no uniform number, not even at the ends, may fall on them."""
+    """Its neighbours' shares underflow to zero: no uniform number, not even at the ends, may fall
+    on them.
+    """
     _, table, bias, _, _ = inputs(1, 300, 16, torch.float32)
     bias[word] = 1e4
     uniform = torch.tensor([0.0, 1e-38, 0.5, 1 - 2**-24], device=DEVICE)
     originals = torch.full((4,), word, device=DEVICE)
-    losses, sampled = guess(torch.zeros(4, 16, device=DEVICE), table, bias, originals, uniform=uniform)
+    losses, sampled = guess(
+        torch.zeros(4, 16, device=DEVICE), table, bias, originals, uniform=uniform
+    )
     assert sampled.tolist() == [word] * 4
     assert not losses.any()
 
@@ -129,22 +176,38 @@ def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
 def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_word_that_have_mass():
     bias = torch.zeros(300, device=DEVICE)
     bias[:10], bias[290:] = -1e4, -1e4
-    _, sampled = guess(torch.zeros(2, 16, device=DEVICE), torch.zeros(300, 16, device=DEVICE), bias,
-                       torch.zeros(2, dtype=torch.int64, device=DEVICE),
-                       uniform=torch.tensor([0.0, 1 - 2**-24], device=DEVICE))
+    _, sampled = guess(
+        torch.zeros(2, 16, device=DEVICE),
+        torch.zeros(300, 16, device=DEVICE),
+        bias,
+        torch.zeros(2, dtype=torch.int64, device=DEVICE),
+        uniform=torch.tensor([0.0, 1 - 2**-24], device=DEVICE),
+    )
     assert sampled.tolist() == [10, 289]
 
 
-# ---- inside an objective ---------------------------------------------------------------------------------------------
+# ---- inside an objective -------------------------------------------------------------------------
 
-SHAPE = EncoderShape(layers=1, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
-                     attention_dropout=0.0)
-OBJECTIVES = pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"])
+SHAPE = EncoderShape(
+    layers=1,
+    width=32,
+    heads=2,
+    feedforward=64,
+    embedding=16,
+    positions=16,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+OBJECTIVES = pytest.mark.parametrize(
+    "config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"]
+)
 
 
 def objective(config, *, fused: bool):
     torch.manual_seed(0)
-    model = build_objective(config, encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02))
+    model = build_objective(
+        config, encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02)
+    )
     guesser = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
     guesser.fused = fused
     return model.to(DEVICE), guesser
@@ -159,9 +222,13 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 @OBJECTIVES
-def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one_with_them(config, monkeypatch):
+def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one_with_them(
+    config, monkeypatch
+):
     found, calls = [], []
-    monkeypatch.setattr(mlm, "word_losses", lambda *logits: (calls.append("logits"), word_losses(*logits))[1])
+    monkeypatch.setattr(
+        mlm, "word_losses", lambda *logits: (calls.append("logits"), word_losses(*logits))[1]
+    )
     for fused in (False, True):
         model, guesser = objective(config, fused=fused)
         calls.clear()
@@ -182,11 +249,15 @@ def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
     for fused in (False, True):
         model, _ = objective(config, fused=fused)
         with low_precision():
-            scores.append(model.eval().measure(toy_batch([16, 9, 12]).to(DEVICE), seeded()).scores())
+            scores.append(
+                model.eval().measure(toy_batch([16, 9, 12]).to(DEVICE), seeded()).scores()
+            )
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize("config", [ReplaceMLMConfig(), AllTokensMLMConfig()], ids=["replace-mlm", "all-tokens-mlm"])
+@pytest.mark.parametrize(
+    "config", [ReplaceMLMConfig(), AllTokensMLMConfig()], ids=["replace-mlm", "all-tokens-mlm"]
+)
 def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(config):
     """The generator keeps to its logits both times, so that both encoders read the same splice."""
     found = []
@@ -197,7 +268,14 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
         with low_precision():
             loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
         loss.total.backward()
-        found.append((loss.parts["restore"].item(), encoder.bias.grad, encoder.dense.weight.grad, encoder.table.grad))
+        found.append(
+            (
+                loss.parts["restore"].item(),
+                encoder.bias.grad,
+                encoder.dense.weight.grad,
+                encoder.table.grad,
+            )
+        )
     (plain_loss, *plain), (fused_loss, *fused_gradients) = found
     assert fused_loss == pytest.approx(plain_loss, rel=2e-3)
     for ours, theirs in zip(fused_gradients, plain, strict=True):
@@ -205,7 +283,9 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
 
 
 def test_a_generator_is_as_surprised_by_its_own_words_without_logits_as_with_them():
-    model, guesser = objective(ReplacedTokenDetectionConfig(generator_learns="adversarially"), fused=False)
+    model, guesser = objective(
+        ReplacedTokenDetectionConfig(generator_learns="adversarially"), fused=False
+    )
     found = []
     for kept in (True, False):
         with low_precision():
@@ -213,22 +293,31 @@ def test_a_generator_is_as_surprised_by_its_own_words_without_logits_as_with_the
             surprises = model.surprises_of_own_words(play if kept else play._replace(guesses=None))
         model.zero_grad()
         surprises.sum().backward()
-        found.append((surprises.detach(), guesser.bias.grad, guesser.dense.weight.grad, guesser.table.grad))
+        found.append(
+            (surprises.detach(), guesser.bias.grad, guesser.dense.weight.grad, guesser.table.grad)
+        )
     assert (found[0][0] > 0).equal(play.masked.scored)
     for plain, fused in zip(*found, strict=True):
         assert (plain - fused).norm() < 0.02 * plain.norm()
 
 
 def test_in_full_precision_an_objective_keeps_to_the_plain_path():
-    losses = [objective(ReplacedTokenDetectionConfig(), fused=fused)[0](toy_batch([16, 9]).to(DEVICE), seeded())
-              for fused in (False, True)]
+    losses = [
+        objective(ReplacedTokenDetectionConfig(), fused=fused)[0](
+            toy_batch([16, 9]).to(DEVICE), seeded()
+        )
+        for fused in (False, True)
+    ]
     assert losses[0].total.equal(losses[1].total)
 
 
 def test_the_seed_alone_decides_what_is_sampled():
     model, _ = objective(ReplacedTokenDetectionConfig(), fused=True)
     with low_precision():
-        plays = [model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False) for seed in (1, 1, 2)]
+        plays = [
+            model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False)
+            for seed in (1, 1, 2)
+        ]
     assert plays[0].guesses is None
     assert plays[0].corrupted.ids.equal(plays[1].corrupted.ids)
     assert not plays[0].corrupted.ids.equal(plays[2].corrupted.ids)

@@ -24,7 +24,9 @@ def encoder() -> Encoder:
 
 def rows(*lengths: int, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
     """Random ids and types, of which the first `lengths` of each row are real."""
-    ids = torch.randint(1, VOCABULARY, (len(lengths), width), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        1, VOCABULARY, (len(lengths), width), generator=torch.Generator().manual_seed(1)
+    )
     types = (torch.arange(width) > width // 2).long().expand_as(ids)
     return ids, types, torch.arange(width) < torch.tensor(lengths)[:, None]
 
@@ -71,19 +73,28 @@ def test_a_row_of_nothing_but_padding_stays_finite(encoder: Encoder) -> None:
 def test_segments_and_order_are_seen(encoder: Encoder) -> None:
     ids, types, real = rows(8)
     assert not torch.allclose(encoder(ids, types, real), encoder(ids, 1 - types, real), atol=1e-3)
-    assert not torch.allclose(encoder(ids, types, real).flip(1), encoder(ids.flip(1), types, real), atol=1e-3)
+    assert not torch.allclose(
+        encoder(ids, types, real).flip(1), encoder(ids.flip(1), types, real), atol=1e-3
+    )
 
 
 def test_attention_is_the_softmax_of_scaled_products_over_real_tokens() -> None:
     torch.manual_seed(0)
     attention = Attention(TINY).eval()
     hidden, real = torch.randn(2, 8, 32), rows(8, 5)[2]
-    weights, biases = attention.query_key_value.weight.split(32), attention.query_key_value.bias.split(32)
-    query, key, value = (F.linear(hidden, w, b).unflatten(-1, (4, 8)) for w, b in zip(weights, biases, strict=True))
+    weights, biases = (
+        attention.query_key_value.weight.split(32),
+        attention.query_key_value.bias.split(32),
+    )
+    query, key, value = (
+        F.linear(hidden, w, b).unflatten(-1, (4, 8)) for w, b in zip(weights, biases, strict=True)
+    )
     scores = torch.einsum("bthk,bshk->bhts", query, key) / math.sqrt(8)
     shares = scores.masked_fill(~real[:, None, None, :], -math.inf).softmax(-1)
     expected = attention.output(torch.einsum("bhts,bshk->bthk", shares, value).flatten(2))
-    torch.testing.assert_close(attention(hidden, real[:, None, None, :]), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        attention(hidden, real[:, None, None, :]), expected, rtol=0, atol=1e-6
+    )
 
 
 def test_matrices_start_from_a_normal_cut_at_two_deviations_and_biases_from_zero() -> None:
@@ -136,7 +147,9 @@ def test_blocks_that_are_computed_again_give_the_same_bits_and_keep_little() -> 
     found = []
     for again in (False, True):
         torch.manual_seed(0)
-        encoder = Encoder(replace(TINY, layers=6, dropout=0.3, attention_dropout=0.3), vocabulary=VOCABULARY)
+        encoder = Encoder(
+            replace(TINY, layers=6, dropout=0.3, attention_dropout=0.3), vocabulary=VOCABULARY
+        )
         recompute(encoder, again)
         kept: list[int] = []
 

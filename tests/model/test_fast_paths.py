@@ -49,16 +49,24 @@ def test_the_gradient_of_dropout_flows_through_what_was_kept():
 
 def attention_inputs() -> tuple[list[torch.Tensor], torch.Tensor]:
     torch.manual_seed(0)
-    attended = torch.tensor([[True, True, True, True], [True, True, False, False]])[:, None, None, :]
-    return [torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)], attended
+    attended = torch.tensor([[True, True, True, True], [True, True, False, False]])[
+        :, None, None, :
+    ]
+    return [
+        torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)
+    ], attended
 
 
 def test_attention_that_hardly_drops_anything_is_torchs_without_dropout():
     inputs, attended = attention_inputs()
-    ours = attend(*inputs, attended=attended, dropout=1e-6)  # the least rate that is not zero; it rounds to none
+    ours = attend(
+        *inputs, attended=attended, dropout=1e-6
+    )  # the least rate that is not zero; it rounds to none
     theirs = F.scaled_dot_product_attention(*inputs, attn_mask=attended)
     assert torch.allclose(ours, theirs, atol=1e-14)
-    for our, their in zip(*(torch.autograd.grad(out.square().sum(), inputs) for out in (ours, theirs)), strict=True):
+    for our, their in zip(
+        *(torch.autograd.grad(out.square().sum(), inputs) for out in (ours, theirs)), strict=True
+    ):
         assert torch.allclose(our, their, atol=1e-13)
 
 
@@ -74,10 +82,16 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
 
 def test_attention_drops_shares_at_its_rate_and_scales_those_it_keeps():
     torch.manual_seed(0)
-    query, key = (torch.randn(2, 3, 50, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    unit = torch.eye(50, dtype=torch.float64).expand(2, 3, 50, 50)  # as values, it shows the shares themselves
+    query, key = (
+        torch.randn(2, 3, 50, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)
+    )
+    unit = torch.eye(50, dtype=torch.float64).expand(
+        2, 3, 50, 50
+    )  # as values, it shows the shares themselves
     attended = torch.ones(2, 1, 1, 50, dtype=torch.bool)
-    ratio = attend(query, key, unit, attended=attended, dropout=0.3) / F.scaled_dot_product_attention(query, key, unit)
+    ratio = attend(
+        query, key, unit, attended=attended, dropout=0.3
+    ) / F.scaled_dot_product_attention(query, key, unit)
     kept = ratio != 0
     assert (~kept).double().mean().item() == pytest.approx(0.3, abs=0.01)
     assert torch.allclose(ratio[kept], torch.tensor(1 / 0.7, dtype=torch.float64), rtol=1e-4)

@@ -21,16 +21,28 @@ def count(*networks: torch.nn.Module) -> int:
     return sum(p.numel() for p in {p for network in networks for p in network.parameters()})
 
 
-@pytest.mark.parametrize(("tie", "fraction"), [("none", 0.5), ("embeddings", 0.5), ("embeddings", 1.0), ("all", 1.0)])
+@pytest.mark.parametrize(
+    ("tie", "fraction"), [("none", 0.5), ("embeddings", 0.5), ("embeddings", 1.0), ("all", 1.0)]
+)
 @pytest.mark.parametrize("embedding", [64, 128])
 def test_parameters_in_closed_form_are_those_of_the_modules(
-        tie: Literal["none", "embeddings", "all"], fraction: float, embedding: int) -> None:
-    shape = EncoderShape(layers=2, width=128, heads=2, feedforward=256, embedding=embedding, positions=16)
+    tie: Literal["none", "embeddings", "all"], fraction: float, embedding: int
+) -> None:
+    shape = EncoderShape(
+        layers=2, width=128, heads=2, feedforward=256, embedding=embedding, positions=16
+    )
     settings = GeneratorShape(tie=tie, fraction=fraction)
     generator, discriminator = build_pair(shape, settings, vocabulary=VOCABULARY)
     assert generator is not None
-    counted = parameters(Workload(encoder=shape, generator=settings.beside(shape), tie=tie, vocabulary=VOCABULARY,
-                                  length=16))
+    counted = parameters(
+        Workload(
+            encoder=shape,
+            generator=settings.beside(shape),
+            tie=tie,
+            vocabulary=VOCABULARY,
+            length=16,
+        )
+    )
     assert counted.encoder == count(discriminator.encoder)
     assert counted.encoder + counted.head == count(discriminator)
     assert counted.total == count(discriminator, generator)
@@ -51,11 +63,19 @@ def test_standard_operations_are_the_matrix_products_that_torch_counts() -> None
     assert generator is not None
     ids = torch.zeros(1, length, dtype=torch.long)
     real = torch.ones_like(ids, dtype=torch.bool)
-    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
         discriminator(ids, ids, real)
         generator(ids, ids, real, ids[:, :predicted])
-    work = Workload(encoder=SHAPE, generator=settings.beside(SHAPE), vocabulary=VOCABULARY, length=length,
-                    mask_rate=predicted / length)
+    work = Workload(
+        encoder=SHAPE,
+        generator=settings.beside(SHAPE),
+        vocabulary=VOCABULARY,
+        length=length,
+        mask_rate=predicted / length,
+    )
     assert counter.get_total_flops() == length * standard(work).forward
 
 
@@ -67,23 +87,35 @@ def test_replacements_by_chance_cost_the_discriminator_alone() -> None:
 
 def test_a_frozen_generator_costs_its_forward_pass_and_no_other() -> None:
     beside = GeneratorShape(fraction=0.5).beside(SHAPE)
-    work = Workload(encoder=SHAPE, generator=beside, tie="none", generator_learns=False, vocabulary=VOCABULARY,
-                    length=32)
+    work = Workload(
+        encoder=SHAPE,
+        generator=beside,
+        tie="none",
+        generator_learns=False,
+        vocabulary=VOCABULARY,
+        length=32,
+    )
     for convention, whole in ((standard, 3), (official, 2)):
         judge, generator = (sum(terms.values()) for terms in convention(work).networks.values())
         assert convention(work).training == pytest.approx(whole * judge + generator)
-        assert convention(replace(work, generator_learns=True)).training == pytest.approx(whole * (judge + generator))
+        assert convention(replace(work, generator_learns=True)).training == pytest.approx(
+            whole * (judge + generator)
+        )
 
 
 def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
-    (terms,) = standard(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)).networks.values()
+    (terms,) = standard(
+        Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+    ).networks.values()
     assert terms["MLM head"] == pytest.approx(0.15 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
     assert "RTD head" not in terms
 
 
 def test_replacements_that_are_restored_cost_a_second_network_with_a_vocabulary() -> None:
     beside = GeneratorShape(fraction=0.5).beside(SHAPE)
-    work = Workload(objective="mlm", encoder=SHAPE, generator=beside, vocabulary=VOCABULARY, length=32)
+    work = Workload(
+        objective="mlm", encoder=SHAPE, generator=beside, vocabulary=VOCABULARY, length=32
+    )
     both = standard(work).networks
     assert list(both) == ["encoder", "generator"]
     assert both["encoder"]["MLM head"] == pytest.approx(0.15 * (2 * 128 * 64 + 2 * 64 * 100))
@@ -91,8 +123,13 @@ def test_replacements_that_are_restored_cost_a_second_network_with_a_vocabulary(
 
 
 def test_all_tokens_pay_for_the_vocabulary_at_every_position_and_for_a_gate() -> None:
-    work = Workload(objective="all-tokens", encoder=SHAPE, generator=GeneratorShape(fraction=0.5).beside(SHAPE),
-                    vocabulary=VOCABULARY, length=32)
+    work = Workload(
+        objective="all-tokens",
+        encoder=SHAPE,
+        generator=GeneratorShape(fraction=0.5).beside(SHAPE),
+        vocabulary=VOCABULARY,
+        length=32,
+    )
     ours, theirs = standard(work).networks, official(work).networks
     assert ours["encoder"]["MLM head"] == 2 * 128 * 64 + 2 * 64 * 100
     assert theirs["encoder"]["MLM head"] == 2 * 128 * 64 + 14 * 64 + (2 * 64 + 7) * 100
@@ -101,14 +138,22 @@ def test_all_tokens_pay_for_the_vocabulary_at_every_position_and_for_a_gate() ->
     assert "copy gate" not in ours["generator"]
 
 
-def test_a_left_to_right_lm_pays_for_the_vocabulary_at_every_position_but_the_last_and_for_no_gate() -> None:
+def test_a_left_to_right_lm_pays_for_the_vocabulary_at_every_position_but_the_last_and_for_no_gate() -> (
+    None
+):
     causal = replace(SHAPE, causal=True)
     work = Workload(objective="left-to-right", encoder=causal, vocabulary=VOCABULARY, length=32)
     (ours,), (theirs,) = (convention(work).networks.values() for convention in (standard, official))
     assert ours["MLM head"] == pytest.approx(31 / 32 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
-    assert theirs["MLM head"] == pytest.approx(31 / 32 * (2 * 128 * 64 + 14 * 64 + (2 * 64 + 7) * VOCABULARY))
-    masked = standard(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)).networks["encoder"]
-    assert ours["attention"] == masked["attention"], "what causal attention throws away was computed, by convention"
+    assert theirs["MLM head"] == pytest.approx(
+        31 / 32 * (2 * 128 * 64 + 14 * 64 + (2 * 64 + 7) * VOCABULARY)
+    )
+    masked = standard(
+        Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+    ).networks["encoder"]
+    assert ours["attention"] == masked["attention"], (
+        "what causal attention throws away was computed, by convention"
+    )
     assert ours.keys() == masked.keys()
 
 
@@ -118,17 +163,26 @@ def test_the_operations_of_a_left_to_right_pass_are_those_that_torch_counts() ->
     shape, length = replace(SHAPE, causal=True), 32
     network = Generator(Encoder(shape, vocabulary=VOCABULARY)).eval()
     ids = torch.zeros(1, length, dtype=torch.long)
-    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
         network.words(network.transform(network.encoder(ids, ids, ids == 0)[:, :-1]))
     work = Workload(objective="left-to-right", encoder=shape, vocabulary=VOCABULARY, length=length)
     assert counter.get_total_flops() == length * standard(work).forward
 
 
 def test_next_sentence_prediction_costs_two_classes_a_row() -> None:
-    plain, both = (Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32, next_sentence=asked)
-                   for asked in (False, True))
+    plain, both = (
+        Workload(
+            objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32, next_sentence=asked
+        )
+        for asked in (False, True)
+    )
     for convention in (standard, official):
-        assert 32 * (convention(both).forward - convention(plain).forward) == pytest.approx(2 * 128 * 2)
+        assert 32 * (convention(both).forward - convention(plain).forward) == pytest.approx(
+            2 * 128 * 2
+        )
     assert parameters(both).head == parameters(plain).head + 2 * 128 + 2
 
 

@@ -39,7 +39,9 @@ VOCABULARY = 1000
 KINDS = [Discriminator, Generator]
 
 
-def network(kind: type[huggingface.Network], shape: EncoderShape = TINY, *, seed: int = 0) -> huggingface.Network:
+def network(
+    kind: type[huggingface.Network], shape: EncoderShape = TINY, *, seed: int = 0
+) -> huggingface.Network:
     torch.manual_seed(seed)
     built = kind(Encoder(shape, vocabulary=VOCABULARY)).eval()
     with torch.no_grad():
@@ -75,12 +77,14 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-# ---- the same logits as transformers ---------------------------------------------------------------------------------
+# ---- the same logits as transformers -------------------------------------------------------------
+
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", SIZES)
-def test_transformers_computes_our_logits_from_our_folder(kind: type[huggingface.Network], size: str,
-                                                          folder: Path) -> None:
+def test_transformers_computes_our_logits_from_our_folder(
+    kind: type[huggingface.Network], size: str, folder: Path
+) -> None:
     built = network(kind, SIZES[size])
     huggingface.save(built, folder, role=role(built))
     assert huggingface.verify(built, folder, tolerance=1e-5) <= 1e-5
@@ -88,8 +92,9 @@ def test_transformers_computes_our_logits_from_our_folder(kind: type[huggingface
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", SIZES)
-def test_we_compute_transformers_logits_from_its_folder(kind: type[huggingface.Network], size: str,
-                                                        folder: Path) -> None:
+def test_we_compute_transformers_logits_from_its_folder(
+    kind: type[huggingface.Network], size: str, folder: Path
+) -> None:
     built = network(kind, SIZES[size])
     save_stock(built.architecture, SIZES[size], folder)
     report = huggingface.load(built, folder)
@@ -108,7 +113,9 @@ def save_stock(architecture: str, shape: EncoderShape, folder: Path, **options: 
 
     keys = {key: getattr(shape, field) for field, key in huggingface.SHAPE_KEYS.items()}
     torch.manual_seed(7)
-    stock = getattr(transformers, architecture)(transformers.ElectraConfig(vocab_size=VOCABULARY, **keys))
+    stock = getattr(transformers, architecture)(
+        transformers.ElectraConfig(vocab_size=VOCABULARY, **keys)
+    )
     stock.save_pretrained(folder, **options)
 
 
@@ -117,19 +124,36 @@ def test_a_causal_model_is_one_in_its_folder_too(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["is_decoder"]) == (["ElectraForCausalLM"], True)
     assert huggingface.load_shape(folder)[0].causal
-    with pytest.raises(UserError, match=r"is_decoder is True, but the network to fill has encoder.causal=False"):
+    with pytest.raises(
+        UserError, match=r"is_decoder is True, but the network to fill has encoder.causal=False"
+    ):
         huggingface.load(network(Generator), folder)
 
 
-# ---- what is in a folder ---------------------------------------------------------------------------------------------
+# ---- what is in a folder -------------------------------------------------------------------------
+
 
 def test_a_folder_says_what_it_is(folder: Path) -> None:
-    huggingface.save(network(Generator), folder, role="encoder", config_extra={"pad_token_id": 3}, card="# A card\n",
-                     tokenizer_files=lambda fresh: (fresh / "vocab.txt").write_text("[PAD]\n") and None)
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md", "vocab.txt"}
+    huggingface.save(
+        network(Generator),
+        folder,
+        role="encoder",
+        config_extra={"pad_token_id": 3},
+        card="# A card\n",
+        tokenizer_files=lambda fresh: (fresh / "vocab.txt").write_text("[PAD]\n") and None,
+    )
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        "vocab.txt",
+    }
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["electra_role"], config["pad_token_id"]) == (
-        ["ElectraForMaskedLM"], "encoder", 3)
+        ["ElectraForMaskedLM"],
+        "encoder",
+        3,
+    )
     assert huggingface.load_shape(folder) == (TINY, VOCABULARY, "encoder")
 
 
@@ -148,10 +172,14 @@ def test_what_is_saved_is_loaded_bit_for_bit(kind: type[huggingface.Network], fo
     built, other = network(kind), network(kind, seed=1)
     huggingface.save(built, folder, role=role(built))
     huggingface.load(other, folder)
-    assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in built.state_dict().items())
+    assert all(
+        torch.equal(other.state_dict()[name], tensor) for name, tensor in built.state_dict().items()
+    )
 
 
-def test_weights_above_the_limit_are_split_and_found_again_by_us_and_by_transformers(folder: Path) -> None:
+def test_weights_above_the_limit_are_split_and_found_again_by_us_and_by_transformers(
+    folder: Path,
+) -> None:
     built, other = network(Discriminator), network(Discriminator, seed=1)
     huggingface.save(built, folder, role="discriminator", shard_bytes=30_000)
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
@@ -159,7 +187,8 @@ def test_weights_above_the_limit_are_split_and_found_again_by_us_and_by_transfor
     assert huggingface.verify(other, folder, tolerance=1e-5) <= 1e-5
 
 
-# ---- saving never loses a model --------------------------------------------------------------------------------------
+# ---- saving never loses a model ------------------------------------------------------------------
+
 
 def test_saving_over_a_model_replaces_it(saved: Path) -> None:
     huggingface.save(network(Discriminator, seed=1), saved, role="discriminator")
@@ -174,14 +203,18 @@ def test_a_failed_save_leaves_the_old_model_and_no_rubbish(saved: Path) -> None:
         raise OSError("No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        huggingface.save(network(Discriminator, seed=1), saved, role="discriminator", tokenizer_files=full)
+        huggingface.save(
+            network(Discriminator, seed=1), saved, role="discriminator", tokenizer_files=full
+        )
     loaded = network(Discriminator, seed=2)
     huggingface.load(loaded, saved)
     assert torch.equal(logits(loaded), logits(network(Discriminator)))
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
-def test_after_a_crash_between_the_two_renames_the_old_model_is_found_and_the_next_save_succeeds(saved: Path) -> None:
+def test_after_a_crash_between_the_two_renames_the_old_model_is_found_and_the_next_save_succeeds(
+    saved: Path,
+) -> None:
     saved.rename(saved.with_name(".model.old"))
     assert huggingface.role_of(saved) == "discriminator"
     assert not huggingface.load(network(Discriminator, seed=1), saved).missing
@@ -196,7 +229,8 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
-# ---- other people's folders ------------------------------------------------------------------------------------------
+# ---- other people's folders ----------------------------------------------------------------------
+
 
 def test_a_bare_stock_encoder_fills_all_but_the_head(folder: Path) -> None:
     save_stock("ElectraModel", TINY, folder)
@@ -206,7 +240,9 @@ def test_a_bare_stock_encoder_fills_all_but_the_head(folder: Path) -> None:
     assert "freshly initialised: dense.weight" in str(report)
 
 
-def test_a_generator_fills_a_discriminator_s_encoder_and_its_head_is_left_unused(folder: Path) -> None:
+def test_a_generator_fills_a_discriminator_s_encoder_and_its_head_is_left_unused(
+    folder: Path,
+) -> None:
     huggingface.save(network(Generator), folder, role="generator")
     report = huggingface.load(network(Discriminator, seed=1), folder)
     assert "generator_predictions.dense.weight" in report.unexpected
@@ -219,12 +255,17 @@ def test_a_sharded_stock_folder_loads(folder: Path) -> None:
     assert not huggingface.load(network(Discriminator), folder).missing
 
 
-@pytest.mark.parametrize(("architecture", "expected"), [
-    ("ElectraForPreTraining", "discriminator"), ("ElectraForMaskedLM", "generator"),
-    ("ElectraForSequenceClassification", "encoder"),
-])
-def test_the_role_of_a_stock_folder_follows_from_its_architecture(saved: Path, architecture: str,
-                                                                  expected: str) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        ("ElectraForPreTraining", "discriminator"),
+        ("ElectraForMaskedLM", "generator"),
+        ("ElectraForSequenceClassification", "encoder"),
+    ],
+)
+def test_the_role_of_a_stock_folder_follows_from_its_architecture(
+    saved: Path, architecture: str, expected: str
+) -> None:
     edit(saved / "config.json", architectures=[architecture], electra_role=None)
     assert huggingface.role_of(saved) == expected
 
@@ -233,13 +274,16 @@ def test_names_that_older_versions_stored_besides_are_no_surprise(folder: Path) 
     huggingface.save(network(Generator), folder, role="generator")
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    extra = {"generator_lm_head.weight": tensors["electra.embeddings.word_embeddings.weight"].clone(),
-             "electra.embeddings.position_ids": torch.arange(24)[None]}
+    extra = {
+        "generator_lm_head.weight": tensors["electra.embeddings.word_embeddings.weight"].clone(),
+        "electra.embeddings.position_ids": torch.arange(24)[None],
+    }
     save_file(tensors | extra, path, metadata={"format": "pt"})
     assert huggingface.load(network(Generator), folder).unexpected == ()
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
+
 
 def refusal(folder: Path, built: huggingface.Network | None = None) -> str:
     built = built or network(Discriminator)
@@ -250,18 +294,29 @@ def refusal(folder: Path, built: huggingface.Network | None = None) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "value", "ours"), [
-    ("hidden_size", 64, "encoder.width=32"), ("num_attention_heads", 2, "encoder.heads=4"),
-    ("num_hidden_layers", 3, "encoder.layers=2"), ("vocab_size", 999, "vocabulary=1000"),
-])
-def test_a_model_of_another_shape_is_refused_by_its_key(saved: Path, key: str, value: int, ours: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "ours"),
+    [
+        ("hidden_size", 64, "encoder.width=32"),
+        ("num_attention_heads", 2, "encoder.heads=4"),
+        ("num_hidden_layers", 3, "encoder.layers=2"),
+        ("vocab_size", 999, "vocabulary=1000"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_by_its_key(
+    saved: Path, key: str, value: int, ours: str
+) -> None:
     edit(saved / "config.json", **{key: value})
     assert f"config.json: {key} is {value}" in (message := refusal(saved))
     assert ours in message
 
 
-@pytest.mark.parametrize(("key", "value"), [("model_type", "bert"), ("hidden_act", "gelu_new"), ("type_vocab_size", 4)])
-def test_a_model_that_our_encoder_cannot_be_is_refused(saved: Path, key: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"), [("model_type", "bert"), ("hidden_act", "gelu_new"), ("type_vocab_size", 4)]
+)
+def test_a_model_that_our_encoder_cannot_be_is_refused(
+    saved: Path, key: str, value: object
+) -> None:
     edit(saved / "config.json", **{key: value})
     assert f"{key} is {value!r}" in refusal(saved)
 
@@ -304,7 +359,9 @@ def test_an_encoder_tensor_that_is_not_there_is_refused(saved: Path) -> None:
 
 
 def test_an_untied_generator_is_refused(folder: Path) -> None:
-    huggingface.save(network(Generator), folder, role="generator", config_extra={"tie_word_embeddings": False})
+    huggingface.save(
+        network(Generator), folder, role="generator", config_extra={"tie_word_embeddings": False}
+    )
     assert "tie_word_embeddings is false" in refusal(folder, network(Generator))
 
 
@@ -312,7 +369,8 @@ def test_a_folder_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None
     assert "nowhere: no config.json there" in refusal(tmp_path / "nowhere")
 
 
-# ---- the card --------------------------------------------------------------------------------------------------------
+# ---- the card ------------------------------------------------------------------------------------
+
 
 def test_a_card_says_which_model_to_fine_tune_and_which_fills_masks() -> None:
     assert "**fine-tune this one**" in model_card("tiny", role="discriminator", facts={})
@@ -322,7 +380,9 @@ def test_a_card_says_which_model_to_fine_tune_and_which_fills_masks() -> None:
 
 
 def test_a_card_states_given_facts_and_calls_the_rest_not_recorded() -> None:
-    card = model_card("tiny", role="discriminator", facts={"Steps": 500, "Energy": None}, language="en")
+    card = model_card(
+        "tiny", role="discriminator", facts={"Steps": 500, "Energy": None}, language="en"
+    )
     assert 'language: "en"' in card
     assert "| Steps | 500 |" in card
     assert "| Energy | not recorded |" in card

@@ -1,4 +1,6 @@
-"""The memory of a step in closed form, against what torch keeps and what a GPU's allocator was seen to give out."""
+"""The memory of a step in closed form, against what torch keeps and what a GPU's allocator was seen
+to give out.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,16 @@ def watched(*networks: nn.Module) -> Iterator[Callable[[], int]]:
         return tensor
 
     def total() -> int:
-        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-        weights = {place for network in networks for parameter in network.parameters()
-                   for place in (parameter.untyped_storage().data_ptr(),)}
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in kept
+        }
+        weights = {
+            place
+            for network in networks
+            for parameter in network.parameters()
+            for place in (parameter.untyped_storage().data_ptr(),)
+        }
         return sum(size for address, size in storages.items() if address not in weights)
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -46,9 +55,17 @@ def watched(*networks: nn.Module) -> Iterator[Callable[[], int]]:
 
 
 def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
-    work = Workload(encoder=SHAPE, generator=SHAPE, tie="none", generator_learns=False, vocabulary=VOCABULARY,
-                    length=32)
-    frozen, learning = (training_bytes(each, rows=8) for each in (work, replace(work, generator_learns=True)))
+    work = Workload(
+        encoder=SHAPE,
+        generator=SHAPE,
+        tie="none",
+        generator_learns=False,
+        vocabulary=VOCABULARY,
+        length=32,
+    )
+    frozen, learning = (
+        training_bytes(each, rows=8) for each in (work, replace(work, generator_learns=True))
+    )
     assert frozen["weights"] == learning["weights"]
     assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
     assert frozen["optimizer"] == 2 * frozen["gradients"]
@@ -62,8 +79,13 @@ def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() 
     assert many["encoder activations"] == 10 * few["encoder activations"]
 
 
-def test_estimated_activations_are_near_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (encoder, pair):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
+def test_estimated_activations_are_near_what_autograd_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (
+        encoder,
+        pair,
+    ):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
         monkeypatch.setattr(module, "gelu", F.gelu)
     # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
     shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
@@ -76,11 +98,20 @@ def test_estimated_activations_are_near_what_autograd_keeps(monkeypatch: pytest.
         logits = generator(ids, types, real, ids[:, :predicted] % length)
         F.cross_entropy(logits.flatten(0, 1), ids[:, :predicted].flatten())
         discriminator(ids, types, real)
-    logits_and_their_gradient = 2 * logits.nbytes  # alive at the peak, though autograd keeps only the log-softmax
+    logits_and_their_gradient = (
+        2 * logits.nbytes
+    )  # alive at the peak, though autograd keeps only the log-softmax
     measured = kept() + logits_and_their_gradient
-    work = Workload(encoder=shape, generator=settings.beside(shape), vocabulary=5000, length=length,
-                    mask_rate=predicted / length)
-    estimated = sum(size for term, size in training_bytes(work, rows=rows).items() if "activations" in term)
+    work = Workload(
+        encoder=shape,
+        generator=settings.beside(shape),
+        vocabulary=5000,
+        length=length,
+        mask_rate=predicted / length,
+    )
+    estimated = sum(
+        size for term, size in training_bytes(work, rows=rows).items() if "activations" in term
+    )
     assert estimated == pytest.approx(measured, rel=0.1)
 
 
@@ -93,29 +124,46 @@ def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -
 
 @pytest.mark.parametrize(("tie", "fraction"), [("embeddings", 0.5), ("all", 1.0)])
 def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
-        tie: Literal["embeddings", "all"], fraction: float) -> None:
+    tie: Literal["embeddings", "all"], fraction: float
+) -> None:
     settings = GeneratorShape(tie=tie, fraction=fraction)
     generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
     assert generator is not None
-    work = Workload(encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32)
+    work = Workload(
+        encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32
+    )
     terms = training_bytes(work, rows=1, spread_over=4)
     blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
     outside = count(discriminator, generator) - count(*blocks)
     assert terms["weights"] == 4 * count(discriminator, generator) / 4
-    assert terms["gathered weights and gradients"] == 2 * 4 * (outside + 2 * max(count(block) for block in blocks))
+    assert terms["gathered weights and gradients"] == 2 * 4 * (
+        outside + 2 * max(count(block) for block in blocks)
+    )
 
 
 def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
-    shape = EncoderShape(layers=2, width=32, heads=2, feedforward=128, embedding=16, positions=32, dropout=0.1,
-                         attention_dropout=0.1)
+    shape = EncoderShape(
+        layers=2,
+        width=32,
+        heads=2,
+        feedforward=128,
+        embedding=16,
+        positions=32,
+        dropout=0.1,
+        attention_dropout=0.1,
+    )
     network = encoder.Encoder(shape, vocabulary=VOCABULARY)
     enable(network)
     ids = torch.randint(VOCABULARY, (4, 32))
     with watched(network) as kept, torch.autocast("cpu", torch.float16):
         out = network(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
     assert out.requires_grad
-    low_weights = sum(2 * p.numel() for block in network.blocks for p in block.parameters() if p.ndim == 2)
-    assert kept() - low_weights == pytest.approx(ids.numel() * kept_by_kernel_encoder(shape), rel=0.1)
+    low_weights = sum(
+        2 * p.numel() for block in network.blocks for p in block.parameters() if p.ndim == 2
+    )
+    assert kept() - low_weights == pytest.approx(
+        ids.numel() * kept_by_kernel_encoder(shape), rel=0.1
+    )
 
 
 def test_rows_of_logits_are_as_many_as_the_kernels_take() -> None:
@@ -134,8 +182,11 @@ def measured() -> Iterator[tuple[str, int, int, str, float]]:
 
 
 @pytest.mark.parametrize(("size", "rows", "length", "side", "peak"), [*measured()])
-def test_the_estimate_is_within_a_tenth_of_the_peak_on_a_gpu(size: str, rows: int, length: int, side: str,
-                                                            peak: float) -> None:
+def test_the_estimate_is_within_a_tenth_of_the_peak_on_a_gpu(
+    size: str, rows: int, length: int, side: str, peak: float
+) -> None:
     work = replace(load_recipe(size).workload(30_522), length=length)
-    estimate = sum(training_bytes(work, rows=rows, activation_bytes=2, kernels=side == "ours_fast").values())
+    estimate = sum(
+        training_bytes(work, rows=rows, activation_bytes=2, kernels=side == "ours_fast").values()
+    )
     assert estimate == pytest.approx(peak, rel=0.1)

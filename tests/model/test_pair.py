@@ -14,9 +14,13 @@ TINY = EncoderShape(layers=2, width=128, heads=2, feedforward=256, embedding=32,
 VOCABULARY = 60
 
 
-def pair(tie: Literal["none", "embeddings", "all"], *, fraction: float = 0.5) -> tuple[Generator, Discriminator]:
+def pair(
+    tie: Literal["none", "embeddings", "all"], *, fraction: float = 0.5
+) -> tuple[Generator, Discriminator]:
     torch.manual_seed(0)
-    generator, discriminator = build_pair(TINY, GeneratorShape(tie=tie, fraction=fraction), vocabulary=VOCABULARY)
+    generator, discriminator = build_pair(
+        TINY, GeneratorShape(tie=tie, fraction=fraction), vocabulary=VOCABULARY
+    )
     assert generator is not None
     return generator.eval(), discriminator.eval()
 
@@ -51,8 +55,9 @@ def test_untied_networks_share_nothing() -> None:
 def test_tied_wholly_two_heads_stand_on_one_encoder() -> None:
     generator, discriminator = pair("all", fraction=1.0)
     assert generator.encoder is discriminator.encoder
-    assert {name for name, _ in generator.named_parameters()} - names_shared(generator, discriminator) == {
-        "dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias"}
+    assert {name for name, _ in generator.named_parameters()} - names_shared(
+        generator, discriminator
+    ) == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias"}
 
 
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
@@ -62,7 +67,9 @@ def test_a_generator_by_chance_has_no_network(kind: Literal["unigram", "uniform"
     assert isinstance(discriminator, Discriminator)
 
 
-def test_the_generator_predicts_with_the_table_it_reads_with(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_the_generator_predicts_with_the_table_it_reads_with(
+    batch: tuple[Tensor, Tensor, Tensor],
+) -> None:
     generator, _ = pair("embeddings")
     generator(*batch, torch.zeros(3, 1, dtype=torch.long)).sum().backward()
     # A word absent from the input gets its gradient through the output alone.
@@ -71,7 +78,8 @@ def test_the_generator_predicts_with_the_table_it_reads_with(batch: tuple[Tensor
 
 
 def test_gathering_first_gives_what_predicting_everywhere_and_selecting_gives(
-        batch: tuple[Tensor, Tensor, Tensor]) -> None:
+    batch: tuple[Tensor, Tensor, Tensor],
+) -> None:
     generator, _ = pair("embeddings")
     positions = torch.tensor([[1, 9], [6, 6], [0, 3]])
     everywhere = generator(*batch, torch.arange(10).expand(3, 10))
@@ -79,13 +87,19 @@ def test_gathering_first_gives_what_predicting_everywhere_and_selecting_gives(
     torch.testing.assert_close(generator(*batch, positions), selected, rtol=0, atol=1e-6)
 
 
-def test_what_stands_in_padding_never_changes_a_verdict_or_a_prediction(batch: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_what_stands_in_padding_never_changes_a_verdict_or_a_prediction(
+    batch: tuple[Tensor, Tensor, Tensor],
+) -> None:
     generator, discriminator = pair("embeddings")
     ids, types, real = batch
     other = torch.where(real, ids, 0)
     positions = torch.tensor([[0, 2]]).expand(3, 2)
-    assert torch.equal(discriminator(ids, types, real)[real], discriminator(other, types, real)[real])
-    assert torch.equal(generator(ids, types, real, positions), generator(other, types, real, positions))
+    assert torch.equal(
+        discriminator(ids, types, real)[real], discriminator(other, types, real)[real]
+    )
+    assert torch.equal(
+        generator(ids, types, real, positions), generator(other, types, real, positions)
+    )
 
 
 def test_the_discriminator_gives_one_logit_per_token(batch: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -8,13 +8,17 @@ BASE = EncoderShape(layers=12, width=768, heads=12, feedforward=3072, embedding=
 LARGE = EncoderShape(layers=24, width=1024, heads=16, feedforward=4096, embedding=1024)
 
 
-@pytest.mark.parametrize(("discriminator", "fraction", "width", "feedforward", "heads"), [
-    (EncoderShape(), 1 / 4, 64, 256, 1),
-    (BASE, 1 / 3, 256, 1024, 4),
-    (LARGE, 1 / 4, 256, 1024, 4),
-])
+@pytest.mark.parametrize(
+    ("discriminator", "fraction", "width", "feedforward", "heads"),
+    [
+        (EncoderShape(), 1 / 4, 64, 256, 1),
+        (BASE, 1 / 3, 256, 1024, 4),
+        (LARGE, 1 / 4, 256, 1024, 4),
+    ],
+)
 def test_a_generator_keeps_depth_and_embedding_width_and_shrinks_the_rest(
-        discriminator: EncoderShape, fraction: float, width: int, feedforward: int, heads: int) -> None:
+    discriminator: EncoderShape, fraction: float, width: int, feedforward: int, heads: int
+) -> None:
     shape = GeneratorShape(fraction=fraction).beside(discriminator)
     assert (shape.width, shape.feedforward, shape.heads) == (width, feedforward, heads)
     assert (shape.layers, shape.embedding) == (discriminator.layers, discriminator.embedding)
@@ -31,13 +35,21 @@ def test_tying_all_weights_of_unequal_networks_is_refused_with_the_remedy() -> N
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_with_the_next_width_that_does() -> None:
-    with pytest.raises(ValueError, match=r"encoder\.width=250 does not split into encoder\.heads=4.*252"):
+    with pytest.raises(
+        ValueError, match=r"encoder\.width=250 does not split into encoder\.heads=4.*252"
+    ):
         EncoderShape(width=250)
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("layers", 0), ("embedding", -1), ("dropout", 1.0), ("attention_dropout", -0.1),
-])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layers", 0),
+        ("embedding", -1),
+        ("dropout", 1.0),
+        ("attention_dropout", -0.1),
+    ],
+)
 def test_an_impossible_shape_is_refused_by_its_key(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"encoder\.{key}={value}"):
         EncoderShape(**{key: value})  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""A generator that learns to fool: REINFORCE's gradient is the exact one but for the noise of its samples."""
+"""A generator that learns to fool: REINFORCE's gradient is the exact one but for the noise of its
+samples.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,30 @@ def adversarial(**settings):
 
 def learning(model) -> set[str]:
     """The parts that a gradient reaches."""
-    return {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+    return {
+        name.split(".")[0]
+        for name, p in model.named_parameters()
+        if p.grad is not None and p.grad.any()
+    }
 
 
-# ---- the loss, by hand -----------------------------------------------------------------------------------------------
+# ---- the loss, by hand ---------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("draws", ["distinct", "official"])
 def test_the_loss_is_a_plain_recomputation_token_by_token(draws):
-    model = objective(adversarial(generator_weight=0.7, masking=Masking(rate=0.3, draws=draws))).double()
+    model = objective(
+        adversarial(generator_weight=0.7, masking=Masking(rate=0.3, draws=draws))
+    ).double()
     loss, play = model(BATCH, seeded()), model.play(BATCH, seeded())
     weight, bias = model.baseline.weight[0], model.baseline.bias[0]
     hidden = model.generator.encoder(play.masked.ids, BATCH.types, BATCH.real)
     rewards, errors, fooled = [], [], []
     for row, place in play.masked.scored.nonzero().tolist():
         position, word = play.masked.positions[row, place], play.sampled[row, place]
-        original = play.doubts[row, position].neg().sigmoid()  # D: the chance that it is the original
+        original = (
+            play.doubts[row, position].neg().sigmoid()
+        )  # D: the chance that it is the original
         is_original = play.corrupted.ids[row, position] == BATCH.ids[row, position]
         rewards.append(-(original if is_original else 1 - original).log().item())
         expected = (hidden[row, position] @ weight + bias).item()
@@ -64,22 +75,38 @@ def test_the_discriminator_and_the_masks_are_those_of_the_joint_objective():
 
 def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch():
     model, whole = objective(adversarial()), toy_batch([16, 5, 7, 3])
-    parts = [whole._replace(ids=whole.ids[i:i + 2], types=whole.types[i:i + 2], lengths=whole.lengths[i:i + 2])
-             for i in (0, 2)]
+    parts = [
+        whole._replace(
+            ids=whole.ids[i : i + 2], types=whole.types[i : i + 2], lengths=whole.lengths[i : i + 2]
+        )
+        for i in (0, 2)
+    ]
     weights = [int(masked_counts(part.lengths, Masking(), length=16).sum()) for part in parts]
     for name in ("reward", "baseline"):
         shares = [model(part, seeded(i)).parts[name].item() for i, part in enumerate(parts)]
-        alone = [model(part._replace(step_lengths=part.lengths), seeded(i)).parts[name].item()
-                 for i, part in enumerate(parts)]
+        alone = [
+            model(part._replace(step_lengths=part.lengths), seeded(i)).parts[name].item()
+            for i, part in enumerate(parts)
+        ]
         expected = sum(a * w for a, w in zip(alone, weights, strict=True)) / sum(weights)
         assert sum(shares) == pytest.approx(expected, rel=1e-6)
 
 
-# ---- the gradient ----------------------------------------------------------------------------------------------------
+# ---- the gradient --------------------------------------------------------------------------------
 
-THREE_WORDS = ToyVocabulary(size=3, pad=0, unk=0, cls=0, sep=0, mask=0)  # the special one may be proposed, too
-TINY = EncoderShape(layers=1, width=8, heads=2, feedforward=16, embedding=8, positions=6, dropout=0.0,
-                    attention_dropout=0.0)
+THREE_WORDS = ToyVocabulary(
+    size=3, pad=0, unk=0, cls=0, sep=0, mask=0
+)  # the special one may be proposed, too
+TINY = EncoderShape(
+    layers=1,
+    width=8,
+    heads=2,
+    feedforward=16,
+    embedding=8,
+    positions=6,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 
 
 def exact_gradient(model, batch, rng):
@@ -92,17 +119,30 @@ def exact_gradient(model, batch, rng):
         corrupted = fill_masks(batch.ids, masked, sampled)
         with torch.no_grad():
             doubts = model.discriminator(corrupted.ids, batch.types, batch.real)
-        rewards = doubt_losses(Play(masked, None, None, corrupted, sampled, None, doubts)).gather(1, masked.positions)
+        rewards = doubt_losses(Play(masked, None, None, corrupted, sampled, None, doubts)).gather(
+            1, masked.positions
+        )
         expected = expected + (chances[..., word] * rewards).sum() / len(batch.ids)
-    return torch.cat([g.flatten() for g in torch.autograd.grad(-expected, list(model.generator.parameters()))])
+    return torch.cat(
+        [g.flatten() for g in torch.autograd.grad(-expected, list(model.generator.parameters()))]
+    )
 
 
 def test_the_gradient_is_that_of_the_exact_expectation_within_sampling_error(few_threads):
-    """48 batches of 256 rows: the mean difference from the exact gradient, in units of its own standard error."""
+    """48 batches of 256 rows: the mean difference from the exact gradient, in units of its own
+    standard error.
+    """
     torch.manual_seed(0)
-    model = build_objective(adversarial(generator=GeneratorShape(tie="none", fraction=1.0), discriminator_weight=0.0,
-                                        masking=Masking(keep=0.0)),
-                            encoder=TINY, vocabulary=THREE_WORDS, unigrams=torch.full((3,), 1 / 3))
+    model = build_objective(
+        adversarial(
+            generator=GeneratorShape(tie="none", fraction=1.0),
+            discriminator_weight=0.0,
+            masking=Masking(keep=0.0),
+        ),
+        encoder=TINY,
+        vocabulary=THREE_WORDS,
+        unigrams=torch.full((3,), 1 / 3),
+    )
     with torch.no_grad():  # at their first values networks say the same of everything
         for parameter in [*model.generator.parameters(), *model.discriminator.parameters()]:
             if parameter.ndim > 1:
@@ -115,13 +155,17 @@ def test_the_gradient_is_that_of_the_exact_expectation_within_sampling_error(few
         model.zero_grad()
         model(batch, seeded(seed)).total.backward()
         exact.append(exact_gradient(model, batch, seeded(seed)))
-        differences.append(torch.cat([p.grad.flatten() for p in model.generator.parameters()]) - exact[-1])
+        differences.append(
+            torch.cat([p.grad.flatten() for p in model.generator.parameters()]) - exact[-1]
+        )
     mean, error = torch.stack(differences).mean(0), torch.stack(differences).std(0) / math.sqrt(48)
     moving = error > 1e-8
     standard = mean[moving] / error[moving]
     assert standard.abs().max() < 5
     assert standard.square().mean() < 2
-    assert torch.stack(exact).mean(0).norm() > 8 * error.norm(), "far from zero, and so worth agreeing with"
+    assert torch.stack(exact).mean(0).norm() > 8 * error.norm(), (
+        "far from zero, and so worth agreeing with"
+    )
 
 
 def test_the_baseline_learns_alone_and_reaches_nothing_else():
@@ -155,13 +199,16 @@ def test_the_generator_learns_by_the_reward_alone_and_the_discriminator_is_not_t
     assert all(p.grad.abs().max() < 1e-6 for p in model.generator.parameters())
 
 
-# ---- what is kept, exported, refused ---------------------------------------------------------------------------------
+# ---- what is kept, exported, refused -------------------------------------------------------------
+
 
 def test_the_baseline_is_in_the_checkpoint_and_in_no_exported_network():
     model = objective(adversarial())
     exported = {id(p) for network in model.networks().values() for p in network.parameters()}
-    assert [name for name, p in model.named_parameters() if id(p) not in exported] == ["baseline.weight",
-                                                                                      "baseline.bias"]
+    assert [name for name, p in model.named_parameters() if id(p) not in exported] == [
+        "baseline.weight",
+        "baseline.bias",
+    ]
 
 
 def test_held_out_rows_tell_what_the_generator_lost():
@@ -169,10 +216,16 @@ def test_held_out_rows_tell_what_the_generator_lost():
     assert {"mlm_loss", "mlm_accuracy", "generator_entropy", "auc"} <= scores.keys()
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"temperature": 2.0}, r"objective\.temperature=2\.0 samples from another distribution"),
-    ({"generator": GeneratorShape(kind="unigram")}, r"objective\.generator\.kind='unigram' draws by chance"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 2.0}, r"objective\.temperature=2\.0 samples from another distribution"),
+        (
+            {"generator": GeneratorShape(kind="unigram")},
+            r"objective\.generator\.kind='unigram' draws by chance",
+        ),
+    ],
+)
 def test_what_cannot_be_reinforced_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         adversarial(**settings)

@@ -13,9 +13,13 @@ from tests.objectives.test_objectives import SHAPE, UNIGRAMS, VOCABULARY
 @pytest.fixture
 def networks():
     torch.manual_seed(3)
-    objective = build_objective(ReplacedTokenDetectionConfig(), encoder=SHAPE, vocabulary=VOCABULARY, unigrams=UNIGRAMS)
+    objective = build_objective(
+        ReplacedTokenDetectionConfig(), encoder=SHAPE, vocabulary=VOCABULARY, unigrams=UNIGRAMS
+    )
     for parameter in objective.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)  # far from the start, where all words are alike
+        parameter.data += 0.3 * torch.randn_like(
+            parameter
+        )  # far from the start, where all words are alike
     objective.eval()
     return objective.generator.requires_grad_(False), objective.discriminator.requires_grad_(False)
 
@@ -23,16 +27,22 @@ def networks():
 def test_every_candidate_has_the_probability_that_the_formula_gives_it(networks):
     generator, discriminator = networks
     batch, places = toy_batch([16, 9]), torch.tensor([5, 2])
-    found = cloze(generator, discriminator, batch, places, mask=VOCABULARY.mask, mask_rate=0.2, top=7)
+    found = cloze(
+        generator, discriminator, batch, places, mask=VOCABULARY.mask, mask_rate=0.2, top=7
+    )
     for row, place in enumerate(places):
-        ids, types, real = (each[row:row + 1].clone() for each in (batch.ids, batch.types, batch.real))
+        ids, types, real = (
+            each[row : row + 1].clone() for each in (batch.ids, batch.types, batch.real)
+        )
         ids[0, place] = VOCABULARY.mask
         chances = generator(ids, types, real, place.view(1, 1))[0, 0].softmax(-1)
         weights = {}
         for word in chances.topk(7).indices.tolist():
             ids[0, place] = word
             original = 1 - discriminator(ids, types, real)[0, place].sigmoid()
-            weights[word] = float(chances[word] * original / (0.8 / 0.2 * (1 - original) + chances[word]))
+            weights[word] = float(
+                chances[word] * original / (0.8 / 0.2 * (1 - original) + chances[word])
+            )
         wanted = {word: weight / sum(weights.values()) for word, weight in weights.items()}
         given = dict(zip(found.words[row].tolist(), found.probabilities[row].tolist(), strict=True))
         assert given == pytest.approx(wanted, rel=1e-5)

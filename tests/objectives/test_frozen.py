@@ -10,13 +10,18 @@ from electra.objectives.settings import ReplacedTokenDetectionConfig
 from tests.conftest import toy_batch
 from tests.objectives.test_objectives import SHAPE, objective, seeded
 
-FROZEN = ReplacedTokenDetectionConfig(generator_learns="nothing", generator=GeneratorShape(tie="none", fraction=1.0))
+FROZEN = ReplacedTokenDetectionConfig(
+    generator_learns="nothing", generator=GeneratorShape(tie="none", fraction=1.0)
+)
 BATCH = toy_batch([16, 9, 12])
 
 
 def test_the_loss_is_the_discriminators_alone_and_the_generators_is_still_reported():
     model = objective(FROZEN)
-    loss, usual = model(BATCH, seeded()), objective(ReplacedTokenDetectionConfig(generator=FROZEN.generator))
+    loss, usual = (
+        model(BATCH, seeded()),
+        objective(ReplacedTokenDetectionConfig(generator=FROZEN.generator)),
+    )
     assert loss.total.item() == pytest.approx(50 * loss.parts["rtd"].item())
     assert loss.parts["mlm"].item() == pytest.approx(usual(BATCH, seeded()).parts["mlm"].item())
 
@@ -30,8 +35,13 @@ def test_no_gradient_reaches_it_and_every_one_reaches_the_discriminator():
 
 @pytest.mark.parametrize("mode", ["as built", "train", "eval and train"])
 def test_it_never_drops_out_while_the_discriminator_does(mode):
-    shape = EncoderShape(**{field: getattr(SHAPE, field) for field in ("layers", "width", "heads", "feedforward",
-                                                                       "embedding", "positions")}, dropout=0.5)
+    shape = EncoderShape(
+        **{
+            field: getattr(SHAPE, field)
+            for field in ("layers", "width", "heads", "feedforward", "embedding", "positions")
+        },
+        dropout=0.5,
+    )
     model = objective(FROZEN, shape=shape)
     if mode != "as built":
         model = model.eval().train() if "eval" in mode else model.train()
@@ -48,11 +58,19 @@ def test_it_never_drops_out_while_the_discriminator_does(mode):
 
 @pytest.mark.parametrize("tie", ["embeddings", "all"])
 def test_what_the_discriminator_would_change_cannot_be_frozen(tie):
-    with pytest.raises(ValueError, match=rf"change what objective\.generator\.tie='{tie}' shares; set .* to 'none'"):
-        ReplacedTokenDetectionConfig(generator_learns="nothing", generator=GeneratorShape(tie=tie, fraction=1.0))
+    with pytest.raises(
+        ValueError, match=rf"change what objective\.generator\.tie='{tie}' shares; set .* to 'none'"
+    ):
+        ReplacedTokenDetectionConfig(
+            generator_learns="nothing", generator=GeneratorShape(tie=tie, fraction=1.0)
+        )
 
 
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_chance_cannot_be_frozen(kind):
-    with pytest.raises(ValueError, match=rf"objective\.generator\.kind='{kind}' draws by chance and never learns"):
-        ReplacedTokenDetectionConfig(generator_learns="nothing", generator=GeneratorShape(kind=kind, tie="none"))
+    with pytest.raises(
+        ValueError, match=rf"objective\.generator\.kind='{kind}' draws by chance and never learns"
+    ):
+        ReplacedTokenDetectionConfig(
+            generator_learns="nothing", generator=GeneratorShape(kind=kind, tie="none")
+        )

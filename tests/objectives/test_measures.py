@@ -24,7 +24,9 @@ def test_detection_scores_are_those_of_scikit_learn():
     scores = Tally({}, detections(logits, replaced, real)).scores()
     truth, given = replaced[real].numpy(), logits[real].numpy()
     assert scores["auc"] == pytest.approx(roc_auc_score(truth, given), abs=1e-3)
-    assert scores["average_precision"] == pytest.approx(average_precision_score(truth, given), abs=2e-3)
+    assert scores["average_precision"] == pytest.approx(
+        average_precision_score(truth, given), abs=2e-3
+    )
     assert scores["precision"] == pytest.approx(precision_score(truth, given > 0))
     assert scores["recall"] == pytest.approx(recall_score(truth, given > 0))
     assert scores["replaced_fraction"] == pytest.approx(truth.mean())
@@ -33,15 +35,21 @@ def test_detection_scores_are_those_of_scikit_learn():
 def test_tallies_of_two_halves_add_up_to_the_whole():
     logits, replaced, real = random_doubts(1)
     whole = Tally({"x": quotient(logits, real)}, detections(logits, replaced, real))
-    first, second = (Tally({"x": quotient(logits[:, part], real[:, part])},
-                           detections(logits[:, part], replaced[:, part], real[:, part]))
-                     for part in (slice(0, 1000), slice(1000, None)))
+    first, second = (
+        Tally(
+            {"x": quotient(logits[:, part], real[:, part])},
+            detections(logits[:, part], replaced[:, part], real[:, part]),
+        )
+        for part in (slice(0, 1000), slice(1000, None))
+    )
     assert (first + second).scores() == pytest.approx(whole.scores())
 
 
 def test_a_detector_that_says_the_same_of_everything_is_a_coin():
     _, replaced, real = random_doubts(2)
-    scores = Tally({}, detections(torch.full_like(real, -3.0, dtype=torch.float32), replaced, real)).scores()
+    scores = Tally(
+        {}, detections(torch.full_like(real, -3.0, dtype=torch.float32), replaced, real)
+    ).scores()
     assert scores["auc"] == pytest.approx(0.5)
     assert scores["average_precision"] == pytest.approx(scores["replaced_fraction"])
     assert (scores["precision"], scores["recall"]) == (0.0, 0.0)

@@ -1,4 +1,6 @@
-"""Next-sentence prediction: which second segments come from elsewhere, and what it costs not to notice."""
+"""Next-sentence prediction: which second segments come from elsewhere, and what it costs not to
+notice.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.conftest import toy_batch
 from tests.objectives.test_objectives import VOCABULARY, objective, seeded
 
 CONFIG = MaskedLMConfig(next_sentence=True)
-BATCH = toy_batch([16, 16, 4, 9, 9, 12])  # the third has one segment, and no other ends where the last one's does
+BATCH = toy_batch(
+    [16, 16, 4, 9, 9, 12]
+)  # the third has one segment, and no other ends where the last one's does
 
 
 def second_words(batch, row):
@@ -37,19 +41,23 @@ def may_take(batch, row, other):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(min_value=3, max_value=16), min_size=1, max_size=7), st.integers(0, 1000))
+@given(
+    st.lists(st.integers(min_value=3, max_value=16), min_size=1, max_size=7), st.integers(0, 1000)
+)
 def test_a_strange_segment_is_how_another_begins_and_nothing_else_changes(lengths, seed):
     batch = toy_batch(lengths, seed=seed)
     paired = swap_segments(batch, seeded(seed))
     assert paired.batch._replace(ids=batch.ids) == batch
     for row in range(len(lengths)):
-        givers = [other for other in range(len(lengths)) if other != row and may_take(batch, row, other)]
+        givers = [
+            other for other in range(len(lengths)) if other != row and may_take(batch, row, other)
+        ]
         assert paired.scored[row] == bool(second_words(batch, row) and givers)
         if not paired.strange[row]:
             assert paired.batch.ids[row].equal(batch.ids[row])
             continue
         found = second_words(paired.batch, row)
-        assert found in [second_words(batch, other)[:len(found)] for other in givers]
+        assert found in [second_words(batch, other)[: len(found)] for other in givers]
         outside = (batch.types[row] == 0) | (batch.ids[row] == VOCABULARY.sep)
         assert paired.batch.ids[row][outside].equal(batch.ids[row][outside])
 
@@ -61,20 +69,27 @@ def test_half_of_the_second_segments_come_from_elsewhere():
 
 
 def test_short_rows_beside_a_long_one_do_not_make_long_segments_follow_more_often():
-    long = [swap_segments(toy_batch([16, 5, 5, 5, 16]), seeded(seed)).strange[0] for seed in range(2000)]
+    long = [
+        swap_segments(toy_batch([16, 5, 5, 5, 16]), seeded(seed)).strange[0] for seed in range(2000)
+    ]
     assert sum(map(int, long)) / 2000 == pytest.approx(0.5, abs=0.04)
 
 
 def test_a_full_row_is_given_the_next_longer_segment_where_that_is_near():
-    ids, begins = 100 * torch.arange(5)[:, None] + torch.arange(64), torch.tensor([20, 29, 30, 31, 40])
+    ids, begins = (
+        100 * torch.arange(5)[:, None] + torch.arange(64),
+        torch.tensor([20, 29, 30, 31, 40]),
+    )
     lengths = torch.full((5,), 64)
     batch = Batch(ids, (torch.arange(64) >= begins[:, None]).long(), lengths, lengths)
     for seed in range(10):
         paired = swap_segments(batch, seeded(seed))
         assert paired.scored.tolist() == [False, False, True, True, False]
         for row in paired.strange.nonzero()[:, 0].tolist():
-            expected = ids[row - 1, begins[row - 1]:][:63 - begins[row]]
-            assert paired.batch.ids[row].equal(torch.cat([ids[row, :begins[row]], expected, ids[row, 63:]]))
+            expected = ids[row - 1, begins[row - 1] :][: 63 - begins[row]]
+            assert paired.batch.ids[row].equal(
+                torch.cat([ids[row, : begins[row]], expected, ids[row, 63:]])
+            )
 
 
 def test_a_segment_that_ends_with_its_line_is_given_no_other_that_was_or_must_be_cut():
@@ -91,7 +106,9 @@ def test_a_row_with_one_segment_or_without_company_is_not_scored():
 
 def test_swapping_is_one_graph_whatever_the_batch_holds():
     torch._dynamo.reset()
-    swap = torch.compile(lambda batch: swap_segments(batch, None), backend="eager", fullgraph=True, dynamic=False)
+    swap = torch.compile(
+        lambda batch: swap_segments(batch, None), backend="eager", fullgraph=True, dynamic=False
+    )
     with torch._dynamo.config.patch(error_on_recompile=True):
         for lengths in ([16, 16, 9, 4], [4, 4, 4, 4], [9, 12, 9, 12]):
             torch.manual_seed(0)
@@ -100,9 +117,13 @@ def test_swapping_is_one_graph_whatever_the_batch_holds():
             assert found.batch.ids.equal(swap_segments(toy_batch(lengths), None).batch.ids)
 
 
-# ---- what gives the answer away -------------------------------------------------------------------------------------
+# ---- what gives the answer away ------------------------------------------------------------------
 
-LENGTH, STOP, CONTINUATIONS = 64, 5, 25  # ids from CONTINUATIONS on are pieces that go on with a word
+LENGTH, STOP, CONTINUATIONS = (
+    64,
+    5,
+    25,
+)  # ids from CONTINUATIONS on are pieces that go on with a word
 
 
 def toy_line(rng):
@@ -115,14 +136,21 @@ def toy_line(rng):
 
 
 def packed_text(documents):
-    """Rows of many lines a document, cut as shards are: ids [rows, T] and where the segments end [rows, 2]."""
+    """Rows of many lines a document, cut as shards are: ids [rows, T] and where the segments end
+    [rows, 2].
+    """
     rng, tokens, spans = random.Random(0), [], []
     for _ in range(documents):
         lines, begin = [toy_line(rng) for _ in range(rng.randint(4, 16))], len(tokens)
         tokens += chain.from_iterable(lines)
-        spans += [Span(*(begin + place for place in span)) for span in cut([*map(len, lines)], length=LENGTH, rng=rng)]
+        spans += [
+            Span(*(begin + place for place in span))
+            for span in cut([*map(len, lines)], length=LENGTH, rng=rng)
+        ]
     order = rng.sample(range(len(spans)), len(spans))
-    return fill(np.array(tokens), [spans[place] for place in order], length=LENGTH, wordpiece=VOCABULARY)
+    return fill(
+        np.array(tokens), [spans[place] for place in order], length=LENGTH, wordpiece=VOCABULARY
+    )
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +158,22 @@ def verdicts():
     """Every scored row of a text: its second segment's looks, and whether it is strange."""
     ids, ends = (torch.from_numpy(found.astype("int64")) for found in packed_text(4000))
     place, rng, found = torch.arange(LENGTH), seeded(), []
-    for some, (first_end, last_end) in zip(ids.split(256), (each.T for each in ends.split(256)), strict=True):
+    for some, (first_end, last_end) in zip(
+        ids.split(256), (each.T for each in ends.split(256)), strict=True
+    ):
         types = (place >= first_end[:, None]) & (place < last_end[:, None])
         paired = swap_segments(Batch(some, types.long(), last_end, last_end), rng)
-        first, last = (paired.batch.ids.gather(1, at.clamp(max=LENGTH - 1)[:, None])[:, 0]
-                       for at in (first_end, last_end - 2))
-        columns = {"full": last_end == LENGTH, "first": first, "last": last, "words": last_end - first_end - 1,
-                   "strange": paired.strange}
+        first, last = (
+            paired.batch.ids.gather(1, at.clamp(max=LENGTH - 1)[:, None])[:, 0]
+            for at in (first_end, last_end - 2)
+        )
+        columns = {
+            "full": last_end == LENGTH,
+            "first": first,
+            "last": last,
+            "words": last_end - first_end - 1,
+            "strange": paired.strange,
+        }
         found.append({name: column[paired.scored] for name, column in columns.items()})
     return {name: torch.cat([each[name] for each in found]) for name in found[0]}
 
@@ -154,14 +191,21 @@ RULES = {
 @pytest.mark.parametrize("rows", ["all", "full", "shorter"])
 @pytest.mark.parametrize("rule", RULES)
 def test_no_simple_rule_tells_strange_segments_from_those_that_follow(verdicts, rule, rows):
-    among = {"all": verdicts["full"] | True, "full": verdicts["full"], "shorter": ~verdicts["full"]}[rows]
+    among = {
+        "all": verdicts["full"] | True,
+        "full": verdicts["full"],
+        "shorter": ~verdicts["full"],
+    }[rows]
     assert among.sum() > 1000
     for told in (RULES[rule](verdicts) & among, ~RULES[rule](verdicts) & among):
         count, strange = int(told.sum()), int((told & verdicts["strange"]).sum())
-        assert abs(strange - count / 2) <= 4 * (count / 4) ** 0.5, f"{strange} of {count}: not chance"
+        assert abs(strange - count / 2) <= 4 * (count / 4) ** 0.5, (
+            f"{strange} of {count}: not chance"
+        )
 
 
-# ---- the loss -------------------------------------------------------------------------------------------------------
+# ---- the loss ------------------------------------------------------------------------------------
+
 
 def test_the_loss_is_a_plain_recomputation_row_by_row():
     model = objective(CONFIG).double()
@@ -184,13 +228,22 @@ def test_the_loss_is_a_plain_recomputation_row_by_row():
 
 def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch():
     model = objective(CONFIG)
-    parts = [BATCH._replace(ids=BATCH.ids[i:i + 3], types=BATCH.types[i:i + 3], lengths=BATCH.lengths[i:i + 3])
-             for i in (0, 3)]
+    parts = [
+        BATCH._replace(
+            ids=BATCH.ids[i : i + 3], types=BATCH.types[i : i + 3], lengths=BATCH.lengths[i : i + 3]
+        )
+        for i in (0, 3)
+    ]
     shares = [model(part, seeded(i)).total.item() for i, part in enumerate(parts)]
-    alone = [model(part._replace(step_lengths=part.lengths), seeded(i)).parts for i, part in enumerate(parts)]
+    alone = [
+        model(part._replace(step_lengths=part.lengths), seeded(i)).parts
+        for i, part in enumerate(parts)
+    ]
     counts = [int(masked_counts(part.lengths, CONFIG.masking, length=16).sum()) for part in parts]
     mlm = sum(found["mlm"].item() * n for found, n in zip(alone, counts, strict=True)) / sum(counts)
-    assert sum(shares) == pytest.approx(mlm + sum(found["nsp"].item() for found in alone) / 2, rel=1e-6)
+    assert sum(shares) == pytest.approx(
+        mlm + sum(found["nsp"].item() for found in alone) / 2, rel=1e-6
+    )
 
 
 def test_the_layer_that_tells_segments_apart_is_in_the_checkpoint_and_in_no_exported_network():
@@ -216,5 +269,8 @@ def test_accuracy_stands_beside_that_of_always_saying_follows():
 def test_without_it_a_masked_lm_draws_and_computes_what_it_always_did():
     plain, both = objective(MaskedLMConfig()), objective(CONFIG)
     assert "verdict.weight" not in plain.state_dict()
-    assert all(plain.state_dict()[name].equal(tensor) for name, tensor in both.state_dict().items()
-               if not name.startswith("verdict."))
+    assert all(
+        plain.state_dict()[name].equal(tensor)
+        for name, tensor in both.state_dict().items()
+        if not name.startswith("verdict.")
+    )

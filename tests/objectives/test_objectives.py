@@ -20,16 +20,28 @@ from electra.objectives.settings import (
 )
 from tests.conftest import ToyVocabulary, toy_batch
 
-SHAPE = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=16, positions=16, dropout=0.0,
-                     attention_dropout=0.0)
+SHAPE = EncoderShape(
+    layers=2,
+    width=32,
+    heads=2,
+    feedforward=64,
+    embedding=16,
+    positions=16,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
 VOCABULARY = ToyVocabulary()
 UNIGRAMS = torch.arange(1, 51).float() / torch.arange(1, 51).sum()
 
 
 def objective(config=None, *, shape=SHAPE, seed=0):
     torch.manual_seed(seed)
-    return build_objective(config or ReplacedTokenDetectionConfig(), encoder=shape, vocabulary=VOCABULARY,
-                           unigrams=UNIGRAMS)
+    return build_objective(
+        config or ReplacedTokenDetectionConfig(),
+        encoder=shape,
+        vocabulary=VOCABULARY,
+        unigrams=UNIGRAMS,
+    )
 
 
 def seeded(seed=0):
@@ -60,7 +72,9 @@ def test_the_loss_is_a_plain_recomputation_token_by_token():
 
 @pytest.mark.parametrize("tie", ["none", "embeddings"])
 def test_the_discriminators_gradient_stays_out_of_the_generators_body(tie):
-    config = ReplacedTokenDetectionConfig(generator=GeneratorShape(tie=tie, fraction=0.5), generator_weight=0.0)
+    config = ReplacedTokenDetectionConfig(
+        generator=GeneratorShape(tie=tie, fraction=0.5), generator_weight=0.0
+    )
     model = objective(config)
     model(toy_batch([16, 12]), seeded()).total.backward()
     shared = {id(p) for p in model.discriminator.parameters()}
@@ -80,21 +94,31 @@ def test_the_generators_gradient_stays_out_of_the_discriminators_body():
     assert model.generator.dense.weight.grad.any()
 
 
-@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"])
+@pytest.mark.parametrize(
+    "config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"]
+)
 def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch(config):
     """Rows of unequal length: the mean of the micro-batches' means would be another number."""
     model, lengths = objective(config), [16, 5, 7, 3]
     whole = toy_batch(lengths)
-    parts = [whole._replace(ids=whole.ids[i:i + 2], types=whole.types[i:i + 2], lengths=whole.lengths[i:i + 2])
-             for i in (0, 2)]
+    parts = [
+        whole._replace(
+            ids=whole.ids[i : i + 2], types=whole.types[i : i + 2], lengths=whole.lengths[i : i + 2]
+        )
+        for i in (0, 2)
+    ]
     shares = [model(part, seeded(i)).total for i, part in enumerate(parts)]
     counted = [masked_counts(part.lengths, config.masking, length=16).sum() for part in parts]
-    alone = [model(part._replace(step_lengths=part.lengths), seeded(i)) for i, part in enumerate(parts)]
+    alone = [
+        model(part._replace(step_lengths=part.lengths), seeded(i)) for i, part in enumerate(parts)
+    ]
     mlm = sum(a.parts["mlm"] * n for a, n in zip(alone, counted, strict=True)) / sum(counted)
     expected = mlm
     if "rtd" in alone[0].parts:
         tokens = [part.lengths.sum() for part in parts]
-        expected = mlm + 50 * sum(a.parts["rtd"] * n for a, n in zip(alone, tokens, strict=True)) / sum(tokens)
+        expected = mlm + 50 * sum(
+            a.parts["rtd"] * n for a, n in zip(alone, tokens, strict=True)
+        ) / sum(tokens)
     assert sum(shares).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -118,14 +142,19 @@ def test_masked_lm_is_the_mean_surprise_at_the_chosen_positions():
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
     everywhere = torch.arange(16).expand(2, 16)
     chances = model.encoder(masked.ids, batch.types, batch.real, everywhere).log_softmax(-1)
-    surprises = [-chances[row, position, batch.ids[row, position]]
-                 for row in range(2) for position in masked.positions[row][masked.scored[row]]]
+    surprises = [
+        -chances[row, position, batch.ids[row, position]]
+        for row in range(2)
+        for position in masked.positions[row][masked.scored[row]]
+    ]
     assert len(surprises) == round(0.15 * 16) + round(0.15 * 10)
     assert loss.total.item() == pytest.approx((sum(surprises) / len(surprises)).item(), rel=1e-6)
     assert list(model.networks()) == ["encoder"]
 
 
-@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"])
+@pytest.mark.parametrize(
+    "config", [ReplacedTokenDetectionConfig(), MaskedLMConfig()], ids=["rtd", "mlm"]
+)
 def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(config):
     model, batch = objective(config).eval(), toy_batch([16, 12, 9])
     first, second = (model.measure(batch, seeded(3)).scores() for _ in range(2))
@@ -134,28 +163,45 @@ def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(co
     assert 0 <= first["mlm_accuracy"] <= 1
 
 
-@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig, ReplaceMLMConfig, AllTokensMLMConfig],
-                         ids=["rtd", "replace", "all-tokens"])
+@pytest.mark.parametrize(
+    "config",
+    [ReplacedTokenDetectionConfig, ReplaceMLMConfig, AllTokensMLMConfig],
+    ids=["rtd", "replace", "all-tokens"],
+)
 def test_the_generators_entropy_is_that_of_its_words_at_the_masked_positions(config):
     model, batch = objective(config()).eval(), toy_batch([16, 12, 9])
     spliced = model.splice(batch, seeded())
-    entropies = [-sum(p * math.log(p) for p in spliced.guesses[row, place].softmax(-1).tolist())
-                 for row, place in spliced.masked.scored.nonzero().tolist()]
+    entropies = [
+        -sum(p * math.log(p) for p in spliced.guesses[row, place].softmax(-1).tolist())
+        for row, place in spliced.masked.scored.nonzero().tolist()
+    ]
     scores = model.measure(batch, seeded()).scores()
     assert scores["generator_entropy"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-5)
 
 
 def test_chance_has_no_entropy_to_report_and_neither_has_a_masked_lm():
-    for config in (ReplacedTokenDetectionConfig(generator=GeneratorShape(kind="unigram")), MaskedLMConfig()):
-        assert "generator_entropy" not in objective(config).eval().measure(toy_batch([16]), seeded()).scores()
+    for config in (
+        ReplacedTokenDetectionConfig(generator=GeneratorShape(kind="unigram")),
+        MaskedLMConfig(),
+    ):
+        assert (
+            "generator_entropy"
+            not in objective(config).eval().measure(toy_batch([16]), seeded()).scores()
+        )
 
 
 def test_the_trivial_guesser_copies_what_it_is_shown_and_otherwise_says_the_commonest_word():
-    model, batch = objective(MaskedLMConfig(masking=Masking(rate=0.5, keep=0.5))).eval(), toy_batch([16] * 200)
+    model, batch = (
+        objective(MaskedLMConfig(masking=Masking(rate=0.5, keep=0.5))).eval(),
+        toy_batch([16] * 200),
+    )
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
     hidden, kept, commonest = 0, 0, 0
     for row, position in zip(*masked.scored.nonzero().T.tolist(), strict=True):
-        original, read = masked.originals[row, position], masked.ids[row, masked.positions[row, position]]
+        original, read = (
+            masked.originals[row, position],
+            masked.ids[row, masked.positions[row, position]],
+        )
         kept += int(read == original)
         hidden += int(read != original)
         commonest += int(read != original and original == UNIGRAMS.argmax())
@@ -167,14 +213,19 @@ def test_the_trivial_guesser_copies_what_it_is_shown_and_otherwise_says_the_comm
 def test_a_position_drawn_twice_weighs_twice():
     model, batch = objective(MaskedLMConfig(masking=Masking(draws="official"))), toy_batch([16])
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
-    twice = masked._replace(positions=masked.positions[:, :1].expand(1, 2),
-                            originals=masked.originals[:, :1].expand(1, 2), scored=torch.tensor([[True, True]]))
+    twice = masked._replace(
+        positions=masked.positions[:, :1].expand(1, 2),
+        originals=masked.originals[:, :1].expand(1, 2),
+        scored=torch.tensor([[True, True]]),
+    )
     losses = word_losses(model.encoder(masked.ids, batch.types, batch.real, twice.positions), twice)
     assert losses.sum().item() == pytest.approx(2 * losses[0, 0].item())
 
 
 @pytest.mark.parametrize("kind", ["network", "unigram", "uniform"])
-@pytest.mark.parametrize("config", [ReplacedTokenDetectionConfig, ReplaceMLMConfig, AllTokensMLMConfig])
+@pytest.mark.parametrize(
+    "config", [ReplacedTokenDetectionConfig, ReplaceMLMConfig, AllTokensMLMConfig]
+)
 def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(config, kind):
     model = objective(config(generator=GeneratorShape(kind=kind), disallow_correct=True))
     if kind == "network":
@@ -186,13 +237,18 @@ def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(
     assert replaced[spliced.masked.scored].all()
     assert spliced.corrupted.replaced.sum() == spliced.masked.scored.sum()
     if kind != "network":
-        assert (spliced.corrupted.ids[spliced.corrupted.replaced] >= 5).all(), "special tokens are never drawn"
+        assert (spliced.corrupted.ids[spliced.corrupted.replaced] >= 5).all(), (
+            "special tokens are never drawn"
+        )
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"scored": "masked"}, "every judged token would be a replacement"),
-    ({"masking": Masking(draws="official")}, r"goes with objective\.masking\.draws='distinct'"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scored": "masked"}, "every judged token would be a replacement"),
+        ({"masking": Masking(draws="official")}, r"goes with objective\.masking\.draws='distinct'"),
+    ],
+)
 def test_disallowing_the_correct_word_is_refused_where_it_means_nothing(settings, message):
     with pytest.raises(ValueError, match=message):
         ReplacedTokenDetectionConfig(disallow_correct=True, **settings)

@@ -1,4 +1,6 @@
-"""The steps between BERT and ELECTRA: fewer tokens judged, replacements read and originals restored."""
+"""The steps between BERT and ELECTRA: fewer tokens judged, replacements read and originals
+restored.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from electra.objectives.settings import (
 from tests.conftest import toy_batch
 from tests.objectives.test_objectives import SHAPE, UNIGRAMS, objective, seeded
 
-RESTORING = pytest.mark.parametrize("config", [ReplaceMLMConfig, AllTokensMLMConfig], ids=["replace", "all-tokens"])
+RESTORING = pytest.mark.parametrize(
+    "config", [ReplaceMLMConfig, AllTokensMLMConfig], ids=["replace", "all-tokens"]
+)
 BATCH = toy_batch([16, 9, 12])
 
 
@@ -35,10 +39,13 @@ def chances_at_every_position(model, spliced):
 
 def masked_places(masked):
     """(row, position) of each draw that counts."""
-    return [(row, int(masked.positions[row, place])) for row, place in masked.scored.nonzero().tolist()]
+    return [
+        (row, int(masked.positions[row, place])) for row, place in masked.scored.nonzero().tolist()
+    ]
 
 
-# ---- ELECTRA 15 % ----------------------------------------------------------------------------------------------------
+# ---- ELECTRA 15 % --------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("draws", ["distinct", "official"])
 def test_the_masked_positions_are_judged_and_no_others(draws):
@@ -51,7 +58,9 @@ def test_the_masked_positions_are_judged_and_no_others(draws):
         doubts.append(-(chance if play.corrupted.replaced[row, position] else 1 - chance).log())
     assert len(places) == 4 + 3 + 4, "30 % of each row, but no more than 4 of 16"
     assert loss.parts["rtd"].item() == pytest.approx(mean(doubts), rel=1e-6)
-    assert loss.total.item() == pytest.approx((loss.parts["mlm"] + 50 * mean(doubts)).item(), rel=1e-6)
+    assert loss.total.item() == pytest.approx(
+        (loss.parts["mlm"] + 50 * mean(doubts)).item(), rel=1e-6
+    )
 
 
 def test_a_doubt_elsewhere_changes_neither_loss_nor_scores():
@@ -64,24 +73,33 @@ def test_a_doubt_elsewhere_changes_neither_loss_nor_scores():
     assert scores["replaced_fraction"] == pytest.approx(sum(hidden) / len(hidden))
 
 
-# ---- the losses, by hand ---------------------------------------------------------------------------------------------
+# ---- the losses, by hand -------------------------------------------------------------------------
+
 
 def test_replace_mlm_is_the_mean_surprise_at_the_masked_positions_of_the_splice():
     model = objective(ReplaceMLMConfig(generator_weight=0.5, encoder_weight=3.0)).double()
     loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
     chances = chances_at_every_position(model, spliced)
-    surprises = [-chances[row, position, BATCH.ids[row, position]].log()
-                 for row, position in masked_places(spliced.masked)]
+    surprises = [
+        -chances[row, position, BATCH.ids[row, position]].log()
+        for row, position in masked_places(spliced.masked)
+    ]
     assert not (spliced.corrupted.ids == model.vocabulary.mask).any()
     assert loss.parts["restore"].item() == pytest.approx(mean(surprises), rel=1e-6)
-    assert loss.total.item() == pytest.approx(0.5 * loss.parts["mlm"].item() + 3 * mean(surprises), rel=1e-6)
+    assert loss.total.item() == pytest.approx(
+        0.5 * loss.parts["mlm"].item() + 3 * mean(surprises), rel=1e-6
+    )
 
 
 def test_all_tokens_mlm_is_the_mean_surprise_of_the_mixture_at_every_real_token():
     model = objective(AllTokensMLMConfig()).double()
     loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
     chances = chances_at_every_position(model, spliced)
-    gates = model.gate(model.encoder.encoder(spliced.corrupted.ids, BATCH.types, BATCH.real)).squeeze(-1).sigmoid()
+    gates = (
+        model.gate(model.encoder.encoder(spliced.corrupted.ids, BATCH.types, BATCH.real))
+        .squeeze(-1)
+        .sigmoid()
+    )
     surprises = []
     for row, position in BATCH.real.nonzero().tolist():
         original, gate = BATCH.ids[row, position], gates[row, position]
@@ -98,7 +116,9 @@ def test_the_generators_part_is_that_of_replaced_token_detection():
     losses = []
     for config in (ReplacedTokenDetectionConfig(), ReplaceMLMConfig(), AllTokensMLMConfig()):
         model = objective(config)
-        torch.nn.init.zeros_(model.generator.dense.weight)  # so that its words depend on its bias alone
+        torch.nn.init.zeros_(
+            model.generator.dense.weight
+        )  # so that its words depend on its bias alone
         losses.append(model(BATCH, seeded()).parts["mlm"].item())
     assert losses[0] == losses[1] == losses[2]
 
@@ -106,21 +126,35 @@ def test_the_generators_part_is_that_of_replaced_token_detection():
 @RESTORING
 def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch(config):
     model, whole = objective(config()), toy_batch([16, 5, 7, 3])
-    parts = [whole._replace(ids=whole.ids[i:i + 2], types=whole.types[i:i + 2], lengths=whole.lengths[i:i + 2])
-             for i in (0, 2)]
+    parts = [
+        whole._replace(
+            ids=whole.ids[i : i + 2], types=whole.types[i : i + 2], lengths=whole.lengths[i : i + 2]
+        )
+        for i in (0, 2)
+    ]
     shares = [model(part, seeded(i)).parts["restore"].item() for i, part in enumerate(parts)]
-    alone = [model(part._replace(step_lengths=part.lengths), seeded(i)).parts["restore"].item()
-             for i, part in enumerate(parts)]
-    weights = [int(part.lengths.sum()) if config is AllTokensMLMConfig else
-               int(masked_counts(part.lengths, Masking(), length=16).sum()) for part in parts]
+    alone = [
+        model(part._replace(step_lengths=part.lengths), seeded(i)).parts["restore"].item()
+        for i, part in enumerate(parts)
+    ]
+    weights = [
+        int(part.lengths.sum())
+        if config is AllTokensMLMConfig
+        else int(masked_counts(part.lengths, Masking(), length=16).sum())
+        for part in parts
+    ]
     expected = sum(a * w for a, w in zip(alone, weights, strict=True)) / sum(weights)
     assert sum(shares) == pytest.approx(expected, rel=1e-6)
 
 
-# ---- the mixture -----------------------------------------------------------------------------------------------------
+# ---- the mixture ---------------------------------------------------------------------------------
+
 
 def test_the_mixture_sums_to_one_over_the_vocabulary_and_its_loss_is_the_originals():
-    logits, gates = torch.randn(6, 50, generator=seeded()) * 5, torch.tensor([-80.0, -2.0, 0.0, 0.5, 3.0, 80.0])
+    logits, gates = (
+        torch.randn(6, 50, generator=seeded()) * 5,
+        torch.tensor([-80.0, -2.0, 0.0, 0.5, 3.0, 80.0]),
+    )
     read, originals = torch.tensor([7, 7, 7, 9, 9, 9]), torch.tensor([7, 7, 8, 9, 8, 9])
     log_chances = mixture(logits, gates, read)
     assert log_chances.exp().sum(-1).tolist() == pytest.approx([1.0] * 6, abs=1e-5)
@@ -152,7 +186,10 @@ def test_chunks_of_rows_have_the_losses_and_gradients_of_the_whole(monkeypatch):
     (ours, gradients, scores), (theirs, expected, others) = found
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-7)
     assert scores == pytest.approx(others, rel=1e-6)
-    assert all(torch.allclose(*pair, rtol=1e-5, atol=1e-8) for pair in zip(gradients, expected, strict=True))
+    assert all(
+        torch.allclose(*pair, rtol=1e-5, atol=1e-8)
+        for pair in zip(gradients, expected, strict=True)
+    )
 
 
 def test_backward_keeps_the_logits_of_no_chunk(monkeypatch):
@@ -170,13 +207,16 @@ def test_backward_keeps_the_logits_of_no_chunk(monkeypatch):
     assert 48 * 50 not in kept
 
 
-# ---- who learns from what --------------------------------------------------------------------------------------------
+# ---- who learns from what ------------------------------------------------------------------------
+
 
 @RESTORING
 @pytest.mark.parametrize("tie", ["none", "embeddings"])
 def test_each_loss_reaches_its_network_and_what_the_two_share(config, tie):
     for silent, learns in (("generator", "encoder"), ("encoder", "generator")):
-        model = objective(config(generator=GeneratorShape(tie=tie, fraction=0.5), **{f"{silent}_weight": 0.0}))
+        model = objective(
+            config(generator=GeneratorShape(tie=tie, fraction=0.5), **{f"{silent}_weight": 0.0})
+        )
         model(toy_batch([16, 12]), seeded()).total.backward()
         networks = model.networks()
         reached = {id(p) for p in networks[learns].parameters()}
@@ -194,14 +234,18 @@ def test_all_weights_may_be_shared_but_for_the_heads():
     assert model.encoder.dense is not model.generator.dense
 
 
-# ---- what is kept, exported, measured --------------------------------------------------------------------------------
+# ---- what is kept, exported, measured ------------------------------------------------------------
+
 
 def test_the_gate_is_in_the_checkpoint_and_in_no_exported_network():
     model = objective(AllTokensMLMConfig())
     assert {"gate.weight", "gate.bias"} <= dict(model.named_parameters()).keys()
     assert list(model.networks()) == ["encoder", "generator"]
     exported = {id(p) for network in model.networks().values() for p in network.parameters()}
-    assert [name for name, p in model.named_parameters() if id(p) not in exported] == ["gate.weight", "gate.bias"]
+    assert [name for name, p in model.named_parameters() if id(p) not in exported] == [
+        "gate.weight",
+        "gate.bias",
+    ]
 
 
 @RESTORING
@@ -218,11 +262,17 @@ def test_held_out_loss_is_the_training_loss_and_copying_stands_beside_it(config)
     scores = model.measure(BATCH, seeded()).scores()
     assert scores["restore_loss"] == pytest.approx(loss.parts["restore"].item(), rel=1e-5)
     assert scores["mlm_loss"] == pytest.approx(loss.parts["mlm"].item(), rel=1e-5)
-    places = (BATCH.real.nonzero().tolist() if config is AllTokensMLMConfig else masked_places(spliced.masked))
+    places = (
+        BATCH.real.nonzero().tolist()
+        if config is AllTokensMLMConfig
+        else masked_places(spliced.masked)
+    )
     kept = [not spliced.corrupted.replaced[row, position] for row, position in places]
     share = sum(kept) / len(kept)
-    trivial = [-math.log(share * k + (1 - share) * float(UNIGRAMS[BATCH.ids[row, position]]))
-               for k, (row, position) in zip(kept, places, strict=True)]
+    trivial = [
+        -math.log(share * k + (1 - share) * float(UNIGRAMS[BATCH.ids[row, position]]))
+        for k, (row, position) in zip(kept, places, strict=True)
+    ]
     assert scores["trivial_restore_accuracy"] == pytest.approx(share)
     assert scores["trivial_restore_loss"] == pytest.approx(sum(trivial) / len(trivial), rel=1e-5)
 

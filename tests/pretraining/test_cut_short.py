@@ -1,5 +1,6 @@
-"""A checkpoint's write is cut short at each of its file operations in turn: by death, by a fault, by a full disk. The
-run is never lost."""
+"""A checkpoint's write is cut short at each of its file operations in turn: by death, by a fault,
+by a full disk. The run is never lost.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,16 @@ from electra.pretraining import pretrain, resume
 from electra.pretraining.recipe import load_recipe
 from electra.runs import checkpoint, run_dir
 
-OPERATIONS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "test.half", "test.sync"}
+OPERATIONS = {
+    "open",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "shutil.rmtree",
+    "test.half",
+    "test.sync",
+}
 RECIPE = load_recipe("tiny", flags=["--save-total-limit", "1"])
 
 
@@ -35,9 +45,16 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
     return SimpleNamespace(
         steps=SimpleNamespace(settle=lambda: 0.0, skipped=0, patience=SimpleNamespace(used=0)),
         world=SimpleNamespace(leads=True),
-        shards=SimpleNamespace(fingerprint=""), scaler=torch.amp.GradScaler("cpu", enabled=False), tokens_seen=0,
-        recipe=RECIPE, scores={}, output_dir=output_dir, step=step,
-        objective=module, optimizer=optimizer)
+        shards=SimpleNamespace(fingerprint=""),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        tokens_seen=0,
+        recipe=RECIPE,
+        scores={},
+        output_dir=output_dir,
+        step=step,
+        objective=module,
+        optimizer=optimizer,
+    )
 
 
 def save(run: SimpleNamespace) -> None:
@@ -61,7 +78,9 @@ def full(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
-    """Save in a child, whose file operations are struck from this number on; whether so many there were."""
+    """Save in a child, whose file operations are struck from this number on; whether so many there
+    were.
+    """
     child = os.fork()
     if child == 0:
         count = 0
@@ -86,19 +105,26 @@ def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
     return status != 0
 
 
-@pytest.mark.parametrize("strikes", [death, *(pytest.param(each, marks=pytest.mark.slow) for each in (fault, full))])
+@pytest.mark.parametrize(
+    "strikes", [death, *(pytest.param(each, marks=pytest.mark.slow) for each in (fault, full))]
+)
 def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_the_next_one_succeeds(
-        tmp_path, monkeypatch, strikes):
+    tmp_path, monkeypatch, strikes
+):
     save_file = checkpoint.save_file
 
-    def half_first(tensors, path):  # what safetensors does is not Python's, and not seen by the hook
+    def half_first(
+        tensors, path
+    ):  # what safetensors does is not Python's, and not seen by the hook
         save_file(tensors, path)
         os.truncate(path, path.stat().st_size // 2)
         sys.audit("test.half")
         save_file(tensors, path)
 
     monkeypatch.setattr(checkpoint, "save_file", half_first)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: sys.audit("test.sync"))  # no power is cut here
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: sys.audit("test.sync")
+    )  # no power is cut here
     number, met = 0, True
     while met:
         number += 1
@@ -109,7 +135,12 @@ def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_t
         found = resume.newest(place)
         assert found.step in (4, 8)
         module = nn.Linear(3, 2)
-        restore(found.tensors(), module=module, optimizer=torch.optim.AdamW(module.parameters()), updates=1)
+        restore(
+            found.tensors(),
+            module=module,
+            optimizer=torch.optim.AdamW(module.parameters()),
+            updates=1,
+        )
         assert (module.weight == found.step).all()
         assert json.loads((place / run_dir.STATUS).read_text())["step"] in (4, 8)
         save(run_at(12, place))

@@ -21,7 +21,8 @@ LATE = 20_000
 HEALTHY = {"rtd_loss": 0.2, "trivial_rtd_loss": 0.35, "mlm_loss": 3.0, "trivial_mlm_loss": 6.0}
 
 
-# ---- alarms ----------------------------------------------------------------------------------------------------------
+# ---- alarms --------------------------------------------------------------------------------------
+
 
 def test_a_run_that_learns_raises_no_alarm() -> None:
     assert alarms(HEALTHY, RECIPE, step=LATE) == []
@@ -29,15 +30,26 @@ def test_a_run_that_learns_raises_no_alarm() -> None:
 
 def test_a_discriminator_that_calls_everything_original_raises_an_alarm() -> None:
     (alarm,) = alarms({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
-    assert "step 20000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without looking" in alarm
+    assert (
+        "step 20000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without "
+        "looking" in alarm
+    )
 
 
 def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
     (alarm,) = alarms({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
-    assert "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without looking" in alarm
+    assert (
+        "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without "
+        "looking" in alarm
+    )
 
 
-RESTORING = {"restore_loss": 0.3, "trivial_restore_loss": 0.5, "mlm_loss": 3.0, "trivial_mlm_loss": 6.0}
+RESTORING = {
+    "restore_loss": 0.3,
+    "trivial_restore_loss": 0.5,
+    "mlm_loss": 3.0,
+    "trivial_mlm_loss": 6.0,
+}
 
 
 @pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
@@ -69,7 +81,8 @@ def test_a_masked_lm_has_no_discriminator_to_worry_about() -> None:
     assert alarms({"mlm_loss": 3.0, "trivial_mlm_loss": 6.0}, RECIPE, step=LATE) == []
 
 
-# ---- advice ----------------------------------------------------------------------------------------------------------
+# ---- advice --------------------------------------------------------------------------------------
+
 
 def advised(shards: Path, *flags: str) -> list[str]:
     return advice(load_recipe("tiny", flags=flags), Shards.open(shards))
@@ -77,47 +90,77 @@ def advised(shards: Path, *flags: str) -> list[str]:
 
 def test_too_many_epochs_are_advised_against_with_their_number(toy_shards: Path) -> None:
     rows = len(Shards.open(toy_shards).train)
-    said = advised(toy_shards, "--max-steps", str(50 * rows), "--batch-size", "16", "--micro-batch-size", "16")
-    assert any("each row will be seen 800 times; add text, or lower --max-steps" in text for text in said)
+    said = advised(
+        toy_shards, "--max-steps", str(50 * rows), "--batch-size", "16", "--micro-batch-size", "16"
+    )
+    assert any(
+        "each row will be seen 800 times; add text, or lower --max-steps" in text for text in said
+    )
     assert not any("will be seen" in text for text in advised(toy_shards, "--max-steps", "10"))
 
 
 def test_a_generator_wider_than_half_the_discriminator_is_advised_against(toy_shards: Path) -> None:
     said = advised(toy_shards, "--objective.generator.fraction", "0.75")
     assert any("the generator is 48 wide beside a discriminator of 64" in text for text in said)
-    assert not any("wide beside" in text for text in advised(toy_shards, "--objective.generator.fraction", "0.5"))
+    assert not any(
+        "wide beside" in text
+        for text in advised(toy_shards, "--objective.generator.fraction", "0.5")
+    )
 
 
-def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_advised_against(toy_shards: Path) -> None:
-    said = advised(toy_shards, "--objective.generator.fraction", "1.0", "--objective.generator.tie", "none",
-                   "--objective.generator-learns", "nothing")
+def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_advised_against(
+    toy_shards: Path,
+) -> None:
+    said = advised(
+        toy_shards,
+        "--objective.generator.fraction",
+        "1.0",
+        "--objective.generator.tie",
+        "none",
+        "--objective.generator-learns",
+        "nothing",
+    )
     assert not any("wide beside" in text for text in said)
 
 
 def test_a_recipe_without_a_generator_network_is_advised_too(toy_shards: Path) -> None:
-    assert not any("wide" in text for text in advised(toy_shards, "--objective.generator.kind", "unigram"))
+    assert not any(
+        "wide" in text for text in advised(toy_shards, "--objective.generator.kind", "unigram")
+    )
 
 
-# ---- numbers that are not finite -------------------------------------------------------------------------------------
+# ---- numbers that are not finite -----------------------------------------------------------------
+
 
 @pytest.fixture
 def objective() -> ReplacedTokenDetection:
     vocabulary = ToyVocabulary()
     torch.manual_seed(0)
     shape = EncoderShape(layers=2, width=16, heads=2, feedforward=32, embedding=8, positions=16)
-    return ReplacedTokenDetection(ReplacedTokenDetectionConfig(), encoder=shape, vocabulary=vocabulary,
-                                  unigrams=torch.full((vocabulary.size,), 1 / vocabulary.size))
+    return ReplacedTokenDetection(
+        ReplacedTokenDetectionConfig(),
+        encoder=shape,
+        vocabulary=vocabulary,
+        unigrams=torch.full((vocabulary.size,), 1 / vocabulary.size),
+    )
 
 
 def test_healthy_networks_have_no_bad_output(objective: ReplacedTokenDetection) -> None:
     assert first_bad_output(objective, toy_batch([16, 9])) is None
 
 
-@pytest.mark.parametrize("module", ["generator.encoder.blocks.1.expand", "generator.encoder.embeddings.words",
-                                    "discriminator.encoder.blocks.0.attention.output",
-                                    "discriminator.encoder.blocks.1.feedforward_norm"])
-def test_the_first_bad_output_is_that_of_the_module_whose_weight_was_spoilt(objective: ReplacedTokenDetection,
-                                                                            module: str) -> None:
+@pytest.mark.parametrize(
+    "module",
+    [
+        "generator.encoder.blocks.1.expand",
+        "generator.encoder.embeddings.words",
+        "discriminator.encoder.blocks.0.attention.output",
+        "discriminator.encoder.blocks.1.feedforward_norm",
+    ],
+)
+def test_the_first_bad_output_is_that_of_the_module_whose_weight_was_spoilt(
+    objective: ReplacedTokenDetection, module: str
+) -> None:
     with torch.no_grad():
         objective.get_submodule(module).weight.fill_(math.nan)  # type: ignore[operator, union-attr]
     assert first_bad_output(objective, toy_batch([16, 9])) == f"the output of {module}"

@@ -29,15 +29,26 @@ def toy(recipe: str = "tiny", *more: str) -> Recipe:
 def fresh(recipe: Recipe, shards: Shards, *, seed: int) -> Objective:
     torch.manual_seed(seed)
     size = shards.tokenizer.size
-    return build_objective(recipe.objective, encoder=recipe.encoder, vocabulary=shards.tokenizer,
-                           unigrams=torch.full((size,), 1 / size))
+    return build_objective(
+        recipe.objective,
+        encoder=recipe.encoder,
+        vocabulary=shards.tokenizer,
+        unigrams=torch.full((size,), 1 / size),
+    )
 
 
 def changed(objective: Objective, before: dict[str, torch.Tensor]) -> set[str]:
-    """The parts of the objective that are not as they were; the generator's shared embeddings count as shared."""
+    """The parts of the objective that are not as they were; the generator's shared embeddings count
+    as shared.
+    """
     shared = "generator.encoder.embeddings"
-    return {"shared" if name.startswith(shared) or "discriminator.encoder.embeddings" in name else name.split(".")[0]
-            for name, tensor in objective.state_dict().items() if not tensor.equal(before[name])}
+    return {
+        "shared"
+        if name.startswith(shared) or "discriminator.encoder.embeddings" in name
+        else name.split(".")[0]
+        for name, tensor in objective.state_dict().items()
+        if not tensor.equal(before[name])
+    }
 
 
 @pytest.fixture(scope="module")
@@ -62,37 +73,47 @@ def initialised(objective: Objective, source: Path, shards: Shards) -> tuple[lis
     return initialise_from(objective, source, shards), changed(objective, before)
 
 
-# ---- in --------------------------------------------------------------------------------------------------------------
+# ---- in ------------------------------------------------------------------------------------------
 
-def test_a_run_folder_fills_both_networks_exactly(objective: Objective, finished: Path, shards: Shards) -> None:
+
+def test_a_run_folder_fills_both_networks_exactly(
+    objective: Objective, finished: Path, shards: Shards
+) -> None:
     news, filled = initialised(objective, finished, shards)
     assert filled == {"shared", "generator", "discriminator"}
-    assert [text.partition(":")[0] for text in news] == [f"generator from {finished / 'generator'}",
-                                                         f"discriminator from {finished / 'discriminator'}"]
+    assert [text.partition(":")[0] for text in news] == [
+        f"generator from {finished / 'generator'}",
+        f"discriminator from {finished / 'discriminator'}",
+    ]
     for name, network in objective.networks().items():
         other = fresh(toy(), shards, seed=2)
         initialise_from(other, finished, shards)
-        assert all(tensor.equal(other.networks()[name].state_dict()[key])
-                   for key, tensor in network.state_dict().items())
+        assert all(
+            tensor.equal(other.networks()[name].state_dict()[key])
+            for key, tensor in network.state_dict().items()
+        )
 
 
-def test_a_discriminator_alone_fills_itself_and_what_the_generator_shares(objective: Objective, finished: Path,
-                                                                          shards: Shards) -> None:
+def test_a_discriminator_alone_fills_itself_and_what_the_generator_shares(
+    objective: Objective, finished: Path, shards: Shards
+) -> None:
     source = finished / "discriminator"
     news, filled = initialised(objective, source, shards)
     assert filled == {"shared", "discriminator"}
     assert news[1] == f"generator: no model in {source}, freshly initialised but for what it shares"
 
 
-def test_a_generator_alone_fills_itself_and_what_the_discriminator_shares(objective: Objective, finished: Path,
-                                                                          shards: Shards) -> None:
+def test_a_generator_alone_fills_itself_and_what_the_discriminator_shares(
+    objective: Objective, finished: Path, shards: Shards
+) -> None:
     news, filled = initialised(objective, finished / "generator", shards)
     assert filled == {"shared", "generator"}
     assert news[1].startswith("discriminator: no model in")
 
 
-def test_a_stock_discriminator_is_loaded_and_its_tensors_are_counted(objective: Objective, tmp_path: Path,
-                                                                     shards: Shards) -> None:
+def test_a_stock_discriminator_is_loaded_and_its_tensors_are_counted(
+    objective: Objective, tmp_path: Path, shards: Shards
+) -> None:
     stock = ElectraForPreTraining(stock_config(shards))
     stock.save_pretrained(tmp_path)
     news, filled = initialised(objective, tmp_path, shards)
@@ -103,8 +124,9 @@ def test_a_stock_discriminator_is_loaded_and_its_tensors_are_counted(objective: 
     assert table.equal(stock.electra.embeddings.word_embeddings.weight)
 
 
-def test_a_stock_body_without_a_head_is_loaded_and_the_fresh_head_is_named(objective: Objective, tmp_path: Path,
-                                                                           shards: Shards) -> None:
+def test_a_stock_body_without_a_head_is_loaded_and_the_fresh_head_is_named(
+    objective: Objective, tmp_path: Path, shards: Shards
+) -> None:
     ElectraForPreTraining(stock_config(shards)).electra.save_pretrained(tmp_path)
     news, filled = initialised(objective, tmp_path, shards)
     assert "freshly initialised: " in news[0]
@@ -119,52 +141,84 @@ def test_a_masked_lm_takes_a_masked_lm(tmp_path: Path, shards: Shards) -> None:
 
 
 def test_a_masked_lm_takes_the_body_of_a_discriminator_and_says_what_is_fresh_and_unused(
-        finished: Path, shards: Shards) -> None:
-    news, _ = initialised(fresh(toy("bert-small"), shards, seed=1), finished / "discriminator", shards)
+    finished: Path, shards: Shards
+) -> None:
+    news, _ = initialised(
+        fresh(toy("bert-small"), shards, seed=1), finished / "discriminator", shards
+    )
     assert "freshly initialised: " in news[0]
     assert "left unused: discriminator_predictions" in news[0]
 
 
-def test_an_encoder_and_its_generator_are_filled_by_what_had_their_parts(finished: Path, shards: Shards) -> None:
+def test_an_encoder_and_its_generator_are_filled_by_what_had_their_parts(
+    finished: Path, shards: Shards
+) -> None:
     """Both are masked LMs, so the role decides."""
     for role, name in (("generator", "generator"), ("discriminator", "encoder")):
-        model = fresh(toy("replace-mlm-base", "--objective.generator.fraction", "0.5"), shards, seed=1)
+        model = fresh(
+            toy("replace-mlm-base", "--objective.generator.fraction", "0.5"), shards, seed=1
+        )
         news, _ = initialised(model, finished / role, shards)
         assert news[0].startswith(f"{name} from {finished / role}: ")
 
 
-def test_a_stock_model_of_another_vocabulary_is_refused(objective: Objective, tmp_path: Path, shards: Shards) -> None:
-    ElectraForPreTraining(stock_config(shards, vocab_size=shards.tokenizer.size + 1)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=rf"vocab_size is {shards.tokenizer.size + 1}, but the network to fill has"):
+def test_a_stock_model_of_another_vocabulary_is_refused(
+    objective: Objective, tmp_path: Path, shards: Shards
+) -> None:
+    ElectraForPreTraining(
+        stock_config(shards, vocab_size=shards.tokenizer.size + 1)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(
+        UserError, match=rf"vocab_size is {shards.tokenizer.size + 1}, but the network to fill has"
+    ):
         initialise_from(objective, tmp_path, shards)
 
 
-def test_a_folder_without_a_model_is_refused_with_what_was_looked_for(objective: Objective, tmp_path: Path,
-                                                                      shards: Shards) -> None:
-    with pytest.raises(UserError, match=r"no model for discriminator or generator there; name a run folder"):
+def test_a_folder_without_a_model_is_refused_with_what_was_looked_for(
+    objective: Objective, tmp_path: Path, shards: Shards
+) -> None:
+    with pytest.raises(
+        UserError, match=r"no model for discriminator or generator there; name a run folder"
+    ):
         initialise_from(objective, tmp_path, shards)
 
 
-# ---- out -------------------------------------------------------------------------------------------------------------
+# ---- out -----------------------------------------------------------------------------------------
+
 
 def test_a_new_run_starts_from_the_models_of_another_and_says_so(
-        finished: Path, toy_shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished: Path, toy_shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     outcome = pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", init_from=finished)
     assert outcome.step == 2
     assert f"discriminator from {finished / 'discriminator'}: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("role", "loader"), [("discriminator", ElectraForPreTraining),
-                                              ("generator", ElectraForMaskedLM)])
-def test_a_model_folder_says_what_it_is_and_how_it_was_made(finished: Path, role: str, loader: type) -> None:
+@pytest.mark.parametrize(
+    ("role", "loader"),
+    [("discriminator", ElectraForPreTraining), ("generator", ElectraForMaskedLM)],
+)
+def test_a_model_folder_says_what_it_is_and_how_it_was_made(
+    finished: Path, role: str, loader: type
+) -> None:
     written = json.loads((finished / role / "config.json").read_text())
     assert (written["electra_role"], written["electra_step"]) == (role, 2)
     assert written["electra_recipe"]["training"]["max_steps"] == 2
     assert "| Steps | 2 of 2 |" in (finished / role / "README.md").read_text()
-    assert loader.from_pretrained(finished / role, local_files_only=True).config.vocab_size == written["vocab_size"]
+    assert (
+        loader.from_pretrained(finished / role, local_files_only=True).config.vocab_size
+        == written["vocab_size"]
+    )
 
 
 def stock_config(shards: Shards, **changes: object) -> ElectraConfig:
-    shape = {"vocab_size": shards.tokenizer.size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-             "intermediate_size": 64, "embedding_size": 16, "max_position_embeddings": 32}
+    shape = {
+        "vocab_size": shards.tokenizer.size,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "embedding_size": 16,
+        "max_position_embeddings": 32,
+    }
     return ElectraConfig(**shape | changes)

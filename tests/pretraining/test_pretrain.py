@@ -39,10 +39,23 @@ def test_a_run_leaves_what_was_promised(toy_shards, tmp_path):
     outcome = pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     assert (outcome.status, outcome.step) == ("finished", 20)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "discriminator", "generator", "checkpoint-16", "checkpoint-20", "config.toml", "environment.json",
-        "metrics.jsonl", "status.json"}
+        "discriminator",
+        "generator",
+        "checkpoint-16",
+        "checkpoint-20",
+        "config.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "status.json",
+    }
     assert {path.name for path in (tmp_path / "run" / "discriminator").iterdir()} >= {
-        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "README.md"}
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+        "README.md",
+    }
     config = json.loads((tmp_path / "run" / "generator" / "config.json").read_text())
     assert config["electra_role"] == "generator"
     assert config["architectures"] == ["ElectraForMaskedLM"]
@@ -51,66 +64,124 @@ def test_a_run_leaves_what_was_promised(toy_shards, tmp_path):
 def test_a_masked_lm_run_writes_an_encoder(toy_shards, tmp_path):
     recipe = tmp_path / "mlm.toml"
     recipe.write_text('[objective]\nname = "mlm"\n')
-    outcome = pretrain(load_recipe(str(recipe), flags=TOY_FLAGS), data=toy_shards, output_dir=tmp_path / "run",
-                       quiet=True)
+    outcome = pretrain(
+        load_recipe(str(recipe), flags=TOY_FLAGS),
+        data=toy_shards,
+        output_dir=tmp_path / "run",
+        quiet=True,
+    )
     assert outcome.scores["mlm_loss"] > 0
-    assert json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["electra_role"] == "encoder"
+    assert (
+        json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())["electra_role"]
+        == "encoder"
+    )
     assert not (tmp_path / "run" / "discriminator").exists()
 
 
-@pytest.mark.parametrize(("name", "architecture", "scores"), [
-    ("bert-nsp", "ElectraForMaskedLM", {"mlm_loss", "nsp_loss", "nsp_accuracy", "trivial_nsp_accuracy"}),
-    ("left-to-right", "ElectraForCausalLM", {"lm_loss", "lm_accuracy", "trivial_lm_loss"}),
-])
-def test_an_ablation_of_bert_writes_an_encoder_that_transformers_computes_alike(toy_shards, tmp_path, name,
-                                                                               architecture, scores):
+@pytest.mark.parametrize(
+    ("name", "architecture", "scores"),
+    [
+        (
+            "bert-nsp",
+            "ElectraForMaskedLM",
+            {"mlm_loss", "nsp_loss", "nsp_accuracy", "trivial_nsp_accuracy"},
+        ),
+        ("left-to-right", "ElectraForCausalLM", {"lm_loss", "lm_accuracy", "trivial_lm_loss"}),
+    ],
+)
+def test_an_ablation_of_bert_writes_an_encoder_that_transformers_computes_alike(
+    toy_shards, tmp_path, name, architecture, scores
+):
     recipe = load_recipe(f"{name}-base", flags=[*TOY_FLAGS, "--max-steps", "2"])
-    outcome = pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run", quiet=True)  # verified when finished
+    outcome = pretrain(
+        recipe, data=toy_shards, output_dir=tmp_path / "run", quiet=True
+    )  # verified when finished
     assert outcome.scores.keys() >= scores
     config = json.loads((tmp_path / "run" / "encoder" / "config.json").read_text())
     assert (config["electra_role"], config["architectures"]) == ("encoder", [architecture])
     assert config["is_decoder"] == (name == "left-to-right")
-    assert ("text-generation" in (tmp_path / "run" / "encoder" / "README.md").read_text()) == config["is_decoder"]
+    assert (
+        "text-generation" in (tmp_path / "run" / "encoder" / "README.md").read_text()
+    ) == config["is_decoder"]
 
 
-def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(toy_shards, tmp_path, monkeypatch):
-    monkeypatch.setattr("electra.pretraining.setup.fitting_micro_batch", lambda recipe, vocabulary, world: 1)
-    flags = [word for pair in zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True) if pair[0] != "--micro-batch-size"
-             for word in pair]
+def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(
+    toy_shards, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "electra.pretraining.setup.fitting_micro_batch", lambda recipe, vocabulary, world: 1
+    )
+    flags = [
+        word
+        for pair in zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)
+        if pair[0] != "--micro-batch-size"
+        for word in pair
+    ]
     with pytest.raises(UserError, match=r"set training\.micro_batch_size to 2 or more"):
-        pretrain(load_recipe("bert-nsp-base", flags=flags), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+        pretrain(
+            load_recipe("bert-nsp-base", flags=flags),
+            data=toy_shards,
+            output_dir=tmp_path / "run",
+            quiet=True,
+        )
 
 
 def test_a_run_goes_on_with_smaller_passes_where_there_are_more_processes_than_it_had_passes():
     world = World(rank=0, size=3, device=torch.device("cpu"))
     recut, notes = shared_out(toy("--micro-batch-size", "12"), world, may_recut=True)
     assert recut.training.micro_batch_size is None
-    assert notes == ["this run took 12 rows in a pass, too many for 3 processes to have one each; it goes on with "
-                     "fewer. Data and their order stay; masks and dropout are drawn in other portions"]
-    assert shared_out(toy("--micro-batch-size", "4"), world, may_recut=True) == (toy("--micro-batch-size", "4"), [])
+    assert notes == [
+        "this run took 12 rows in a pass, too many for 3 processes to have one each; it goes on "
+        "with "
+        "fewer. Data and their order stay; masks and dropout are drawn in other portions"
+    ]
+    assert shared_out(toy("--micro-batch-size", "4"), world, may_recut=True) == (
+        toy("--micro-batch-size", "4"),
+        [],
+    )
     with pytest.raises(UserError, match="a step has 1 micro-batches, too few for 3 processes"):
         shared_out(toy("--micro-batch-size", "12"), world, may_recut=False)
 
 
 @pytest.mark.parametrize("how", [{"resume": "never", "overwrite": True}, {"resume": "elsewhere"}])
 def test_a_run_that_torchrun_restarts_goes_on_with_its_own_checkpoints_however_it_was_begun(
-        eight_steps, toy_shards, tmp_path, monkeypatch, how):
-    how = how | ({"resume": str(eight_steps / "checkpoint-4")} if how["resume"] == "elsewhere" else {})
+    eight_steps, toy_shards, tmp_path, monkeypatch, how
+):
+    how = how | (
+        {"resume": str(eight_steps / "checkpoint-4")} if how["resume"] == "elsewhere" else {}
+    )
     run = tmp_path / "run"
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # before its first checkpoint it is begun as asked
-    pretrain(toy("--max-steps", "6", "--save-steps", "3"), data=toy_shards, output_dir=run, quiet=True, **how)
+    monkeypatch.setenv(
+        "TORCHELASTIC_RESTART_COUNT", "1"
+    )  # before its first checkpoint it is begun as asked
+    pretrain(
+        toy("--max-steps", "6", "--save-steps", "3"),
+        data=toy_shards,
+        output_dir=run,
+        quiet=True,
+        **how,
+    )
     first = [entry["step"] for entry in read(run / "metrics.jsonl")]
     assert min(first) == (1 if how["resume"] == "never" else 5)
     written = (run / "checkpoint-6").stat().st_mtime_ns
-    pretrain(toy("--max-steps", "8", "--save-steps", "3"), data=toy_shards, output_dir=run, quiet=True, **how)
+    pretrain(
+        toy("--max-steps", "8", "--save-steps", "3"),
+        data=toy_shards,
+        output_dir=run,
+        quiet=True,
+        **how,
+    )
     assert (run / "checkpoint-6").stat().st_mtime_ns == written
-    assert [entry["step"] for entry in read(run / "metrics.jsonl")][:len(first)] == first
+    assert [entry["step"] for entry in read(run / "metrics.jsonl")][: len(first)] == first
 
 
-LONG_ENOUGH = ("--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
-               "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 --batch-size 24 "
-               "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "
-               "--warmup-steps 20").split()
+LONG_ENOUGH = (
+    "--max-steps 200 --learning-rate 3e-3 --eval-rows 100 --logging-steps 50 --eval-steps 200 "
+    "--save-steps 200 --encoder.dropout 0 --encoder.attention-dropout 0 --encoder.width 64 "
+    "--batch-size 24 "
+    "--encoder.embedding 64 --objective.generator.fraction 1.0 --objective.generator.tie none "
+    "--warmup-steps 20"
+).split()
 
 
 @pytest.mark.slow
@@ -126,7 +197,9 @@ def test_an_encoder_learns_to_restore_what_was_replaced(toy_shards, tmp_path, na
 
 
 def test_it_learns_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
-    """In 200 steps the generator learns more than word frequencies, the discriminator more than nothing."""
+    """In 200 steps the generator learns more than word frequencies, the discriminator more than
+    nothing.
+    """
     outcome = pretrain(toy(*LONG_ENOUGH), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     assert outcome.scores["mlm_loss"] < 0.8 * outcome.scores["trivial_mlm_loss"]
     assert outcome.scores["auc"] > 0.65
@@ -134,14 +207,22 @@ def test_it_learns_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
 
 
 def losses_of(data, run, *flags):
-    pretrain(toy("--encoder.dropout", "0", "--encoder.attention-dropout", "0", "--max-steps", "5", *flags), data=data,
-             output_dir=run, quiet=True)
+    pretrain(
+        toy(
+            "--encoder.dropout", "0", "--encoder.attention-dropout", "0", "--max-steps", "5", *flags
+        ),
+        data=data,
+        output_dir=run,
+        quiet=True,
+    )
     return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(toy_shards, tmp_path):
-    first, second, other = (losses_of(toy_shards, tmp_path / name, "--seed", seed)
-                            for name, seed in (("a", "1"), ("b", "1"), ("c", "2")))
+    first, second, other = (
+        losses_of(toy_shards, tmp_path / name, "--seed", seed)
+        for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
+    )
     assert first == second
     assert first != other
 
@@ -152,26 +233,46 @@ def test_bf16_stays_close_to_fp32(toy_shards, tmp_path):
     assert half != full
 
 
-def test_steps_go_on_while_a_checkpoint_is_written_and_it_holds_its_own_step(toy_shards, tmp_path, monkeypatch):
+def test_steps_go_on_while_a_checkpoint_is_written_and_it_holds_its_own_step(
+    toy_shards, tmp_path, monkeypatch
+):
     """The disk is held up until three more steps are taken."""
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     write, waited = checkpoint.write, []
 
-    def slow(run: Path, contents: checkpoint.Contents, *, step: int, state: dict[str, object]) -> Path:
+    def slow(
+        run: Path, contents: checkpoint.Contents, *, step: int, state: dict[str, object]
+    ) -> Path:
         deadline = time.monotonic() + 60
-        while step == 4 and read(run / "metrics.jsonl")[-1]["step"] < 7 and time.monotonic() < deadline:
+        while (
+            step == 4
+            and read(run / "metrics.jsonl")[-1]["step"] < 7
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         waited.append(read(run / "metrics.jsonl")[-1]["step"])
         return write(run, contents, step=step, state=state)
 
     monkeypatch.setattr(checkpoint, "write", slow)
-    pretrain(toy("--max-steps", "8", "--save-total-limit", "9"), data=toy_shards, output_dir=broken, quiet=True)
+    pretrain(
+        toy("--max-steps", "8", "--save-total-limit", "9"),
+        data=toy_shards,
+        output_dir=broken,
+        quiet=True,
+    )
     assert waited[0] >= 7
     monkeypatch.undo()
     shutil.rmtree(broken / "checkpoint-8")
     for folder in (broken, whole):
-        pretrain(toy("--max-steps", "8", "--save-total-limit", "9"), data=toy_shards, output_dir=folder, quiet=True)
-    again, never = (load_file(folder / "checkpoint-8" / "weights.safetensors") for folder in (broken, whole))
+        pretrain(
+            toy("--max-steps", "8", "--save-total-limit", "9"),
+            data=toy_shards,
+            output_dir=folder,
+            quiet=True,
+        )
+    again, never = (
+        load_file(folder / "checkpoint-8" / "weights.safetensors") for folder in (broken, whole)
+    )
     assert all(again[name].equal(never[name]) for name in never)
 
 
@@ -196,18 +297,34 @@ def eight_steps(toy_shards, tmp_path_factory):
 TENSOR = "discriminator.encoder.blocks.1.expand.weight"
 
 
-@pytest.mark.parametrize("how", [
-    {"change": lambda tensors: tensors.pop(TENSOR)},
-    {"change": lambda tensors: tensors.update({TENSOR: torch.zeros(3)})},
-    {"name": "optimizer.safetensors", "change": lambda tensors: tensors.pop(f"{TENSOR}.exp_avg")},
-    {"name": "optimizer.safetensors", "change": lambda tensors: tensors.update({f"{TENSOR}.exp_avg": torch.zeros(3)})},
-    {"skipped": "many"}, {"tokens_seen": None}, {"scores": 3},
-])
-def test_a_checkpoint_that_is_whole_but_not_of_this_run_is_refused_in_words(eight_steps, toy_shards, tmp_path, how):
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"change": lambda tensors: tensors.pop(TENSOR)},
+        {"change": lambda tensors: tensors.update({TENSOR: torch.zeros(3)})},
+        {
+            "name": "optimizer.safetensors",
+            "change": lambda tensors: tensors.pop(f"{TENSOR}.exp_avg"),
+        },
+        {
+            "name": "optimizer.safetensors",
+            "change": lambda tensors: tensors.update({f"{TENSOR}.exp_avg": torch.zeros(3)}),
+        },
+        {"skipped": "many"},
+        {"tokens_seen": None},
+        {"scores": 3},
+    ],
+)
+def test_a_checkpoint_that_is_whole_but_not_of_this_run_is_refused_in_words(
+    eight_steps, toy_shards, tmp_path, how
+):
     run = tmp_path / "run"
     shutil.copytree(eight_steps, run)
     tampered(run / "checkpoint-8", **how)
-    with pytest.raises(UserError, match=r"checkpoint-8 is whole, but does not hold what this run saves \(.+\); remove"):
+    with pytest.raises(
+        UserError,
+        match=r"checkpoint-8 is whole, but does not hold what this run saves \(.+\); remove",
+    ):
         pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
     assert checkpoint.opened(run / "checkpoint-8").step == 8
 
@@ -215,7 +332,10 @@ def test_a_checkpoint_that_is_whole_but_not_of_this_run_is_refused_in_words(eigh
 def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy_shards, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(eight_steps, run)
-    tampered(run / "checkpoint-8", change=lambda tensors: tensors[TENSOR].view(-1)[:1].fill_(float("nan")))
+    tampered(
+        run / "checkpoint-8",
+        change=lambda tensors: tensors[TENSOR].view(-1)[:1].fill_(float("nan")),
+    )
     said = r"weight discriminator\.encoder\.blocks\.1\.expand\.weight is not finite in step 9; .* is .*checkpoint-8"
     with pytest.raises(RunFailed, match=said):
         pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
@@ -224,12 +344,18 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy
 
 def test_embeddings_shared_in_training_are_equal_in_both_exports(toy_shards, tmp_path):
     pretrain(toy("--max-steps", "3"), data=toy_shards, output_dir=tmp_path, quiet=True)
-    tables = [load_file(tmp_path / name / "model.safetensors")["electra.embeddings.word_embeddings.weight"]
-              for name in ("discriminator", "generator")]
+    tables = [
+        load_file(tmp_path / name / "model.safetensors")[
+            "electra.embeddings.word_embeddings.weight"
+        ]
+        for name in ("discriminator", "generator")
+    ]
     assert torch.equal(*tables)
 
 
-def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(toy_shards, tmp_path, monkeypatch):
+def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(
+    toy_shards, tmp_path, monkeypatch
+):
     descend = PlainSteps.descend
 
     def spoilt(steps, *arguments, **options):
@@ -238,7 +364,9 @@ def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(toy
         return losses
 
     monkeypatch.setattr(PlainSteps, "descend", spoilt)
-    with pytest.raises(RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"):
+    with pytest.raises(
+        RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"
+    ):
         pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 
 
@@ -255,23 +383,41 @@ def spoil(monkeypatch, *bad_steps):
 
 
 def test_so_many_bad_steps_as_asked_are_left_out_and_counted_through_a_resume_and_one_more_stops(
-        toy_shards, tmp_path, monkeypatch, capsys):
+    toy_shards, tmp_path, monkeypatch, capsys
+):
     spoil(monkeypatch, 3, 7, 11)
     patient = toy("--skip-not-finite", "2", "--optimizer.schedule", "constant")
-    with pytest.raises(RunFailed, match=r"a gradient is not finite in step 11; the last good .*checkpoint-8"):
+    with pytest.raises(
+        RunFailed, match=r"a gradient is not finite in step 11; the last good .*checkpoint-8"
+    ):
         pretrain(patient, data=toy_shards, output_dir=tmp_path / "whole")
-    assert "step 7: the gradient is not finite; the update is left out, 2 of at most 2" in capsys.readouterr().err
-    counts = {entry["step"]: entry["not_finite"] for entry in read(tmp_path / "whole" / "metrics.jsonl")
-              if "not_finite" in entry}
+    assert (
+        "step 7: the gradient is not finite; the update is left out, 2 of at most 2"
+        in capsys.readouterr().err
+    )
+    counts = {
+        entry["step"]: entry["not_finite"]
+        for entry in read(tmp_path / "whole" / "metrics.jsonl")
+        if "not_finite" in entry
+    }
     assert [counts[step] for step in (2, 3, 6, 7, 10)] == [0, 1, 1, 2, 2]
     for steps in ("4", "8"):  # in two pieces: the count is part of what a checkpoint holds
-        pretrain(toy("--skip-not-finite", "2", "--optimizer.schedule", "constant", "--max-steps", steps),
-                 data=toy_shards, output_dir=tmp_path / "pieces", quiet=True)
-    ours, theirs = (load_file(tmp_path / run / "checkpoint-8" / "weights.safetensors") for run in ("whole", "pieces"))
+        pretrain(
+            toy("--skip-not-finite", "2", "--optimizer.schedule", "constant", "--max-steps", steps),
+            data=toy_shards,
+            output_dir=tmp_path / "pieces",
+            quiet=True,
+        )
+    ours, theirs = (
+        load_file(tmp_path / run / "checkpoint-8" / "weights.safetensors")
+        for run in ("whole", "pieces")
+    )
     assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
-def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes_it(toy_shards, tmp_path, monkeypatch):
+def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes_it(
+    toy_shards, tmp_path, monkeypatch
+):
     record = Journal.record
 
     def full(journal, step, values, **options):
@@ -282,11 +428,19 @@ def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "record", full)
-        with pytest.raises(RunFailed, match=r"step 6: /dev/full: .* No space left on device; the last .*checkpoint-4"):
+        with pytest.raises(
+            RunFailed,
+            match=r"step 6: /dev/full: .* No space left on device; the last .*checkpoint-4",
+        ):
             pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True)
     assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
-    assert pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True).status == "finished"
-    assert [entry["step"] for entry in read(tmp_path / "metrics.jsonl") if "loss" in entry] == list(range(1, 9))
+    assert (
+        pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True).status
+        == "finished"
+    )
+    assert [entry["step"] for entry in read(tmp_path / "metrics.jsonl") if "loss" in entry] == list(
+        range(1, 9)
+    )
 
 
 def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, monkeypatch):
@@ -296,8 +450,13 @@ def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, 
     monkeypatch.setattr("time.time", lambda: next(jumps))
     pretrain(few, data=toy_shards, output_dir=tmp_path / "jumping", quiet=True)
     told = [entry for entry in read(tmp_path / "jumping" / "metrics.jsonl") if "loss" in entry]
-    assert all(0 < entry["tokens_per_second"] < 1e7 and 0 <= entry["data_wait"] <= 1 for entry in told)
-    ours, theirs = (load_file(tmp_path / run / "checkpoint-4" / "weights.safetensors") for run in ("steady", "jumping"))
+    assert all(
+        0 < entry["tokens_per_second"] < 1e7 and 0 <= entry["data_wait"] <= 1 for entry in told
+    )
+    ours, theirs = (
+        load_file(tmp_path / run / "checkpoint-4" / "weights.safetensors")
+        for run in ("steady", "jumping")
+    )
     assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
@@ -318,14 +477,24 @@ def test_an_export_that_could_not_be_written_is_known_before_training(toy_shards
 
 def test_an_output_folder_inside_the_corpus_is_refused(toy_corpus, tmp_path):
     with pytest.raises(UserError, match="lies inside the corpus"):
-        pretrain(toy(), corpus=[toy_corpus.parent], output_dir=toy_corpus.parent / "run", quiet=True)
+        pretrain(
+            toy(), corpus=[toy_corpus.parent], output_dir=toy_corpus.parent / "run", quiet=True
+        )
 
 
 def test_text_for_a_model_to_start_from_is_cut_by_its_tokenizer(toy_shards, toy_corpus, tmp_path):
     pretrain(toy("--max-steps", "2"), data=toy_shards, output_dir=tmp_path / "first", quiet=True)
-    pretrain(toy("--max-steps", "2", "--data.held-out", "0.1"), corpus=[toy_corpus], init_from=tmp_path / "first",
-             output_dir=tmp_path / "second", quiet=True)
-    tokenizers = [(tmp_path / run / "discriminator" / "tokenizer.json").read_text() for run in ("first", "second")]
+    pretrain(
+        toy("--max-steps", "2", "--data.held-out", "0.1"),
+        corpus=[toy_corpus],
+        init_from=tmp_path / "first",
+        output_dir=tmp_path / "second",
+        quiet=True,
+    )
+    tokenizers = [
+        (tmp_path / run / "discriminator" / "tokenizer.json").read_text()
+        for run in ("first", "second")
+    ]
     assert tokenizers[0] == tokenizers[1]
 
 
@@ -358,10 +527,17 @@ class SideStream:
             self.copies.append(threading.Thread(target=late))
             self.copies[-1].start()
 
-        stream = SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: Event(self.copies[-1]),
-                                 wait_event=lambda event: event.synchronize())
-        cuda = SimpleNamespace(is_available=lambda: True, Stream=lambda: stream, current_stream=lambda: stream,
-                               stream=lambda which: contextlib.nullcontext())
+        stream = SimpleNamespace(
+            wait_stream=lambda other: None,
+            record_event=lambda: Event(self.copies[-1]),
+            wait_event=lambda event: event.synchronize(),
+        )
+        cuda = SimpleNamespace(
+            is_available=lambda: True,
+            Stream=lambda: stream,
+            current_stream=lambda: stream,
+            stream=lambda which: contextlib.nullcontext(),
+        )
         monkeypatch.setattr(Room, "fill", fill)
         monkeypatch.setattr(checkpoint, "torch", SimpleNamespace(**{**vars(torch), "cuda": cuda}))
 
@@ -373,5 +549,9 @@ def test_a_copy_that_is_made_beside_the_next_pass_is_of_its_step(toy_shards, tmp
     beside = SideStream(monkeypatch, 0.3)
     pretrain(recipe, data=toy_shards, output_dir=tmp_path / "beside", quiet=True)
     assert len(beside.copies) == 4
-    for name in (f"checkpoint-{step}/{file}" for step in (1, 2, 3, 4) for file in checkpoint.TENSORS):
-        assert (tmp_path / "beside" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes(), name
+    for name in (
+        f"checkpoint-{step}/{file}" for step in (1, 2, 3, 4) for file in checkpoint.TENSORS
+    ):
+        assert (tmp_path / "beside" / name).read_bytes() == (
+            tmp_path / "plain" / name
+        ).read_bytes(), name

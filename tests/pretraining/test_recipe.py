@@ -12,23 +12,46 @@ from electra.engine.settings import OptimizerConfig
 from electra.model.shape import EncoderShape
 from electra.pretraining.recipe import TrainingConfig, load_recipe, names
 
-BUILT_IN = ["adversarial-base", "all-tokens-mlm-base", "base", "bert-base", "bert-large", "bert-nsp-base", "bert-small",
-            "bert-small-official", "electra-15-base", "large", "left-to-right-base", "random-replacement-base",
-            "replace-mlm-base", "small", "small-official", "tiny", "two-stage-base", "two-stage-generator-base",
-            "unigram-base"]
+BUILT_IN = [
+    "adversarial-base",
+    "all-tokens-mlm-base",
+    "base",
+    "bert-base",
+    "bert-large",
+    "bert-nsp-base",
+    "bert-small",
+    "bert-small-official",
+    "electra-15-base",
+    "large",
+    "left-to-right-base",
+    "random-replacement-base",
+    "replace-mlm-base",
+    "small",
+    "small-official",
+    "tiny",
+    "two-stage-base",
+    "two-stage-generator-base",
+    "unigram-base",
+]
 
 
 def test_the_built_in_recipes_are_those_that_the_help_names() -> None:
     assert names() == BUILT_IN
 
 
-@pytest.mark.parametrize(("name", "shape", "generator"), [
-    # layers, width, heads, feed-forward, embedding; the generator's width, feed-forward, heads (paper, table 6)
-    ("small", (12, 256, 4, 1024, 128), (64, 256, 1)),
-    ("base", (12, 768, 12, 3072, 768), (256, 1024, 4)),
-    ("large", (24, 1024, 16, 4096, 1024), (256, 1024, 4)),
-])
-def test_a_size_is_shaped_as_published(name: str, shape: tuple[int, ...], generator: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape", "generator"),
+    [
+        # layers, width, heads, feed-forward, embedding; the generator's width, feed-forward, heads
+        # (paper, table 6)
+        ("small", (12, 256, 4, 1024, 128), (64, 256, 1)),
+        ("base", (12, 768, 12, 3072, 768), (256, 1024, 4)),
+        ("large", (24, 1024, 16, 4096, 1024), (256, 1024, 4)),
+    ],
+)
+def test_a_size_is_shaped_as_published(
+    name: str, shape: tuple[int, ...], generator: tuple[int, ...]
+) -> None:
     recipe = load_recipe(name)
     beside = recipe.workload(recipe.data.vocab_size).generator
     assert beside is not None
@@ -37,24 +60,39 @@ def test_a_size_is_shaped_as_published(name: str, shape: tuple[int, ...], genera
     assert (beside.layers, beside.embedding) == (recipe.encoder.layers, recipe.encoder.embedding)
 
 
-@pytest.mark.parametrize(("name", "length", "batch", "rate", "learning_rate", "steps"), [
-    ("small", 128, 128, 0.15, 5e-4, 1_000_000),
-    ("base", 512, 256, 0.15, 2e-4, 766_000),
-    ("large", 512, 2048, 0.25, 2e-4, 400_000),
-    ("bert-small", 128, 128, 0.15, 5e-4, 1_450_000),
-    ("bert-base", 512, 256, 0.15, 2e-4, 1_000_000),
-    ("bert-large", 512, 2048, 0.15, 2e-4, 464_000),
-])
-def test_a_size_is_trained_as_published(name: str, length: int, batch: int, rate: float, learning_rate: float,
-                                        steps: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "length", "batch", "rate", "learning_rate", "steps"),
+    [
+        ("small", 128, 128, 0.15, 5e-4, 1_000_000),
+        ("base", 512, 256, 0.15, 2e-4, 766_000),
+        ("large", 512, 2048, 0.25, 2e-4, 400_000),
+        ("bert-small", 128, 128, 0.15, 5e-4, 1_450_000),
+        ("bert-base", 512, 256, 0.15, 2e-4, 1_000_000),
+        ("bert-large", 512, 2048, 0.15, 2e-4, 464_000),
+    ],
+)
+def test_a_size_is_trained_as_published(
+    name: str, length: int, batch: int, rate: float, learning_rate: float, steps: int
+) -> None:
     recipe = load_recipe(name)
     optimizer, training = recipe.optimizer, recipe.training
-    assert (recipe.data.length, recipe.data.vocab_size, training.batch_size, training.max_steps) == (
-        length, 30522, batch, steps)
+    assert (
+        recipe.data.length,
+        recipe.data.vocab_size,
+        training.batch_size,
+        training.max_steps,
+    ) == (length, 30522, batch, steps)
     assert recipe.objective.masking.rate == rate
-    assert optimizer == OptimizerConfig(learning_rate=learning_rate, warmup_steps=10_000, schedule="linear",
-                                        weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6, bias_correction=False,
-                                        max_grad_norm=1.0)
+    assert optimizer == OptimizerConfig(
+        learning_rate=learning_rate,
+        warmup_steps=10_000,
+        schedule="linear",
+        weight_decay=0.01,
+        betas=(0.9, 0.999),
+        epsilon=1e-6,
+        bias_correction=False,
+        max_grad_norm=1.0,
+    )
 
 
 @pytest.mark.parametrize("size", ["small", "base", "large"])
@@ -62,7 +100,9 @@ def test_a_twin_has_the_same_encoder_and_differs_only_where_it_must(size: str) -
     ours, twin = (config.as_dict(load_recipe(name)) for name in (size, f"bert-{size}"))
     changed = config.differences(ours, twin)
     assert "training.max_steps" in changed
-    assert not [key for key in changed if not key.startswith("objective.") and key != "training.max_steps"]
+    assert not [
+        key for key in changed if not key.startswith("objective.") and key != "training.max_steps"
+    ]
 
 
 def test_the_official_recipe_differs_from_ours_only_in_how_positions_are_drawn() -> None:
@@ -71,34 +111,67 @@ def test_the_official_recipe_differs_from_ours_only_in_how_positions_are_drawn()
 
 
 def test_the_official_twin_is_masked_as_the_official_recipe() -> None:
-    twin, official, ours = (load_recipe(name) for name in ("bert-small-official", "small-official", "bert-small"))
+    twin, official, ours = (
+        load_recipe(name) for name in ("bert-small-official", "small-official", "bert-small")
+    )
     assert twin.objective.masking == official.objective.masking
     assert config.differences(config.as_dict(twin), config.as_dict(ours)) == [
-        "objective.masking.draws", "objective.masking.keep", "objective.masking.random"]
+        "objective.masking.draws",
+        "objective.masking.keep",
+        "objective.masking.random",
+    ]
 
 
 def test_the_ablations_of_bert_differ_from_bert_in_their_task_alone() -> None:
-    bert, nsp, forward = (config.as_dict(load_recipe(name)) for name in (
-        "bert-base", "bert-nsp-base", "left-to-right-base"))
+    bert, nsp, forward = (
+        config.as_dict(load_recipe(name))
+        for name in ("bert-base", "bert-nsp-base", "left-to-right-base")
+    )
     assert config.differences(bert, nsp) == ["objective.next_sentence"]
     assert {key.partition(".masking")[0] for key in config.differences(bert, forward)} == {
-        "encoder.causal", "objective", "objective.name", "objective.next_sentence"}
+        "encoder.causal",
+        "objective",
+        "objective.name",
+        "objective.next_sentence",
+    }
 
 
-@pytest.mark.parametrize(("recipe", "flags", "message"), [
-    ("left-to-right-base", ["--encoder.causal", "false"],
-     "command line and recipe left-to-right-base: encoder.causal=false does not go with objective.name='left-to-right'"
-     ", whose tokens must not see those after them; set encoder.causal to true"),
-    *((recipe, ["--encoder.causal", "true"],
-       f"command line and recipe {recipe}: encoder.causal=true does not go with objective.name={name!r}, whose tokens "
-       "must see those after them; set encoder.causal to false")
-      for recipe, name in (("small", "rtd"), ("bert-small", "mlm"), ("replace-mlm-base", "replace-mlm"))),
-    ("bert-nsp-base", ["--micro-batch-size", "1"],
-     "recipe bert-nsp-base: objective.next_sentence=true takes second segments from other rows of a micro-batch, and "
-     "in one of a single row there is no other; set training.micro_batch_size to 2 or more"),
-])
+@pytest.mark.parametrize(
+    ("recipe", "flags", "message"),
+    [
+        (
+            "left-to-right-base",
+            ["--encoder.causal", "false"],
+            "command line and recipe left-to-right-base: encoder.causal=false does not go with "
+            "objective.name='left-to-right'"
+            ", whose tokens must not see those after them; set encoder.causal to true",
+        ),
+        *(
+            (
+                recipe,
+                ["--encoder.causal", "true"],
+                f"command line and recipe {recipe}: encoder.causal=true does not go with "
+                f"objective.name={name!r}, whose tokens "
+                "must see those after them; set encoder.causal to false",
+            )
+            for recipe, name in (
+                ("small", "rtd"),
+                ("bert-small", "mlm"),
+                ("replace-mlm-base", "replace-mlm"),
+            )
+        ),
+        (
+            "bert-nsp-base",
+            ["--micro-batch-size", "1"],
+            "recipe bert-nsp-base: objective.next_sentence=true takes second segments from other "
+            "rows of a micro-batch, and "
+            "in one of a single row there is no other; set training.micro_batch_size to 2 or more",
+        ),
+    ],
+)
 def test_a_task_that_its_encoder_or_batch_cannot_do_is_refused_with_the_remedy(
-        recipe: str, flags: list[str], message: str) -> None:
+    recipe: str, flags: list[str], message: str
+) -> None:
     with pytest.raises(UserError) as refusal:
         load_recipe(recipe, flags=flags)
     assert str(refusal.value) == message
@@ -107,25 +180,41 @@ def test_a_task_that_its_encoder_or_batch_cannot_do_is_refused_with_the_remedy(
 def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_alone() -> None:
     """The rows of one table: same encoder, same generator, same masks, same tokens."""
     base = config.as_dict(load_recipe("base"))
-    changed = {name: config.differences(base, config.as_dict(load_recipe(f"{name}-base")))
-               for name in ("electra-15", "replace-mlm", "all-tokens-mlm")}
+    changed = {
+        name: config.differences(base, config.as_dict(load_recipe(f"{name}-base")))
+        for name in ("electra-15", "replace-mlm", "all-tokens-mlm")
+    }
     assert changed["electra-15"] == ["objective.scored"]
-    restoring = ["objective.discriminator_weight", "objective.encoder_weight", "objective.generator_learns",
-                 "objective.name", "objective.scored"]
+    restoring = [
+        "objective.discriminator_weight",
+        "objective.encoder_weight",
+        "objective.generator_learns",
+        "objective.name",
+        "objective.scored",
+    ]
     assert changed["replace-mlm"] == changed["all-tokens-mlm"] == restoring
 
 
 def test_other_ways_to_train_the_pair_differ_from_base_in_just_that() -> None:
-    base, adversarial, second = (config.as_dict(load_recipe(name)) for name in (
-        "base", "adversarial-base", "two-stage-base"))
+    base, adversarial, second = (
+        config.as_dict(load_recipe(name)) for name in ("base", "adversarial-base", "two-stage-base")
+    )
     assert config.differences(base, adversarial) == ["objective.generator_learns"]
     assert config.differences(base, second) == [
-        "objective.generator.fraction", "objective.generator.tie", "objective.generator_learns", "training.max_steps"]
+        "objective.generator.fraction",
+        "objective.generator.tie",
+        "objective.generator_learns",
+        "training.max_steps",
+    ]
 
 
 def test_both_stages_have_one_encoder_one_masking_and_as_many_steps() -> None:
     first, second = load_recipe("two-stage-generator-base"), load_recipe("two-stage-base")
-    assert (first.encoder, first.optimizer, first.training) == (second.encoder, second.optimizer, second.training)
+    assert (first.encoder, first.optimizer, first.training) == (
+        second.encoder,
+        second.optimizer,
+        second.training,
+    )
     assert first.objective.masking == second.objective.masking
     assert second.workload(30522).generator == first.encoder
 
@@ -142,7 +231,9 @@ def test_a_file_of_ones_own_needs_to_say_only_what_differs(tmp_path: Path) -> No
     assert (recipe.training, recipe.encoder) == (TrainingConfig(max_steps=7), EncoderShape())
 
 
-def test_a_built_in_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_in_name_wins_over_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "small").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_recipe("small").encoder.width == 256
@@ -153,23 +244,38 @@ def test_a_recipe_cannot_be_reached_through_a_path_without_its_ending() -> None:
         load_recipe("../recipes/small")
 
 
-@pytest.mark.parametrize("name", ["max_steps", "batch_size", "logging_steps", "eval_steps", "eval_rows", "save_steps",
-                                  "save_total_limit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_steps",
+        "batch_size",
+        "logging_steps",
+        "eval_steps",
+        "eval_rows",
+        "save_steps",
+        "save_total_limit",
+    ],
+)
 def test_what_counts_something_is_at_least_one(name: str) -> None:
     with pytest.raises(ValueError, match=rf"training\.{name}=0 must be at least 1"):
         TrainingConfig(**{name: 0})
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"learning_rate": 0.0}, "optimizer.learning_rate=0.0 must be above 0"),
-    ({"epsilon": -1e-6}, "optimizer.epsilon=-1e-06 must be above 0"),
-    ({"max_grad_norm": 0.0}, "optimizer.max_grad_norm=0.0 must be above 0"),
-    ({"warmup_steps": -1}, "optimizer.warmup_steps=-1 must not be negative"),
-    ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1 must not be negative"),
-    ({"betas": (0.9, 1.0)}, "optimizer.betas=[0.9, 1.0] must be two numbers in [0, 1)"),
-    ({"decay_share": 0.0}, "optimizer.decay_share=0.0 must be in (0, 1]"),
-])
-def test_an_optimizer_that_could_not_work_is_not_born(settings: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": 0.0}, "optimizer.learning_rate=0.0 must be above 0"),
+        ({"epsilon": -1e-6}, "optimizer.epsilon=-1e-06 must be above 0"),
+        ({"max_grad_norm": 0.0}, "optimizer.max_grad_norm=0.0 must be above 0"),
+        ({"warmup_steps": -1}, "optimizer.warmup_steps=-1 must not be negative"),
+        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1 must not be negative"),
+        ({"betas": (0.9, 1.0)}, "optimizer.betas=[0.9, 1.0] must be two numbers in [0, 1)"),
+        ({"decay_share": 0.0}, "optimizer.decay_share=0.0 must be in (0, 1]"),
+    ],
+)
+def test_an_optimizer_that_could_not_work_is_not_born(
+    settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError) as refusal:  # noqa: PT011 (compared below)
         OptimizerConfig(**settings)  # type: ignore[arg-type]
     assert str(refusal.value) == message

@@ -1,4 +1,6 @@
-"""A run folder decides what may start in it and what continues; nothing is lost unless it is asked for."""
+"""A run folder decides what may start in it and what continues; nothing is lost unless it is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,31 @@ from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
 from electra.pretraining.resume import begin, continued
 from electra.runs import checkpoint, run_dir
 
-CHANGES = {"training.max_steps": 50, "training.logging_steps": 3, "training.eval_steps": 3, "training.eval_rows": 3,
-           "training.save_steps": 3, "training.save_total_limit": 3, "training.report_to": "tensorboard",
-           "training.micro_batch_size": 8, "training.timeout_minutes": 3.0, "training.skip_not_finite": 3,
-           "training.kernels": "off", "training.cuda_graph": "off", "training.compile": "on",
-           "training.parallel": "fsdp", "training.activation_checkpointing": "true"}
+CHANGES = {
+    "training.max_steps": 50,
+    "training.logging_steps": 3,
+    "training.eval_steps": 3,
+    "training.eval_rows": 3,
+    "training.save_steps": 3,
+    "training.save_total_limit": 3,
+    "training.report_to": "tensorboard",
+    "training.micro_batch_size": 8,
+    "training.timeout_minutes": 3.0,
+    "training.skip_not_finite": 3,
+    "training.kernels": "off",
+    "training.cuda_graph": "off",
+    "training.compile": "on",
+    "training.parallel": "fsdp",
+    "training.activation_checkpointing": "true",
+}
 
 
 def recipe(**flags: object) -> Recipe:
-    words = [word for name, value in flags.items() for word in ("--" + name.replace("__", "."), str(value))]
+    words = [
+        word
+        for name, value in flags.items()
+        for word in ("--" + name.replace("__", "."), str(value))
+    ]
     return load_recipe("tiny", flags=words)
 
 
@@ -33,14 +51,21 @@ def begun(run: Path, chosen: Recipe, *steps: int) -> Path:
     begin(run, chosen, fresh=True)
     module = nn.Linear(2, 2)
     for step in steps:
-        checkpoint.write(run, capture(module, torch.optim.AdamW(module.parameters())), step=step,
-                         state={"recipe": config.as_dict(chosen)})
+        checkpoint.write(
+            run,
+            capture(module, torch.optim.AdamW(module.parameters())),
+            step=step,
+            state={"recipe": config.as_dict(chosen)},
+        )
     return run
 
 
 def test_an_empty_folder_starts_fresh(tmp_path: Path) -> None:
     for resume in ("auto", "never"):
-        assert continued(recipe(), tmp_path / "new", resume=resume, overwrite=False) == (recipe(), None)
+        assert continued(recipe(), tmp_path / "new", resume=resume, overwrite=False) == (
+            recipe(),
+            None,
+        )
     assert not (tmp_path / "new").exists()
 
 
@@ -58,7 +83,10 @@ def test_never_refuses_a_run_unless_it_may_be_overwritten(tmp_path: Path) -> Non
     begun(tmp_path, recipe(), 4)
     with pytest.raises(UserError, match="already holds a run"):
         continued(recipe(), tmp_path, resume="never", overwrite=False)
-    assert continued(recipe(seed=3), tmp_path, resume="never", overwrite=True) == (recipe(seed=3), None)
+    assert continued(recipe(seed=3), tmp_path, resume="never", overwrite=True) == (
+        recipe(seed=3),
+        None,
+    )
 
 
 def test_a_path_may_be_a_checkpoint_or_the_run_that_holds_it(tmp_path: Path) -> None:
@@ -69,18 +97,24 @@ def test_a_path_may_be_a_checkpoint_or_the_run_that_holds_it(tmp_path: Path) -> 
         assert found.step == step
 
 
-def test_a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_it(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_it(
+    tmp_path: Path,
+) -> None:
     run = begun(tmp_path / "run", recipe(), 4)
     (run / run_dir.CONFIG).unlink()
     for resume, into in (("auto", run), (str(run / "checkpoint-4"), tmp_path / "new")):
-        with pytest.raises(UserError, match=r"checkpoint-4 holds another run:\n  training.seed: here 0, asked 5"):
+        with pytest.raises(
+            UserError, match=r"checkpoint-4 holds another run:\n  training.seed: here 0, asked 5"
+        ):
             continued(recipe(seed=5), into, resume=resume, overwrite=False)
 
 
 def test_a_checkpoint_does_not_continue_in_the_folder_of_another_run(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", recipe(), 4)
     with pytest.raises(UserError, match=r"other holds another run"):
-        continued(recipe(), begun(tmp_path / "other", recipe(seed=5)), resume=str(run), overwrite=False)
+        continued(
+            recipe(), begun(tmp_path / "other", recipe(seed=5)), resume=str(run), overwrite=False
+        )
 
 
 @pytest.mark.parametrize("key", sorted(MAY_CHANGE))
@@ -93,36 +127,64 @@ def test_how_long_and_how_often_may_change_when_a_run_continues(tmp_path: Path, 
 
 def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> None:
     begun(tmp_path, recipe(), 4)
-    assert continued(recipe(training__max_steps=4), tmp_path, resume="auto", overwrite=False)[1] is not None
-    with pytest.raises(UserError, match=r"checkpoint-4 is already past training.max_steps=3; ask for 4 or more"):
+    assert (
+        continued(recipe(training__max_steps=4), tmp_path, resume="auto", overwrite=False)[1]
+        is not None
+    )
+    with pytest.raises(
+        UserError, match=r"checkpoint-4 is already past training.max_steps=3; ask for 4 or more"
+    ):
         continued(recipe(training__max_steps=3), tmp_path, resume="auto", overwrite=False)
 
 
-@pytest.mark.parametrize(("key", "value"), [("training.batch_size", 32), ("encoder.layers", 3), ("data.cased", "true"),
-                                            ("training.precision", "bf16"), ("objective.masking.rate", 0.2)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.batch_size", 32),
+        ("encoder.layers", 3),
+        ("data.cased", "true"),
+        ("training.precision", "bf16"),
+        ("objective.masking.rate", 0.2),
+    ],
+)
 def test_what_would_make_it_another_run_may_not(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"holds another run:\n  {key}: here .*, asked "):
-        continued(recipe(**{key.replace(".", "__"): value}), begun(tmp_path, recipe(training__precision="fp32")),
-                         resume="auto", overwrite=False)
+        continued(
+            recipe(**{key.replace(".", "__"): value}),
+            begun(tmp_path, recipe(training__precision="fp32")),
+            resume="auto",
+            overwrite=False,
+        )
 
 
 def test_what_was_left_open_stays_as_it_was_decided(tmp_path: Path) -> None:
-    decided = recipe(training__micro_batch_size=8, training__precision="bf16", training__compile="off")
+    decided = recipe(
+        training__micro_batch_size=8, training__precision="bf16", training__compile="off"
+    )
     left_open = recipe(training__micro_batch_size="none")
     same, _ = continued(left_open, begun(tmp_path, decided), resume="auto", overwrite=False)
     assert same == decided
 
 
-@pytest.mark.parametrize("change", [{"training__parallel": "fsdp"}, {"training__activation_checkpointing": "true"}])
+@pytest.mark.parametrize(
+    "change", [{"training__parallel": "fsdp"}, {"training__activation_checkpointing": "true"}]
+)
 def test_another_parallelism_decides_anew_how_a_step_is_taken_but_not_in_which_precision(
-        tmp_path: Path, change: dict[str, object]) -> None:
-    decided = recipe(training__precision="bf16", training__kernels="on", training__cuda_graph="on",
-                     training__compile="off")
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    decided = recipe(
+        training__precision="bf16",
+        training__kernels="on",
+        training__cuda_graph="on",
+        training__compile="off",
+    )
     same, _ = continued(recipe(**change), begun(tmp_path, decided), resume="auto", overwrite=False)
     assert same == recipe(training__precision="bf16", **change)
 
 
-def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start(
+    tmp_path: Path,
+) -> None:
     run = begun(tmp_path, recipe(), 4, 12)
     (run / "checkpoint-12" / "state.json").unlink()
     with pytest.warns(UserWarning, match="checkpoint-12"):
@@ -130,10 +192,15 @@ def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start
     assert found is not None
     assert found.step == 4
     (run / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
-    with (pytest.raises(UserError, match="none of its 2 checkpoints is whole"),
-          pytest.warns(UserWarning, match="checkpoint-4")):
+    with (
+        pytest.raises(UserError, match="none of its 2 checkpoints is whole"),
+        pytest.warns(UserWarning, match="checkpoint-4"),
+    ):
         continued(recipe(), run, resume="auto", overwrite=False)
-    assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-12", "checkpoint-4"]
+    assert sorted(path.name for path in run.glob("checkpoint-*")) == [
+        "checkpoint-12",
+        "checkpoint-4",
+    ]
 
 
 def test_a_fresh_start_clears_what_an_earlier_run_said_and_saved(tmp_path: Path) -> None:
@@ -146,8 +213,12 @@ def test_a_fresh_start_clears_what_an_earlier_run_said_and_saved(tmp_path: Path)
 
 def test_the_status_is_read_back_and_a_torn_one_is_no_status(tmp_path: Path) -> None:
     run_dir.set_status(tmp_path, "stopped", step=9, checkpoint="checkpoint-9")
-    assert run_dir.get_status(tmp_path) | {"time": 0} == {"status": "stopped", "step": 9, "time": 0,
-                                                         "checkpoint": "checkpoint-9"}
+    assert run_dir.get_status(tmp_path) | {"time": 0} == {
+        "status": "stopped",
+        "step": 9,
+        "time": 0,
+        "checkpoint": "checkpoint-9",
+    }
     for torn in ('{"status": "fin', "[]", ""):
         (tmp_path / run_dir.STATUS).write_text(torn)
         assert run_dir.get_status(tmp_path) == {}

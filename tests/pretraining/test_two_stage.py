@@ -1,4 +1,6 @@
-"""Two-stage training is two runs chained: both networks begin as the first stage's, and one of them stays so."""
+"""Two-stage training is two runs chained: both networks begin as the first stage's, and one of them
+stays so.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +40,32 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def continued(first: Path, run: Path, data: Path, *, steps: int) -> dict[str, dict[str, torch.Tensor]]:
-    pretrain(toy(STAGES[1], *STEADY, "--max-steps", str(steps)), data=data, output_dir=run, init_from=first, quiet=True)
+def continued(
+    first: Path, run: Path, data: Path, *, steps: int
+) -> dict[str, dict[str, torch.Tensor]]:
+    pretrain(
+        toy(STAGES[1], *STEADY, "--max-steps", str(steps)),
+        data=data,
+        output_dir=run,
+        init_from=first,
+        quiet=True,
+    )
     return {name: weights(run / name) for name in ("generator", "discriminator")}
 
 
 @pytest.mark.parametrize("inner", ["", "encoder"])
-def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_verdict(first: Path, shards: Shards,
-                                                                                    inner: str) -> None:
+def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_verdict(
+    first: Path, shards: Shards, inner: str
+) -> None:
     objective, stage = fresh(toy(STAGES[1]), shards, seed=1), fresh(toy(STAGES[0]), shards, seed=2)
-    generator, discriminator = (objective.networks()[name] for name in ("generator", "discriminator"))
-    head = {key: tensor.clone() for key, tensor in discriminator.state_dict().items() if "encoder." not in key}
+    generator, discriminator = (
+        objective.networks()[name] for name in ("generator", "discriminator")
+    )
+    head = {
+        key: tensor.clone()
+        for key, tensor in discriminator.state_dict().items()
+        if "encoder." not in key
+    }
     news = initialise_from(objective, first / inner, shards)
     initialise_from(stage, first, shards)
     learnt = stage.networks()["encoder"].state_dict()
@@ -67,7 +84,8 @@ def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_ver
 
 
 def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_discriminator_learns(
-        first: Path, toy_shards: Path, tmp_path: Path) -> None:
+    first: Path, toy_shards: Path, tmp_path: Path
+) -> None:
     learnt = weights(first / "encoder")
     halfway = continued(first, tmp_path / "run", toy_shards, steps=2)
     after = continued(first, tmp_path / "run", toy_shards, steps=4)
@@ -77,21 +95,33 @@ def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_disc
         assert [key for key in learnt if not found["generator"][key].equal(learnt[key])] == []
     body = [key for key in learnt if key.startswith("electra.")]
     assert [key for key in body if after["discriminator"][key].equal(learnt[key])] == []
-    assert [key for key in body if after["discriminator"][key].equal(halfway["discriminator"][key])] == []
-    assert all(after["discriminator"][key].equal(tensor) for key, tensor in unbroken["discriminator"].items())
-    assert not [key for key in load_file(tmp_path / "run" / "checkpoint-4" / "optimizer.safetensors")
-                if key.startswith("generator.")]
+    assert [
+        key for key in body if after["discriminator"][key].equal(halfway["discriminator"][key])
+    ] == []
+    assert all(
+        after["discriminator"][key].equal(tensor)
+        for key, tensor in unbroken["discriminator"].items()
+    )
+    assert not [
+        key
+        for key in load_file(tmp_path / "run" / "checkpoint-4" / "optimizer.safetensors")
+        if key.startswith("generator.")
+    ]
     said = [entry for entry in read(tmp_path / "run" / "metrics.jsonl") if "rtd" in entry]
     assert all(entry["loss"] == pytest.approx(50 * entry["rtd"], rel=1e-5) for entry in said)
 
 
 def test_a_run_whose_generator_has_not_learnt_is_refused(toy_shards: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"it must have learnt before; name the run of the first stage .* --init-from"):
+    with pytest.raises(
+        UserError,
+        match=r"it must have learnt before; name the run of the first stage .* --init-from",
+    ):
         pretrain(toy(STAGES[1]), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 
 
-def test_a_first_stage_as_small_as_the_generator_fills_the_generator_alone(toy_shards: Path, shards: Shards,
-                                                                          tmp_path: Path) -> None:
+def test_a_first_stage_as_small_as_the_generator_fills_the_generator_alone(
+    toy_shards: Path, shards: Shards, tmp_path: Path
+) -> None:
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 1}
     ElectraForMaskedLM(stock_config(shards, **shape)).save_pretrained(tmp_path)
     objective = fresh(toy(STAGES[1], "--objective.generator.fraction", "0.5"), shards, seed=1)
@@ -100,12 +130,16 @@ def test_a_first_stage_as_small_as_the_generator_fills_the_generator_alone(toy_s
     assert news[1].startswith("discriminator: no model in")
 
 
-def test_a_generator_that_would_stay_partly_random_is_refused(shards: Shards, tmp_path: Path, first: Path) -> None:
+def test_a_generator_that_would_stay_partly_random_is_refused(
+    shards: Shards, tmp_path: Path, first: Path
+) -> None:
     ElectraForMaskedLM(stock_config(shards)).electra.save_pretrained(tmp_path / "body")
     joint = tmp_path / "joint"
     shutil.copytree(first / "encoder", joint / "discriminator")
     for source in (tmp_path / "body", joint):
-        with pytest.raises(UserError, match="no whole masked LM for the generator there, which does not learn"):
+        with pytest.raises(
+            UserError, match="no whole masked LM for the generator there, which does not learn"
+        ):
             initialise_from(fresh(toy(STAGES[1]), shards, seed=1), source, shards)
 
 
@@ -118,8 +152,18 @@ def test_a_generator_that_learns_takes_no_first_stage_for_both(first: Path, shar
 def test_an_adversary_continues_bit_for_bit(toy_shards: Path, tmp_path: Path) -> None:
     recipe = ["adversarial-base", *STEADY]
     for steps in (2, 4):
-        pretrain(toy(*recipe, "--max-steps", str(steps)), data=toy_shards, output_dir=tmp_path / "twice", quiet=True)
-    pretrain(toy(*recipe, "--max-steps", "4"), data=toy_shards, output_dir=tmp_path / "once", quiet=True)
-    ours, theirs = (load_file(tmp_path / run / "checkpoint-4" / "weights.safetensors") for run in ("once", "twice"))
+        pretrain(
+            toy(*recipe, "--max-steps", str(steps)),
+            data=toy_shards,
+            output_dir=tmp_path / "twice",
+            quiet=True,
+        )
+    pretrain(
+        toy(*recipe, "--max-steps", "4"), data=toy_shards, output_dir=tmp_path / "once", quiet=True
+    )
+    ours, theirs = (
+        load_file(tmp_path / run / "checkpoint-4" / "weights.safetensors")
+        for run in ("once", "twice")
+    )
     assert {"baseline.weight", "baseline.bias"} <= ours.keys()
     assert [key for key in ours if not ours[key].equal(theirs[key])] == []

@@ -22,16 +22,24 @@ def test_a_sample_shows_its_mean_its_spread_and_how_many_seeds_it_has():
 
 def test_a_difference_of_more_than_two_standard_errors_confirms_or_contradicts():
     low, high = (70.0, 71.0), (72.0, 73.0)  # sd √½ each, so 2 standard errors are 2·√½ = 1.41
-    assert pair(high, low).error == pytest.approx(0.5 ** 0.5)
+    assert pair(high, low).error == pytest.approx(0.5**0.5)
     assert pair(high, low).verdict == "as published"
     assert pair(low, high).verdict == "contradicts the paper"
 
 
-@pytest.mark.parametrize(("errors", "verdict"), [(1.5, "not decided"), (1.99, "not decided"), (2.01, "as published"),
-                                                 (-1.5, "not decided"), (-2.01, "contradicts the paper")])
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        (1.5, "not decided"),
+        (1.99, "not decided"),
+        (2.01, "as published"),
+        (-1.5, "not decided"),
+        (-2.01, "contradicts the paper"),
+    ],
+)
 def test_two_standard_errors_are_the_border(errors, verdict):
     low = (70.0, 72.0)  # sd √2 and n=2 each, so the standard error of the difference is √(1 + 1)
-    assert pair(tuple(value + errors * 2 ** 0.5 for value in low), low).verdict == verdict
+    assert pair(tuple(value + errors * 2**0.5 for value in low), low).verdict == verdict
 
 
 def test_a_difference_within_two_standard_errors_decides_nothing():
@@ -40,14 +48,18 @@ def test_a_difference_within_two_standard_errors_decides_nothing():
 
 
 def test_arms_with_one_score_are_level():
-    assert str(pair((70.0, 72.0), (71.0, 71.0))).startswith("ELECTRA is level with BERT, within 2 standard errors")
+    assert str(pair((70.0, 72.0), (71.0, 71.0))).startswith(
+        "ELECTRA is level with BERT, within 2 standard errors"
+    )
 
 
 def test_with_one_seed_no_spread_is_known_whatever_the_difference():
     alone = pair((80.0,), (60.0, 61.0))
     assert alone.verdict == "no spread known"
-    assert str(alone) == ("ELECTRA is 19.5 points above BERT; ELECTRA ran with one seed, so no spread is known and "
-                          "nothing follows; the paper has ELECTRA above")
+    assert str(alone) == (
+        "ELECTRA is 19.5 points above BERT; ELECTRA ran with one seed, so no spread is known and "
+        "nothing follows; the paper has ELECTRA above"
+    )
 
 
 def test_arms_that_were_published_as_equal_contradict_when_they_are_surely_apart():
@@ -62,8 +74,10 @@ def test_the_order_found_is_written_with_what_is_sure_and_what_is_not():
 
 
 def test_the_order_published_has_equal_arms_as_equal():
-    assert ordering.published_order(invented.EFFICIENCY) == \
-        "ELECTRA > All-Tokens MLM > Replace MLM = ELECTRA 15 % > BERT"
+    assert (
+        ordering.published_order(invented.EFFICIENCY)
+        == "ELECTRA > All-Tokens MLM > Replace MLM = ELECTRA 15 % > BERT"
+    )
 
 
 def test_a_seed_that_misses_a_task_has_no_average():
@@ -76,16 +90,26 @@ def test_a_seed_that_misses_a_task_has_no_average():
 
 def test_pairs_skip_arms_that_were_not_scored():
     findings = invented.efficiency()
-    without = replace(findings, found=[finding for finding in findings.found if finding.arm != "replace"])
+    without = replace(
+        findings, found=[finding for finding in findings.found if finding.arm != "replace"]
+    )
     named = [(pair.better.name, pair.worse.name) for pair in ordering.pairs(without)]
-    assert named == [("electra", "all-tokens"), ("all-tokens", "electra-15"), ("electra-15", "bert")]
+    assert named == [
+        ("electra", "all-tokens"),
+        ("all-tokens", "electra-15"),
+        ("electra-15", "bert"),
+    ]
 
 
-@pytest.mark.parametrize(("ours", "chance"), [
-    (((1.0, 3.0), (5.0, 7.0)), 0.184),  # Student's t with 2 degrees of freedom, beyond ±2
-    (((1.0, 3.0), (5.0, 5.0)), 0.295),  # one degree: the spread is that of one arm alone
-    (((5.0, 5.0), (5.0, 5.0)), 0.184),
-    (((1.0, 3.0) * 100, (1.0, 3.0) * 100), 0.046)])
+@pytest.mark.parametrize(
+    ("ours", "chance"),
+    [
+        (((1.0, 3.0), (5.0, 7.0)), 0.184),  # Student's t with 2 degrees of freedom, beyond ±2
+        (((1.0, 3.0), (5.0, 5.0)), 0.295),  # one degree: the spread is that of one arm alone
+        (((5.0, 5.0), (5.0, 5.0)), 0.184),
+        (((1.0, 3.0) * 100, (1.0, 3.0) * 100), 0.046),
+    ],
+)
 def test_two_equal_arms_with_two_seeds_each_look_apart_in_a_fifth_of_cases_or_more(ours, chance):
     first, second = (ordering.Sample(values) for values in ours)
     pair = ordering.Pair(better=invented.ARMS[0], worse=invented.ARMS[1], ours=(first, second))
@@ -93,17 +117,31 @@ def test_two_equal_arms_with_two_seeds_each_look_apart_in_a_fifth_of_cases_or_mo
 
 
 def test_the_average_is_the_published_column_that_ranks():
-    assert ordering.headline(replace(invented.EFFICIENCY, columns=("CoLA", "GLUE", "FLOPs"))) == "GLUE"
+    assert (
+        ordering.headline(replace(invented.EFFICIENCY, columns=("CoLA", "GLUE", "FLOPs"))) == "GLUE"
+    )
     unranked = tuple(replace(arm, published={}) for arm in invented.ARMS)
-    assert ordering.headline(replace(invented.EFFICIENCY, columns=("generator accuracy",), arms=unranked)) is None
+    assert (
+        ordering.headline(
+            replace(invented.EFFICIENCY, columns=("generator accuracy",), arms=unranked)
+        )
+        is None
+    )
 
 
 def test_arms_are_compared_by_the_tasks_that_all_of_them_have():
     findings = invented.efficiency()
     more = replace(findings.found[0].scores[0], task="glue/rte")
-    some = replace(findings, tasks=(*findings.tasks, "glue/rte"), found=[
-        replace(finding, scores=[*finding.scores, more]) if finding.arm == "electra" else finding
-        for finding in findings.found])
+    some = replace(
+        findings,
+        tasks=(*findings.tasks, "glue/rte"),
+        found=[
+            replace(finding, scores=[*finding.scores, more])
+            if finding.arm == "electra"
+            else finding
+            for finding in findings.found
+        ],
+    )
     assert ordering.shared_tasks(some) == ["glue/sst-2", "glue/qnli"]
     assert ordering.averages(some) == ordering.averages(findings)
     assert list(ordering.averages(some, some.tasks)) == ["electra"]
@@ -112,7 +150,9 @@ def test_arms_are_compared_by_the_tasks_that_all_of_them_have():
 def test_a_run_that_was_never_to_be_scored_takes_no_task_from_the_others():
     findings = invented.efficiency()
     first, *rest = findings.found
-    assert ordering.shared_tasks(replace(findings, found=[replace(first, scores=[]), *rest])) == list(findings.tasks)
+    assert ordering.shared_tasks(
+        replace(findings, found=[replace(first, scores=[]), *rest])
+    ) == list(findings.tasks)
 
 
 def test_a_figure_says_where_each_of_its_lines_is_highest():
@@ -124,6 +164,8 @@ def test_a_figure_with_two_lines_says_how_far_they_are_apart():
     findings = invented.generator_size()
     arms = tuple(arm for arm in findings.trial.arms if arm.series in ("D 256 wide", "D 128 wide"))
     gaps = ordering.gaps(replace(findings, trial=replace(findings.trial, arms=arms)))
-    assert [gap.partition(":")[0] for gap in gaps] == ["At 0.25, D 256 wide against D 128 wide",
-                                                       "At 0.5, D 256 wide against D 128 wide"]
+    assert [gap.partition(":")[0] for gap in gaps] == [
+        "At 0.25, D 256 wide against D 128 wide",
+        "At 0.5, D 256 wide against D 128 wide",
+    ]
     assert ordering.gaps(findings) == []  # three lines have no one gap

@@ -38,7 +38,9 @@ def test_weights_and_slots_come_back_bit_for_bit(tmp_path, trained):
     optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.1, fused=True)
     found = checkpoint.newest(tmp_path)
     restore(found.tensors(), module=fresh, optimizer=optimizer, updates=3)
-    for (name, before), after in zip(trained[0].named_parameters(), fresh.parameters(), strict=True):
+    for (name, before), after in zip(
+        trained[0].named_parameters(), fresh.parameters(), strict=True
+    ):
         assert before.equal(after), name
         for slot in ("exp_avg", "exp_avg_sq", "step"):
             assert trained[1].state[before][slot].equal(optimizer.state[after][slot]), (name, slot)
@@ -52,14 +54,18 @@ def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
     save(tmp_path, 1, (module, optimizer))
     with torch.no_grad():
         module["a"].weight.zero_()
-    weights = complete(checkpoint.load_file(tmp_path / "checkpoint-1" / "weights.safetensors"), module)
+    weights = complete(
+        checkpoint.load_file(tmp_path / "checkpoint-1" / "weights.safetensors"), module
+    )
     module.load_state_dict(weights)
     assert module["a"].weight.any()
     assert module["a"].weight is module["b"].weight
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "state", "no state"])
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, trained, damage):
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
+    tmp_path, trained, damage
+):
     save(tmp_path, 1, trained)
     newer = save(tmp_path, 2, trained)
     weights, state = newer / "weights.safetensors", newer / "state.json"
@@ -80,7 +86,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_pa
     assert found.step == 1
 
 
-def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one_alone(tmp_path, trained, monkeypatch):
+def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one_alone(
+    tmp_path, trained, monkeypatch
+):
     save(tmp_path, 1, trained)
     real, calls = checkpoint.save_file, []
 
@@ -192,7 +200,9 @@ def test_rotation_keeps_the_newest(tmp_path, trained):
     assert sorted(step for step, _ in checkpoint.numbered(tmp_path)) == [10, 100]
 
 
-def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes_on_from(tmp_path, trained):
+def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes_on_from(
+    tmp_path, trained
+):
     for step in (4, 8):
         save(tmp_path, step, trained)
     checkpoint.forget_after(tmp_path, 4)
@@ -221,7 +231,9 @@ def test_a_run_that_has_left_out_every_update_so_far_comes_back(tmp_path):
         restore(checkpoint.newest(tmp_path).tensors(), module=fresh, optimizer=again, updates=1)
 
 
-def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_removed(tmp_path, trained):
+def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_removed(
+    tmp_path, trained
+):
     run, archive = tmp_path / "run", tmp_path / "archive"
     save(run, 4, trained).rename(archive)
     (run / "checkpoint-4").symlink_to(archive)

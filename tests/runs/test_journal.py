@@ -23,7 +23,9 @@ def test_every_record_is_one_line_on_disk_at_once(tmp_path: Path) -> None:
         journal.record(2, {"auc": 0.5}, prefix="eval_")
         written = lines(tmp_path / "metrics.jsonl")
     assert [{k: v for k, v in entry.items() if k != "time"} for entry in written] == [
-        {"step": 1, "loss": 2.5}, {"step": 2, "eval_auc": 0.5}]
+        {"step": 1, "loss": 2.5},
+        {"step": 2, "eval_auc": 0.5},
+    ]
 
 
 def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
@@ -38,12 +40,30 @@ def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"step": {step}, "loss": {step}}}\n' for step in range(1, 7)))
     with Journal(path, max_steps=9, after=4, quiet=True) as journal:
         journal.record(5, {"loss": 0.5})
-    assert [(entry["step"], entry["loss"]) for entry in read(path)] == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 0.5)]
+    assert [(entry["step"], entry["loss"]) for entry in read(path)] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (5, 0.5),
+    ]
 
 
-@pytest.mark.parametrize("torn", [b'{"step": 3, "lo', b"\0\0\0\0", b"\xff\xfe{", b"[]\n", b'"x"\n', b"{}\n",
-                                  b'{"step": null}\n'])
-def test_a_torn_line_is_passed_over_and_never_glued_to_the_next(tmp_path: Path, torn: bytes) -> None:
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b'{"step": 3, "lo',
+        b"\0\0\0\0",
+        b"\xff\xfe{",
+        b"[]\n",
+        b'"x"\n',
+        b"{}\n",
+        b'{"step": null}\n',
+    ],
+)
+def test_a_torn_line_is_passed_over_and_never_glued_to_the_next(
+    tmp_path: Path, torn: bytes
+) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n' + torn)
     assert [entry["step"] for entry in read(path)] == [1, 2]
@@ -56,8 +76,9 @@ def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert read(tmp_path / "metrics.jsonl") == []
 
 
-def test_a_process_that_does_not_lead_says_and_writes_nothing(tmp_path: Path,
-                                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_does_not_lead_says_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Journal(None, max_steps=9) as journal:
         journal.record(1, {"loss": 1.0})
         journal.say("hello")
@@ -66,7 +87,9 @@ def test_a_process_that_does_not_lead_says_and_writes_nothing(tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_terminal_each_record_is_a_plain_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_record_is_a_plain_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Journal(tmp_path / "metrics.jsonl", max_steps=8) as journal:
         journal.record(2, {"mlm": 5.0, "rtd": 0.25, "tokens_per_second": 1234.0})
         journal.warn("[not] markup")

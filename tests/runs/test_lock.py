@@ -30,29 +30,61 @@ sys.stdin.read()
 
 def hold(folder: Path) -> subprocess.Popen:
     folder.mkdir(exist_ok=True)
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder / LOCK)], text=True, stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder / LOCK)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout.readline() == "held\n"
     return process
 
 
-def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went(toy_shards, tmp_path, capsys):
+def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went(
+    toy_shards, tmp_path, capsys
+):
     """SIGKILL leaves the file behind, and not the lock."""
     process = hold(tmp_path / "run")
-    words = ["pretrain", "tiny", "--data", str(toy_shards), "--output-dir", str(tmp_path / "run"), "--quiet"]
+    words = [
+        "pretrain",
+        "tiny",
+        "--data",
+        str(toy_shards),
+        "--output-dir",
+        str(tmp_path / "run"),
+        "--quiet",
+    ]
     try:
         assert main(words) == 2
         said = capsys.readouterr().err
-        assert f"{tmp_path}/run is in use by another run (process {process.pid} on {socket.gethostname()})" in said
-        assert main(["finetune", str(tmp_path), "--task", "glue/rte", "--data", str(tmp_path), "--output-dir",
-                     str(tmp_path / "run")]) == 2
+        assert (
+            f"{tmp_path}/run is in use by another run (process {process.pid} on "
+            f"{socket.gethostname()})" in said
+        )
+        assert (
+            main(
+                [
+                    "finetune",
+                    str(tmp_path),
+                    "--task",
+                    "glue/rte",
+                    "--data",
+                    str(tmp_path),
+                    "--output-dir",
+                    str(tmp_path / "run"),
+                ]
+            )
+            == 2
+        )
         assert "is in use by another run" in capsys.readouterr().err
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert (tmp_path / "run" / LOCK).exists()
     with alone_in(tmp_path / "run", WORLD):
-        assert (tmp_path / "run" / LOCK).read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+        assert (
+            tmp_path / "run" / LOCK
+        ).read_text() == f"process {os.getpid()} on {socket.gethostname()}"
     assert list((tmp_path / "run").iterdir()) == []
 
 

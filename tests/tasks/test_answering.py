@@ -1,4 +1,6 @@
-"""Asking one model, or several: the same answers in any company, and only models of one task are averaged."""
+"""Asking one model, or several: the same answers in any company, and only models of one task are
+averaged.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,15 @@ def rows(tmp_path: Path) -> Path:
     return written(tmp_path / "rows.csv", keyword_rows(9, seed=3))
 
 
-def test_several_models_answer_with_the_mean_of_their_probabilities(two: list[Tuned], rows: Path) -> None:
+def test_several_models_answer_with_the_mean_of_their_probabilities(
+    two: list[Tuned], rows: Path
+) -> None:
     examples = list(two[0].task.read([table(rows)], labelled=True))
-    first, second, both = answer(two[:1], examples), answer(two[1:], examples), answer(two, examples)
+    first, second, both = (
+        answer(two[:1], examples),
+        answer(two[1:], examples),
+        answer(two, examples),
+    )
     assert not np.allclose(first, second)
     assert np.allclose(both, (np.array(first) + np.array(second)) / 2)
 
@@ -53,15 +61,20 @@ def test_models_of_different_tasks_are_not_averaged(by_heart: ByHeart, rows: Pat
         next(predict(models, [rows]))
 
 
-def test_models_with_other_labels_are_not_averaged(two: list[Tuned], tiny: Path, tmp_path: Path, rows: Path) -> None:
+def test_models_with_other_labels_are_not_averaged(
+    two: list[Tuned], tiny: Path, tmp_path: Path, rows: Path
+) -> None:
     data = written(tmp_path / "other.csv", "text,label\nthe dog,good\nthe cat,bad\n")
-    TOYS["classes"].learnt(tiny, tmp_path / "run", train=[data], dev=[data], flags=[*BY_HEART, "--max-steps", "1"])
+    TOYS["classes"].learnt(
+        tiny, tmp_path / "run", train=[data], dev=[data], flags=[*BY_HEART, "--max-steps", "1"]
+    )
     with pytest.raises(UserError, match="their labels or heads differ"):
         evaluate([two[0], load_tuned(tmp_path / "run")], {"dev": [table(rows)]})
 
 
-def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(two: list[Tuned], rows: Path,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(
+    two: list[Tuned], rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examples = list(two[0].task.read([table(rows)], labelled=True))
     together = answer(two[:1], examples)
     monkeypatch.setitem(answering.BATCH_TOKENS, "cpu", 1)
@@ -69,10 +82,13 @@ def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(two: list[Tuned], 
 
 
 @pytest.mark.parametrize("bound", ["CHUNK_EXAMPLES", "CHUNK_CHARACTERS"])
-def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(two: list[Tuned], rows: Path, bound: str,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(
+    two: list[Tuned], rows: Path, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examples = list(two[0].task.read([table(rows)], labelled=True))
-    monkeypatch.setattr(answering, bound, 2 if bound == "CHUNK_EXAMPLES" else len(repr(examples[0])) + 1)
+    monkeypatch.setattr(
+        answering, bound, 2 if bound == "CHUNK_EXAMPLES" else len(repr(examples[0])) + 1
+    )
     read = 0
 
     def source():
@@ -89,7 +105,9 @@ def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(two: list[Tuned]
     assert np.allclose([said for _, said in found], answer(two[:1], examples), atol=1e-6)
 
 
-def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are(by_heart: ByHeart) -> None:
+def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are(
+    by_heart: ByHeart,
+) -> None:
     model = load_tuned(by_heart("joint"))
     models = [replace(model, task=replace(model.task, null_threshold=at)) for at in (-1.0, 4.0)]
     assert task_of(models).null_threshold == 1.5
@@ -101,11 +119,17 @@ def test_different_heads_are_not_averaged(by_heart: ByHeart, tmp_path: Path) -> 
         next(predict([load_tuned(by_heart(name)) for name in ("joint", "simple")], [asked]))
 
 
-def test_a_classifier_is_asked_about_plain_text_line_by_line(two: list[Tuned], tmp_path: Path) -> None:
-    assert len(list(predict(two, [written(tmp_path / "asked.txt", "the dog\na cat, perhaps\n")]))) == 2
+def test_a_classifier_is_asked_about_plain_text_line_by_line(
+    two: list[Tuned], tmp_path: Path
+) -> None:
+    assert (
+        len(list(predict(two, [written(tmp_path / "asked.txt", "the dog\na cat, perhaps\n")]))) == 2
+    )
 
 
-def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(two: list[Tuned], tmp_path: Path) -> None:
+def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(
+    two: list[Tuned], tmp_path: Path
+) -> None:
     empty = written(tmp_path / "empty.csv", "text,label\n")
     with pytest.raises(UserError, match=r"empty\.csv: no examples"):
         evaluate(two, {"dev": [table(empty)]})

@@ -18,9 +18,13 @@ from tests.tasks.toys import answers, overfit, toy_encoder, toy_words, written
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
 0,v1,3,"The dog sat. He","The dog sat.",He,gold,ran.,"sells, rome",is a mat,lives,1
 """
-PASSAGE = {"article": "Anna lives in Rome.", "questions": ["Anna lives in _ .", "Who lives in Rome?"],
-           "options": [["Paris", "Rome", "Acme", "home"], ["a dog", "a cat", "he", "Anna"]], "answers": ["B", "D"],
-           "id": "high1.txt"}
+PASSAGE = {
+    "article": "Anna lives in Rome.",
+    "questions": ["Anna lives in _ .", "Who lives in Rome?"],
+    "options": [["Paris", "Rome", "Acme", "home"], ["a dog", "a cat", "he", "Anna"]],
+    "answers": ["B", "D"],
+    "id": "high1.txt",
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +37,9 @@ def read(task: Choose, path: Path, *, labelled: bool = True) -> list[Choice]:
 
 
 def row(**changes: Any) -> str:
-    return json.dumps({"context": "the dog", "options": ["sat", "ran", "sells", "is"], "label": 0} | changes)
+    return json.dumps(
+        {"context": "the dog", "options": ["sat", "ran", "sells", "is"], "label": 0} | changes
+    )
 
 
 def choice(context: str, options: str, answer: int | None, where: str = "train.jsonl:1") -> Choice:
@@ -41,29 +47,53 @@ def choice(context: str, options: str, answer: int | None, where: str = "train.j
     return Choice(where, context, parts, parts, answer)
 
 
-# ---- layouts ---------------------------------------------------------------------------------------------------------
+# ---- layouts -------------------------------------------------------------------------------------
+
 
 def test_swag_is_read_from_its_official_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", SWAG)
-    assert read(Choose.named("swag"), path) == [Choice(
-        f"{path}:2", "The dog sat.", ("He ran.", "He sells, rome", "He is a mat", "He lives"),
-        ("ran.", "sells, rome", "is a mat", "lives"), 1)]
+    assert read(Choose.named("swag"), path) == [
+        Choice(
+            f"{path}:2",
+            "The dog sat.",
+            ("He ran.", "He sells, rome", "He is a mat", "He lives"),
+            ("ran.", "sells, rome", "is a mat", "lives"),
+            1,
+        )
+    ]
 
 
-def test_a_passage_of_race_gives_a_choice_for_each_question_and_a_blank_is_filled(tmp_path: Path) -> None:
+def test_a_passage_of_race_gives_a_choice_for_each_question_and_a_blank_is_filled(
+    tmp_path: Path,
+) -> None:
     path = written(tmp_path / "train.jsonl", json.dumps(PASSAGE))
     blank, plain = read(Choose.named("race"), path)
-    assert blank.completions == ("Anna lives in Paris .", "Anna lives in Rome .", "Anna lives in Acme .",
-                                 "Anna lives in home .")
+    assert blank.completions == (
+        "Anna lives in Paris .",
+        "Anna lives in Rome .",
+        "Anna lives in Acme .",
+        "Anna lives in home .",
+    )
     assert plain.completions[3] == "Who lives in Rome? Anna"
     assert [(c.id, c.answer, c.context) for c in (blank, plain)] == [
-        ("high1.txt-0", 1, PASSAGE["article"]), ("high1.txt-1", 3, PASSAGE["article"])]
+        ("high1.txt-0", 1, PASSAGE["article"]),
+        ("high1.txt-1", 3, PASSAGE["article"]),
+    ]
 
 
 def test_race_is_also_read_one_question_a_row(tmp_path: Path) -> None:
-    flat = {"example_id": "7", "article": "a", "question": "Who?", "options": ["b", "c", "A", "d"], "answer": "A"}
+    flat = {
+        "example_id": "7",
+        "article": "a",
+        "question": "Who?",
+        "options": ["b", "c", "A", "d"],
+        "answer": "A",
+    }
     (found,) = read(Choose.named("race"), written(tmp_path / "dev.jsonl", json.dumps(flat)))
-    assert (found.answer, found.id) == (0, "7")  # A is a position, though it is also the text of another option
+    assert (found.answer, found.id) == (
+        0,
+        "7",
+    )  # A is a position, though it is also the text of another option
 
 
 def test_the_folders_that_race_was_released_in_are_found(tmp_path: Path) -> None:
@@ -80,13 +110,16 @@ def test_the_files_of_swag_are_found(tmp_path: Path) -> None:
     for name in ("train.csv", "val.csv", "test.csv", "train_full.csv"):
         written(tmp_path / name, SWAG)
     files = Choose.named("swag").locate(str(tmp_path))
-    assert [found.source.name for found in (*files.train, *files.dev["dev"], *files.test["test"])] == [
-        "train.csv", "val.csv", "test.csv"]
+    assert [
+        found.source.name for found in (*files.train, *files.dev["dev"], *files.test["test"])
+    ] == ["train.csv", "val.csv", "test.csv"]
 
 
 @pytest.mark.parametrize("label", [2, "2", "C", "c", "sells", " sells "])
 def test_a_label_is_a_position_a_letter_or_a_text(tmp_path: Path, label: Any) -> None:
-    assert read(Choose.named("choose"), written(tmp_path / "a.jsonl", row(label=label)))[0].answer == 2
+    assert (
+        read(Choose.named("choose"), written(tmp_path / "a.jsonl", row(label=label)))[0].answer == 2
+    )
 
 
 def test_options_may_stand_in_columns_of_their_own(tmp_path: Path) -> None:
@@ -102,18 +135,29 @@ def test_an_answer_may_lack_only_where_none_is_needed(tmp_path: Path, label: Any
         read(Choose.named("choose"), path)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"label": 4}, "label 4 is none of the options; write a number from 0 to 3, a letter from A to D, or the text"),
-    ({"label": "jumps"}, "label 'jumps' is none of the options"),
-    ({"options": ["sat", "sat"], "label": "sat"}, "label 'sat' is the text of several options"),
-    ({"options": ["1", "3", "0"], "label": "1"}, "label '1' is a position and also the text of option 0"),
-    ({"options": "sat"}, "'options' holds 'sat'; a list of texts is expected"),
-    ({"options": [1, 2]}, r"'options' holds '\[1, 2\]'; a list of texts is expected"),
-    ({"options": ["sat"]}, "1 options where at least 2 are expected"),
-    ({"context": 3}, "'context' is int, not text"),
-])
-def test_a_row_that_cannot_be_used_is_refused_by_its_line(tmp_path: Path, changes: dict[str, Any],
-                                                          message: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"label": 4},
+            "label 4 is none of the options; write a number from 0 to 3, a letter from A to D, or "
+            "the text",
+        ),
+        ({"label": "jumps"}, "label 'jumps' is none of the options"),
+        ({"options": ["sat", "sat"], "label": "sat"}, "label 'sat' is the text of several options"),
+        (
+            {"options": ["1", "3", "0"], "label": "1"},
+            "label '1' is a position and also the text of option 0",
+        ),
+        ({"options": "sat"}, "'options' holds 'sat'; a list of texts is expected"),
+        ({"options": [1, 2]}, r"'options' holds '\[1, 2\]'; a list of texts is expected"),
+        ({"options": ["sat"]}, "1 options where at least 2 are expected"),
+        ({"context": 3}, "'context' is int, not text"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_refused_by_its_line(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     path = written(tmp_path / "a.jsonl", row() + "\n" + row(**changes))
     with pytest.raises(UserError, match=f"a.jsonl:2: {message}"):
         read(Choose.named("choose"), path)
@@ -121,11 +165,14 @@ def test_a_row_that_cannot_be_used_is_refused_by_its_line(tmp_path: Path, change
 
 def test_a_passage_whose_lists_differ_in_length_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", json.dumps(PASSAGE | {"answers": ["A"]}))
-    with pytest.raises(UserError, match=r"a.jsonl:1: 2 questions, but 'answer' is not a list of as many"):
+    with pytest.raises(
+        UserError, match=r"a.jsonl:1: 2 questions, but 'answer' is not a list of as many"
+    ):
         read(Choose.named("race"), path)
 
 
-# ---- as many options everywhere --------------------------------------------------------------------------------------
+# ---- as many options everywhere ------------------------------------------------------------------
+
 
 def test_a_question_with_three_options_among_questions_of_four_is_refused(tmp_path: Path) -> None:
     three = row(options=["sat", "ran", "is"])
@@ -150,31 +197,48 @@ def test_a_task_survives_its_settings() -> None:
     assert Choose.restore(json.loads(json.dumps(task.settings()))) == task
 
 
-def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have(words: WordPiece) -> None:
-    task, examples = Choose.named("choose"), [Choice("here", "a", ("dog", "cat", "mat"), ("dog", "cat", "mat"))] * 2
+def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have(
+    words: WordPiece,
+) -> None:
+    task, examples = (
+        Choose.named("choose"),
+        [Choice("here", "a", ("dog", "cat", "mat"), ("dog", "cat", "mat"))] * 2,
+    )
     assert task.features(examples, words, length=16, training=False).together == 3
     with pytest.raises(UserError, match="there: 2 options where 3 are expected"):
-        task.features([*examples, Choice("there", "a", ("dog", "cat"), ("dog", "cat"))], words, length=16,
-                      training=False)
+        task.features(
+            [*examples, Choice("there", "a", ("dog", "cat"), ("dog", "cat"))],
+            words,
+            length=16,
+            training=False,
+        )
 
 
-# ---- features --------------------------------------------------------------------------------------------------------
+# ---- features ------------------------------------------------------------------------------------
+
 
 def test_an_option_is_a_row_and_those_of_a_question_stay_together(words: WordPiece) -> None:
     task = Choose.named("choose", count=2)
-    features = task.features([choice("the dog", "sat|ran home", 1)], words, length=16, training=True)
+    features = task.features(
+        [choice("the dog", "sat|ran home", 1)], words, length=16, training=True
+    )
     batch = features.take(np.array([0]))
-    assert [words.tokens(row[real].tolist()) for row, real in zip(batch.ids, batch.real, strict=True)] == [
-        "[CLS] the dog [SEP] sat [SEP]".split(), "[CLS] the dog [SEP] ran home [SEP]".split()]
+    assert [
+        words.tokens(row[real].tolist()) for row, real in zip(batch.ids, batch.real, strict=True)
+    ] == ["[CLS] the dog [SEP] sat [SEP]".split(), "[CLS] the dog [SEP] ran home [SEP]".split()]
     assert batch.types.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1]]
     assert batch.columns["target"].tolist() == [1, 1]
 
 
 def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
     task = Choose.named("choose", count=2)
-    features = task.features([choice("the dog sat on a mat", "ran home|is", 0)], words, length=8, training=True)
-    first, second = (words.tokens(features.ids[begin:end].tolist()) for begin, end in
-                     zip(features.begins, features.begins[1:], strict=False))
+    features = task.features(
+        [choice("the dog sat on a mat", "ran home|is", 0)], words, length=8, training=True
+    )
+    first, second = (
+        words.tokens(features.ids[begin:end].tolist())
+        for begin, end in zip(features.begins, features.begins[1:], strict=False)
+    )
     assert first == "[CLS] the dog sat [SEP] ran home [SEP]".split()
     assert second == "[CLS] the dog sat on [SEP] is [SEP]".split()
     assert features.cut.all()
@@ -182,20 +246,32 @@ def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
 
 def test_of_a_completion_that_is_too_long_the_end_is_kept(words: WordPiece) -> None:
     task = Choose.named("choose", count=2)
-    features = task.features([choice("the dog", "why did he ran home|is", 0)], words, length=6, training=True)
-    assert words.tokens(features.ids[:features.begins[1]].tolist()) == "[CLS] [SEP] he ran home [SEP]".split()
+    features = task.features(
+        [choice("the dog", "why did he ran home|is", 0)], words, length=6, training=True
+    )
+    assert (
+        words.tokens(features.ids[: features.begins[1]].tolist())
+        == "[CLS] [SEP] he ran home [SEP]".split()
+    )
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- answers -------------------------------------------------------------------------------------
+
 
 def test_scores_become_probabilities_of_the_options_and_a_record() -> None:
     task = Choose.named("choose", count=2)
     examples = [choice("a", "sat|ran", 1), choice("a", "is|he", 1)]
-    found = task.decode(examples, None, [{"logits": np.log([1.0, 3.0])}, {"logits": np.log([4.0, 1.0])}])  # type: ignore[arg-type]
+    found = task.decode(
+        examples, None, [{"logits": np.log([1.0, 3.0])}, {"logits": np.log([4.0, 1.0])}]
+    )  # type: ignore[arg-type]
     assert np.allclose(found, [[0.25, 0.75], [0.8, 0.2]])
     assert task.score(examples, found) == {"accuracy": 0.5}
-    assert task.record(examples[0], found[0]) == {"choice": 1, "option": "ran", "probabilities": [0.25, 0.75],
-                                                  "gold": 1}
+    assert task.record(examples[0], found[0]) == {
+        "choice": 1,
+        "option": "ran",
+        "probabilities": [0.25, 0.75],
+        "gold": 1,
+    }
     assert np.allclose(task.combine([found[0], found[1]]), [0.525, 0.475])
 
 
@@ -204,7 +280,8 @@ def test_the_best_answer_that_ignores_the_text_is_the_commonest_position() -> No
     assert Choose.named("choose", count=2).trivial(examples) == 0.75
 
 
-# ---- the head --------------------------------------------------------------------------------------------------------
+# ---- the head ------------------------------------------------------------------------------------
+
 
 def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path: Path) -> None:
     from transformers import ElectraForMultipleChoice
@@ -216,8 +293,12 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
     torch.nn.init.normal_(network.head.output.weight)
     huggingface.save(network, tmp_path / "model", role="encoder", config_extra=task.config())
     stock = ElectraForMultipleChoice.from_pretrained(tmp_path / "model").eval()
-    features = task.features([choice("the dog", "sat|ran home|is", 1), choice("a cat", "on|he|to a mat", 0)], words,
-                             length=16, training=False)
+    features = task.features(
+        [choice("the dog", "sat|ran home|is", 1), choice("a cat", "on|he|to a mat", 0)],
+        words,
+        length=16,
+        training=False,
+    )
     batch = features.take(np.array([0, 1]))
     ids, types, real = (tensor.reshape(2, 3, -1) for tensor in batch[:3])
     with torch.no_grad():
@@ -228,7 +309,10 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
 
 def test_a_network_learns_eight_choices_by_heart(words: WordPiece, few_threads: None) -> None:
     contexts = ["the dog", "a cat", "anna", "carla berg", "he", "acme corp", "paris", "rome"]
-    eight = [choice(context, "sat|ran|sells|is home", place % 4) for place, context in enumerate(contexts)]
+    eight = [
+        choice(context, "sat|ran|sells|is home", place % 4)
+        for place, context in enumerate(contexts)
+    ]
     task = Choose.named("choose").learn(eight)
     features = task.features(eight, words, length=16, training=True)
     network = Network(toy_encoder(words), task.head(32, dropout=0.0))

@@ -27,12 +27,16 @@ WIDTH = 32
 
 @pytest.fixture(scope="module")
 def words(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
-    return train_wordpiece([toy_corpus], tmp_path_factory.mktemp("words"), vocab_size=200, report=lambda _: None)
+    return train_wordpiece(
+        [toy_corpus], tmp_path_factory.mktemp("words"), vocab_size=200, report=lambda _: None
+    )
 
 
 def labelled(*labels: object, pairs: bool = False) -> list[Text]:
-    return [Text(f"train.csv:{n}", f"dog {n}", f"cat {n}" if pairs else None, str(label))
-            for n, label in enumerate(labels, start=2)]
+    return [
+        Text(f"train.csv:{n}", f"dog {n}", f"cat {n}" if pairs else None, str(label))
+        for n, label in enumerate(labels, start=2)
+    ]
 
 
 def learnt(*labels: object, **options: Any) -> Classify:
@@ -46,19 +50,31 @@ def read(path: Path, content: str, *, with_labels: bool = True, **options: Any) 
 
 def network(task: Classify, words: WordPiece) -> Network:
     torch.manual_seed(0)
-    shape = EncoderShape(layers=2, width=WIDTH, heads=2, feedforward=64, embedding=WIDTH, positions=32, dropout=0.0,
-                         attention_dropout=0.0)
+    shape = EncoderShape(
+        layers=2,
+        width=WIDTH,
+        heads=2,
+        feedforward=64,
+        embedding=WIDTH,
+        positions=32,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
     return Network(Encoder(shape, vocabulary=words.size), task.head(WIDTH, dropout=0.0))
 
 
-def answers(task: Classify, examples: Sequence[Text], words: WordPiece, model: Network) -> list[Array]:
+def answers(
+    task: Classify, examples: Sequence[Text], words: WordPiece, model: Network
+) -> list[Array]:
     features = task.features(examples, words, length=32, training=False)
     with torch.no_grad():
         outputs = model.answer(features.take(np.arange(len(features))))
     return task.decode(examples, features, [{"logits": row.numpy()} for row in outputs["logits"]])
 
 
-def fit(task: Classify, examples: Sequence[Text], words: WordPiece, *, steps: int) -> tuple[Network, float]:
+def fit(
+    task: Classify, examples: Sequence[Text], words: WordPiece, *, steps: int
+) -> tuple[Network, float]:
     """A network trained on all examples at once, and its last mean loss."""
     model = network(task, words)
     features = task.features(examples, words, length=32, training=True)
@@ -72,23 +88,36 @@ def fit(task: Classify, examples: Sequence[Text], words: WordPiece, *, steps: in
     return model, loss.item()
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
+
 
 def test_columns_are_read_by_their_names(tmp_path: Path) -> None:
-    (found,) = read(tmp_path / "a.csv", "id,question,passage,kind\n7,who?,me,yes\n", text="question",
-                    text_pair="passage", label="kind")
+    (found,) = read(
+        tmp_path / "a.csv",
+        "id,question,passage,kind\n7,who?,me,yes\n",
+        text="question",
+        text_pair="passage",
+        label="kind",
+    )
     assert found == Text(f"{tmp_path}/a.csv:2", "who?", "me", "yes", "7")
 
 
 def test_labels_of_json_are_spelled_as_csv_would_spell_them(tmp_path: Path) -> None:
-    found = read(tmp_path / "a.jsonl", "".join(f'{{"text": "a", "label": {label}}}\n'
-                                               for label in ("1", "1.0", '" 1 "', "2.5", "true")))
+    found = read(
+        tmp_path / "a.jsonl",
+        "".join(
+            f'{{"text": "a", "label": {label}}}\n' for label in ("1", "1.0", '" 1 "', "2.5", "true")
+        ),
+    )
     assert [example.label for example in found] == ["1", "1", "1", "2.5", "true"]
 
 
 def test_a_missing_column_is_refused_with_those_there_are_and_the_flag(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.csv:2: no column 'text'; columns here are body, label; name the right one "
-                                        r"with --text$"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.csv:2: no column 'text'; columns here are body, label; name the right one "
+        r"with --text$",
+    ):
         read(tmp_path / "a.csv", "body,label\na,1\n")
     with pytest.raises(UserError, match=r"no column 'label'.*--label$"):
         read(tmp_path / "a.csv", "text,kind\na,1\n")
@@ -98,28 +127,39 @@ def test_a_missing_column_is_refused_with_those_there_are_and_the_flag(tmp_path:
 
 @pytest.mark.parametrize("label", ["", " ", "nan", "NaN", "-inf"])
 def test_a_row_without_a_label_is_refused_by_file_and_line(tmp_path: Path, label: str) -> None:
-    with pytest.raises(UserError, match=r"a\.csv:3: 'label' holds '.*', which is no label; fill it in"):
+    with pytest.raises(
+        UserError, match=r"a\.csv:3: 'label' holds '.*', which is no label; fill it in"
+    ):
         read(tmp_path / "a.csv", f"text,label\na,1\nb,{label}\n")
 
 
 @pytest.mark.parametrize("label", ["null", "NaN", "Infinity"])
-def test_a_json_label_that_is_none_or_nan_is_refused_by_file_and_line(tmp_path: Path, label: str) -> None:
+def test_a_json_label_that_is_none_or_nan_is_refused_by_file_and_line(
+    tmp_path: Path, label: str
+) -> None:
     with pytest.raises(UserError, match=r"a\.jsonl:1: 'label' holds .*, which is no label"):
         read(tmp_path / "a.jsonl", f'{{"text": "a", "label": {label}}}\n')
 
 
 def test_plus_and_minus_are_labels(tmp_path: Path) -> None:
-    assert [example.label for example in read(tmp_path / "a.csv", "text,label\na,+\nb,-\n")] == ["+", "-"]
+    assert [example.label for example in read(tmp_path / "a.csv", "text,label\na,+\nb,-\n")] == [
+        "+",
+        "-",
+    ]
 
 
 def test_a_label_that_is_a_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.jsonl:1: the label is a list; it must be text or a number"):
+    with pytest.raises(
+        UserError, match=r"a\.jsonl:1: the label is a list; it must be text or a number"
+    ):
         read(tmp_path / "a.jsonl", '{"text": "a", "label": ["x"]}\n')
 
 
 def test_text_to_predict_needs_no_labels_and_keeps_those_it_has(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv", "text\na\n", with_labels=False)[0].label is None
-    assert [e.label for e in read(tmp_path / "b.csv", "text,label\na,1\nb,\n", with_labels=False)] == ["1", None]
+    assert [
+        e.label for e in read(tmp_path / "b.csv", "text,label\na,1\nb,\n", with_labels=False)
+    ] == ["1", None]
 
 
 def test_rows_without_text_are_kept_and_counted(tmp_path: Path) -> None:
@@ -135,19 +175,30 @@ def test_a_folder_gives_its_train_dev_and_test_files(tmp_path: Path) -> None:
     for name in ("train.jsonl", "validation.csv"):
         (tmp_path / name).touch()
     files = Classify.named("classify").locate(str(tmp_path))
-    assert [each.source.name for each in (*files.train, *files.dev["dev"])] == ["train.jsonl", "validation.csv"]
+    assert [each.source.name for each in (*files.train, *files.dev["dev"])] == [
+        "train.jsonl",
+        "validation.csv",
+    ]
     assert files.test == {}
 
 
-# ---- classes or numbers --------------------------------------------------------------------------------------------
+# ---- classes or numbers --------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("labels", "expected"), [
-    (["b", "a", "b"], ("a", "b")),
-    (["10", "9", "2"], ("2", "9", "10")),
-    (["10", "9", "none"], ("10", "9", "none")),
-    (["false", "true"], ("false", "true")),
-    ([*range(20)], tuple(map(str, range(20))))], ids=str)
-def test_few_whole_numbers_and_words_are_classes_in_order(labels: list[object], expected: tuple[str, ...]) -> None:
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["b", "a", "b"], ("a", "b")),
+        (["10", "9", "2"], ("2", "9", "10")),
+        (["10", "9", "none"], ("10", "9", "none")),
+        (["false", "true"], ("false", "true")),
+        ([*range(20)], tuple(map(str, range(20)))),
+    ],
+    ids=str,
+)
+def test_few_whole_numbers_and_words_are_classes_in_order(
+    labels: list[object], expected: tuple[str, ...]
+) -> None:
     task = learnt(*labels)
     assert (task.regression, task.labels) == (False, expected)
 
@@ -165,21 +216,30 @@ def test_the_user_may_disagree_with_what_was_detected() -> None:
 
 def test_what_was_found_is_announced() -> None:
     assert learnt("b", "a", "c").announcement == "classification, 3 classes: a, b, c"
-    assert learnt("ham", "spam").announcement == "classification, 2 classes: ham, spam; f1 is that of spam"
-    assert learnt("1", "3", "2").announcement == ("classification, 3 classes: 1, 2, 3 (--regression true makes them "
-                                                  "scores)")
-    assert learnt("0", "2.5", "5").announcement == ("regression, labels from 0.0 to 5.0 (--regression false makes them "
-                                                    "classes)")
+    assert (
+        learnt("ham", "spam").announcement
+        == "classification, 2 classes: ham, spam; f1 is that of spam"
+    )
+    assert learnt("1", "3", "2").announcement == (
+        "classification, 3 classes: 1, 2, 3 (--regression true makes them scores)"
+    )
+    assert learnt("0", "2.5", "5").announcement == (
+        "regression, labels from 0.0 to 5.0 (--regression false makes them classes)"
+    )
     assert learnt(*(f"c{n:02}" for n in range(30))).announcement.endswith("c19 and 10 more")
 
 
 def test_one_class_only_is_refused() -> None:
-    with pytest.raises(UserError, match=r"train\.csv:2: all 3 training rows have the same label, 'a'"):
+    with pytest.raises(
+        UserError, match=r"train\.csv:2: all 3 training rows have the same label, 'a'"
+    ):
         learnt("a", "a", "a")
 
 
 def test_a_label_never_seen_in_training_is_refused_with_those_that_were() -> None:
-    with pytest.raises(UserError, match=r"train\.csv:3: label 'c' was never seen in training, where they are a, b;"):
+    with pytest.raises(
+        UserError, match=r"train\.csv:3: label 'c' was never seen in training, where they are a, b;"
+    ):
         learnt("a", "b").check(labelled("a", "c"))
 
 
@@ -193,7 +253,9 @@ def test_a_word_among_the_numbers_of_a_regression_is_refused() -> None:
 def test_a_metric_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="metric 'pearson' is none of a classification"):
         learnt("a", "b", metric="pearson")
-    with pytest.raises(UserError, match="metric 'f1' is of two classes, and there are 3; use f1_macro"):
+    with pytest.raises(
+        UserError, match="metric 'f1' is of two classes, and there are 3; use f1_macro"
+    ):
         learnt("a", "b", "c", metric="f1")
 
 
@@ -202,7 +264,8 @@ def test_what_was_learnt_survives_a_model_folder() -> None:
         assert Classify.restore(json.loads(json.dumps(task.settings()))) == task
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
+
 
 def test_a_pair_is_trained_both_ways_round_and_read_once(words: WordPiece) -> None:
     examples = labelled("0.5", "2", pairs=True)
@@ -210,8 +273,18 @@ def test_a_pair_is_trained_both_ways_round_and_read_once(words: WordPiece) -> No
     trained = task.features(examples, words, length=32, training=True)
     a, b = words.encode(["dog 2", "cat 2"])
     assert trained.examples.tolist() == [0, 0, 1, 1]
-    assert trained.ids[:trained.begins[2]].tolist() == [words.cls, *a, words.sep, *b, words.sep,
-                                                        words.cls, *b, words.sep, *a, words.sep]
+    assert trained.ids[: trained.begins[2]].tolist() == [
+        words.cls,
+        *a,
+        words.sep,
+        *b,
+        words.sep,
+        words.cls,
+        *b,
+        words.sep,
+        *a,
+        words.sep,
+    ]
     assert trained.values["target"].tolist() == [0.5, 0.5, 2.0, 2.0]
     assert trained.values["target"].dtype == np.float32
     assert task.features(examples, words, length=32, training=False).examples.tolist() == [0, 1]
@@ -234,7 +307,8 @@ def test_both_ways_round_are_one_answer(words: WordPiece) -> None:
     np.testing.assert_allclose(found, [[0.7, 0.3], [0.2, 0.8]])
 
 
-# ---- heads ---------------------------------------------------------------------------------------------------------
+# ---- heads ---------------------------------------------------------------------------------------
+
 
 def random_head(outputs: int, *, width: int = WIDTH) -> LinearHead:
     torch.manual_seed(0)
@@ -249,7 +323,9 @@ def test_the_stock_head_holds_the_papers_exactly(outputs: int) -> None:
     head, vectors = random_head(outputs), torch.randn(64, WIDTH) * 3
     stock = head.stock()
     assert isinstance(stock, StockHead)
-    torch.testing.assert_close(stock.eval().logits(vectors), head.logits(vectors), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        stock.eval().logits(vectors), head.logits(vectors), rtol=0, atol=1e-5
+    )
 
 
 def test_the_stock_head_is_the_one_of_transformers() -> None:
@@ -260,12 +336,20 @@ def test_the_stock_head_is_the_one_of_transformers() -> None:
     assert isinstance(ours, StockHead)
     theirs = ElectraClassificationHead(ElectraConfig(hidden_size=WIDTH, num_labels=3)).eval()
     names = {"dense": "dense", "output": "out_proj"}
-    theirs.load_state_dict({names[key.split(".")[0]] + "." + key.split(".")[1]: tensor
-                            for key, tensor in ours.state_dict().items()})
+    theirs.load_state_dict(
+        {
+            names[key.split(".")[0]] + "." + key.split(".")[1]: tensor
+            for key, tensor in ours.state_dict().items()
+        }
+    )
     hidden = torch.randn(8, 5, WIDTH) * 3
     with torch.no_grad():
-        torch.testing.assert_close(theirs(hidden), ours.eval().logits(hidden[:, 0]), rtol=0, atol=1e-4)
-        torch.testing.assert_close(theirs(hidden), random_head(3).logits(hidden[:, 0]), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            theirs(hidden), ours.eval().logits(hidden[:, 0]), rtol=0, atol=1e-4
+        )
+        torch.testing.assert_close(
+            theirs(hidden), random_head(3).logits(hidden[:, 0]), rtol=0, atol=1e-4
+        )
 
 
 def test_a_head_too_wide_for_the_stock_one_says_that_transformers_cannot_hold_it() -> None:
@@ -276,7 +360,9 @@ def test_a_head_too_wide_for_the_stock_one_says_that_transformers_cannot_hold_it
 
 def test_a_stored_model_gets_the_head_that_its_class_has() -> None:
     task = learnt("a", "b")
-    assert isinstance(task.stored_head(WIDTH, architecture="ElectraForSequenceClassification"), StockHead)
+    assert isinstance(
+        task.stored_head(WIDTH, architecture="ElectraForSequenceClassification"), StockHead
+    )
     assert isinstance(task.stored_head(WIDTH, architecture="Electra"), LinearHead)
 
 
@@ -289,32 +375,45 @@ def test_a_fresh_head_begins_as_the_encoder_does() -> None:
 
 
 def test_losses_are_summed_cross_entropy_and_squared_error(words: WordPiece) -> None:
-    for task, expected in ((learnt("a", "b"), 3 * np.log(2)), (learnt("0.5", "3"), 0.5**2 + 3**2 + 1)):
-        examples = [Text("x", "dog", label=label) for label in (("a", "b", "a") if task.labels else ("0.5", "3", "-1"))]
+    for task, expected in (
+        (learnt("a", "b"), 3 * np.log(2)),
+        (learnt("0.5", "3"), 0.5**2 + 3**2 + 1),
+    ):
+        examples = [
+            Text("x", "dog", label=label)
+            for label in (("a", "b", "a") if task.labels else ("0.5", "3", "-1"))
+        ]
         batch = task.features(examples, words, length=32, training=True).take(np.arange(3))
         hidden = torch.zeros(3, 4, WIDTH, dtype=torch.bfloat16)
         head = task.head(WIDTH, dropout=0.0).bfloat16()
         assert head.loss(hidden, batch).item() == pytest.approx(expected, rel=1e-6)
 
 
-# ---- answers -------------------------------------------------------------------------------------------------------
+# ---- answers -------------------------------------------------------------------------------------
+
 
 def test_scores_compare_the_likeliest_class_with_the_label() -> None:
     task = learnt("no", "yes")
     given = [np.array([0.1, 0.9]), np.array([0.4, 0.6]), np.array([0.8, 0.2])]
-    assert task.score(labelled("yes", "no", "no"), given) == {"accuracy": pytest.approx(2 / 3),
-                                                              "f1": pytest.approx(2 / 3)}
+    assert task.score(labelled("yes", "no", "no"), given) == {
+        "accuracy": pytest.approx(2 / 3),
+        "f1": pytest.approx(2 / 3),
+    }
 
 
 def test_scores_of_a_regression_are_correlations() -> None:
-    found = learnt("0.5", "1", "2").score(labelled("0.5", "1", "2"), [np.array([v]) for v in (0.0, 0.1, 9.0)])
+    found = learnt("0.5", "1", "2").score(
+        labelled("0.5", "1", "2"), [np.array([v]) for v in (0.0, 0.1, 9.0)]
+    )
     assert list(found) == ["spearmanr", "pearson"]
     assert found["spearmanr"] == pytest.approx(1.0)
 
 
 def test_the_trivial_answer_is_the_best_constant() -> None:
     assert learnt("a", "b").trivial(labelled("a", "b", "b")) == pytest.approx(2 / 3)
-    assert learnt("a", "b", metric="f1").trivial(labelled("a", "b", "b", "a")) == pytest.approx(2 / 3)
+    assert learnt("a", "b", metric="f1").trivial(labelled("a", "b", "b", "a")) == pytest.approx(
+        2 / 3
+    )
     assert learnt("a", "b", metric="matthews_correlation").trivial(labelled("a", "b", "b")) == 0.0
     assert learnt("0.5", "3").trivial(labelled("0.5", "3", "2")) == 0.0
 
@@ -322,8 +421,13 @@ def test_the_trivial_answer_is_the_best_constant() -> None:
 def test_records_are_plain_json_and_name_the_true_answer_where_it_is_known() -> None:
     task = learnt("no", "yes")
     record = task.record(Text("x:1", "dog", None, "no", "7"), np.array([0.25, 0.75]))
-    assert json.loads(json.dumps(record)) == {"id": "7", "label": "yes", "probability": 0.75,
-                                              "probabilities": {"no": 0.25, "yes": 0.75}, "gold": "no"}
+    assert json.loads(json.dumps(record)) == {
+        "id": "7",
+        "label": "yes",
+        "probability": 0.75,
+        "probabilities": {"no": 0.25, "yes": 0.75},
+        "gold": "no",
+    }
     assert learnt("0.5", "1").record(Text("x:1", "dog"), np.array([2.5])) == {"score": 2.5}
 
 
@@ -333,18 +437,24 @@ def test_several_models_answer_with_the_mean_of_their_probabilities() -> None:
 
 
 def test_transformers_is_told_the_names_of_the_classes() -> None:
-    assert learnt("b", "a").config() == {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1},
-                                         "problem_type": "single_label_classification"}
+    assert learnt("b", "a").config() == {
+        "id2label": {"0": "a", "1": "b"},
+        "label2id": {"a": 0, "b": 1},
+        "problem_type": "single_label_classification",
+    }
     assert learnt("0.5", "1").config()["problem_type"] == "regression"
     assert learnt("0.5", "1").config()["id2label"] == {"0": "score"}
 
 
-# ---- learning ------------------------------------------------------------------------------------------------------
+# ---- learning ------------------------------------------------------------------------------------
+
 
 def test_eight_examples_are_learnt_by_heart(words: WordPiece) -> None:
     for labels in ("abcabcab", ("0.5", "1", "2", "3.5", "0", "1", "2", "4")):
-        examples = [Text(f"x:{n}", f"the {noun}", label=label) for n, (noun, label) in
-                    enumerate(zip(NOUNS, labels, strict=False))]
+        examples = [
+            Text(f"x:{n}", f"the {noun}", label=label)
+            for n, (noun, label) in enumerate(zip(NOUNS, labels, strict=False))
+        ]
         task = Classify.named("classify").learn(examples)
         _, loss = fit(task, examples, words, steps=120)
         assert loss < 0.02
@@ -361,4 +471,6 @@ def test_a_planted_word_is_found_in_texts_never_seen(words: WordPiece) -> None:
         examples.append(Text(f"x:{n}", " ".join(text), label=label))
     task = Classify.named("classify").learn(examples[:200])
     model, _ = fit(task, examples[:200], words, steps=60)
-    assert task.score(examples[200:], answers(task, examples[200:], words, model))["accuracy"] >= 0.95
+    assert (
+        task.score(examples[200:], answers(task, examples[200:], words, model))["accuracy"] >= 0.95
+    )

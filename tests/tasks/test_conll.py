@@ -28,15 +28,20 @@ def read(path: Path, *, column: int = -1, labelled: bool = True) -> list[Sentenc
 
 
 def read_rows(path: Path, *, labelled: bool = True) -> list[Sentence]:
-    return list(from_rows(table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled))
+    return list(
+        from_rows(table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled)
+    )
 
 
-# ---- columns ---------------------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------------------
+
 
 def test_a_blank_line_ends_a_sentence_and_document_marks_are_no_words(tmp_path: Path) -> None:
     path = written(tmp_path / "train.txt", COLUMNS)
-    assert read(path) == [Sentence(f"{path}:3", ("Anna", "lives"), ("I-PER", "O")),
-                          Sentence(f"{path}:8", ("Rome",), ("I-LOC",))]
+    assert read(path) == [
+        Sentence(f"{path}:3", ("Anna", "lives"), ("I-PER", "O")),
+        Sentence(f"{path}:8", ("Rome",), ("I-LOC",)),
+    ]
 
 
 def test_the_column_with_the_tag_can_be_named(tmp_path: Path) -> None:
@@ -45,7 +50,10 @@ def test_the_column_with_the_tag_can_be_named(tmp_path: Path) -> None:
 
 
 def test_the_last_sentence_needs_no_blank_line(tmp_path: Path) -> None:
-    assert [s.words for s in read(written(tmp_path / "a.conll", "a O\n\n\n\nb O\nc O"))] == [("a",), ("b", "c")]
+    assert [s.words for s in read(written(tmp_path / "a.conll", "a O\n\n\n\nb O\nc O"))] == [
+        ("a",),
+        ("b", "c"),
+    ]
 
 
 def test_a_no_break_space_is_a_word(tmp_path: Path) -> None:
@@ -55,14 +63,19 @@ def test_a_no_break_space_is_a_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["sat", "sat VBD O extra"])
 def test_a_ragged_line_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
     path = written(tmp_path / "train.txt", f"the DT O\ndog NN O\n{line}\n")
-    with pytest.raises(UserError, match=rf"train.txt:3: \d columns where the lines before have 3: '{line}'"):
+    with pytest.raises(
+        UserError, match=rf"train.txt:3: \d columns where the lines before have 3: '{line}'"
+    ):
         read(path)
 
 
 @pytest.mark.parametrize("column", [0, 2, -2, -3])
 def test_a_column_that_holds_no_tag_is_refused(tmp_path: Path, column: int) -> None:
     path = written(tmp_path / "train.txt", "the O\n")
-    with pytest.raises(UserError, match=f"train.txt:1: 2 columns .the O., so --column {column} is not one with a tag"):
+    with pytest.raises(
+        UserError,
+        match=f"train.txt:1: 2 columns .the O., so --column {column} is not one with a tag",
+    ):
         read(path, column=column)
 
 
@@ -71,54 +84,81 @@ def test_words_without_tags_are_refused_where_tags_are_needed(tmp_path: Path) ->
         read(written(tmp_path / "words.txt", "the\ndog\n"))
 
 
-# ---- text to be tagged -----------------------------------------------------------------------------------------------
+# ---- text to be tagged ---------------------------------------------------------------------------
+
 
 def test_text_to_be_tagged_may_have_a_sentence_a_line(tmp_path: Path) -> None:
     path = written(tmp_path / "input.txt", "Anna lives in Rome .\n\nShe sat .\n")
-    assert read(path, labelled=False) == [Sentence(f"{path}:1", ("Anna", "lives", "in", "Rome", "."), None),
-                                          Sentence(f"{path}:3", ("She", "sat", "."), None)]
+    assert read(path, labelled=False) == [
+        Sentence(f"{path}:1", ("Anna", "lives", "in", "Rome", "."), None),
+        Sentence(f"{path}:3", ("She", "sat", "."), None),
+    ]
 
 
 def test_sentences_that_happen_to_be_equally_long_are_not_taken_for_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "input.txt", "Anna sat\nShe ran\n")
-    assert [sentence.words for sentence in read(path, labelled=False)] == [("Anna", "sat"), ("She", "ran")]
+    assert [sentence.words for sentence in read(path, labelled=False)] == [
+        ("Anna", "sat"),
+        ("She", "ran"),
+    ]
 
 
 def test_text_to_be_tagged_may_have_a_word_a_line(tmp_path: Path) -> None:
     path = written(tmp_path / "input.txt", "Anna\nsat\n\nRome\n")
-    assert [sentence.words for sentence in read(path, labelled=False)] == [("Anna", "sat"), ("Rome",)]
+    assert [sentence.words for sentence in read(path, labelled=False)] == [
+        ("Anna", "sat"),
+        ("Rome",),
+    ]
 
 
 @pytest.mark.parametrize("content", [COLUMNS, "dog NOUN\ncat NOUN\n"])
-def test_a_file_with_tags_is_read_as_columns_when_there_is_nothing_to_learn(tmp_path: Path, content: str) -> None:
+def test_a_file_with_tags_is_read_as_columns_when_there_is_nothing_to_learn(
+    tmp_path: Path, content: str
+) -> None:
     found = read(written(tmp_path / "test.txt", content), labelled=False)
     assert found[0].words in (("Anna", "lives"), ("dog", "cat"))
     assert found[0].tags is None
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
+
 
 def test_rows_hold_lists_or_text_with_blanks_between(tmp_path: Path) -> None:
-    lists = written(tmp_path / "a.jsonl", json.dumps({"tokens": ["Anna", "sat"], "tags": ["B-PER", "O"]}))
+    lists = written(
+        tmp_path / "a.jsonl", json.dumps({"tokens": ["Anna", "sat"], "tags": ["B-PER", "O"]})
+    )
     cells = written(tmp_path / "a.csv", "tokens,tags\nAnna sat,B-PER O\n")
-    pyarrow.parquet.write_table(pyarrow.table({"tokens": [["Anna", "sat"]], "ner_tags": [["B-PER", "O"]]}),
-                                tmp_path / "a.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"tokens": [["Anna", "sat"]], "ner_tags": [["B-PER", "O"]]}),
+        tmp_path / "a.parquet",
+    )
     for path in (lists, cells, tmp_path / "a.parquet"):
         assert [(s.words, s.tags) for s in read_rows(path)] == [(("Anna", "sat"), ("B-PER", "O"))]
 
 
 def test_rows_without_tags_can_be_read_to_be_tagged(tmp_path: Path) -> None:
-    assert read_rows(written(tmp_path / "a.jsonl", '{"tokens": ["a"]}'), labelled=False)[0].tags is None
+    assert (
+        read_rows(written(tmp_path / "a.jsonl", '{"tokens": ["a"]}'), labelled=False)[0].tags
+        is None
+    )
 
 
-@pytest.mark.parametrize(("row", "message"), [
-    ({"tokens": ["a", "b"], "tags": ["O"]}, "2 words in 'tokens', but 1 tags in 'tags'"),
-    ({"tokens": ["a"], "tags": [3]}, "'tags' holds 3, which is int, not text; write tags by their names"),
-    ({"tokens": 7, "tags": ["O"]}, "'tokens' is int; a list of texts is expected"),
-    ({"tokens": ["a"]}, "no column 'tags'"),
-    ({"word": ["a"]}, "no column 'tokens'.*columns here are word"),
-])
-def test_a_row_that_cannot_be_used_is_refused_by_its_line(tmp_path: Path, row: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "2 words in 'tokens', but 1 tags in 'tags'"),
+        (
+            {"tokens": ["a"], "tags": [3]},
+            "'tags' holds 3, which is int, not text; write tags by their names",
+        ),
+        ({"tokens": 7, "tags": ["O"]}, "'tokens' is int; a list of texts is expected"),
+        ({"tokens": ["a"]}, "no column 'tags'"),
+        ({"word": ["a"]}, "no column 'tokens'.*columns here are word"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_refused_by_its_line(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
     path = written(tmp_path / "a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n' + json.dumps(row))
     with pytest.raises(UserError, match=f"a.jsonl:2: {message}"):
         read_rows(path)

@@ -30,13 +30,18 @@ def encoder(words: WordPiece) -> Encoder:
     return toy_encoder(words, layers=4).eval()
 
 
-def found(encoder: Encoder, words: WordPiece, given: list[str] = TEXTS, **options: str) -> list[Embedded]:
+def found(
+    encoder: Encoder, words: WordPiece, given: list[str] = TEXTS, **options: str
+) -> list[Embedded]:
     return list(embed(encoder, words, given, length=16, **options))  # type: ignore[arg-type]
 
 
-# ---- vectors ---------------------------------------------------------------------------------------------------------
+# ---- vectors -------------------------------------------------------------------------------------
 
-def test_layers_are_those_of_stock_transformers(encoder: Encoder, words: WordPiece, tmp_path: Path) -> None:
+
+def test_layers_are_those_of_stock_transformers(
+    encoder: Encoder, words: WordPiece, tmp_path: Path
+) -> None:
     from transformers import ElectraModel
 
     huggingface.save(huggingface.Bare(encoder), tmp_path / "model", role="encoder")
@@ -45,8 +50,13 @@ def test_layers_are_those_of_stock_transformers(encoder: Encoder, words: WordPie
         ids = torch.tensor([[words.cls, *words.encode([text])[0], words.sep]])
         with torch.no_grad():
             layers = [layer[0] for layer in stock(ids, output_hidden_states=True).hidden_states]
-        expected = {"last": layers[-1], "0": layers[0], "2": layers[2], "sum-last-4": sum(layers[-4:]),
-                    "concat-last-4": torch.cat(layers[-4:], dim=-1)}
+        expected = {
+            "last": layers[-1],
+            "0": layers[0],
+            "2": layers[2],
+            "sum-last-4": sum(layers[-4:]),
+            "concat-last-4": torch.cat(layers[-4:], dim=-1),
+        }
         for layer, vectors in expected.items():
             ours = found(encoder, words, [text], layer=layer, pool="tokens")[0].vectors
             np.testing.assert_allclose(ours, vectors, atol=1e-4, err_msg=layer)
@@ -58,8 +68,9 @@ def test_the_first_vector_of_a_causal_encoder_is_refused(words: WordPiece) -> No
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "tokens"])
-def test_a_text_has_the_same_vectors_alone_and_padded_among_longer_ones(encoder: Encoder, words: WordPiece,
-                                                                        pool: str) -> None:
+def test_a_text_has_the_same_vectors_alone_and_padded_among_longer_ones(
+    encoder: Encoder, words: WordPiece, pool: str
+) -> None:
     for text, among in zip(TEXTS, found(encoder, words, pool=pool), strict=True):
         (alone,) = found(encoder, words, [text], pool=pool)
         assert among.text == text
@@ -67,24 +78,29 @@ def test_a_text_has_the_same_vectors_alone_and_padded_among_longer_ones(encoder:
 
 
 def test_the_mean_is_over_all_tokens_of_a_text(encoder: Encoder, words: WordPiece) -> None:
-    for mean, first, tokens in zip(*(found(encoder, words, pool=pool) for pool in ("mean", "cls", "tokens")),
-                                   strict=True):
+    for mean, first, tokens in zip(
+        *(found(encoder, words, pool=pool) for pool in ("mean", "cls", "tokens")), strict=True
+    ):
         np.testing.assert_allclose(mean.vectors, tokens.vectors.mean(0), atol=1e-6)
         np.testing.assert_allclose(first.vectors, tokens.vectors[0], atol=1e-6)
         assert len(tokens.vectors) == len(tokens.ids)
 
 
-def test_order_is_kept_over_chunks_that_are_sorted_by_length(encoder: Encoder, words: WordPiece,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_is_kept_over_chunks_that_are_sorted_by_length(
+    encoder: Encoder, words: WordPiece, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = found(encoder, words)
     monkeypatch.setattr(embedding, "CHUNK_TEXTS", 4)
-    for one, other in zip(whole, embed(encoder, words, TEXTS, length=16, batch_tokens=8), strict=True):
+    for one, other in zip(
+        whole, embed(encoder, words, TEXTS, length=16, batch_tokens=8), strict=True
+    ):
         assert one.text == other.text
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
-def test_no_more_text_is_read_than_a_chunk_holds(encoder: Encoder, words: WordPiece,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_text_is_read_than_a_chunk_holds(
+    encoder: Encoder, words: WordPiece, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedding, "CHUNK_TEXTS", 2)
     taken: list[str] = []
 
@@ -103,19 +119,24 @@ def test_a_text_that_does_not_fit_is_cut_and_says_so(encoder: Encoder, words: Wo
     assert (long.was_cut, short.was_cut) == (True, False)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"layer": "sum-last-5"}, "--layer sum-last-5: this encoder has only 4 layers"),
-    ({"layer": "mix"}, "--layer mix: its weights are learnt with a task"),
-    ({"pool": "max"}, "--pool max: unknown; choose mean, cls, tokens"),
-    ({"length": 65}, "--length 65: this encoder has 64 positions"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": "sum-last-5"}, "--layer sum-last-5: this encoder has only 4 layers"),
+        ({"layer": "mix"}, "--layer mix: its weights are learnt with a task"),
+        ({"pool": "max"}, "--pool max: unknown; choose mean, cls, tokens"),
+        ({"length": 65}, "--length 65: this encoder has 64 positions"),
+    ],
+)
 def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
-        encoder: Encoder, words: WordPiece, options: dict[str, str], message: str) -> None:
+    encoder: Encoder, words: WordPiece, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         embed(encoder, words, iter([]), **{"length": 16} | options)  # type: ignore[arg-type]
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
+
 
 def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
     lines = written(tmp_path / "a.txt", "anna\n\nthe dog\n")
@@ -126,7 +147,9 @@ def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
         list(texts(table(rows), "body"))
 
 
-def test_an_array_holds_a_row_for_each_text(encoder: Encoder, words: WordPiece, tmp_path: Path) -> None:
+def test_an_array_holds_a_row_for_each_text(
+    encoder: Encoder, words: WordPiece, tmp_path: Path
+) -> None:
     vectors = found(encoder, words)
     assert write(tmp_path / "a.npy", vectors, words, pool="mean") == (6, 0)
     array = np.load(tmp_path / "a.npy", allow_pickle=False)
@@ -134,8 +157,9 @@ def test_an_array_holds_a_row_for_each_text(encoder: Encoder, words: WordPiece, 
     assert np.array_equal(array, np.stack([one.vectors for one in vectors]))
 
 
-def test_a_parquet_file_holds_texts_and_vectors(encoder: Encoder, words: WordPiece, tmp_path: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_holds_texts_and_vectors(
+    encoder: Encoder, words: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embedding, "GROUP_BYTES", 300)  # three vectors
     vectors = found(encoder, words)
     write(tmp_path / "a.parquet", vectors, words, pool="mean")
@@ -147,7 +171,9 @@ def test_a_parquet_file_holds_texts_and_vectors(encoder: Encoder, words: WordPie
     assert np.array_equal([row["vector"] for row in rows], [one.vectors for one in vectors])
 
 
-def test_a_parquet_file_holds_tokens_and_their_vectors(encoder: Encoder, words: WordPiece, tmp_path: Path) -> None:
+def test_a_parquet_file_holds_tokens_and_their_vectors(
+    encoder: Encoder, words: WordPiece, tmp_path: Path
+) -> None:
     vectors = found(encoder, words, pool="tokens")
     write(tmp_path / "a.parquet", vectors, words, pool="tokens")
     rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
@@ -157,7 +183,9 @@ def test_a_parquet_file_holds_tokens_and_their_vectors(encoder: Encoder, words: 
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
-def test_a_crash_leaves_what_was_there_before(encoder: Encoder, words: WordPiece, tmp_path: Path, name: str) -> None:
+def test_a_crash_leaves_what_was_there_before(
+    encoder: Encoder, words: WordPiece, tmp_path: Path, name: str
+) -> None:
     path = written(tmp_path / name, "before")
 
     def crashing() -> Iterator[Embedded]:
@@ -170,13 +198,22 @@ def test_a_crash_leaves_what_was_there_before(encoder: Encoder, words: WordPiece
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize(("name", "pool", "message"), [
-    ("a.npy", "tokens", "different numbers of tokens, which one array cannot hold; write --pool tokens to a .parquet"),
-    ("a.csv", "mean", "vectors are written as .parquet or .npy; found .csv"),
-    ("nowhere/a.npy", "mean", "no folder .*nowhere; make it first"),
-])
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(words: WordPiece, tmp_path: Path, name: str,
-                                                                  pool: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "pool", "message"),
+    [
+        (
+            "a.npy",
+            "tokens",
+            "different numbers of tokens, which one array cannot hold; write --pool tokens to a "
+            ".parquet",
+        ),
+        ("a.csv", "mean", "vectors are written as .parquet or .npy; found .csv"),
+        ("nowhere/a.npy", "mean", "no folder .*nowhere; make it first"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    words: WordPiece, tmp_path: Path, name: str, pool: str, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         write(tmp_path / name, iter(()), words, pool=pool)
 

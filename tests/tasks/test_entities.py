@@ -16,16 +16,27 @@ ANNA, PARIS, FRANCE = Entity("PER", 0, 2), Entity("LOC", 3, 4), Entity("LOC", 4,
 
 @st.composite
 def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
-    """Entities that do not overlap, in order, with or without words between, and the number of words."""
+    """Entities that do not overlap, in order, with or without words between, and the number of
+    words.
+    """
     found, place = [], 0
-    for gap, length, type in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(
-            ["PER", "LOC", "time-span", ""])), max_size=6)):
+    for gap, length, type in draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 2),
+                st.integers(1, 3),
+                st.sampled_from(["PER", "LOC", "time-span", ""]),
+            ),
+            max_size=6,
+        )
+    ):
         found.append(Entity(type, place + gap, place + gap + length))
         place += gap + length
     return found, place + draw(st.integers(0, 2))
 
 
-# ---- schemes ---------------------------------------------------------------------------------------------------------
+# ---- schemes -------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("scheme", SAME)
 def test_every_scheme_names_the_same_entities(scheme: str) -> None:
@@ -42,8 +53,14 @@ def test_tags_are_converted_from_any_scheme_to_any_other(source: str, target: st
     assert in_scheme(SAME[source], target) == SAME[target]
 
 
-@given(sentences(), st.sampled_from(["iob1", "iob2", "bioes"]), st.sampled_from(["iob1", "iob2", "bioes"]))
-def test_entities_survive_every_conversion(sentence: tuple[list[Entity], int], first: str, second: str) -> None:
+@given(
+    sentences(),
+    st.sampled_from(["iob1", "iob2", "bioes"]),
+    st.sampled_from(["iob1", "iob2", "bioes"]),
+)
+def test_entities_survive_every_conversion(
+    sentence: tuple[list[Entity], int], first: str, second: str
+) -> None:
     found, words = sentence
     tags = spelled(found, words=words, scheme=first)
     assert len(tags) == words
@@ -57,32 +74,47 @@ def test_whatever_a_tagger_says_has_a_meaning_that_can_be_written_down(tags: lis
     assert scheme_of([in_scheme(tags, "iob2")]) == "iob2"
 
 
-@pytest.mark.parametrize(("tags", "meaning"), [
-    ("O I-PER I-PER", [Entity("PER", 1, 3)]),  # an I that nothing precedes begins
-    ("B-PER I-LOC", [Entity("PER", 0, 1), Entity("LOC", 1, 2)]),  # another type begins
-    ("B-PER E-PER I-PER", [Entity("PER", 0, 2), Entity("PER", 2, 3)]),  # what has ended does not go on
-    ("B I O B", [Entity("", 0, 2), Entity("", 3, 4)]),  # one kind of entity needs no name
-    ("", []),
-])
-def test_tags_out_of_order_mean_what_the_conll_evaluation_takes_them_for(tags: str, meaning: list[Entity]) -> None:
+@pytest.mark.parametrize(
+    ("tags", "meaning"),
+    [
+        ("O I-PER I-PER", [Entity("PER", 1, 3)]),  # an I that nothing precedes begins
+        ("B-PER I-LOC", [Entity("PER", 0, 1), Entity("LOC", 1, 2)]),  # another type begins
+        (
+            "B-PER E-PER I-PER",
+            [Entity("PER", 0, 2), Entity("PER", 2, 3)],
+        ),  # what has ended does not go on
+        ("B I O B", [Entity("", 0, 2), Entity("", 3, 4)]),  # one kind of entity needs no name
+        ("", []),
+    ],
+)
+def test_tags_out_of_order_mean_what_the_conll_evaluation_takes_them_for(
+    tags: str, meaning: list[Entity]
+) -> None:
     assert entities(tags.split()) == meaning
 
 
-@pytest.mark.parametrize(("sentences", "scheme"), [
-    (["O O", "I-PER O"], "iob1"),
-    (["B-PER I-PER", "B-PER B-PER"], "iob2"),
-    (["B-PER I-PER", "S-PER"], "bioes"),
-    (["DET NOUN", "VERB"], "plain"),
-])
+@pytest.mark.parametrize(
+    ("sentences", "scheme"),
+    [
+        (["O O", "I-PER O"], "iob1"),
+        (["B-PER I-PER", "B-PER B-PER"], "iob2"),
+        (["B-PER I-PER", "S-PER"], "bioes"),
+        (["DET NOUN", "VERB"], "plain"),
+    ],
+)
 def test_the_scheme_is_told_by_the_tags(sentences: list[str], scheme: str) -> None:
     assert scheme_of(tags.split() for tags in sentences) == scheme
 
 
-# ---- F1 --------------------------------------------------------------------------------------------------------------
+# ---- F1 ------------------------------------------------------------------------------------------
+
 
 def test_an_entity_counts_when_its_words_and_its_type_are_right() -> None:
     gold = ["B-PER I-PER O B-LOC".split(), "B-ORG O".split()]
-    found = ["B-PER O     O B-LOC".split(), "B-LOC O".split()]  # one too short, one right, one of another type
+    found = [
+        "B-PER O     O B-LOC".split(),
+        "B-LOC O".split(),
+    ]  # one too short, one right, one of another type
     assert entity_scores(gold, found) == {"precision": 1 / 3, "recall": 1 / 3, "f1": 1 / 3}
 
 
@@ -99,4 +131,8 @@ def test_scores_do_not_depend_on_the_scheme() -> None:
 
 
 def test_a_tagger_that_finds_nothing_scores_zero() -> None:
-    assert entity_scores([SAME["iob2"]], [["O"] * 5]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+    assert entity_scores([SAME["iob2"]], [["O"] * 5]) == {
+        "precision": 0.0,
+        "recall": 0.0,
+        "f1": 0.0,
+    }

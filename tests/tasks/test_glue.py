@@ -15,18 +15,34 @@ from electra.tasks.submission import server_file, write_glue
 # The first lines of each task's files, with the columns of the official release.
 PAIR = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\t"
 STS = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
-MNLI = ("index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
-        "sentence2_parse\tsentence1\tsentence2")
+MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+    "sentence2_parse\tsentence1\tsentence2"
+)
 OFFICIAL = {
     "glue/cola": ("CoLA/train.tsv", 'gj04\t0\t*\tThe "books" was read.\n'),
     "glue/sst-2": ("SST-2/train.tsv", "sentence\tlabel\na fine film \t1\n"),
-    "glue/mrpc": ("MRPC/train.tsv", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-                                    "1\t1\t2\tHe went .\tHe left .\n"),
-    "glue/sts-b": ("STS-B/train.tsv", f"{STS}\tscore\n0\tnews\tx\t2012\t1\tnone\tnone\tIt rains.\tIt pours.\t3.800\n"),
-    "glue/qqp": ("QQP/train.tsv", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n5\t1\t2\tWho?\tWhom?\t0\n"),
-    "glue/mnli": ("MNLI/train.tsv", f"{MNLI}\tlabel1\tgold_label\n0\t1\t2\tx\tx\tx\tx\tx\tIt rained.\tIt was wet."
-                                    "\tneutral\tneutral\n"),
-    "glue/qnli": ("QNLI/train.tsv", "index\tquestion\tsentence\tlabel\n0\tWho?\tHe did.\tentailment\n"),
+    "glue/mrpc": (
+        "MRPC/train.tsv",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tHe went .\tHe left .\n",
+    ),
+    "glue/sts-b": (
+        "STS-B/train.tsv",
+        f"{STS}\tscore\n0\tnews\tx\t2012\t1\tnone\tnone\tIt rains.\tIt pours.\t3.800\n",
+    ),
+    "glue/qqp": (
+        "QQP/train.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n5\t1\t2\tWho?\tWhom?\t0\n",
+    ),
+    "glue/mnli": (
+        "MNLI/train.tsv",
+        f"{MNLI}\tlabel1\tgold_label\n0\t1\t2\tx\tx\tx\tx\tx\tIt rained.\tIt was wet."
+        "\tneutral\tneutral\n",
+    ),
+    "glue/qnli": (
+        "QNLI/train.tsv",
+        "index\tquestion\tsentence\tlabel\n0\tWho?\tHe did.\tentailment\n",
+    ),
     "glue/rte": ("RTE/train.tsv", f"{PAIR}not_entailment\n"),
     "glue/wnli": ("WNLI/train.tsv", f"{PAIR}1\n"),
 }
@@ -53,10 +69,13 @@ def read(name: str, path: Path, *, labelled: bool = True) -> list[Text]:
     return list(Glue.named(name).read([table(path)], labelled=labelled))
 
 
-# ---- layouts -------------------------------------------------------------------------------------------------------
+# ---- layouts -------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", GLUE)
-def test_official_files_are_read_from_the_glue_folder_and_from_the_tasks_own(tmp_path: Path, name: str) -> None:
+def test_official_files_are_read_from_the_glue_folder_and_from_the_tasks_own(
+    tmp_path: Path, name: str
+) -> None:
     file, content = OFFICIAL[name]
     write(tmp_path / file, content)
     task = Glue.named(name)
@@ -68,21 +87,35 @@ def test_official_files_are_read_from_the_glue_folder_and_from_the_tasks_own(tmp
 
 def test_tasks_are_in_the_papers_order_with_its_metrics() -> None:
     assert {name.removeprefix("glue/"): Glue.named(name).metrics for name in GLUE} == {
-        "cola": ("matthews_correlation",), "sst-2": ("accuracy",), "mrpc": ("accuracy", "f1"),
-        "sts-b": ("spearmanr", "pearson"), "qqp": ("accuracy", "f1"), "mnli": ("accuracy",), "qnli": ("accuracy",),
-        "rte": ("accuracy",), "wnli": ("accuracy",)}
+        "cola": ("matthews_correlation",),
+        "sst-2": ("accuracy",),
+        "mrpc": ("accuracy", "f1"),
+        "sts-b": ("spearmanr", "pearson"),
+        "qqp": ("accuracy", "f1"),
+        "mnli": ("accuracy",),
+        "qnli": ("accuracy",),
+        "rte": ("accuracy",),
+        "wnli": ("accuracy",),
+    }
     assert [name for name in GLUE if Glue.named(name).swapped] == ["glue/mrpc", "glue/sts-b"]
 
 
 def test_a_task_answers_to_the_hubs_spelling_and_no_other_name() -> None:
     assert [Glue.named(name).name for name in ("glue/sst2", "glue/STS-B", "glue/stsb")] == [
-        "glue/sst-2", "glue/sts-b", "glue/sts-b"]
+        "glue/sst-2",
+        "glue/sts-b",
+        "glue/sts-b",
+    ]
     with pytest.raises(UserError, match=r"glue/mprc: no such GLUE task; did you mean glue/mrpc\?"):
         Glue.named("glue/mprc")
 
 
 def test_colas_test_file_has_a_line_of_names_and_its_others_have_none(tmp_path: Path) -> None:
-    (test,) = read("glue/cola", write(tmp_path / "test.tsv", "index\tsentence\n0\tBill left.\n"), labelled=False)
+    (test,) = read(
+        "glue/cola",
+        write(tmp_path / "test.tsv", "index\tsentence\n0\tBill left.\n"),
+        labelled=False,
+    )
     (dev,) = read("glue/cola", write(tmp_path / "dev.tsv", "gj04\t1\t\tBill left.\n"))
     assert (test.first, test.label, test.id) == ("Bill left.", None, "0")
     assert (dev.first, dev.label, dev.where) == ("Bill left.", "1", f"{tmp_path}/dev.tsv:1")
@@ -94,26 +127,38 @@ def test_mnli_has_two_dev_sets_and_a_diagnostic_set_beside_it(tmp_path: Path) ->
     write(tmp_path / "diagnostic" / "diagnostic.tsv")
     files = Glue.named("glue/mnli").locate(str(tmp_path))
     assert {part: found.source.name for part, (found,) in files.dev.items()} == {
-        "matched": "dev_matched.tsv", "mismatched": "dev_mismatched.tsv"}
+        "matched": "dev_matched.tsv",
+        "mismatched": "dev_mismatched.tsv",
+    }
     assert list(files.test) == ["matched", "mismatched", "diagnostic"]
 
 
 def test_mnli_with_one_dev_file_has_the_matched_part_alone_and_says_so(tmp_path: Path) -> None:
     write(tmp_path / "MNLI" / "dev_matched.tsv")
-    with pytest.warns(UserWarning, match="no mismatched part of the dev data; scored on matched alone"):
+    with pytest.warns(
+        UserWarning, match="no mismatched part of the dev data; scored on matched alone"
+    ):
         assert list(Glue.named("glue/mnli").locate(str(tmp_path)).dev) == ["matched"]
 
 
 def test_pairs_on_which_annotators_did_not_agree_are_left_out_and_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "dev_matched.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\tneutral\n")
+    path = write(
+        tmp_path / "dev_matched.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\nc\td\tneutral\n"
+    )
     with pytest.warns(UserWarning, match=r"dev_matched\.tsv: left out 1 pairs labelled '-'"):
         assert [example.first for example in read("glue/mnli", path)] == ["c"]
     assert len(read("glue/mnli", path, labelled=False)) == 2
 
 
 def test_the_broken_lines_of_qqps_release_are_left_out_and_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "train.tsv", OFFICIAL["glue/qqp"][1] + "6\t1\t2\tWhat\n7\t1\t2\tWhen?\tWhere?\t1\n")
-    with pytest.warns(UserWarning, match=r"train\.tsv:3: 4 fields where 6 columns are expected.*left out 1 such lines"):
+    path = write(
+        tmp_path / "train.tsv",
+        OFFICIAL["glue/qqp"][1] + "6\t1\t2\tWhat\n7\t1\t2\tWhen?\tWhere?\t1\n",
+    )
+    with pytest.warns(
+        UserWarning,
+        match=r"train\.tsv:3: 4 fields where 6 columns are expected.*left out 1 such lines",
+    ):
         assert [example.id for example in read("glue/qqp", path)] == ["5", "7"]
 
 
@@ -123,13 +168,20 @@ def test_a_broken_line_of_any_other_task_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_label_of_another_task_is_refused_with_those_of_this_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.tsv:2: label 'neutral' is none of RTE's, which are entailment, "
-                                        "not_entailment"):
-        Glue.named("glue/rte").check(read("glue/rte", write(tmp_path / "train.tsv", f"{PAIR}neutral\n")))
+    with pytest.raises(
+        UserError,
+        match=r"train\.tsv:2: label 'neutral' is none of RTE's, which are entailment, "
+        "not_entailment",
+    ):
+        Glue.named("glue/rte").check(
+            read("glue/rte", write(tmp_path / "train.tsv", f"{PAIR}neutral\n"))
+        )
 
 
 def test_a_file_of_another_layout_is_refused_with_the_columns_it_has(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no column 'question'; columns here are index, sentence1, .*--text$"):
+    with pytest.raises(
+        UserError, match=r"no column 'question'; columns here are index, sentence1, .*--text$"
+    ):
         read("glue/qnli", write(tmp_path / "train.tsv", OFFICIAL["glue/rte"][1]))
 
 
@@ -140,31 +192,51 @@ def test_other_columns_may_be_named(tmp_path: Path) -> None:
 
 
 def test_what_was_learnt_survives_a_model_folder() -> None:
-    task = Glue.named("glue/sts-b").learn([Text("x:1", "a", "b", "0.0"), Text("x:2", "a", "b", "5.0")])
+    task = Glue.named("glue/sts-b").learn(
+        [Text("x:1", "a", "b", "0.0"), Text("x:2", "a", "b", "5.0")]
+    )
     assert task.announcement == "STS-B, a regression scored by spearmanr and pearson"
     assert Glue.restore(json.loads(json.dumps(task.settings()))) == task
 
 
-# ---- what there is -------------------------------------------------------------------------------------------------
+# ---- what there is -------------------------------------------------------------------------------
+
 
 def test_available_tasks_have_training_and_dev_data(tmp_path: Path) -> None:
-    for file in ("RTE/train.tsv", "RTE/dev.tsv", "CoLA/train.tsv", "MNLI/train.tsv", "MNLI/dev_mismatched.tsv"):
+    for file in (
+        "RTE/train.tsv",
+        "RTE/dev.tsv",
+        "CoLA/train.tsv",
+        "MNLI/train.tsv",
+        "MNLI/dev_mismatched.tsv",
+    ):
         write(tmp_path / file)
     found, missing = available(str(tmp_path))
     assert found == ("glue/mnli", "glue/rte")
-    assert missing == ("glue/cola", "glue/sst-2", "glue/mrpc", "glue/sts-b", "glue/qqp", "glue/qnli", "glue/wnli")
+    assert missing == (
+        "glue/cola",
+        "glue/sst-2",
+        "glue/mrpc",
+        "glue/sts-b",
+        "glue/qqp",
+        "glue/qnli",
+        "glue/wnli",
+    )
     assert available(str(tmp_path / "RTE"))[0] == ("glue/rte",)
 
 
 def test_a_folder_without_the_tasks_files_is_refused_with_what_it_holds(tmp_path: Path) -> None:
     write(tmp_path / "RTE" / "notes.md")
-    with pytest.raises(UserError, match=r"RTE: holds no RTE files; train\.tsv, dev\.tsv .*, found notes\.md"):
+    with pytest.raises(
+        UserError, match=r"RTE: holds no RTE files; train\.tsv, dev\.tsv .*, found notes\.md"
+    ):
         Glue.named("glue/rte").locate(str(tmp_path))
     with pytest.raises(UserError, match=r"nowhere: no such folder"):
         available(str(tmp_path / "nowhere"))
 
 
-# ---- the hub -------------------------------------------------------------------------------------------------------
+# ---- the hub -------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,24 +252,46 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_hub_is_asked_for_the_tasks_own_configuration_and_splits() -> None:
     files = Glue.named("glue/sst-2").locate("nyu-mll/glue")
     assert [str(*found) for found in (files.train, files.dev["dev"], files.test["test"])] == [
-        "nyu-mll/glue:sst2/train", "nyu-mll/glue:sst2/validation", "nyu-mll/glue:sst2/test"]
+        "nyu-mll/glue:sst2/train",
+        "nyu-mll/glue:sst2/validation",
+        "nyu-mll/glue:sst2/test",
+    ]
     files = Glue.named("glue/mnli").locate("nyu-mll/glue:mnli")
     assert [str(*found) for found in (*files.dev.values(), *files.test.values())] == [
-        f"nyu-mll/glue:mnli/{split}" for split in ("validation_matched", "validation_mismatched", "test_matched",
-                                                   "test_mismatched")]
+        f"nyu-mll/glue:mnli/{split}"
+        for split in (
+            "validation_matched",
+            "validation_mismatched",
+            "test_matched",
+            "test_mismatched",
+        )
+    ]
     assert available("nyu-mll/glue") == (GLUE, ())
 
 
-@pytest.mark.parametrize(("name", "row", "label"), [
-    ("glue/cola", {"sentence": "a", "label": "acceptable", "idx": 4}, "1"),
-    ("glue/mrpc", {"sentence1": "a", "sentence2": "b", "label": "not_equivalent", "idx": 4}, "0"),
-    ("glue/qqp", {"question1": "a", "question2": "b", "label": "duplicate", "idx": 4}, "1"),
-    ("glue/wnli", {"sentence1": "a", "sentence2": "b", "label": "entailment", "idx": 4}, "1"),
-    ("glue/mnli", {"premise": "a", "hypothesis": "b", "label": "contradiction", "idx": 4}, "contradiction"),
-    ("glue/rte", {"sentence1": "a", "sentence2": "b", "label": 1, "idx": 4}, "not_entailment"),
-    ("glue/sts-b", {"sentence1": "a", "sentence2": "b", "label": 3.5, "idx": 4}, "3.5")])
-def test_the_hubs_columns_and_class_names_mean_the_official_ones(name: str, row: dict[str, object],
-                                                                 label: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "row", "label"),
+    [
+        ("glue/cola", {"sentence": "a", "label": "acceptable", "idx": 4}, "1"),
+        (
+            "glue/mrpc",
+            {"sentence1": "a", "sentence2": "b", "label": "not_equivalent", "idx": 4},
+            "0",
+        ),
+        ("glue/qqp", {"question1": "a", "question2": "b", "label": "duplicate", "idx": 4}, "1"),
+        ("glue/wnli", {"sentence1": "a", "sentence2": "b", "label": "entailment", "idx": 4}, "1"),
+        (
+            "glue/mnli",
+            {"premise": "a", "hypothesis": "b", "label": "contradiction", "idx": 4},
+            "contradiction",
+        ),
+        ("glue/rte", {"sentence1": "a", "sentence2": "b", "label": 1, "idx": 4}, "not_entailment"),
+        ("glue/sts-b", {"sentence1": "a", "sentence2": "b", "label": 3.5, "idx": 4}, "3.5"),
+    ],
+)
+def test_the_hubs_columns_and_class_names_mean_the_official_ones(
+    name: str, row: dict[str, object], label: str
+) -> None:
     example = Glue.named(name).example(row, "hub, row 1", labelled=True)
     assert (example.first, example.label, example.id) == ("a", label, "4")
 
@@ -208,23 +302,44 @@ def test_the_hubs_secret_labels_are_none(label: float | None) -> None:
     assert Glue.named("glue/sts-b").example(row, "hub, row 1", labelled=False).label is None
 
 
-# ---- the server ----------------------------------------------------------------------------------------------------
+# ---- the server ----------------------------------------------------------------------------------
+
 
 def test_a_submission_has_an_index_and_the_label_as_the_server_spells_it(tmp_path: Path) -> None:
     examples = [Text("x:1", "a", "b", id="10"), Text("x:2", "a", "b", id="11")]
-    write_glue(tmp_path / "RTE.tsv", Glue.named("glue/rte"), examples, [np.array([0.2, 0.8]), np.array([0.7, 0.3])])
-    assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n10\tnot_entailment\n11\tentailment\n"
+    write_glue(
+        tmp_path / "RTE.tsv",
+        Glue.named("glue/rte"),
+        examples,
+        [np.array([0.2, 0.8]), np.array([0.7, 0.3])],
+    )
+    assert (
+        tmp_path / "RTE.tsv"
+    ).read_text() == "index\tprediction\n10\tnot_entailment\n11\tentailment\n"
 
 
 def test_a_submission_of_scores_keeps_to_the_scale(tmp_path: Path) -> None:
     examples = [Text("x:1", "a", "b")] * 3
     answers = [np.array([score]) for score in (-0.2, 2.71828, 5.1)]
     write_glue(tmp_path / "STS-B.tsv", Glue.named("glue/sts-b"), examples, answers)
-    assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0.000\n1\t2.718\n2\t5.000\n"
+    assert (
+        tmp_path / "STS-B.tsv"
+    ).read_text() == "index\tprediction\n0\t0.000\n1\t2.718\n2\t5.000\n"
 
 
 def test_the_server_knows_a_file_by_its_name() -> None:
     assert [server_file(name, "test") for name in GLUE if name != "glue/mnli"] == [
-        "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv"]
+        "CoLA.tsv",
+        "SST-2.tsv",
+        "MRPC.tsv",
+        "STS-B.tsv",
+        "QQP.tsv",
+        "QNLI.tsv",
+        "RTE.tsv",
+        "WNLI.tsv",
+    ]
     assert [server_file("glue/mnli", part) for part in ("matched", "mismatched", "diagnostic")] == [
-        "MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
+        "MNLI-m.tsv",
+        "MNLI-mm.tsv",
+        "AX.tsv",
+    ]

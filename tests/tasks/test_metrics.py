@@ -5,10 +5,20 @@ import math
 import numpy as np
 import pytest
 
-from electra.tasks.metrics import METRICS, accuracy, f1, f1_macro, matthews_correlation, pearson, spearmanr
+from electra.tasks.metrics import (
+    METRICS,
+    accuracy,
+    f1,
+    f1_macro,
+    matthews_correlation,
+    pearson,
+    spearmanr,
+)
 
 TRUE = np.array([1, 1, 1, 0, 0, 0, 0, 1])
-GIVEN = np.array([1, 1, 0, 0, 0, 1, 0, 1])  # 3 true positives, 1 false positive, 1 false negative, 3 true negatives
+GIVEN = np.array(
+    [1, 1, 0, 0, 0, 1, 0, 1]
+)  # 3 true positives, 1 false positive, 1 false negative, 3 true negatives
 
 
 def test_accuracy_is_the_share_of_right_answers() -> None:
@@ -22,11 +32,15 @@ def test_f1_is_of_the_positive_class() -> None:
 
 def test_macro_f1_counts_a_rare_class_as_much_as_a_common_one() -> None:
     # Class 0: precision 2/3, recall 1, F1 0.8; class 1: never given, 0; class 2: all right, 1.
-    assert f1_macro(np.array([0, 0, 1, 2]), np.array([0, 0, 0, 2])) == pytest.approx((0.8 + 0 + 1) / 3)
+    assert f1_macro(np.array([0, 0, 1, 2]), np.array([0, 0, 0, 2])) == pytest.approx(
+        (0.8 + 0 + 1) / 3
+    )
 
 
 def test_matthews_correlation_equals_its_definition() -> None:
-    assert matthews_correlation(TRUE, GIVEN) == pytest.approx((3 * 3 - 1 * 1) / math.sqrt(4 * 4 * 4 * 4))
+    assert matthews_correlation(TRUE, GIVEN) == pytest.approx(
+        (3 * 3 - 1 * 1) / math.sqrt(4 * 4 * 4 * 4)
+    )
 
 
 def test_pearson_is_of_values_and_spearman_of_ranks() -> None:
@@ -39,7 +53,9 @@ def test_pearson_is_of_values_and_spearman_of_ranks() -> None:
 
 def test_tied_scores_share_their_rank() -> None:
     # Ranks 1 2.5 2.5 4 against 1 2 3 4: 4.5 / √(4.5 · 5)
-    assert spearmanr(np.array([1.0, 2, 2, 3]), np.array([1.0, 2, 3, 4])) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    assert spearmanr(np.array([1.0, 2, 2, 3]), np.array([1.0, 2, 3, 4])) == pytest.approx(
+        4.5 / math.sqrt(4.5 * 5)
+    )
 
 
 @pytest.mark.parametrize("name", ["matthews_correlation", "pearson", "spearmanr"])

@@ -25,9 +25,13 @@ from tests.tasks.toys import TOYS, tiny_model, toy_words, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
-HELD_BY = {"classes": "ElectraForSequenceClassification", "scores": "ElectraForSequenceClassification",
-           "simple": "ElectraForQuestionAnswering", "tags": "ElectraForTokenClassification",
-           "choices": "ElectraForMultipleChoice"}
+HELD_BY = {
+    "classes": "ElectraForSequenceClassification",
+    "scores": "ElectraForSequenceClassification",
+    "simple": "ElectraForQuestionAnswering",
+    "tags": "ElectraForTokenClassification",
+    "choices": "ElectraForMultipleChoice",
+}
 ByHeart = Callable[[str], Path]
 
 
@@ -36,10 +40,14 @@ def examples_of(model: Tuned, path: Path) -> list[Any]:
 
 
 def both_logits(model: Tuned, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ours and theirs. Of one unit at a time, since the rows of a choice are one question to transformers."""
+    """Ours and theirs. Of one unit at a time, since the rows of a choice are one question to
+    transformers.
+    """
     architecture = json.loads((model.folder / "config.json").read_text())["architectures"][0]
     stock = getattr(transformers, architecture).from_pretrained(model.folder).eval()
-    features = model.task.features(examples_of(model, path), model.words, length=model.length, training=False)
+    features = model.task.features(
+        examples_of(model, path), model.words, length=model.length, training=False
+    )
     batches = [features.take(np.array([unit])) for unit in range(len(features))]
     with torch.no_grad():
         ours = [model.network.logits(*batch[:3]).flatten() for batch in batches]
@@ -47,71 +55,113 @@ def both_logits(model: Tuned, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(ours), torch.cat(theirs)
 
 
-# ---- ours, in transformers -------------------------------------------------------------------------------------------
+# ---- ours, in transformers -----------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", HELD_BY)
-def test_stock_transformers_computes_the_same_logits_from_our_folder(by_heart: ByHeart, name: str) -> None:
+def test_stock_transformers_computes_the_same_logits_from_our_folder(
+    by_heart: ByHeart, name: str
+) -> None:
     model = load_tuned(by_heart(name))
-    assert json.loads((model.folder / "config.json").read_text())["architectures"] == [HELD_BY[name]]
+    assert json.loads((model.folder / "config.json").read_text())["architectures"] == [
+        HELD_BY[name]
+    ]
     ours, theirs = both_logits(model, by_heart(name).parent / TOYS[name].file)
     assert ours.std() > 0.1, "logits that are all alike would prove nothing"
     assert ours.sub(theirs).abs().max() < 1e-4
 
 
-def test_a_pipeline_of_transformers_says_our_labels_with_our_probabilities(by_heart: ByHeart) -> None:
+def test_a_pipeline_of_transformers_says_our_labels_with_our_probabilities(
+    by_heart: ByHeart,
+) -> None:
     folder = load_tuned(by_heart("classes")).folder
     pipeline = transformers.pipeline("text-classification", model=str(folder), device="cpu")
     asked = "dog rome in rome the a on"  # one of the eight
-    (ours,) = predict([load_tuned(folder)], [written(folder.parent / "asked.jsonl", json.dumps({"text": asked}))])
+    (ours,) = predict(
+        [load_tuned(folder)], [written(folder.parent / "asked.jsonl", json.dumps({"text": asked}))]
+    )
     (theirs,) = pipeline(asked)
     assert theirs["label"] == ours["label"] == "dogs"
     assert theirs["score"] == pytest.approx(ours["probability"], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["joint", "frozen"])
-def test_a_head_that_transformers_cannot_hold_says_so_in_its_card(by_heart: ByHeart, name: str) -> None:
+def test_a_head_that_transformers_cannot_hold_says_so_in_its_card(
+    by_heart: ByHeart, name: str
+) -> None:
     folder = load_tuned(by_heart(name)).folder
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["ElectraModel"]
     assert "Stock transformers has no class for this head" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_a_folder_gives_back_the_answers_of_the_network_that_was_saved(by_heart: ByHeart, name: str) -> None:
+def test_a_folder_gives_back_the_answers_of_the_network_that_was_saved(
+    by_heart: ByHeart, name: str
+) -> None:
     run = by_heart(name)
-    kept = [json.loads(line) for line in (run / "seed-0" / "predictions-dev.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for line in (run / "seed-0" / "predictions-dev.jsonl").read_text().splitlines()
+    ]
     model = load_tuned(run)
     examples = examples_of(model, run.parent / TOYS[name].file)
-    found = [model.task.record(*pair) for pair in zip(examples, answer([model], examples), strict=True)]
+    found = [
+        model.task.record(*pair) for pair in zip(examples, answer([model], examples), strict=True)
+    ]
     for ours, theirs in zip(found, kept, strict=True):
         for key in ("label", "answer", "tags", "choice", "null_odds", "probability", "score"):
-            assert ours.get(key) == (pytest.approx(theirs[key], abs=1e-4) if isinstance(theirs.get(key), float)
-                                     else theirs.get(key)), key
+            assert ours.get(key) == (
+                pytest.approx(theirs[key], abs=1e-4)
+                if isinstance(theirs.get(key), float)
+                else theirs.get(key)
+            ), key
 
 
-# ---- theirs, with us -------------------------------------------------------------------------------------------------
+# ---- theirs, with us -----------------------------------------------------------------------------
+
 
 def stock_folder(folder: Path, architecture: str, **settings: Any) -> Path:
     """A model that transformers itself made, its weights large enough to tell answers apart."""
     words = toy_words()
     config = transformers.ElectraConfig(
-        vocab_size=words.size, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=64, initializer_range=0.3, **settings)
+        vocab_size=words.size,
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        **settings,
+    )
     torch.manual_seed(0)
     getattr(transformers, architecture)(config).save_pretrained(folder)
     words.copy_to(folder)
     return folder
 
 
-@pytest.mark.parametrize(("name", "architecture", "settings"), [
-    ("classes", "ElectraForSequenceClassification", {"id2label": {0: "cats", 1: "dogs"}}),
-    ("scores", "ElectraForSequenceClassification", {"num_labels": 1}),
-    ("tags", "ElectraForTokenClassification", {"id2label": dict(enumerate(["O", "B-PER", "B-LOC"]))}),
-    ("simple", "ElectraForQuestionAnswering", {}),
-    ("choices", "ElectraForMultipleChoice", {}),
-    ("choices", "ElectraForMultipleChoice", {"summary_use_proj": False, "summary_activation": ""}),
-])
-def test_a_model_that_transformers_made_is_read_and_agrees(tmp_path: Path, name: str, architecture: str,
-                                                           settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "architecture", "settings"),
+    [
+        ("classes", "ElectraForSequenceClassification", {"id2label": {0: "cats", 1: "dogs"}}),
+        ("scores", "ElectraForSequenceClassification", {"num_labels": 1}),
+        (
+            "tags",
+            "ElectraForTokenClassification",
+            {"id2label": dict(enumerate(["O", "B-PER", "B-LOC"]))},
+        ),
+        ("simple", "ElectraForQuestionAnswering", {}),
+        ("choices", "ElectraForMultipleChoice", {}),
+        (
+            "choices",
+            "ElectraForMultipleChoice",
+            {"summary_use_proj": False, "summary_activation": ""},
+        ),
+    ],
+)
+def test_a_model_that_transformers_made_is_read_and_agrees(
+    tmp_path: Path, name: str, architecture: str, settings: dict[str, Any]
+) -> None:
     toy = TOYS[name]
     folder = stock_folder(tmp_path / "stock", architecture, **settings)
     model = load_tuned(folder, task=find_task(toy.task, **toy.options))
@@ -128,12 +178,17 @@ def test_a_model_that_transformers_made_is_read_and_agrees(tmp_path: Path, name:
 def test_classes_that_nobody_named_are_numbers_or_those_of_the_task(tmp_path: Path) -> None:
     folder = stock_folder(tmp_path / "stock", "ElectraForSequenceClassification")
     assert load_tuned(folder).task.labels == ("0", "1")
-    assert load_tuned(folder, task=find_task("glue/rte")).task.labels == ("entailment", "not_entailment")
+    assert load_tuned(folder, task=find_task("glue/rte")).task.labels == (
+        "entailment",
+        "not_entailment",
+    )
 
 
 def test_a_task_that_does_not_fit_the_class_is_refused(tmp_path: Path) -> None:
     folder = stock_folder(tmp_path / "stock", "ElectraForTokenClassification")
-    with pytest.raises(UserError, match="ElectraForTokenClassification, which --task glue/rte does not fit"):
+    with pytest.raises(
+        UserError, match="ElectraForTokenClassification, which --task glue/rte does not fit"
+    ):
         load_tuned(folder, task=find_task("glue/rte"))
 
 
@@ -143,20 +198,25 @@ def test_a_summary_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load_tuned(folder)
 
 
-# ---- which folder ----------------------------------------------------------------------------------------------------
+# ---- which folder --------------------------------------------------------------------------------
+
 
 def test_a_fine_tuning_stands_for_its_best_model(by_heart: ByHeart, tmp_path: Path) -> None:
     run = shutil.copytree(by_heart("classes"), tmp_path / "run")
     assert model_folder(run) == run / "seed-0" / "model"
     shutil.rmtree(run / "seed-0")
-    with pytest.raises(UserError, match=r"names no model that is there; name one of its seed-N/model folders"):
+    with pytest.raises(
+        UserError, match=r"names no model that is there; name one of its seed-N/model folders"
+    ):
         model_folder(run)
 
 
 def test_a_generator_is_refused_with_the_discriminator_beside_it(tmp_path: Path) -> None:
     tiny_model(tmp_path / "discriminator")
     generator = tiny_model(tmp_path / "generator", network=Generator, role="generator")
-    with pytest.raises(UserError, match=f"holds a generator.* use the discriminator: {tmp_path / 'discriminator'}"):
+    with pytest.raises(
+        UserError, match=f"holds a generator.* use the discriminator: {tmp_path / 'discriminator'}"
+    ):
         load_pretrained(generator)
     assert load_pretrained(tmp_path).folder == tmp_path / "discriminator"
 
@@ -178,7 +238,9 @@ def test_random_weights_keep_nothing_of_the_folder_but_shape_and_tokenizer(tiny:
     assert not fresh.encoder.state_dict()[table_of].equal(filled.encoder.state_dict()[table_of])
 
 
-def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(by_heart: ByHeart, tmp_path: Path) -> None:
+def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(
+    by_heart: ByHeart, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(load_tuned(by_heart("classes")).folder, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text()) | {"electra_length": 4096}
     (folder / "config.json").write_text(json.dumps(config))
@@ -186,7 +248,8 @@ def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(by_heart: ByHe
         load_tuned(folder)
 
 
-# ---- a causal encoder ------------------------------------------------------------------------------------------------
+# ---- a causal encoder ----------------------------------------------------------------------------
+
 
 def test_of_a_causal_encoder_the_last_token_stands_for_the_text(tmp_path: Path) -> None:
     """Its [CLS] has seen nothing else, and every text would get the same answer."""
@@ -194,9 +257,15 @@ def test_of_a_causal_encoder_the_last_token_stands_for_the_text(tmp_path: Path) 
     assert TOYS["classes"].learnt(model, tmp_path / "run").median == 1.0
     tuned = load_tuned(tmp_path / "run")
     assert tuned.network.encoder.shape.causal
-    said = [json.loads(line)["label"] for line in (tmp_path / "run/seed-0/predictions-dev.jsonl").open()]
-    assert said == [predicted["label"] for predicted in predict([tuned], [tmp_path / "classes.csv"])]
-    assert json.loads((tuned.folder / "config.json").read_text())["architectures"] == ["ElectraModel"]
+    said = [
+        json.loads(line)["label"] for line in (tmp_path / "run/seed-0/predictions-dev.jsonl").open()
+    ]
+    assert said == [
+        predicted["label"] for predicted in predict([tuned], [tmp_path / "classes.csv"])
+    ]
+    assert json.loads((tuned.folder / "config.json").read_text())["architectures"] == [
+        "ElectraModel"
+    ]
     assert "no class for this head" in (tuned.folder / "README.md").read_text()
 
 

@@ -10,19 +10,39 @@ from electra.tasks import split_options, task_class
 
 
 def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left() -> None:
-    words = ["--head", "simple", "--epochs", "3", "--unanswerable", "--stride=64", "--null-threshold", "-1.5"]
+    words = [
+        "--head",
+        "simple",
+        "--epochs",
+        "3",
+        "--unanswerable",
+        "--stride=64",
+        "--null-threshold",
+        "-1.5",
+    ]
     options, rest = split_options(task_class("squad-2.0"), words)
-    assert options == {"head_kind": "simple", "unanswerable": True, "stride": 64, "null_threshold": -1.5}
+    assert options == {
+        "head_kind": "simple",
+        "unanswerable": True,
+        "stride": 64,
+        "null_threshold": -1.5,
+    }
     assert rest == ["--epochs", "3"]
 
 
 def test_a_flag_may_say_true_or_false_or_stand_alone() -> None:
-    for words, meant in ((["--regression"], True), (["--regression", "false"], False), (["--regression=true"], True)):
+    for words, meant in (
+        (["--regression"], True),
+        (["--regression", "false"], False),
+        (["--regression=true"], True),
+    ):
         assert split_options(task_class("classify"), words) == ({"regression": meant}, [])
 
 
 def test_several_columns_are_separated_by_commas() -> None:
-    assert split_options(task_class("choose"), ["--options", "a,b,c"])[0] == {"options": ("a", "b", "c")}
+    assert split_options(task_class("choose"), ["--options", "a,b,c"])[0] == {
+        "options": ("a", "b", "c")
+    }
 
 
 def test_what_is_learnt_from_data_is_no_option() -> None:

@@ -1,4 +1,6 @@
-"""A task of one's own is one class: how often does a word occur in a text? It is trained, saved and asked like ours."""
+"""A task of one's own is one class: how often does a word occur in a text? It is trained, saved and
+asked like ours.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,19 @@ class HowMany(Task[Text, Array]):
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
         for where, row in (row for table in tables for row in rows(table)):
-            yield Text(where, text(row, "text", where), int(require(row, "count", where)) if labelled else 0)
+            yield Text(
+                where,
+                text(row, "text", where),
+                int(require(row, "count", where)) if labelled else 0,
+            )
 
-    def features(self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool) -> Features:
+    def features(
+        self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool
+    ) -> Features:
         made = []
-        for number, (example, ids) in enumerate(zip(examples, words.encode([e.text for e in examples]), strict=True)):
+        for number, (example, ids) in enumerate(
+            zip(examples, words.encode([e.text for e in examples]), strict=True)
+        ):
             row, _, was_cut = pair(words, ids, None, length=length)
             made.append(Row(number, row, values={"target": example.count}, was_cut=was_cut))
         return Features.of(made)
@@ -59,7 +69,9 @@ class HowMany(Task[Text, Array]):
         head.architecture = None  # kept as it is, for us alone to read
         return head
 
-    def decode(self, examples: Sequence[Text], features: Features, outputs: Sequence[Outputs]) -> list[Array]:
+    def decode(
+        self, examples: Sequence[Text], features: Features, outputs: Sequence[Outputs]
+    ) -> list[Array]:
         grown = [np.exp(output["logits"] - output["logits"].max()) for output in outputs]
         return [each / each.sum() for each in grown]
 
@@ -67,7 +79,11 @@ class HowMany(Task[Text, Array]):
         return np.asarray(np.mean(answers, axis=0))
 
     def score(self, examples: Sequence[Text], answers: Sequence[Array]) -> dict[str, float]:
-        return {"accuracy": float(np.mean([a.argmax() == e.count for e, a in zip(examples, answers, strict=True)]))}
+        return {
+            "accuracy": float(
+                np.mean([a.argmax() == e.count for e, a in zip(examples, answers, strict=True)])
+            )
+        }
 
     def trivial(self, examples: Sequence[Text]) -> float:
         return max(np.bincount([e.count for e in examples])) / len(examples)
@@ -76,14 +92,28 @@ class HowMany(Task[Text, Array]):
         return {"count": int(answer.argmax()), "probability": float(answer.max())}
 
 
-def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(tiny: Path, tmp_path: Path, few_threads: None,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(
+    tiny: Path, tmp_path: Path, few_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(tasks.KINDS, "how-many", HowMany)
-    data = written(tmp_path / "train.csv", "text,count\n" + "".join(
-        f"{' '.join(['dog'] * count + ['cat'] * (3 - count))} ran {where},{count}\n"
-        for count in range(4) for where in ("home", "to rome")))
-    summary = finetune(tiny, HowMany(), output_dir=tmp_path / "run", train=[data], dev=[data], flags=BY_HEART,
-                       quiet=True)
+    data = written(
+        tmp_path / "train.csv",
+        "text,count\n"
+        + "".join(
+            f"{' '.join(['dog'] * count + ['cat'] * (3 - count))} ran {where},{count}\n"
+            for count in range(4)
+            for where in ("home", "to rome")
+        ),
+    )
+    summary = finetune(
+        tiny,
+        HowMany(),
+        output_dir=tmp_path / "run",
+        train=[data],
+        dev=[data],
+        flags=BY_HEART,
+        quiet=True,
+    )
     assert summary is not None
     assert (summary.task, summary.trivial, summary.median) == ("how-many", 0.25, 1.0)
     model = load_tuned(tmp_path / "run")

@@ -32,8 +32,13 @@ def words_of(*words: str) -> WordPiece:
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    tokenizer = Tokenizer(Model({word: i for i, word in enumerate([*ROLES.values(), *words])}, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(lowercase=True), BertPreTokenizer()
+    tokenizer = Tokenizer(
+        Model({word: i for i, word in enumerate([*ROLES.values(), *words])}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        BertNormalizer(lowercase=True),
+        BertPreTokenizer(),
+    )
     return WordPiece(tokenizer.to_str())
 
 
@@ -42,7 +47,9 @@ def words() -> WordPiece:
     return words_of(*LETTERS)
 
 
-def about(context: str, answer: str | None = None, *, question: str = "q", identity: str = "1") -> Question:
+def about(
+    context: str, answer: str | None = None, *, question: str = "q", identity: str = "1"
+) -> Question:
     if answer is None:
         return Question(f"x.json, question {identity}", identity, question, context)
     start = context.index(answer)
@@ -58,37 +65,62 @@ def rows_of(features: Features) -> list[list[int]]:
     return [features.ids[a:b].tolist() for a, b in itertools.pairwise(features.begins)]
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
+# ---- windows -------------------------------------------------------------------------------------
+
 
 def test_a_long_paragraph_becomes_windows_with_the_question_before_each(words: WordPiece) -> None:
     task = Span.named("span", stride=2)
     found = task.features([about("a b c d e f", "d e")], words, length=8, training=True)
-    assert rows_of(found) == [[CLS, *ids("q"), SEP, *ids(window), SEP] for window in ("a b c d", "c d e f")]
+    assert rows_of(found) == [
+        [CLS, *ids("q"), SEP, *ids(window), SEP] for window in ("a b c d", "c d e f")
+    ]
     assert found.seconds.tolist() == [3, 3]
     assert {name: values.tolist() for name, values in found.values.items()} == {
-        "start": [0, 4], "end": [0, 5], "impossible": [1, 0]}  # the first window ends within the answer
+        "start": [0, 4],
+        "end": [0, 5],
+        "impossible": [1, 0],
+    }  # the first window ends within the answer
 
 
-def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(words: WordPiece) -> None:
+def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(
+    words: WordPiece,
+) -> None:
     task = Span.named("squad-2.0", stride=3)
-    found = task.features([about("a b c d e", "a"), about("a b", None)], words, length=8, training=True)
+    found = task.features(
+        [about("a b c d e", "a"), about("a b", None)], words, length=8, training=True
+    )
     assert found.examples.tolist() == [0, 0, 1]
     assert found.values["start"].tolist() == [3, 0, 0]
     assert found.values["impossible"].tolist() == [0, 1, 1]
 
 
-def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so(words: WordPiece) -> None:
+def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so(
+    words: WordPiece,
+) -> None:
     task = Span.named("span", stride=2)
-    examples = [about("a b c d e f", "a b c d e", identity="7"), about("a b", "b"),
-                Question("x.jsonl:3", "8", "q", "a b", ("elsewhere",))]
-    with pytest.warns(UserWarning, match=r"x.json, question 7 \(and 1 more\): left out of training"):
+    examples = [
+        about("a b c d e f", "a b c d e", identity="7"),
+        about("a b", "b"),
+        Question("x.jsonl:3", "8", "q", "a b", ("elsewhere",)),
+    ]
+    with pytest.warns(
+        UserWarning, match=r"x.json, question 7 \(and 1 more\): left out of training"
+    ):
         assert task.features(examples, words, length=8, training=True).examples.tolist() == [1]
-    assert set(task.features(examples, words, length=8, training=False).examples.tolist()) == {0, 1, 2}
+    assert set(task.features(examples, words, length=8, training=False).examples.tolist()) == {
+        0,
+        1,
+        2,
+    }
 
 
-def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_paragraph(words: WordPiece) -> None:
+def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_paragraph(
+    words: WordPiece,
+) -> None:
     examples = [about("a b c", "b", question="q r s t u v"), about("a b c", "b", question="q r")]
-    found = Span.named("span", question_length=3).features(examples, words, length=32, training=True)
+    found = Span.named("span", question_length=3).features(
+        examples, words, length=32, training=True
+    )
     assert rows_of(found)[0] == [CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]
     assert found.cut.tolist() == [True, False]
     narrow = Span.named("span").features(examples[:1], words, length=9, training=False)
@@ -97,20 +129,25 @@ def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_parag
 
 def test_tokens_carry_their_characters_only_where_answers_are_decoded(words: WordPiece) -> None:
     task = Span.named("span")
-    found = task.features([about("a  b", "b")], words, length=16, training=False)  # [CLS] q [SEP] a b [SEP]
+    found = task.features(
+        [about("a  b", "b")], words, length=16, training=False
+    )  # [CLS] q [SEP] a b [SEP]
     assert found.tokens["starts"].tolist() == [-100, -100, -100, 0, 3, -100]
     assert found.tokens["ends"].tolist() == [-100, -100, -100, 1, 4, -100]
     assert found.tokens["widest"].tolist() == [0, 0, 0, 1, 1, 0]
     assert task.features([about("a  b", "b")], words, length=16, training=True).tokens == {}
 
 
-# ---- decoding --------------------------------------------------------------------------------------------------------
+# ---- decoding ------------------------------------------------------------------------------------
+
 
 def logits_for(features: Features, *, seed: int, padded_to: int = 0) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     widths = [max(padded_to, int(width)) for width in np.diff(features.begins)]
-    return [{name: rng.normal(size=width).astype(np.float32) for name in ("start_logits", "end_logits")}
-            for width in widths]
+    return [
+        {name: rng.normal(size=width).astype(np.float32) for name in ("start_logits", "end_logits")}
+        for width in widths
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,13 +157,19 @@ def test_decoding_two_sums_of_logits_equals_brute_force(words: WordPiece, seed: 
     features = task.features([example], words, length=32, training=False)
     (output,) = logits_for(features, seed=seed, padded_to=14)
     (answer,) = task.decode([example], features, [output])
-    scores = {(2 * i, 2 * j + 1): float(output["start_logits"][3 + i] + output["end_logits"][3 + j])
-              for i in range(7) for j in range(i, min(i + 3, 7))}
-    assert [(c.start, c.end) for c in answer.candidates] == sorted(scores, key=lambda span: -scores[span])[:20]
+    scores = {
+        (2 * i, 2 * j + 1): float(output["start_logits"][3 + i] + output["end_logits"][3 + j])
+        for i in range(7)
+        for j in range(i, min(i + 3, 7))
+    }
+    assert [(c.start, c.end) for c in answer.candidates] == sorted(
+        scores, key=lambda span: -scores[span]
+    )[:20]
     assert math.fsum(c.probability for c in answer.candidates) == pytest.approx(1)
     best, second = (scores[c.start, c.end] for c in answer.candidates[:2])
-    assert math.log(answer.candidates[0].probability / answer.candidates[1].probability) == pytest.approx(best - second,
-                                                                                                           abs=1e-4)
+    assert math.log(
+        answer.candidates[0].probability / answer.candidates[1].probability
+    ) == pytest.approx(best - second, abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -139,19 +182,31 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
     torch.manual_seed(seed)
     hidden, head = torch.randn(2, batch.ids.shape[1], 16), task.head(16, dropout=0.0)
     outputs = {name: value.numpy() for name, value in head(hidden, batch).items()}
-    answers = task.decode(examples, features, [{name: value[row].astype(np.float32) for name, value in outputs.items()}
-                                               for row in range(2)])
+    answers = task.decode(
+        examples,
+        features,
+        [
+            {name: value[row].astype(np.float32) for name, value in outputs.items()}
+            for row in range(2)
+        ],
+    )
     for row, count in enumerate([8, 3]):
         pairs = []
         for i, j in itertools.combinations_with_replacement(range(count), 2):
             batch.columns["start"][row], batch.columns["end"][row] = 3 + i, 3 + j
-            one = type(batch)(*(part[row:row + 1] for part in batch[:3]),
-                              {name: values[row:row + 1] for name, values in batch.columns.items()})
+            one = type(batch)(
+                *(part[row : row + 1] for part in batch[:3]),
+                {name: values[row : row + 1] for name, values in batch.columns.items()},
+            )
             without = Span.named("span").head(16, dropout=0.0)
             without.load_state_dict(head.state_dict(), strict=False)
             if j - i < 4:
-                pairs.append((float(without.loss(hidden[row:row + 1], one)), 2 * i, 2 * j + 1))  # −log p / 2
-        assert [(c.start, c.end) for c in answers[row].candidates] == [pair[1:] for pair in sorted(pairs)][:20]
+                pairs.append(
+                    (float(without.loss(hidden[row : row + 1], one)), 2 * i, 2 * j + 1)
+                )  # −log p / 2
+        assert [(c.start, c.end) for c in answers[row].candidates] == [
+            pair[1:] for pair in sorted(pairs)
+        ][:20]
         assert answers[row].null_odds == pytest.approx(-float(outputs["answerable"][row]))
 
 
@@ -159,12 +214,17 @@ def test_the_best_span_of_all_windows_wins_and_counts_once(words: WordPiece) -> 
     task = Span.named("squad-2.0", head_kind="simple", stride=2)
     example = about("a b c d e f", "e f")
     features = task.features([example], words, length=8, training=False)  # a b c d | c d e f
-    outputs = [{"start_logits": np.zeros(8, np.float32), "end_logits": np.zeros(8, np.float32)} for _ in range(2)]
+    outputs = [
+        {"start_logits": np.zeros(8, np.float32), "end_logits": np.zeros(8, np.float32)}
+        for _ in range(2)
+    ]
     outputs[0]["start_logits"][0], outputs[1]["start_logits"][0] = 9, 2  # [CLS]
     outputs[1]["start_logits"][5] = outputs[1]["end_logits"][6] = 3
     (answer,) = task.decode([example], features, outputs)
     assert task.text(example, answer) == "e f"
-    assert answer.null_odds == 2 - 6  # the window that is least sure of no answer, against the best span
+    assert (
+        answer.null_odds == 2 - 6
+    )  # the window that is least sure of no answer, against the best span
     assert len({(c.start, c.end) for c in answer.candidates}) == len(answer.candidates)
 
 
@@ -174,7 +234,9 @@ def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
         features = task.features([about("")], words, length=8, training=False)
         batch = features.take(np.array([0]))
         outputs = task.head(8, dropout=0.0)(torch.zeros(1, batch.ids.shape[1], 8), batch)
-        (answer,) = task.decode([about("")], features, [{k: v[0].detach().numpy() for k, v in outputs.items()}])
+        (answer,) = task.decode(
+            [about("")], features, [{k: v[0].detach().numpy() for k, v in outputs.items()}]
+        )
         assert answer.candidates == ()
         assert task.record(about(""), answer)["answer"] == ""
 
@@ -193,26 +255,44 @@ def test_several_models_are_combined_by_the_mean_of_their_probabilities() -> Non
     combined = Span.named("squad-2.0").combine([one, other])
     assert combined.null_odds == -0.5
     assert [(c.start, c.end, round(c.probability, 9)) for c in combined.candidates] == [
-        (2, 3, 0.65), (0, 1, 0.3), (4, 5, 0.05)]
+        (2, 3, 0.65),
+        (0, 1, 0.3),
+        (4, 5, 0.05),
+    ]
 
 
-# ---- scores and files ------------------------------------------------------------------------------------------------
+# ---- scores and files ----------------------------------------------------------------------------
 
-FOUR = [about("a b c", "b c", identity="1"), about("a b c", "c", identity="2"), about("a b", identity="3"),
-        about("a b", identity="4")]
-ANSWERS = [SpanAnswer((Candidate(2, 3, 1.0),), -3.0),  # "b": F1 2/3
-           SpanAnswer((Candidate(4, 5, 1.0),), 1.0),  # "c", right, but thought unanswerable
-           SpanAnswer((Candidate(2, 3, 1.0),), 2.0),  # rightly so
-           SpanAnswer((Candidate(2, 3, 1.0),), -1.0)]  # wrongly answered
+FOUR = [
+    about("a b c", "b c", identity="1"),
+    about("a b c", "c", identity="2"),
+    about("a b", identity="3"),
+    about("a b", identity="4"),
+]
+ANSWERS = [
+    SpanAnswer((Candidate(2, 3, 1.0),), -3.0),  # "b": F1 2/3
+    SpanAnswer((Candidate(4, 5, 1.0),), 1.0),  # "c", right, but thought unanswerable
+    SpanAnswer((Candidate(2, 3, 1.0),), 2.0),  # rightly so
+    SpanAnswer((Candidate(2, 3, 1.0),), -1.0),
+]  # wrongly answered
 
 
 def test_scores_of_squad_2_are_those_worked_by_hand() -> None:
     found = Span.named("squad-2.0").score(FOUR, ANSWERS)
-    assert found == pytest.approx({
-        "f1": (2 / 3 + 0 + 1 + 0) / 4, "exact_match": 1 / 4, "has_answer_f1": 1 / 3, "has_answer_exact_match": 0,
-        "no_answer_f1": 1 / 2, "no_answer_exact_match": 1 / 2,
-        "best_f1": (2 / 3 + 0 + 1 + 1) / 4, "best_f1_threshold": -3.0,  # answer the first alone
-        "best_exact_match": 2 / 4, "best_exact_match_threshold": pytest.approx(-3.0)})  # or just below: answer none
+    assert found == pytest.approx(
+        {
+            "f1": (2 / 3 + 0 + 1 + 0) / 4,
+            "exact_match": 1 / 4,
+            "has_answer_f1": 1 / 3,
+            "has_answer_exact_match": 0,
+            "no_answer_f1": 1 / 2,
+            "no_answer_exact_match": 1 / 2,
+            "best_f1": (2 / 3 + 0 + 1 + 1) / 4,
+            "best_f1_threshold": -3.0,  # answer the first alone
+            "best_exact_match": 2 / 4,
+            "best_exact_match_threshold": pytest.approx(-3.0),
+        }
+    )  # or just below: answer none
 
 
 def test_a_tuned_task_scores_its_best_on_the_same_examples_and_remembers_it() -> None:
@@ -224,8 +304,9 @@ def test_a_tuned_task_scores_its_best_on_the_same_examples_and_remembers_it() ->
 
 
 def test_scores_of_squad_1_ask_for_an_answer_whatever_the_odds() -> None:
-    assert Span.named("squad-1.1").score(FOUR[:2], ANSWERS[:2]) == pytest.approx({"f1": (2 / 3 + 1) / 2,
-                                                                                  "exact_match": 1 / 2})
+    assert Span.named("squad-1.1").score(FOUR[:2], ANSWERS[:2]) == pytest.approx(
+        {"f1": (2 / 3 + 1) / 2, "exact_match": 1 / 2}
+    )
 
 
 def test_saying_nothing_scores_the_share_of_questions_without_answer() -> None:
@@ -236,42 +317,67 @@ def test_saying_nothing_scores_the_share_of_questions_without_answer() -> None:
 def test_a_record_holds_the_answer_its_probability_and_the_alternatives() -> None:
     answer = SpanAnswer((Candidate(2, 5, 0.75), Candidate(2, 3, 0.25)), 0.0)
     assert Span.named("squad-1.1").record(FOUR[0], answer) == {
-        "id": "1", "answer": "b c", "probability": 0.75, "start": 2,
-        "alternatives": [{"answer": "b", "probability": 0.25, "start": 2}]}
+        "id": "1",
+        "answer": "b c",
+        "probability": 0.75,
+        "start": 2,
+        "alternatives": [{"answer": "b", "probability": 0.25, "start": 2}],
+    }
     silent = Span.named("squad-2.0", null_threshold=-1.0).record(FOUR[0], answer)
     assert (silent["answer"], silent["probability"], silent["null_odds"]) == ("", 0.5, 0.0)
     assert [other["answer"] for other in silent["alternatives"]] == ["b c", "b"]
 
 
-def test_the_files_for_the_official_evaluation_hold_texts_and_probabilities_by_id(tmp_path: Path) -> None:
+def test_the_files_for_the_official_evaluation_hold_texts_and_probabilities_by_id(
+    tmp_path: Path,
+) -> None:
     write_squad(tmp_path / "predictions.json", Span.named("squad-2.0"), FOUR, ANSWERS)
-    assert json.loads((tmp_path / "predictions.json").read_text()) == {"1": "b", "2": "", "3": "", "4": "b"}
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {
+        "1": "b",
+        "2": "",
+        "3": "",
+        "4": "b",
+    }
     null = json.loads((tmp_path / "predictions.na_prob.json").read_text())
-    assert null == pytest.approx({str(n): 1 / (1 + math.exp(-odds)) for n, odds in enumerate([-3, 1, 2, -1], start=1)})
+    assert null == pytest.approx(
+        {str(n): 1 / (1 + math.exp(-odds)) for n, odds in enumerate([-3, 1, 2, -1], start=1)}
+    )
     write_squad(tmp_path / "answers.json", Span.named("squad-1.1"), FOUR[:2], ANSWERS[:2])
     assert not (tmp_path / "answers.na_prob.json").exists()
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
+# ---- names ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "train", "dev"), [
-    ("squad-1.1", "train-v1.1.json", "dev-v1.1.json"), ("squad-2.0", "train-v2.0.json", "dev-v2.0.json"),
-    ("mrqa", "train.jsonl.gz", "dev.jsonl"), ("triviaqa", "train/TriviaQA-web.jsonl.gz", "dev/TriviaQA-web.jsonl.gz"),
-    ("span", "train.csv", "dev.parquet"),
-])
-def test_a_folder_in_the_official_layout_is_enough(tmp_path: Path, name: str, train: str, dev: str) -> None:
+
+@pytest.mark.parametrize(
+    ("name", "train", "dev"),
+    [
+        ("squad-1.1", "train-v1.1.json", "dev-v1.1.json"),
+        ("squad-2.0", "train-v2.0.json", "dev-v2.0.json"),
+        ("mrqa", "train.jsonl.gz", "dev.jsonl"),
+        ("triviaqa", "train/TriviaQA-web.jsonl.gz", "dev/TriviaQA-web.jsonl.gz"),
+        ("span", "train.csv", "dev.parquet"),
+    ],
+)
+def test_a_folder_in_the_official_layout_is_enough(
+    tmp_path: Path, name: str, train: str, dev: str
+) -> None:
     for part in (train, dev):
         (tmp_path / part).parent.mkdir(exist_ok=True)
         (tmp_path / part).touch()
     found = Span.named(name).locate(str(tmp_path))
     assert [str(t) for t in found.train] == [str(tmp_path / train)]
-    assert {part: [str(t) for t in tables] for part, tables in found.dev.items()} == {"dev": [str(tmp_path / dev)]}
+    assert {part: [str(t) for t in tables] for part, tables in found.dev.items()} == {
+        "dev": [str(tmp_path / dev)]
+    }
     (tmp_path / train).unlink()
     assert Span.named(name).locate(str(tmp_path)).train == ()
 
 
 def test_a_folder_without_the_files_is_refused_with_their_names(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no dev-v2.0.json, and none for train; name your files with --train"):
+    with pytest.raises(
+        UserError, match=r"no dev-v2.0.json, and none for train; name your files with --train"
+    ):
         Span.named("squad-2.0").locate(str(tmp_path))
 
 
@@ -284,18 +390,38 @@ def test_settings_that_cannot_be_are_refused() -> None:
         Span.named("squad-1.1", answer_length=0)
 
 
-# ---- the whole way ---------------------------------------------------------------------------------------------------
+# ---- the whole way -------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("head_kind", ["joint", "simple"])
 @pytest.mark.usefixtures("few_threads")
 def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -> None:
     task = Span.named("squad-2.0", head_kind=head_kind, stride=4)
-    answers = {"k": "b", "l": "b c", "m": "d e f", "n": "j", "o": "h i", "p": "f", "q": None, "r": None}
-    examples = [about("a b c d e f g h i j", answer, question=question, identity=question)
-                for question, answer in answers.items()]
+    answers = {
+        "k": "b",
+        "l": "b c",
+        "m": "d e f",
+        "n": "j",
+        "o": "h i",
+        "p": "f",
+        "q": None,
+        "r": None,
+    }
+    examples = [
+        about("a b c d e f g h i j", answer, question=question, identity=question)
+        for question, answer in answers.items()
+    ]
     torch.manual_seed(0)
-    shape = EncoderShape(layers=2, width=32, heads=2, feedforward=64, embedding=32, positions=16, dropout=0.0,
-                         attention_dropout=0.0)
+    shape = EncoderShape(
+        layers=2,
+        width=32,
+        heads=2,
+        feedforward=64,
+        embedding=32,
+        positions=16,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
     network = Network(Encoder(shape, vocabulary=words.size), task.head(32, dropout=0.0))
     training = task.features(examples, words, length=12, training=True)
     batch = training.take(np.arange(len(training)))
@@ -312,6 +438,9 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
     features = task.features(examples, words, length=12, training=False)
     with torch.no_grad():
         outputs = network.eval().answer(features.take(np.arange(len(features))))
-    units = [{name: value[row].numpy() for name, value in outputs.items()} for row in range(len(features))]
+    units = [
+        {name: value[row].numpy() for name, value in outputs.items()}
+        for row in range(len(features))
+    ]
     scores = task.score(examples, task.decode(examples, features, units))
     assert (scores["exact_match"], scores["f1"], scores["no_answer_f1"]) == (1.0, 1.0, 1.0)

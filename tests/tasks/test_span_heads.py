@@ -15,8 +15,12 @@ from electra.tasks.span_heads import NEVER, JointHead, SimpleHead, in_paragraph
 
 WIDTH = 8
 # [CLS] q q [SEP] p p p p [SEP], [CLS] q [SEP] p p [SEP]: the second row is three tokens shorter
-ROWS = Features.of([Row(0, range(9), 4, {"start": 5, "end": 6, "impossible": 0}),
-                    Row(1, range(6), 3, {"start": 0, "end": 0, "impossible": 1})])
+ROWS = Features.of(
+    [
+        Row(0, range(9), 4, {"start": 5, "end": 6, "impossible": 0}),
+        Row(1, range(6), 3, {"start": 0, "end": 0, "impossible": 1}),
+    ]
+)
 MAY_BE = [[0, 4, 5, 6, 7], [0, 3, 4]]
 
 
@@ -66,34 +70,53 @@ def test_only_the_second_segment_without_its_separator_is_the_paragraph(batch: T
 
 
 @pytest.mark.parametrize("unanswerable", [True, False])
-def test_the_joint_loss_is_half_of_both_ends_and_half_of_answerability(batch: TaskBatch, hidden: Tensor,
-                                                                       unanswerable: bool) -> None:
+def test_the_joint_loss_is_half_of_both_ends_and_half_of_answerability(
+    batch: TaskBatch, hidden: Tensor, unanswerable: bool
+) -> None:
     head = joint(unanswerable=unanswerable)
-    spans = [-(plain_start(head, hidden, row)[start] + plain_end(head, hidden, row, start)[end]) / 2
-             for row, (start, end) in enumerate([(5, 6), (0, 0)])]
+    spans = [
+        -(plain_start(head, hidden, row)[start] + plain_end(head, hidden, row, start)[end]) / 2
+        for row, (start, end) in enumerate([(5, 6), (0, 0)])
+    ]
     expected = sum(spans)
     if unanswerable:
-        expected = (expected - 0.5 * F.logsigmoid(plain_answerable(head, hidden, 0))
-                    - 0.5 * F.logsigmoid(-plain_answerable(head, hidden, 1)))
+        expected = (
+            expected
+            - 0.5 * F.logsigmoid(plain_answerable(head, hidden, 0))
+            - 0.5 * F.logsigmoid(-plain_answerable(head, hidden, 1))
+        )
     torch.testing.assert_close(head.loss(hidden, batch).double(), expected, rtol=1e-6, atol=1e-5)
 
 
 @torch.no_grad()
-def test_the_joint_head_scores_every_pair_as_the_chain_rule_does(batch: TaskBatch, hidden: Tensor) -> None:
+def test_the_joint_head_scores_every_pair_as_the_chain_rule_does(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
     head = joint()
     outputs = head(hidden, batch)
     for row, places in enumerate([[4, 5, 6, 7], [3, 4]]):
-        found = {(int(start), int(end)): float(score)
-                 for start, ends, scores in zip(outputs["starts"][row], outputs["ends"][row], outputs["scores"][row],
-                                                strict=True)
-                 for end, score in zip(ends, scores, strict=True) if score > NEVER / 2}
-        expected = {(s, e): float(plain_start(head, hidden, row)[s] + plain_end(head, hidden, row, s)[e])
-                    for s in places for e in places}
+        found = {
+            (int(start), int(end)): float(score)
+            for start, ends, scores in zip(
+                outputs["starts"][row], outputs["ends"][row], outputs["scores"][row], strict=True
+            )
+            for end, score in zip(ends, scores, strict=True)
+            if score > NEVER / 2
+        }
+        expected = {
+            (s, e): float(plain_start(head, hidden, row)[s] + plain_end(head, hidden, row, s)[e])
+            for s in places
+            for e in places
+        }
         assert found == pytest.approx(expected, abs=1e-5)
-        assert float(outputs["answerable"][row]) == pytest.approx(float(plain_answerable(head, hidden, row)), abs=1e-5)
+        assert float(outputs["answerable"][row]) == pytest.approx(
+            float(plain_answerable(head, hidden, row)), abs=1e-5
+        )
 
 
-def test_a_narrow_beam_keeps_the_best_starts_and_for_each_its_best_ends(batch: TaskBatch, hidden: Tensor) -> None:
+def test_a_narrow_beam_keeps_the_best_starts_and_for_each_its_best_ends(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
     wide, narrow = joint()(hidden, batch), joint(beam=2)(hidden, batch)
     assert narrow["ends"].shape == (2, 2, 2)
     for name in ("starts", "ends", "scores"):
@@ -101,14 +124,17 @@ def test_a_narrow_beam_keeps_the_best_starts_and_for_each_its_best_ends(batch: T
         assert torch.equal(narrow[name], kept)
 
 
-def test_the_joint_head_has_no_answerability_where_every_question_has_an_answer(batch: TaskBatch,
-                                                                               hidden: Tensor) -> None:
+def test_the_joint_head_has_no_answerability_where_every_question_has_an_answer(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
     head = joint(unanswerable=False)
     assert set(head(hidden, batch)) == {"starts", "ends", "scores"}
     assert not [name for name, _ in head.named_parameters() if name.startswith("answerable")]
 
 
-def test_scores_are_float32_whatever_the_encoder_computes_in(batch: TaskBatch, hidden: Tensor) -> None:
+def test_scores_are_float32_whatever_the_encoder_computes_in(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
     for head in (joint().bfloat16(), SimpleHead(WIDTH).bfloat16()):
         outputs = head(hidden.bfloat16(), batch)
         assert {value.dtype for value in outputs.values()} <= {torch.float32, torch.int64}
@@ -122,7 +148,9 @@ def test_padding_changes_nothing(hidden: Tensor) -> None:
         torch.testing.assert_close(head.loss(hidden[1:, :6], alone), both, rtol=1e-5, atol=1e-5)
 
 
-def test_the_simple_loss_is_the_mean_of_two_cross_entropies_over_real_tokens(batch: TaskBatch, hidden: Tensor) -> None:
+def test_the_simple_loss_is_the_mean_of_two_cross_entropies_over_real_tokens(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
     head = SimpleHead(WIDTH).double()
     expected = torch.zeros((), dtype=torch.float64)
     for row, (length, start, end) in enumerate([(9, 5, 6), (6, 0, 0)]):
@@ -135,9 +163,16 @@ def test_the_simple_head_is_the_one_of_transformers(batch: TaskBatch, hidden: Te
     from transformers import ElectraConfig, ElectraForQuestionAnswering
 
     head = SimpleHead(WIDTH)
-    stock = ElectraForQuestionAnswering(ElectraConfig(vocab_size=10, embedding_size=4, hidden_size=WIDTH,
-                                                      num_hidden_layers=1, num_attention_heads=2,
-                                                      intermediate_size=8)).eval()
+    stock = ElectraForQuestionAnswering(
+        ElectraConfig(
+            vocab_size=10,
+            embedding_size=4,
+            hidden_size=WIDTH,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+        )
+    ).eval()
     assert type(stock).__name__ == head.architecture
     stock.qa_outputs.load_state_dict(head.output.state_dict())
     ids = torch.tensor([[1, 2, 3, 4, 5]])

@@ -13,7 +13,9 @@ from tests.tasks.test_span import words_of
 
 
 @given(total=st.integers(0, 300), room=st.integers(1, 60), stride=st.integers(1, 80))
-def test_every_token_is_in_a_window_and_every_window_begins_a_stride_later(total: int, room: int, stride: int) -> None:
+def test_every_token_is_in_a_window_and_every_window_begins_a_stride_later(
+    total: int, room: int, stride: int
+) -> None:
     found = windows(total, room=room, stride=stride)
     assert set().union(*(range(begin, end) for begin, end in found)) == set(range(total))
     assert [begin for begin, _ in found] == [k * min(stride, room) for k in range(len(found))]
@@ -27,8 +29,13 @@ def test_windows_end_with_the_paragraph() -> None:
 
 
 def test_a_token_counts_in_the_window_that_shows_most_around_it() -> None:
-    # Token 4 has 4 left and 1 right in the first window, 1 left and 4 right in the second: the first keeps it.
-    assert widest([(0, 6), (3, 9), (6, 10)]) == [[1, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 0], [0, 0, 1, 1]]
+    # Token 4 has 4 left and 1 right in the first window, 1 left and 4 right in the second: the
+    # first keeps it.
+    assert widest([(0, 6), (3, 9), (6, 10)]) == [
+        [1, 1, 1, 1, 1, 0],
+        [0, 0, 1, 1, 1, 0],
+        [0, 0, 1, 1],
+    ]
 
 
 @given(total=st.integers(0, 200), room=st.integers(1, 40), stride=st.integers(1, 50))
@@ -46,22 +53,32 @@ def words() -> WordPiece:
     return words_of("cafe", "opens", "in", "北", "京", "at", "seven", "##teen", "!", "😀")
 
 
-@pytest.mark.parametrize(("context", "tokens"), [
-    ("Café opens!", ["Café", "opens", "!"]),  # one character for é
-    ("Cafe\u0301 opens", ["Cafe", "opens"]),  # two characters, of which the vocabulary sees one
-    ("in 北京", ["in", "北", "京"]),
-    ("😀 seventeen", ["😀", "seven", "teen"]),  # one character, though two UTF-16 units and four bytes
-    ("in\n\t at", ["in", "at"]),
-])
-def test_tokens_know_their_characters_in_the_original_text(words: WordPiece, context: str, tokens: list[str]) -> None:
-    (_, _, paragraph), = encoded([Question("", "", "at", context)], words)
+@pytest.mark.parametrize(
+    ("context", "tokens"),
+    [
+        ("Café opens!", ["Café", "opens", "!"]),  # one character for é
+        ("Cafe\u0301 opens", ["Cafe", "opens"]),  # two characters, of which the vocabulary sees one
+        ("in 北京", ["in", "北", "京"]),
+        (
+            "😀 seventeen",
+            ["😀", "seven", "teen"],
+        ),  # one character, though two UTF-16 units and four bytes
+        ("in\n\t at", ["in", "at"]),
+    ],
+)
+def test_tokens_know_their_characters_in_the_original_text(
+    words: WordPiece, context: str, tokens: list[str]
+) -> None:
+    ((_, _, paragraph),) = encoded([Question("", "", "at", context)], words)
     cut = [context[start:end] for start, end in zip(paragraph.starts, paragraph.ends, strict=True)]
     assert cut == tokens
 
 
 def test_a_span_is_the_tokens_it_shares_characters_with(words: WordPiece) -> None:
     context = "Café opens at seventeen!"
-    (_, _, paragraph), = encoded([Question("", "", "at", context)], words)  # café opens at seven ##teen !
+    ((_, _, paragraph),) = encoded(
+        [Question("", "", "at", context)], words
+    )  # café opens at seven ##teen !
     assert paragraph.tokens((5, 13)) == (1, 2)
     assert paragraph.tokens((14, 18)) == (3, 3)  # "seve" is within one token
     assert paragraph.tokens((14, 23)) == (3, 4)
@@ -70,5 +87,7 @@ def test_a_span_is_the_tokens_it_shares_characters_with(words: WordPiece) -> Non
 
 
 def test_questions_about_one_paragraph_share_its_tokens(words: WordPiece) -> None:
-    first, second = encoded([Question("", "1", "at", "seven"), Question("", "2", "in", "seven")], words)
+    first, second = encoded(
+        [Question("", "1", "at", "seven"), Question("", "2", "in", "seven")], words
+    )
     assert first[2] is second[2]

@@ -31,7 +31,9 @@ EIGHT = [
     sentence("carla visits rome .", "B-PER O B-LOC O"),
     sentence("acme corp sells the dog .", "B-ORG I-ORG O O O O"),
     sentence("the cat sat .", "O O O O"),
-    sentence("zoe visits acme corp .", "B-PER O B-ORG I-ORG O"),  # zoe is three letters to the toy vocabulary
+    sentence(
+        "zoe visits acme corp .", "B-PER O B-ORG I-ORG O"
+    ),  # zoe is three letters to the toy vocabulary
     sentence("rome paris", "B-LOC B-LOC"),
     sentence("carla berg ran home", "B-PER I-PER O O"),
     sentence("the dog lives in rome", "O O O O B-LOC"),
@@ -48,11 +50,16 @@ def ner() -> Tag:
     return Tag.named("ner").learn(EIGHT)
 
 
-# ---- learning what there is ------------------------------------------------------------------------------------------
+# ---- learning what there is ----------------------------------------------------------------------
+
 
 def test_labels_are_iob2_whatever_the_scheme_of_the_data() -> None:
     for tags in ("I-PER I-PER B-PER", "B-PER I-PER B-PER", "B-PER E-PER S-PER"):
-        assert Tag.named("ner").learn([sentence("anna berg carla", tags)]).labels == ("O", "B-PER", "I-PER")
+        assert Tag.named("ner").learn([sentence("anna berg carla", tags)]).labels == (
+            "O",
+            "B-PER",
+            "I-PER",
+        )
 
 
 def test_a_longer_entity_than_any_in_training_can_be_named() -> None:
@@ -74,7 +81,9 @@ def test_a_task_survives_its_settings(ner: Tag) -> None:
 def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
     data = [*EIGHT, sentence("the dog", "O PERSON", where="train.txt:77")]
     for name in ("ner", "tag"):
-        with pytest.raises(UserError, match=r"train.txt:77: 'PERSON' is no tag of an entity.*--scheme plain"):
+        with pytest.raises(
+            UserError, match=r"train.txt:77: 'PERSON' is no tag of an entity.*--scheme plain"
+        ):
             Tag.named(name).learn(data)
     assert Tag.named("tag", scheme="plain").learn(data).metric == "accuracy"
 
@@ -82,43 +91,64 @@ def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
 @pytest.mark.parametrize("tag", ["B-MISC", "PERSON"])
 def test_a_tag_that_training_never_saw_is_refused_with_those_it_saw(ner: Tag, tag: str) -> None:
     dev = [sentence("the cat", f"O {tag}", where="dev.txt:9")]
-    with pytest.raises(UserError, match=f"dev.txt:9: 'cat' in this sentence is tagged '{tag}', which training never "
-                                        "saw; it saw O, B-LOC, I-LOC"):
+    with pytest.raises(
+        UserError,
+        match=f"dev.txt:9: 'cat' in this sentence is tagged '{tag}', which training never "
+        "saw; it saw O, B-LOC, I-LOC",
+    ):
         ner.check(dev)
 
 
-def test_a_text_that_is_only_to_be_tagged_may_carry_tags_of_another_kind(ner: Tag, words: WordPiece) -> None:
+def test_a_text_that_is_only_to_be_tagged_may_carry_tags_of_another_kind(
+    ner: Tag, words: WordPiece
+) -> None:
     found = ner.features([sentence("the cat", "O B-MISC")], words, length=16, training=False)
     assert found.tokens["word"].tolist() == [IGNORED, 0, 1, IGNORED]
 
 
 def test_training_data_with_one_tag_is_refused() -> None:
-    with pytest.raises(UserError, match=r"train.txt:1: the training data that begins here has no tag but 'O'"):
+    with pytest.raises(
+        UserError, match=r"train.txt:1: the training data that begins here has no tag but 'O'"
+    ):
         Tag.named("ner").learn([sentence("the cat", "O O")])
 
 
 def test_an_unknown_scheme_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UserError, match="--scheme bio: unknown; choose auto, iob1, iob2, bioes, plain"):
+    with pytest.raises(
+        UserError, match="--scheme bio: unknown; choose auto, iob1, iob2, bioes, plain"
+    ):
         Tag.named("ner", scheme="bio")
 
 
-@pytest.mark.parametrize(("labels", "scheme", "metric"), [
-    (("O", "B-LOC", "I-LOC"), "iob2", "f1"),
-    (("O", "S-LOC", "B-LOC", "I-LOC", "E-LOC"), "bioes", "f1"),
-    (("DET", "NOUN"), "plain", "accuracy"),
-])
-def test_the_labels_of_a_model_that_others_trained_say_how_it_is_scored(labels: tuple[str, ...], scheme: str,
-                                                                        metric: str) -> None:
+@pytest.mark.parametrize(
+    ("labels", "scheme", "metric"),
+    [
+        (("O", "B-LOC", "I-LOC"), "iob2", "f1"),
+        (("O", "S-LOC", "B-LOC", "I-LOC", "E-LOC"), "bioes", "f1"),
+        (("DET", "NOUN"), "plain", "accuracy"),
+    ],
+)
+def test_the_labels_of_a_model_that_others_trained_say_how_it_is_scored(
+    labels: tuple[str, ...], scheme: str, metric: str
+) -> None:
     task = Tag.named("tag", labels=labels)
     assert (task.scheme, task.metric) == (scheme, metric)
     if scheme != "plain":
         task.check([sentence("paris rome", "B-LOC I-LOC")])  # in whichever scheme the file is
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("names", [("train.txt", "valid.txt", "test.txt"), ("train.txt", "dev.txt", "test.txt"),
-                                   ("eng.train", "eng.testa", "eng.testb"), ("train.jsonl", "dev.jsonl", "test.jsonl")])
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train.txt", "valid.txt", "test.txt"),
+        ("train.txt", "dev.txt", "test.txt"),
+        ("eng.train", "eng.testa", "eng.testb"),
+        ("train.jsonl", "dev.jsonl", "test.jsonl"),
+    ],
+)
 def test_a_folder_is_found_in_its_official_layout(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         written(tmp_path / name, "a O\n")
@@ -127,7 +157,9 @@ def test_a_folder_is_found_in_its_official_layout(tmp_path: Path, names: tuple[s
     def called(tables: tuple[Table, ...]) -> list[str]:
         return [found.source.name for found in tables]
 
-    assert [called(files.train), called(files.dev["dev"]), called(files.test["test"])] == [[name] for name in names]
+    assert [called(files.train), called(files.dev["dev"]), called(files.test["test"])] == [
+        [name] for name in names
+    ]
 
 
 def test_chunks_without_a_dev_set_are_scored_on_a_part_called_test(tmp_path: Path) -> None:
@@ -145,17 +177,29 @@ def test_files_that_could_both_be_meant_are_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
     written(tmp_path / "README", "")
-    with pytest.raises(UserError, match=r"no file is called as a part of a data set is .*it holds README"):
+    with pytest.raises(
+        UserError, match=r"no file is called as a part of a data set is .*it holds README"
+    ):
         Tag.named("ner").locate(str(tmp_path))
 
 
-# ---- features --------------------------------------------------------------------------------------------------------
+# ---- features ------------------------------------------------------------------------------------
 
-def test_the_first_token_of_a_word_carries_its_label_and_the_others_none(ner: Tag, words: WordPiece) -> None:
+
+def test_the_first_token_of_a_word_carries_its_label_and_the_others_none(
+    ner: Tag, words: WordPiece
+) -> None:
     found = ner.features([sentence("zoe sat", "B-PER O")], words, length=16, training=True)
     assert words.tokens(found.ids.tolist()) == ["[CLS]", "z", "##o", "##e", "sat", "[SEP]"]
     assert found.tokens["word"].tolist() == [IGNORED, 0, IGNORED, IGNORED, 1, IGNORED]
-    assert found.tokens["target"].tolist() == [IGNORED, ner.labels.index("B-PER"), IGNORED, IGNORED, 0, IGNORED]
+    assert found.tokens["target"].tolist() == [
+        IGNORED,
+        ner.labels.index("B-PER"),
+        IGNORED,
+        IGNORED,
+        0,
+        IGNORED,
+    ]
     assert ner.weight(found).tolist() == [2.0]
 
 
@@ -165,13 +209,19 @@ def test_a_word_without_tokens_becomes_unknown(ner: Tag, words: WordPiece) -> No
 
 
 @given(st.lists(st.integers(1, 6), max_size=60), st.integers(6, 20))
-def test_windows_decide_every_word_once_and_read_no_more_than_fits(sizes: list[int], room: int) -> None:
+def test_windows_decide_every_word_once_and_read_no_more_than_fits(
+    sizes: list[int], room: int
+) -> None:
     found = windows(sizes, room=room)
-    assert [word for window in found for word in range(window.first, window.last)] == list(range(len(sizes)))
+    assert [word for window in found for word in range(window.first, window.last)] == list(
+        range(len(sizes))
+    )
     for window in found:
-        assert sum(sizes[window.start:window.end]) <= room
+        assert sum(sizes[window.start : window.end]) <= room
         assert window.start <= window.first <= window.last <= window.end
-    assert all(before.start < after.start and before.end < after.end for before, after in pairwise(found))
+    assert all(
+        before.start < after.start and before.end < after.end for before, after in pairwise(found)
+    )
 
 
 def test_a_word_of_a_long_sentence_is_decided_with_text_to_either_side() -> None:
@@ -179,8 +229,12 @@ def test_a_word_of_a_long_sentence_is_decided_with_text_to_either_side() -> None
         assert window.first - window.start == window.end - window.last == 25
 
 
-def test_a_word_longer_than_a_row_keeps_its_first_tokens_and_is_counted_as_cut(ner: Tag, words: WordPiece) -> None:
-    found = ner.features([sentence(f"the {'z' * 30} sat", "O O O")], words, length=10, training=True)
+def test_a_word_longer_than_a_row_keeps_its_first_tokens_and_is_counted_as_cut(
+    ner: Tag, words: WordPiece
+) -> None:
+    found = ner.features(
+        [sentence(f"the {'z' * 30} sat", "O O O")], words, length=10, training=True
+    )
     assert found.lengths.max() <= 10
     assert sorted(word for word in found.tokens["word"] if word != IGNORED) == [0, 1, 2]
     assert found.cut.sum() == 1
@@ -197,17 +251,29 @@ def said_by_targets(task: Tag, examples: list[Sentence], features: Features) -> 
 
 
 @pytest.mark.parametrize("length", [8, 12, 64])
-def test_tags_come_back_to_their_words_however_the_sentence_was_cut(ner: Tag, words: WordPiece, length: int) -> None:
-    long = sentence(" ".join(" ".join(s.words) for s in EIGHT), " ".join(" ".join(s.tags or ()) for s in EIGHT))
+def test_tags_come_back_to_their_words_however_the_sentence_was_cut(
+    ner: Tag, words: WordPiece, length: int
+) -> None:
+    long = sentence(
+        " ".join(" ".join(s.words) for s in EIGHT), " ".join(" ".join(s.tags or ()) for s in EIGHT)
+    )
     examples = [*EIGHT, long, sentence("", "")]
     features = ner.features(examples, words, length=length, training=True)
     found = said_by_targets(ner, examples, features)
-    assert [ner.said(answer) for answer in found] == [list(example.tags or ()) for example in examples]
-    assert ner.score(examples, found) == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "accuracy": 1.0}
+    assert [ner.said(answer) for answer in found] == [
+        list(example.tags or ()) for example in examples
+    ]
+    assert ner.score(examples, found) == {
+        "precision": 1.0,
+        "recall": 1.0,
+        "f1": 1.0,
+        "accuracy": 1.0,
+    }
     assert not features.cut.any()
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- answers -------------------------------------------------------------------------------------
+
 
 def answer(task: Tag, tags: str, sure: float = 1.0) -> np.ndarray:
     chosen = np.array([task.labels.index(tag) for tag in tags.split()])
@@ -217,18 +283,28 @@ def answer(task: Tag, tags: str, sure: float = 1.0) -> np.ndarray:
 
 def test_a_record_names_entities_in_the_scheme_of_the_training_data() -> None:
     task = Tag.named("ner").learn([sentence("anna berg rome", "I-PER I-PER I-LOC")])
-    record = task.record(sentence("carla berg visits paris"), answer(task, "B-PER I-PER O B-LOC", sure=0.9))
+    record = task.record(
+        sentence("carla berg visits paris"), answer(task, "B-PER I-PER O B-LOC", sure=0.9)
+    )
     assert record == {
-        "words": ["carla", "berg", "visits", "paris"], "tags": ["I-PER", "I-PER", "O", "I-LOC"],
+        "words": ["carla", "berg", "visits", "paris"],
+        "tags": ["I-PER", "I-PER", "O", "I-LOC"],
         "probabilities": [0.9] * 4,
-        "entities": [{"type": "PER", "start": 0, "end": 2, "text": "carla berg", "probability": 0.81},
-                     {"type": "LOC", "start": 3, "end": 4, "text": "paris", "probability": 0.9}]}
+        "entities": [
+            {"type": "PER", "start": 0, "end": 2, "text": "carla berg", "probability": 0.81},
+            {"type": "LOC", "start": 3, "end": 4, "text": "paris", "probability": 0.9},
+        ],
+    }
 
 
 def test_accuracy_counts_words_and_f1_counts_entities(ner: Tag) -> None:
     gold = [sentence("anna berg sat", "B-PER I-PER O")]
-    assert ner.score(gold, [answer(ner, "B-PER O O")]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0,
-                                                           "accuracy": 2 / 3}
+    assert ner.score(gold, [answer(ner, "B-PER O O")]) == {
+        "precision": 0.0,
+        "recall": 0.0,
+        "f1": 0.0,
+        "accuracy": 2 / 3,
+    }
 
 
 def test_the_best_answer_that_ignores_the_text_is_no_entity_or_the_commonest_tag(ner: Tag) -> None:
@@ -243,19 +319,29 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(ner: Tag) ->
     assert ner.combine([sure, unsure]).sum() == pytest.approx(1.0)
 
 
-# ---- heads -----------------------------------------------------------------------------------------------------------
+# ---- heads ---------------------------------------------------------------------------------------
+
 
 def test_the_head_is_what_transformers_has(ner: Tag) -> None:
     from transformers import ElectraConfig, ElectraForTokenClassification
 
     head = ner.head(32, dropout=0.1)
-    stock = ElectraForTokenClassification(ElectraConfig(
-        vocab_size=50, embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=64, **ner.config())).eval()
+    stock = ElectraForTokenClassification(
+        ElectraConfig(
+            vocab_size=50,
+            embedding_size=16,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            **ner.config(),
+        )
+    ).eval()
     assert type(head) is TagHead
     assert type(stock).__name__ == head.architecture
     assert {name: p.shape for name, p in stock.classifier.named_parameters()} == {
-        name: p.shape for name, p in head.output.named_parameters()}
+        name: p.shape for name, p in head.output.named_parameters()
+    }
     assert stock.config.id2label[1] == "B-LOC"
 
 
@@ -280,11 +366,15 @@ def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(ner: Tag, words: 
 
 
 @pytest.mark.parametrize("frozen", ["", "concat-last-2"])
-def test_a_tagger_learns_eight_sentences_by_heart(words: WordPiece, frozen: str, few_threads: None) -> None:
+def test_a_tagger_learns_eight_sentences_by_heart(
+    words: WordPiece, frozen: str, few_threads: None
+) -> None:
     task = Tag.named("ner", frozen=frozen, lstm_width=16).learn(EIGHT)
     features = task.features(EIGHT, words, length=32, training=True)
     torch.manual_seed(0)
-    network = Network(toy_encoder(words), task.head(64 if frozen else 32, dropout=0.0), frozen=frozen)
+    network = Network(
+        toy_encoder(words), task.head(64 if frozen else 32, dropout=0.0), frozen=frozen
+    )
     assert (network.architecture is None) == bool(frozen)
     assert overfit(network, task, features, steps=80, rate=1e-2 if frozen else 3e-3) < 0.05
     assert task.score(EIGHT, answers(network, task, EIGHT, features))["f1"] == 1.0
