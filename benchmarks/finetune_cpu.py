@@ -31,10 +31,10 @@ from benchmarks.peer import build_trainer
 from electra.config import UserError
 from electra.data.vocabulary import finished, rules
 from electra.data.wordpiece import SPECIAL_TOKENS
-from electra.engine.distributed import connected
+from electra.engine.distributed import process_group
 from electra.finetuning.loop import assembled, begin, train
-from electra.finetuning.recipe import load_tuning
-from electra.finetuning.setup import Assignment, assign
+from electra.finetuning.recipe import load_finetune_config
+from electra.finetuning.setup import FinetuneSetup, prepare_finetuning
 from electra.model import huggingface
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator
@@ -122,10 +122,10 @@ def write_texts(path: Path, count: int) -> None:
 
 def ours(model: Path, texts: Path) -> Callable[[int], Round]:
     task = find_task("classify")
-    assignment: Assignment = assign(
+    setup: FinetuneSetup = prepare_finetuning(
         model,
         task,
-        lambda shape: load_tuning(
+        lambda shape: load_finetune_config(
             "paper", shape=shape, kind=task.kind, task=task.name, flags=["--epochs", "1"]
         ),
         recipe="paper",
@@ -133,23 +133,23 @@ def ours(model: Path, texts: Path) -> Callable[[int], Round]:
         dev=[texts],
         say=lambda text: None,
     )
-    rows = assignment.train
+    rows = setup.train
 
     def round_of(seed: int) -> Round:
-        with connected() as world, Journal(None, max_steps=1, quiet=True) as journal:
-            tuner = assembled(assignment, seed, texts.parent / "unused", world)
-            begin(tuner)
+        with process_group() as world, Journal(None, max_steps=1, quiet=True) as journal:
+            state = assembled(setup, seed, texts.parent / "unused", world)
+            begin(state)
             began = time.perf_counter()
-            assert train(tuner, journal, lambda: False)
+            assert train(state, journal, lambda: False)
             trained = time.perf_counter()
-            answered = outputs(tuner.network, rows, device=world.device)
+            answered = outputs(state.network, rows, device=world.device)
             asked = time.perf_counter()
         assert (
             len(answered)
             == len(rows)
-            == sum(len(tuner.units(step + 1)) for step in range(tuner.max_steps))
+            == sum(len(state.units(step + 1)) for step in range(state.max_steps))
         )
-        batches = [tuner.units(step + 1) for step in range(tuner.max_steps)]
+        batches = [state.units(step + 1) for step in range(state.max_steps)]
         return {
             "train_seconds": trained - began,
             "train_tokens": padded(rows.lengths, batches),

@@ -40,8 +40,8 @@ from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.peer import build_trainer
 from electra.config import UserError
 from electra.finetuning.finetune import finetune
-from electra.finetuning.recipe import load_tuning
-from electra.finetuning.setup import assign
+from electra.finetuning.recipe import load_finetune_config
+from electra.finetuning.setup import prepare_finetuning
 from electra.runs.journal import read
 from electra.runs.run_dir import METRICS
 from electra.tasks import find_task
@@ -219,8 +219,10 @@ def trainer(
 def the_same_rows(model: Path, source: dict[str, Any], steps: int, every: int) -> Features:
     task = find_task(source["task"])
     given = {name: value for name, value in source.items() if name != "task"}
-    load = partial(load_tuning, "paper", kind=task.kind, task=task.name, flags=flags(steps, every))
-    return assign(
+    load = partial(
+        load_finetune_config, "paper", kind=task.kind, task=task.name, flags=flags(steps, every)
+    )
+    return prepare_finetuning(
         model, task, lambda shape: load(shape=shape), recipe="paper", say=lambda text: None, **given
     ).train
 

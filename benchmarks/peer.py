@@ -68,23 +68,27 @@ def pretraining_step(
 
     def loss_of(batch: Batch) -> Tensor:
         masked = mask_tokens(batch, objective.masking, words, None)
-        real = batch.real.long()
+        attention_mask = batch.attention_mask.long()
         logits = generator(
-            input_ids=masked.ids, token_type_ids=batch.types, attention_mask=real
+            input_ids=masked.input_ids,
+            token_type_ids=batch.token_type_ids,
+            attention_mask=attention_mask,
         ).logits
         chosen = logits.gather(1, masked.positions[..., None].expand(-1, -1, words.size))
         targets = masked.originals.masked_fill(~masked.scored, -100)
         mlm = F.cross_entropy(chosen.flatten(0, 1).float(), targets.flatten())
-        corrupted = fill_masks(batch.ids, masked, sample(chosen, rng=None))
+        corrupted = fill_masks(batch.input_ids, masked, sample(chosen, rng=None))
         said = discriminator(
-            input_ids=corrupted.ids, token_type_ids=batch.types, attention_mask=real
+            input_ids=corrupted.input_ids,
+            token_type_ids=batch.token_type_ids,
+            attention_mask=attention_mask,
         ).logits
         # Its own loss would pick the real tokens by index: the GPU waits for their count, and a
         # compiled graph breaks.
         each = F.binary_cross_entropy_with_logits(
             said.float(), corrupted.replaced.float(), reduction="none"
         )
-        rtd = (each * real).sum() / real.sum()
+        rtd = (each * attention_mask).sum() / attention_mask.sum()
         return objective.generator_weight * mlm + objective.discriminator_weight * rtd
 
     if compiled:

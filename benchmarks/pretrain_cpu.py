@@ -35,8 +35,8 @@ def rows(count: int, length: int, *, seed: int) -> Batch:
     )
     ids[:, 0], ids[:, length // 2], ids[:, -1] = Words.cls, Words.sep, Words.sep
     lengths = torch.full((count,), length)
-    types = (torch.arange(length) > length // 2).long().expand(count, length).contiguous()
-    return Batch(ids, types, lengths, lengths)
+    token_type_ids = (torch.arange(length) > length // 2).long().expand(count, length).contiguous()
+    return Batch(ids, token_type_ids, lengths, lengths)
 
 
 def ours(recipe: Recipe) -> Step:

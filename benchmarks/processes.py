@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.evidence import as_command, check_counts, keep, provenance
 from electra.data.shards import Shards
-from electra.pretraining import pretrain
+from electra.pretraining import loop, pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs import checkpoint
 from electra.runs.journal import read
@@ -168,12 +168,12 @@ def saving(
             options.parallel,
         ],
     )
-    save, write = pretrain.save, checkpoint.write
-    pretrain.save, checkpoint.write = timed(save, standing), timed(write, writing)
+    save, write = loop.save, checkpoint.write
+    loop.save, checkpoint.write = timed(save, standing), timed(write, writing)
     try:
         pretrain.pretrain(recipe, data=options.data, output_dir=place / "run", quiet=True)
     finally:
-        pretrain.save, checkpoint.write = save, write
+        loop.save, checkpoint.write = save, write
     entries = [
         entry for entry in read(place / "run" / "metrics.jsonl") if "tokens_per_second" in entry
     ]

@@ -43,7 +43,7 @@ def main() -> None:
     print(f"{minutes:.1f} minutes")
     if options.output:
         finetuned = {
-            name: {key: found[key] for key in ("metric", "median", "sd", "trivial", "runs")}
+            name: {key: found[key] for key in ("metric", "median", "sd", "baseline", "runs")}
             for name, found in tuned.items()
         }
         keep(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})

@@ -92,7 +92,7 @@ def tuned(
         raise SystemExit("stopped early; the same command goes on")
     found = asdict(summary)
     return {
-        key: found[key] for key in ("metric", "split", "trivial", "median", "mean", "sd", "best")
+        key: found[key] for key in ("metric", "split", "baseline", "median", "mean", "sd", "best")
     } | {
         "scores": [run["score"] for run in summary.runs],
         "settings_hash": found["made"]["settings_hash"],

@@ -177,7 +177,7 @@ class Step:
     def computing(self) -> float:
         return self.rows * LARGE.data.length * fill() / one_gpu()[0]
 
-    def passes(self, fixed: float) -> int:
+    def micro_batches(self, fixed: float) -> int:
         """Micro-batches that one GPU takes them in, `fixed` bytes of its memory being taken before
         any.
         """
@@ -197,8 +197,10 @@ class Step:
         """All-gather of the weights before the forward and again before the backward of each pass,
         then reduce-scatter of float32 gradients, each (N − 1) / N of all.
         """
-        passes = self.passes(fixed=4 * WEIGHTS / self.gpus)
-        return passes * (2 * self.share * WEIGHTS * weight_bytes / FLOAT + self.share * WEIGHTS)
+        micro_batches = self.micro_batches(fixed=4 * WEIGHTS / self.gpus)
+        return micro_batches * (
+            2 * self.share * WEIGHTS * weight_bytes / FLOAT + self.share * WEIGHTS
+        )
 
     @property
     def share(self) -> float:

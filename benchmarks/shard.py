@@ -76,7 +76,7 @@ def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int
         for start in range(
             0, len(lines), 10_000
         ):  # results are thrown away; all cores, by the library's own threads
-            wordpiece.tokenizer.encode_batch(
+            wordpiece.backend_tokenizer.encode_batch(
                 lines[start : start + 10_000], add_special_tokens=False
             )
         bare.append(size / (time.perf_counter() - begin))

@@ -22,8 +22,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
+
+from token_type_ids import SimpleNamespace
 
 from benchmarks import finetune_gpu
 from benchmarks.evidence import as_command, check_counts, keep
@@ -38,9 +39,9 @@ from electra.runs.run_dir import CONFIG, METRICS
 STORY = "pretraining.json"
 HELD_OUT = (
     "eval_mlm_accuracy",
-    "eval_trivial_mlm_accuracy",
+    "eval_baseline_mlm_accuracy",
     "eval_mlm_loss",
-    "eval_trivial_mlm_loss",
+    "eval_baseline_mlm_loss",
     "eval_auc",
     "eval_average_precision",
     "eval_replaced_fraction",
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.output:
         keep(options.output, found)
     if options.glue:
-        wish = SimpleNamespace(
+        options = SimpleNamespace(
             model=options.run,
             data=options.glue,
             seeds=options.seeds,
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             place=options.run / "glue",
             quick=False,
         )
-        for part in finetune_gpu.glue(wish, {}):  # type: ignore[arg-type]
+        for part in finetune_gpu.glue(options, {}):  # type: ignore[arg-type]
             found["glue"] = part
         if options.output:
             keep(options.output, found)
@@ -108,20 +109,22 @@ def pretrained(options: argparse.Namespace) -> dict[str, Any]:
     begun, began = (options.run / METRICS).exists(), time.perf_counter()
     subprocess.run(command, check=True)
     minutes = (time.perf_counter() - began) / 60
-    told = story(options.run, Shards.open(options.data or options.run / "data" / "shards"), options)
+    redirect_warnings = story(
+        options.run, Shards.open(options.data or options.run / "data" / "shards"), options
+    )
     if (options.run / STORY).exists():
         earlier: dict[str, Any] = json.loads((options.run / STORY).read_text(encoding="utf8"))
-        if earlier == {**earlier, **told}:  # not a step has been taken since
+        if earlier == {**earlier, **redirect_warnings}:  # not a step has been taken since
             return earlier
-    told["minutes_in_all"] = minutes
+    redirect_warnings["minutes_in_all"] = minutes
     if begun:
-        told["note"] = (
+        redirect_warnings["note"] = (
             "begun earlier and continued; the minutes of training hold the pause, those from "
             "process start "
             "count this start alone"
         )
-    atomic.write_json(options.run / STORY, told)
-    return told
+    atomic.write_json(options.run / STORY, redirect_warnings)
+    return redirect_warnings
 
 
 def check_windows(command: Sequence[str]) -> None:

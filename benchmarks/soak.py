@@ -297,13 +297,13 @@ def spoil_a_gradient(soak: Soak) -> bool:
                 soak.data,
                 run,
                 before=(
-                    "from electra.engine.train_step import PlainSteps\nreal, calls = "
-                    "PlainSteps.descend, []\n"
+                    "from electra.engine.train_step import PlainTrainStep\nreal, calls = "
+                    "PlainTrainStep.forward_backward, []\n"
                     "def spoilt(steps, *arguments, **options):\n"
                     "    calls.append(1)\n    losses = real(steps, *arguments, **options)\n"
                     f"    if len(calls) >= {step}:\n        "
                     "steps.module.discriminator.output.bias.grad.fill_(float('nan'))\n"
-                    "    return losses\nPlainSteps.descend = spoilt"
+                    "    return losses\nPlainTrainStep.forward_backward = spoilt"
                 ),
             )
         )

@@ -14,10 +14,10 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from electra import kernels
-from electra.engine.async_checkpoint import Background
-from electra.engine.distributed import connected
+from electra.engine.async_checkpoint import AsyncCheckpointer
+from electra.engine.distributed import process_group
 from electra.pretraining.loop import train
-from electra.pretraining.options import Start
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.setup import prepare
 from electra.runs.journal import Journal
@@ -56,12 +56,14 @@ def profiled(recipe: Recipe, shards: Path, *, steps: int) -> dict[str, Any]:
     """Milliseconds of a step by kind of kernel. Tracing slows a step down, so its wall time is
     taken from others.
     """
-    with tempfile.TemporaryDirectory() as place, connected() as world:
-        run, _ = prepare(recipe, Start(output_dir=Path(place), data=shards, quiet=True), world)
+    with tempfile.TemporaryDirectory() as place, process_group() as world:
+        run, _ = prepare(
+            recipe, PretrainOptions(output_dir=Path(place), data=shards, quiet=True), world
+        )
         watch = Watch(steps, world.device)
         with (
             Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal,
-            Background() as writer,
+            AsyncCheckpointer() as writer,
         ):
             train(run, journal, watch, writer)
     found = sorted(watch.kernels(), key=lambda kernel: -kernel.microseconds)

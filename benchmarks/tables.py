@@ -100,7 +100,7 @@ def measured() -> str:
         ),
         (
             "… its generator, held out: accuracy (always the commonest word)",
-            f"{scores['mlm_accuracy']:.1%} ({scores['trivial_mlm_accuracy']:.1%})",
+            f"{scores['mlm_accuracy']:.1%} ({scores['baseline_mlm_accuracy']:.1%})",
         ),
         (
             "… its discriminator, held out: AUC (coin), average precision (coin)",
@@ -144,10 +144,10 @@ def sanity() -> str:
             for each in found.values()
         )
         lines.append(f"| {arm} | {' | '.join(cells)} |")
-    trivial = (
+    baseline = (
         f"{100 * found['trivial']:.1f}" for found in next(iter(kept["arms"].values())).values()
     )
-    return "\n".join([*lines, f"| an answer that ignores the text | {' | '.join(trivial)} |"])
+    return "\n".join([*lines, f"| an answer that ignores the text | {' | '.join(baseline)} |"])
 
 
 def against_trainer(tuning: dict[str, Any], work: str) -> str:
@@ -467,7 +467,7 @@ def held_out(kept: Kept | None = None) -> str:
         lines.append(
             row(
                 f"{each['step']:,}",
-                f"{each['mlm_accuracy']:.1%} ({each['trivial_mlm_accuracy']:.1%})",
+                f"{each['mlm_accuracy']:.1%} ({each['baseline_mlm_accuracy']:.1%})",
                 f"{each['mlm_loss']:.3f}",
                 f"{each['auc']:.3f}",
                 f"{each['average_precision']:.3f}",

@@ -13,7 +13,7 @@ Stage = Callable[[str], Callable[[float], None]]  # name of the stage → what i
 
 
 @contextmanager
-def watching(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], None]]]:
+def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], None]]]:
     """A bar for each stage of a longer piece of work, and a way to report what is worth knowing
     about it.
     """
@@ -43,7 +43,7 @@ def watching(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], No
 
 
 @contextmanager
-def told(say: Callable[[str], None]) -> Iterator[None]:
+def redirect_warnings(say: Callable[[str], None]) -> Iterator[None]:
     """What readers warn of is said to the user, not printed with a line of source code."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -51,11 +51,11 @@ def told(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def unheard(text: str) -> None:
+def ignore(text: str) -> None:
     """Where nobody is to be told."""
 
 
-def aside(text: str) -> None:
+def to_stderr(text: str) -> None:
     """What is worth knowing, where it is not taken for a prediction."""
     import sys
 

@@ -76,15 +76,19 @@ def toy_batch(
     vocabulary = vocabulary or ToyVocabulary()
     rng = torch.Generator().manual_seed(seed)
     ids = torch.full((len(lengths), length), vocabulary.pad)
-    types = torch.zeros_like(ids)
-    for row, real in enumerate(lengths):
-        ids[row, :real] = torch.randint(5, vocabulary.size, (real,), generator=rng)
-        ids[row, 0], ids[row, real - 1] = vocabulary.cls, vocabulary.sep
-        if real >= 5:
-            ids[row, real // 2] = vocabulary.sep
-            types[row, real // 2 + 1 : real] = 1
+    token_type_ids = torch.zeros_like(ids)
+    for row, attention_mask in enumerate(lengths):
+        ids[row, :attention_mask] = torch.randint(
+            5, vocabulary.size, (attention_mask,), generator=rng
+        )
+        ids[row, 0], ids[row, attention_mask - 1] = vocabulary.cls, vocabulary.sep
+        if attention_mask >= 5:
+            ids[row, attention_mask // 2] = vocabulary.sep
+            token_type_ids[row, attention_mask // 2 + 1 : attention_mask] = 1
     real_tokens = torch.tensor(lengths)
-    return Batch(ids=ids, types=types, lengths=real_tokens, step_lengths=real_tokens)
+    return Batch(
+        input_ids=ids, token_type_ids=token_type_ids, lengths=real_tokens, step_lengths=real_tokens
+    )
 
 
 def toy_text(documents: int, *, seed: int = 0) -> str:

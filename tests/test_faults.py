@@ -106,12 +106,12 @@ def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_s
 ):
     spoilt = (
         "from electra.model.encoder import Block\nfrom electra.engine.train_step import "
-        "PlainSteps\n"
-        "passes, forward, descend = [], Block.forward, PlainSteps.descend\n"
+        "PlainTrainStep\n"
+        "passes, forward, descend = [], Block.forward, PlainTrainStep.forward_backward\n"
         "def spoilt(self, *a, **k):\n"
         "    return forward(self, *a, **k) * (float('nan') if len(passes) > 4 and rank else 1)\n"
         "def counted(self, *a, **k): passes.append(1); return descend(self, *a, **k)\n"
-        "Block.forward, PlainSteps.descend = spoilt, counted"
+        "Block.forward, PlainTrainStep.forward_backward = spoilt, counted"
     )
     code, output = ended(
         started(

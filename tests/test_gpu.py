@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra.engine.async_checkpoint import Background
+from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read
@@ -162,12 +162,12 @@ def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
 def test_a_copy_beside_the_next_pass_has_the_weights_of_its_step():
     module = torch.nn.Linear(8192, 8192, device="cuda")
     optimizer = torch.optim.AdamW(module.parameters())
-    with Background() as writer:
+    with AsyncCheckpointer() as writer:
         for _ in range(5):
             before = module.weight.detach().clone()
             contents = writer.copied(module, optimizer)
             writer.begin(lambda: None)
-            writer.hold()
+            writer.wait_for_copy()
             with torch.no_grad():
                 module.weight.add_(1)
             writer.wait()

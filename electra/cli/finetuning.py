@@ -118,12 +118,12 @@ def finetune(
         Results for machines, on standard output.
     """
     from electra import tasks
-    from electra.finetuning.recipe import Tuning
+    from electra.finetuning.recipe import FinetuneConfig
 
     is_glue = task.lower() == "glue"
     one = "glue/rte" if is_glue else task
     options, flags = tasks.split_options(tasks.task_class(one), settings)
-    check_flags(flags, "finetune", Tuning)
+    check_flags(flags, "finetune", FinetuneConfig)
     if layer and not frozen:
         raise UserError(
             f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last "
@@ -155,7 +155,7 @@ def print_settings(
 ) -> int:
     from electra import tasks
     from electra.config import as_toml
-    from electra.finetuning.recipe import load_tuning
+    from electra.finetuning.recipe import load_finetune_config
     from electra.model.huggingface import load_shape
     from electra.tasks.models import model_folder
 
@@ -167,7 +167,7 @@ def print_settings(
     asked = tasks.find_task(task)
     print(
         as_toml(
-            load_tuning(
+            load_finetune_config(
                 wishes.recipe,
                 shape=shape,
                 kind=asked.kind,

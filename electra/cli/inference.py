@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from electra.cli import DONE, Several, Whole, app
 from electra.config import UserError, meant
-from electra.console import aside
+from electra.console import to_stderr
 
 Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # options of a task come among them
 
@@ -44,7 +44,7 @@ def evaluate(
     json
         For machines.
     """
-    from electra.console import told
+    from electra.console import redirect_warnings
     from electra.data.tables import table
     from electra.tasks.answering import evaluate as score
 
@@ -63,7 +63,7 @@ def evaluate(
             raise UserError(f"{data}: no {split} data there; name files with --dev")
     else:
         raise UserError("give --data (a folder or hub name) or --dev (files)")
-    with told(aside):
+    with redirect_warnings(to_stderr):
         scores = score(models, parts)
     if json:
         import json as form
@@ -117,7 +117,7 @@ def predict(
             "name at least one model and, last, the file to read: electra predict MODEL INPUT"
         )
     *folders, source = places
-    from electra.console import told
+    from electra.console import redirect_warnings
     from electra.data.tables import table
     from electra.tasks import predictions
     from electra.tasks.answering import predict as records
@@ -126,7 +126,7 @@ def predict(
         table(source)  # what is not there is said before models are loaded
     predictions.check_output(output, form=form)
     models = loaded(folders, task, options=options, command="predict")
-    with told(aside):
+    with redirect_warnings(to_stderr):
         if output is None or form == "records":
             count = predictions.write_records(records(models, [source]), output)
         else:
@@ -247,14 +247,14 @@ def embed(
     source, loaded = table(input), load_pretrained(model)
     found = vectors.embed(
         loaded.encoder,
-        loaded.words,
+        loaded.tokenizer,
         vectors.texts(source, text),
         layer=layer,
         pool=pool,
         length=loaded.encoder.shape.positions if length is None else length,
         device=device_here(),
     )
-    written = vectors.write(output, found, loaded.words, pool=pool)
+    written = vectors.write(output, found, loaded.tokenizer, pool=pool)
     cut = f"; {written.cut:,} were longer than the model reads and were cut" if written.cut else ""
     print(f"{output}: {written.texts:,} texts{cut}")
     return DONE

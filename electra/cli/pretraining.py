@@ -53,11 +53,11 @@ def vocab(
     overwrite
         Replace a vocabulary that is there already.
     """
-    from electra.console import watching
+    from electra.console import progress_bars
     from electra.data.vocabulary import train_wordpiece
 
-    with watching() as (stage, report):
-        words = train_wordpiece(
+    with progress_bars() as (stage, report):
+        tokenizer = train_wordpiece(
             needed(corpus),
             folder(output_dir),
             vocab_size=vocab_size,
@@ -68,7 +68,7 @@ def vocab(
             progress=stage("vocabulary"),
             report=report,
         )
-    print(f"{output_dir}: {words.size:,} entries")
+    print(f"{output_dir}: {tokenizer.size:,} entries")
     return DONE
 
 
@@ -121,7 +121,7 @@ def shard(
     verify
         Only check the shards in OUTPUT_DIR against their checksums.
     """
-    from electra.console import watching
+    from electra.console import progress_bars
     from electra.data.packing import parse_part
     from electra.data.packing import shard as pack
     from electra.data.wordpiece import WordPiece
@@ -135,7 +135,7 @@ def shard(
             "--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer "
             "folder"
         )
-    with watching() as (stage, report):
+    with progress_bars() as (stage, report):
         made = pack(
             needed(corpus),
             tokenizer=WordPiece.load(tokenizer),
@@ -160,10 +160,10 @@ def shard(
 
 
 def merge_shards(folder: Path) -> int:
-    from electra.console import watching
+    from electra.console import progress_bars
     from electra.data.merging import merge
 
-    with watching() as (stage, report):
+    with progress_bars() as (stage, report):
         made = merge(folder, progress=stage("checking"), report=report)
     print(
         f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest"

@@ -88,24 +88,29 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
         "held-out", "this model", "without looking", title="what it learned", title_justify="left"
     )
     rows = [
-        ("generator: loss", "mlm_loss", scores.get("trivial_mlm_loss"), "{:.3f}"),
-        ("generator: accuracy", "mlm_accuracy", scores.get("trivial_mlm_accuracy"), "{:.1%}"),
-        ("encoder: next word, loss", "lm_loss", scores.get("trivial_lm_loss"), "{:.3f}"),
+        ("generator: loss", "mlm_loss", scores.get("baseline_mlm_loss"), "{:.3f}"),
+        ("generator: accuracy", "mlm_accuracy", scores.get("baseline_mlm_accuracy"), "{:.1%}"),
+        ("encoder: next word, loss", "lm_loss", scores.get("baseline_lm_loss"), "{:.3f}"),
         (
             "encoder: next word, accuracy",
             "lm_accuracy",
-            scores.get("trivial_lm_accuracy"),
+            scores.get("baseline_lm_accuracy"),
             "{:.1%}",
         ),
         (
             "encoder: next sentence, accuracy",
             "nsp_accuracy",
-            scores.get("trivial_nsp_accuracy"),
+            scores.get("baseline_nsp_accuracy"),
             "{:.1%}",
         ),
-        ("encoder: loss", "restore_loss", scores.get("trivial_restore_loss"), "{:.3f}"),
-        ("encoder: accuracy", "restore_accuracy", scores.get("trivial_restore_accuracy"), "{:.1%}"),
-        ("discriminator: loss", "rtd_loss", scores.get("trivial_rtd_loss"), "{:.4f}"),
+        ("encoder: loss", "restore_loss", scores.get("baseline_restore_loss"), "{:.3f}"),
+        (
+            "encoder: accuracy",
+            "restore_accuracy",
+            scores.get("baseline_restore_accuracy"),
+            "{:.1%}",
+        ),
+        ("discriminator: loss", "rtd_loss", scores.get("baseline_rtd_loss"), "{:.4f}"),
         ("discriminator: AUC", "auc", 0.5, "{:.3f}"),
         (
             "discriminator: average precision",
@@ -113,13 +118,13 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
             scores.get("replaced_fraction"),
             "{:.3f}",
         ),
-        ("discriminator: accuracy", "rtd_accuracy", scores.get("trivial_accuracy"), "{:.1%}"),
+        ("discriminator: accuracy", "rtd_accuracy", scores.get("baseline_accuracy"), "{:.1%}"),
         ("discriminator: precision at ½", "precision", scores.get("replaced_fraction"), "{:.1%}"),
         ("discriminator: recall at ½", "recall", 0.0, "{:.1%}"),
     ]
-    for label, name, trivial, form in rows:
-        if name in scores and trivial is not None:
-            table.add_row(label, form.format(scores[name]), form.format(trivial))
+    for label, name, baseline, form in rows:
+        if name in scores and baseline is not None:
+            table.add_row(label, form.format(scores[name]), form.format(baseline))
     console.print(table)
 
 
@@ -148,7 +153,7 @@ def compared(pretrained: Summary, random: Summary, console: Console) -> None:
     for name, summary in (("pre-trained", pretrained), ("random", random)):
         scores = ", ".join(shown(run["score"], metric) for run in summary.runs)
         table.add_row(name, shown(summary.median, metric), scores)
-    table.add_row("(always the same answer)", shown(pretrained.trivial, metric), "")
+    table.add_row("(always the same answer)", shown(pretrained.baseline, metric), "")
     console.print(table)
     gain = pretrained.median - random.median
     ours, theirs = ([run["score"] for run in summary.runs] for summary in (pretrained, random))

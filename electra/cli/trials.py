@@ -12,7 +12,7 @@ from electra.cli import DONE, FAILED, STOPPED_EARLY, Several, Whole, app, folder
 from electra.config import UserError
 
 if TYPE_CHECKING:
-    from electra.experiments.sweep import Asked
+    from electra.experiments.sweep import SweepOptions
 
 trials = App(
     name="trials",
@@ -128,7 +128,7 @@ def run(
     return DONE if dry_run else carry_out(asked, at_once=at_once, quiet=quiet)
 
 
-def check_place(asked: Asked) -> None:
+def check_place(asked: SweepOptions) -> None:
     try:
         asked.output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -138,7 +138,7 @@ def check_place(asked: Asked) -> None:
         ) from None
 
 
-def introduce(asked: Asked, *, dry_run: bool) -> None:
+def introduce(asked: SweepOptions, *, dry_run: bool) -> None:
     """What will be run, at what cost, and how little of the paper it is."""
     from rich.console import Console
     from rich.table import Table
@@ -203,7 +203,7 @@ def introduce(asked: Asked, *, dry_run: bool) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
 
-def carry_out(asked: Asked, *, at_once: int, quiet: bool) -> int:
+def carry_out(asked: SweepOptions, *, at_once: int, quiet: bool) -> int:
     import sys
 
     from rich.console import Console

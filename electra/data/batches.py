@@ -38,20 +38,23 @@ class Packed(NamedTuple):
 class Batch(NamedTuple):
     """One micro-batch, and what a loss must know of the whole step to be a mean over it."""
 
-    ids: Tensor  # [B, T] int64
-    types: Tensor  # [B, T] int64, 0 for the first segment, 1 for the second
+    input_ids: Tensor  # [B, T] int64
+    token_type_ids: Tensor  # [B, T] int64, 0 for the first segment, 1 for the second
     lengths: Tensor  # [B] real tokens in each row
     step_lengths: Tensor  # [batch size] the same for every row of the step, on every process
     packed: Packed | None = None  # where it is smaller; for electra.kernels.rows
 
     @property
-    def real(self) -> Tensor:
+    def attention_mask(self) -> Tensor:
         """[B, T] where there is a token and not padding. Whoever can do without padding finds
         `packed` at it.
         """
-        real = torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
-        real.packed = self.packed  # type: ignore[attr-defined]
-        return real
+        attention_mask = (
+            torch.arange(self.input_ids.shape[1], device=self.input_ids.device)
+            < self.lengths[:, None]
+        )
+        attention_mask.packed = self.packed  # type: ignore[attr-defined]
+        return attention_mask
 
     def to(self, device: torch.device) -> Batch:
         return self.each(lambda tensor: tensor.to(device, non_blocking=True))
@@ -62,8 +65,8 @@ class Batch(NamedTuple):
 
     def each(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
-            move(self.ids),
-            move(self.types),
+            move(self.input_ids),
+            move(self.token_type_ids),
             move(self.lengths),
             move(self.step_lengths),
             None if self.packed is None else Packed(*map(move, self.packed)),
@@ -140,8 +143,8 @@ def assemble(
     second = (np.arange(ids.shape[1]) >= ends[:, :1]) & (np.arange(ids.shape[1]) < ends[:, 1:])
     lengths = torch.from_numpy(ends[:, 1].astype(np.int64))
     return Batch(
-        ids=torch.from_numpy(ids.astype(np.int64)),
-        types=torch.from_numpy(second.astype(np.int64)),
+        input_ids=torch.from_numpy(ids.astype(np.int64)),
+        token_type_ids=torch.from_numpy(second.astype(np.int64)),
         lengths=lengths,
         step_lengths=lengths if step_lengths is None else step_lengths,
         packed=packing(ends[:, 1], ids.shape[1]),
@@ -157,8 +160,10 @@ def packing(lengths: npt.NDArray[np.integer[Any]], length: int) -> Packed | None
     count = -(-int(ends[-1]) // portion) * portion
     if count >= whole:
         return None
-    real = (np.arange(length) < lengths[:, None]).ravel()
-    tokens = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])[:count]
+    attention_mask = (np.arange(length) < lengths[:, None]).ravel()
+    tokens = np.concatenate([np.flatnonzero(attention_mask), np.flatnonzero(~attention_mask)])[
+        :count
+    ]
     rest = np.minimum(ends[-1] + length * np.arange(1, 1 + -(-portion // length)), count)
     return Packed(
         torch.from_numpy(tokens),

@@ -16,7 +16,7 @@ from electra.config import UserError
 from electra.data.corpus import Progress, silent
 from electra.data.shards import MANIFEST, TOKENIZER, Manifest, Shards
 from electra.data.sources import CONTENT, Report, warn
-from electra.data.writing import doubts
+from electra.data.writing import manifest_warnings
 
 
 def merge(
@@ -34,9 +34,9 @@ def merge(
         return shards.manifest
     check_every_file_read_once(shards)
     wrong = {
-        warning for manifest in shards.parts.values() for warning in doubts(manifest)
+        warning for manifest in shards.parts.values() for warning in manifest_warnings(manifest)
     }  # of a part, not the whole
-    found = doubts(shards.manifest)
+    found = manifest_warnings(shards.manifest)
     for message in found:
         report(message)
     manifest = dataclasses.replace(

@@ -46,7 +46,7 @@ class WordPiece:
         self.companions = companions or {}
         self.shown = shown
         self.pad, self.unk, self.cls, self.sep, self.mask = special_ids(
-            self.tokenizer, self.config, shown=shown
+            self.backend_tokenizer, self.config, shown=shown
         )
 
     @classmethod
@@ -85,7 +85,7 @@ class WordPiece:
         )
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def backend_tokenizer(self) -> Tokenizer:
         from tokenizers import Tokenizer
 
         try:
@@ -103,7 +103,7 @@ class WordPiece:
     @cached_property
     def size(self) -> int:
         """The number of ids a table needs: the largest one and zero."""
-        return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        return max(self.backend_tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -124,14 +124,14 @@ class WordPiece:
         return [
             found.ids
             for start in range(0, len(lines), ENCODED_AT_ONCE)
-            for found in self.tokenizer.encode_batch_fast(
+            for found in self.backend_tokenizer.encode_batch_fast(
                 lines[start : start + ENCODED_AT_ONCE], add_special_tokens=False
             )
         ]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """How each id is spelled; one beyond the vocabulary shows as its number."""
-        return [self.tokenizer.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
+        return [self.backend_tokenizer.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
 
     def copy_to(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """The files with which transformers loads this tokenizer, beside a model or a corpus."""

@@ -138,7 +138,7 @@ class Writer:
         self.counts[special] = 0  # text holds none of them; these are ours
         self.state.files.append(self.write(COUNTS, self.counts))
         manifest = self.manifest()
-        for message in doubts(manifest):
+        for message in manifest_warnings(manifest):
             warnings.append(message)
             report(message)
         manifest = dataclasses.replace(manifest, warnings=warnings)
@@ -196,7 +196,7 @@ def check_same_settings(folder: Path, settings: Settings, made_with: dict[str, A
         )
 
 
-def doubts(manifest: Manifest) -> list[str]:
+def manifest_warnings(manifest: Manifest) -> list[str]:
     """What a user should hear before spending days on these shards."""
     found = []
     if manifest.unknown > UNKNOWN_ALARM:

@@ -11,10 +11,17 @@ import torch
 from torch import nn
 
 from electra.engine.fsdp import is_sharded
-from electra.engine.training_state import Contents, Room, on_host, places_of, slots_of, weights_of
+from electra.engine.training_state import (
+    PinnedStaging,
+    TrainingState,
+    on_host,
+    optimizer_state_of,
+    places_of,
+    weights_of,
+)
 
 
-class Background:
+class AsyncCheckpointer:
     """Writes one copy at a time beside the steps. What goes wrong there is raised here, when next
     asked about it.
     """
@@ -22,10 +29,10 @@ class Background:
     def __init__(self) -> None:
         self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
         self.work.set_result(None)
-        self.room: Room | None = None
+        self.room: PinnedStaging | None = None
         self.copying: torch.cuda.Event | None = None
 
-    def copied(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
+    def copied(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
         """Weights and slots as they are now, in this machine's memory, to be written while they
         move on. The other processes `contribute` to a module that is spread over them.
 
@@ -34,7 +41,7 @@ class Background:
         """
         self.wait()  # two copies may be too many for the memory
         if is_sharded(module) or not torch.cuda.is_available():
-            weights, slots = weights_of(module), slots_of(module, optimizer)
+            weights, slots = weights_of(module), optimizer_state_of(module, optimizer)
             # What lay in parts was copied when it was gathered.
             return (
                 (weights, slots)
@@ -44,7 +51,9 @@ class Background:
         places = places_of(optimizer)
         if self.room is None or self.room.places != places:
             self.room = None  # both may be too much for the memory
-            self.room = Room(places, weights_of(module), slots_of(module, optimizer))
+            self.room = PinnedStaging(
+                places, weights_of(module), optimizer_state_of(module, optimizer)
+            )
         beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
@@ -52,7 +61,7 @@ class Background:
             self.copying = beside.record_event()
         return self.room.contents
 
-    def hold(self) -> None:
+    def wait_for_copy(self) -> None:
         """Whatever a GPU is told from here on it does after its copy."""
         if self.copying is not None:
             torch.cuda.current_stream().wait_event(self.copying)
@@ -62,14 +71,14 @@ class Background:
         self.wait()
         self.work = self.pool.submit(after, self.copying, work)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.work.done():
             self.wait()
 
     def wait(self) -> None:
         self.work.result()
 
-    def __enter__(self) -> Background:
+    def __enter__(self) -> AsyncCheckpointer:
         return self
 
     def __exit__(

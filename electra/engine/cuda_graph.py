@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from electra.config import UserError
 
 
-class Captured:
+class CapturedGraph:
     """One pass as a CUDA graph, with the batch it reads."""
 
     def __init__(self, once: Callable[[Any], dict[str, Tensor]], batch: Any, pool: Any) -> None:

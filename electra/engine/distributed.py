@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from electra.config import RunFailed, UserError
 from electra.engine.fsdp import is_sharded
-from electra.engine.heartbeat import Pulse
-from electra.engine.rendezvous import agree, code, meeting
+from electra.engine.heartbeat import Heartbeat
+from electra.engine.rendezvous import assert_same_on_all_ranks, code, fresh_rendezvous
 from electra.engine.settings import TIMEOUT_MINUTES
 
 FAILED = "failed"  # where in the store a process says that it is going
@@ -35,13 +35,13 @@ class World:
     rank: int
     size: int
     device: torch.device
-    pulse: Pulse | None = None
+    heartbeat: Heartbeat | None = None
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
-    def share(self, micro_batches: int) -> range:
+    def my_micro_batches(self, micro_batches: int) -> range:
         """The micro-batches of a step that are this process's: a contiguous run, as even as whole
         ones can be.
         """
@@ -55,17 +55,17 @@ class World:
             micro_batches * self.rank // self.size, micro_batches * (self.rank + 1) // self.size
         )
 
-    def rounds(self, passes: int) -> int:
+    def max_micro_batches_per_rank(self, micro_batches: int) -> int:
         """How many of them the busiest process takes."""
-        return -(-passes // self.size)
+        return -(-micro_batches // self.size)
 
-    def sum(self, tensors: Iterable[Tensor]) -> None:
+    def all_reduce_sum(self, tensors: Iterable[Tensor]) -> None:
         """Add up over all processes, in place."""
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def any(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """True everywhere as soon as it is true anywhere."""
         if self.size == 1:
             return flag
@@ -73,7 +73,7 @@ class World:
         dist.all_reduce(votes)
         return bool(votes.item() > 0)
 
-    def least(self, value: int) -> int:
+    def all_min(self, value: int) -> int:
         """The smallest value that any process has."""
         if self.size == 1:
             return value
@@ -81,56 +81,56 @@ class World:
         dist.all_reduce(votes, op=dist.ReduceOp.MIN)
         return int(votes.item())
 
-    def from_leader(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the leading process has, everywhere."""
         box = [value]
         if self.size > 1:
             dist.broadcast_object_list(box)
         return box[0]
 
-    def everyones(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """What each process has, by rank."""
         found: list[Any] = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(found, value)
         return found
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
     @contextlib.contextmanager
-    def unhurried(self, what: str, *, leader_alone: bool = False) -> Iterator[None]:
+    def without_timeout(self, what: str, *, leader_alone: bool = False) -> Iterator[None]:
         """What may take hours, longer than any collective waits: after the block all wait until all
         are through, or the leading process is, which does such things for all.
         """
-        if self.pulse is None:
+        if self.heartbeat is None:
             yield
             return
-        self.pulse.moved = math.inf  # so long as this takes, nobody is late
+        self.heartbeat.moved = math.inf  # so long as this takes, nobody is late
         yield
-        self.pulse.store.set(f"{what}/{self.rank}", "")
+        self.heartbeat.store.set(f"{what}/{self.rank}", "")
         awaited = [f"{what}/{rank}" for rank in ([0] if leader_alone else range(self.size))]
-        while not self.pulse.store.check(awaited):
-            if self.pulse.store.check([FAILED]):
-                raise RunFailed(f"{self.pulse.store.get(FAILED).decode()} failed, and says why")
+        while not self.heartbeat.store.check(awaited):
+            if self.heartbeat.store.check([FAILED]):
+                raise RunFailed(f"{self.heartbeat.store.get(FAILED).decode()} failed, and says why")
             time.sleep(0.1)
-        self.pulse.moved = time.monotonic()
+        self.heartbeat.moved = time.monotonic()
 
     def at(self, step: int, phase: int, doing: str) -> None:
         """Where this process is, for the others to know should it stay there."""
-        if self.pulse is not None:
-            self.pulse.at(step, phase, doing)
+        if self.heartbeat is not None:
+            self.heartbeat.at(step, phase, doing)
 
-    def explained(self, error: Exception) -> str | None:
+    def hang_report_for(self, error: Exception) -> str | None:
         """What a collective's failure means, and who caused it; None where it is another kind of
         failure.
         """
-        return self.pulse.explained(error) if self.pulse is not None else None
+        return self.heartbeat.hang_report_for(error) if self.heartbeat is not None else None
 
 
 @contextlib.contextmanager
-def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
+def process_group(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     """Join the processes that torchrun started, or stand alone."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -141,7 +141,7 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         yield World(rank=0, size=1, device=device)
         return
     store, rank, size = next(rendezvous("env://"))
-    store = meeting(store, rank, size)
+    store = fresh_rendezvous(store, rank, size)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=store,
@@ -149,20 +149,20 @@ def connected(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         world_size=size,
         timeout=timedelta(minutes=minutes),
     )
-    pulse = Pulse(PrefixStore("electra", store), rank, size, timeout_seconds=60 * minutes)
-    world = World(rank=rank, size=size, device=device, pulse=pulse)
+    heartbeat = Heartbeat(PrefixStore("electra", store), rank, size, timeout_seconds=60 * minutes)
+    world = World(rank=rank, size=size, device=device, heartbeat=heartbeat)
     try:
-        agree(code())
+        assert_same_on_all_ranks(code())
         yield world
     except Exception as error:
         with contextlib.suppress(RuntimeError):  # others may be where they wait without a limit
-            pulse.store.set(FAILED, f"rank {rank}")
+            heartbeat.store.set(FAILED, f"rank {rank}")
         torchs = isinstance(error, RuntimeError) and not isinstance(error, RunFailed)
-        if (said := world.explained(error) if torchs else None) is None:
+        if (said := world.hang_report_for(error) if torchs else None) is None:
             raise
         raise RunFailed(said) from error
     finally:
-        pulse.stop()
+        heartbeat.stop()
         dist.destroy_process_group()
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Flat:
+class FlatAdamW:
     """Every weight of an optimiser in one stretch of memory, its gradient, its slots and its 16-bit
     copy in others.
 

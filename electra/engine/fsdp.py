@@ -46,11 +46,11 @@ def is_sharded(module: nn.Module) -> bool:
     return hasattr(module, "reshard")
 
 
-def in_parts(tensor: Tensor) -> TypeGuard[DTensor]:
+def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
     return hasattr(tensor, "full_tensor")
 
 
-def rest(module: nn.Module) -> None:
+def reshard(module: nn.Module) -> None:
     """Back to parts after passes that no backward follows, which leave the objective's own unit
     whole.
     """
@@ -58,21 +58,21 @@ def rest(module: nn.Module) -> None:
         module.reshard()  # type: ignore[operator]
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor, of which this process may hold a part; then every process takes part."""
-    return tensor.full_tensor() if in_parts(tensor) else tensor
+    return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_tensor(tensor: Tensor) -> Tensor:
     """What lies in this process; nobody else is asked."""
-    return tensor.to_local() if in_parts(tensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
-def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """What this process keeps of a whole tensor, if it holds `like` in part. Nobody is asked: all
     have read the same.
     """
-    if not in_parts(like):
+    if not is_dtensor(like):
         return tensor.to(like.device)
     from torch.distributed.tensor import distribute_tensor
 

@@ -21,7 +21,7 @@ SILENT_SECONDS = 3 * BEAT_SECONDS
 LOST = re.compile(r"timed out|timeout|connection (closed|reset)|broken pipe|NCCL", re.IGNORECASE)
 
 
-class Pulse:
+class Heartbeat:
     """Tells the others, through torchrun's store, that this process lives and what it is about; and
     finds, when the run stands still, who does not. A thread beats, so a process that waits for
     others still does, and one that is stopped, starved or cut off does not. One whose own work
@@ -56,7 +56,7 @@ class Pulse:
                 if (
                     stuck > self.timeout_seconds / 2
                 ):  # hundreds of processes ask the one store only when they must
-                    self.look()
+                    self.poll()
                 else:
                     self.heard, self.began_to_look = {}, math.inf
                 self.answered = time.monotonic()
@@ -66,7 +66,7 @@ class Pulse:
                     warned = True
                     if self.rank == min(set(range(self.size)) - set(self.silent()), default=0):
                         print(
-                            f"warning: no progress for {stuck:.0f} s: {self.verdict()}",
+                            f"warning: no progress for {stuck:.0f} s: {self.hang_report()}",
                             file=sys.stderr,
                             flush=True,
                         )
@@ -74,7 +74,7 @@ class Pulse:
             # the store went with the process that keeps it; the next collective says the rest
             return
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now = time.monotonic()
         self.began_to_look = min(self.began_to_look, now)
         for rank in range(self.size):
@@ -92,7 +92,7 @@ class Pulse:
             >= SILENT_SECONDS
         ]
 
-    def verdict(self) -> str:
+    def hang_report(self) -> str:
         """Who keeps the others waiting, in words."""
         if time.monotonic() - self.answered > SILENT_SECONDS:
             return "rank 0, through which the processes keep in touch, does not answer"
@@ -116,7 +116,7 @@ class Pulse:
         _, step, _, doing, place = self.heard[rank][0]
         return f"in step {step}, {doing} ({place})"
 
-    def explained(self, error: Exception) -> str | None:
+    def hang_report_for(self, error: Exception) -> str | None:
         """What a collective's failure means; None where it is another kind of failure."""
         line = str(error).strip().splitlines()[0] if str(error) else ""
         if not LOST.search(line):
@@ -131,4 +131,4 @@ class Pulse:
         deadline = time.monotonic() + SILENT_SECONDS + 2 * BEAT_SECONDS
         while time.monotonic() < deadline and not self.silent():
             time.sleep(BEAT_SECONDS / 4)
-        return f"a process did not come within {self.timeout_seconds:.0f} s: {self.verdict()}"
+        return f"a process did not come within {self.timeout_seconds:.0f} s: {self.hang_report()}"

@@ -11,12 +11,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from electra.engine.fsdp import whole
+from electra.engine.fsdp import full_tensor
 from electra.engine.settings import OptimizerConfig
 
 
 def build_optimizer(
-    module: nn.Module, config: OptimizerConfig, *, share: Callable[[str], float] = lambda name: 1.0
+    module: nn.Module,
+    config: OptimizerConfig,
+    *,
+    lr_scale: Callable[[str], float] = lambda name: 1.0,
 ) -> torch.optim.AdamW:
     """Torch's fused AdamW. LayerNorms and biases do not decay; `share` of the rate a parameter
     gets, by its name.
@@ -25,9 +28,9 @@ def build_optimizer(
     for name, parameter in module.named_parameters():  # a shared tensor comes once
         if parameter.requires_grad:
             decay = config.weight_decay if parameter.ndim >= 2 else 0.0
-            groups.setdefault((share(name), decay), []).append((name, parameter))
+            groups.setdefault((lr_scale(name), decay), []).append((name, parameter))
     described = [
-        {"params": named, "share": part, "decay": decay}
+        {"params": named, "lr_scale": part, "decay": decay}
         for (part, decay), named in sorted(groups.items(), key=lambda group: group[0], reverse=True)
     ]
     return torch.optim.AdamW(
@@ -55,13 +58,13 @@ def set_step(
     root = math.sqrt(1 - config.betas[1] ** updates)
     scale = 1.0 if config.bias_correction else (1 - config.betas[0] ** updates) / root
     for group in optimizer.param_groups:
-        group["lr"] = rate * scale * group["share"]
+        group["lr"] = rate * scale * group["lr_scale"]
         group["eps"] = config.epsilon if config.bias_correction else config.epsilon / root
         group["weight_decay"] = group["decay"] / scale
     return rate
 
 
-def layer_share(name: str, *, layers: int, decay: float, official: bool = False) -> float:
+def layer_lr_scale(name: str, *, layers: int, decay: float, official: bool = False) -> float:
     """The share of the learning rate that a parameter of encoder + head gets: each layer less than
     the one above it.
 
@@ -98,7 +101,7 @@ def gradient_norm(
 ) -> Tensor:
     """Of all gradients, unscaled."""
     scaler.unscale_(optimizer)
-    return whole(
+    return full_tensor(
         nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
     )
 

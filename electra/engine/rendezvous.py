@@ -30,7 +30,7 @@ def code() -> dict[str, Any]:
     return {"electra": __version__, "commit": commit(), "torch": torch.__version__}
 
 
-def agree(facts: Mapping[str, Any]) -> None:
+def assert_same_on_all_ranks(facts: Mapping[str, Any]) -> None:
     """Refuse, on every process alike, to go on where one has another value than the leading one. A
     commit that git did not tell in time is none.
     """
@@ -56,7 +56,7 @@ def agree(facts: Mapping[str, Any]) -> None:
         )
 
 
-def meeting(store: Store, rank: int, size: int) -> Store:
+def fresh_rendezvous(store: Store, rank: int, size: int) -> Store:
     """A part of torchrun's store that no process was in before.
 
     Torchrun keeps its store when it restarts processes: the addresses of dead ones are still there,

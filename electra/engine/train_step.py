@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from electra.engine.cuda_graph import Captured, tensors
+from electra.engine.cuda_graph import CapturedGraph, tensors
 from electra.engine.distributed import World, accumulating, wrap
-from electra.engine.flat_adamw import Flat
+from electra.engine.flat_adamw import FlatAdamW
 from electra.engine.fsdp import is_sharded
 from electra.engine.hardware import Speed, autocast
 from electra.engine.optimizer import clip_and_step, gradient_norm, is_sound, set_step
@@ -29,10 +29,10 @@ from electra.kernels import enable
 Forward = Callable[
     [Any], dict[str, Tensor]
 ]  # a batch on the device → "loss", which is descended, and its parts
-Pass = tuple[int, Any]  # the key of its randomness, and its batch
+MicroBatch = tuple[int, Any]  # the key of its randomness, and its batch
 
 
-class NotFinite(Exception):
+class NonFiniteGradient(Exception):
     """The gradient of a step was not finite; the weights are as they were before it."""
 
     def __init__(self, step: int) -> None:
@@ -40,7 +40,7 @@ class NotFinite(Exception):
         self.step = step
 
 
-class Patience:
+class SkipBudget:
     """How many updates a run may leave out, in all, because their gradient was not finite; and how
     many it did.
     """
@@ -48,34 +48,36 @@ class Patience:
     def __init__(self, most: int = 0, *, used: int = 0) -> None:
         self.most, self.used = most, used
 
-    def bears(self) -> bool:
+    def allow(self) -> bool:
         """Whether one more may be left out; then it is counted."""
         self.used += (borne := self.used < self.most)
         return borne
 
 
-class Steps(ABC):
+class TrainStep(ABC):
     """One update after another."""
 
     skipped: int  # updates that were left out: by the scaler of fp16, or because there was patience
-    patience: Patience
+    skip_budget: SkipBudget
 
     @abstractmethod
-    def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
+    def forward_backward(
+        self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
+    ) -> dict[str, Tensor]:
         """The gradients of `weight` times the summed losses, in place; and those sums, on the
         device.
         """
 
     @abstractmethod
-    def update(self, step: int) -> float:
+    def optimizer_step(self, step: int) -> float:
         """Move the weights; returns the learning rate."""
 
     @abstractmethod
-    def settle(self) -> float:
+    def synchronize(self) -> float:
         """Wait for all of it: the last gradient's norm. Raises NotFinite, here at the latest."""
 
 
-def build_steps(
+def build_train_step(
     module: nn.Module,
     read: Callable[[Any], dict[str, Tensor]],
     optimizer: torch.optim.AdamW,
@@ -87,16 +89,16 @@ def build_steps(
     skipped: int,
     precision: Precision,
     speed: Speed,
-    patience: Patience | None = None,
+    skip_budget: SkipBudget | None = None,
     rounds: int = 1,
-) -> Steps:
+) -> TrainStep:
     """`read` makes losses by name, "loss" among them, of what the module returns. `rounds` is how
     many passes the busiest process takes in a step.
     """
-    low, patience = partial(autocast, precision, world.device), patience or Patience()
+    low, skip_budget = partial(autocast, precision, world.device), skip_budget or SkipBudget()
     if speed.kernels:
         enable(module)
-        return FusedSteps(
+        return FusedTrainStep(
             lambda batch: read(module(batch)),
             optimizer,
             settings,
@@ -104,11 +106,11 @@ def build_steps(
             max_steps=max_steps,
             autocast=low,
             skipped=skipped,
-            patience=patience,
+            skip_budget=skip_budget,
             capture=speed.cuda_graph,
         )
     called = wrap(module, world, compiled=speed.compiled)
-    return PlainSteps(
+    return PlainTrainStep(
         lambda batch: read(called(batch)),
         module,
         optimizer,
@@ -119,12 +121,12 @@ def build_steps(
         autocast=low,
         scaler=scaler,
         skipped=skipped,
-        patience=patience,
+        skip_budget=skip_budget,
         rounds=rounds if is_sharded(module) else 0,
     )
 
 
-class PlainSteps(Steps):
+class PlainTrainStep(TrainStep):
     def __init__(
         self,
         forward: Forward,
@@ -138,7 +140,7 @@ class PlainSteps(Steps):
         autocast: Callable[[], torch.autocast],
         scaler: torch.amp.GradScaler,
         skipped: int,
-        patience: Patience,
+        skip_budget: SkipBudget,
         rounds: int = 0,
     ) -> None:
         self.forward, self.module, self.optimizer, self.settings = (
@@ -153,24 +155,26 @@ class PlainSteps(Steps):
             max_steps,
             autocast,
         )
-        self.scaler, self.skipped, self.patience, self.norm = (
+        self.scaler, self.skipped, self.skip_budget, self.norm = (
             scaler,
             skipped,
-            patience,
+            skip_budget,
             torch.zeros(()),
         )
         self.rounds = rounds
 
-    def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
+    def forward_backward(
+        self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
+    ) -> dict[str, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
         # Where weights are shared out, every pass of one process needs all the others: the less
         # busy ones take their last pass once more, for nothing.
-        idle = [passes[-1]] * (self.rounds - len(passes))
-        for number, (key, batch) in enumerate([*passes, *idle], start=1):
+        idle = [micro_batches[-1]] * (self.rounds - len(micro_batches))
+        for number, (key, batch) in enumerate([*micro_batches, *idle], start=1):
             torch.manual_seed(key)
-            share = weight if number <= len(passes) else 0.0
-            with accumulating(self.wrapped, last=number == len(passes)):
+            share = weight if number <= len(micro_batches) else 0.0
+            with accumulating(self.wrapped, last=number == len(micro_batches)):
                 with self.autocast():
                     parts = self.forward(batch.to(self.world.device))
                 # DDP and FSDP take the mean over processes, but the shares of a step's loss are to
@@ -182,7 +186,7 @@ class PlainSteps(Steps):
                 )
         return sums
 
-    def update(self, step: int) -> float:
+    def optimizer_step(self, step: int) -> float:
         rate = set_step(
             self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped
         )
@@ -190,8 +194,8 @@ class PlainSteps(Steps):
         if not is_sound(
             self.norm, self.scaler
         ):  # the gradient is everybody's, so all processes find the same
-            if not self.patience.bears():
-                raise NotFinite(step)
+            if not self.skip_budget.allow():
+                raise NonFiniteGradient(step)
             self.skipped += 1
             self.scaler.update()
             return rate
@@ -204,11 +208,11 @@ class PlainSteps(Steps):
         )
         return rate
 
-    def settle(self) -> float:
+    def synchronize(self) -> float:
         return float(self.norm)
 
 
-class FusedSteps(Steps):
+class FusedTrainStep(TrainStep):
     """A pass runs as it is the first time its batch's shape comes, is captured the second time, and
     replayed then.
     """
@@ -223,7 +227,7 @@ class FusedSteps(Steps):
         max_steps: int,
         autocast: Callable[[], torch.autocast],
         skipped: int = 0,
-        patience: Patience | None = None,
+        skip_budget: SkipBudget | None = None,
         capture: bool = True,
     ) -> None:
         self.forward, self.optimizer, self.settings = forward, optimizer, settings
@@ -233,17 +237,19 @@ class FusedSteps(Steps):
             autocast,
             capture,
         )
-        self.skipped, self.patience = skipped, patience or Patience()
-        self.flat = Flat(optimizer, autocast().fast_dtype)
+        self.skipped, self.skip_budget = skipped, skip_budget or SkipBudget()
+        self.flat = FlatAdamW(optimizer, autocast().fast_dtype)
         self.weight = torch.ones((), device=world.device)
-        self.seen: dict[Any, Captured | None] = {}
+        self.seen: dict[Any, CapturedGraph | None] = {}
         self.pool: Any = None
 
-    def descend(self, passes: Sequence[Pass], *, weight: float = 1.0) -> dict[str, Tensor]:
+    def forward_backward(
+        self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
+    ) -> dict[str, Tensor]:
         self.flat.gradient.zero_()
         self.weight.fill_(weight)
         sums: dict[str, Tensor] = {}
-        for key, batch in passes:
+        for key, batch in micro_batches:
             torch.manual_seed(key)
             for name, part in self.take(batch).items():
                 sums[name] = sums[name] + part if name in sums else part.clone()
@@ -258,7 +264,7 @@ class FusedSteps(Steps):
             return self.once(batch.to(self.world.device))
         captured = self.seen[shape]
         if captured is None:
-            self.seen[shape] = captured = Captured(
+            self.seen[shape] = captured = CapturedGraph(
                 self.once, batch.to(self.world.device), self.pool
             )
             self.pool = captured.graph.pool()
@@ -279,20 +285,24 @@ class FusedSteps(Steps):
         torch._foreach_add_([place for place, _ in used], [gradient for _, gradient in used])
         return {name: part.detach() * self.weight for name, part in parts.items()}
 
-    def update(self, step: int) -> float:
+    def optimizer_step(self, step: int) -> float:
         rate = set_step(
             self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped
         )
         torch.linalg.vector_norm(self.flat.gradient, out=self.flat.norm)
         # Adam's bias correction counts updates, so who may leave some out has to look at each:
         # patience costs a wait.
-        if self.patience.most and not torch.isfinite(self.flat.norm) and self.patience.bears():
+        if (
+            self.skip_budget.most
+            and not torch.isfinite(self.flat.norm)
+            and self.skip_budget.allow()
+        ):
             self.skipped += 1
         else:
             self.flat.update(step, self.settings.max_grad_norm)
         return rate
 
-    def settle(self) -> float:
+    def synchronize(self) -> float:
         if broken := int(self.flat.broken):
-            raise NotFinite(broken)
+            raise NonFiniteGradient(broken)
         return float(self.flat.norm)

@@ -7,31 +7,31 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from electra.engine.fsdp import in_parts, part_of, whole
+from electra.engine.fsdp import full_tensor, is_dtensor, shard_like
 
 SLOTS = ("exp_avg", "exp_avg_sq")
-Contents = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
+TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
 
 
 def contribute(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Hand over this process's parts of what the leading one saves."""
     weights_of(module, kept=False)
-    slots_of(module, optimizer, kept=False)
+    optimizer_state_of(module, optimizer, kept=False)
 
 
-def capture(module: nn.Module, optimizer: torch.optim.Optimizer) -> Contents:
+def capture(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
     """Weights and slots as they are now."""
-    return weights_of(module), slots_of(module, optimizer)
+    return weights_of(module), optimizer_state_of(module, optimizer)
 
 
 def restore(
-    contents: Contents, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int
+    contents: TrainingState, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int
 ) -> None:
     """Put weights and slots back where they were, after so many updates."""
     weights, slots = contents
     named = dict(module.named_parameters())
     weights = {
-        name: part_of(tensor, named[name]) if name in named else tensor
+        name: shard_like(tensor, named[name]) if name in named else tensor
         for name, tensor in weights.items()
     }
     module.load_state_dict(complete(weights, module), strict=True)
@@ -45,7 +45,7 @@ def restore(
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(updates), device=parameter.device),
                 **{
-                    slot: part_of(slots[f"{name}.{slot}"], parameter)
+                    slot: shard_like(slots[f"{name}.{slot}"], parameter)
                     for slot in ("exp_avg", "exp_avg_sq")
                 },
             }
@@ -67,7 +67,7 @@ def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]
     }
 
 
-def slots_of(
+def optimizer_state_of(
     module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True
 ) -> dict[str, Tensor]:
     return gathered(
@@ -85,9 +85,9 @@ def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
     """All of each, off the device where they lay in parts: together they need not fit there.
     Nothing where they are not kept.
     """
-    if not any(in_parts(tensor) for tensor in tensors.values()):
+    if not any(is_dtensor(tensor) for tensor in tensors.values()):
         return tensors
-    wholes = ((name, whole(tensor)) for name, tensor in tensors.items())  # one at a time
+    wholes = ((name, full_tensor(tensor)) for name, tensor in tensors.items())  # one at a time
     return on_host((name, full) for name, full in wholes if kept)
 
 
@@ -101,7 +101,7 @@ def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return copies
 
 
-class Room:
+class PinnedStaging:
     """Where a GPU's weights and slots are copied to: pinned memory, held, since to take it lasts as
     long as many steps, and so does finding out anew what lies where. Tensors that share a stretch
     of memory are copied as one.
@@ -113,7 +113,7 @@ class Room:
         weights, slots = (
             {name: self.view(tensor) for name, tensor in tensors.items()} for tensors in contents
         )
-        self.contents: Contents = weights, slots
+        self.contents: TrainingState = weights, slots
 
     def view(self, tensor: Tensor) -> Tensor:
         """What will be this tensor's copy."""

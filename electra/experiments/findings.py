@@ -35,7 +35,7 @@ CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = (
     "metrics.jsonl",
     "results.json",
 )  # of run folders
-COMPANY = "company.json"  # in a run folder: how many runs went on at once
+CONCURRENCY = "company.json"  # in a run folder: how many runs went on at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Score:
     task: str
     metric: str
     values: tuple[float, ...]  # one for each fine-tuning seed; shares, not points
-    trivial: float
+    baseline: float
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -258,7 +258,7 @@ def scored(task: str, folder: Path) -> Score | None:
         return Score(
             task=task,
             metric=str(result["metric"]),
-            trivial=float(result["trivial"]),
+            baseline=float(result["baseline"]),
             values=tuple(float(run["score"]) for run in result["runs"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -279,7 +279,7 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     finished = read_json(begun[-1] / STATUS).get("time")
     is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
     packages, gpus = environment.get("packages"), environment.get("gpus")
-    at_once = read_json(begun[-1] / COMPANY).get("at_once")
+    at_once = read_json(begun[-1] / CONCURRENCY).get("at_once")
     return {
         "recipe": recipes[-1],
         "earlier_recipes": recipes[:-1],

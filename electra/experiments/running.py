@@ -22,7 +22,7 @@ from pathlib import Path
 from electra import atomic
 from electra.config import RunFailed, UserError
 from electra.experiments.claims import PATIENCE_SECONDS, Interrupted, Say, claimed
-from electra.experiments.findings import COMPANY, is_finished, scored
+from electra.experiments.findings import CONCURRENCY, is_finished, scored
 from electra.experiments.sweep import Job, Scoring, Step
 
 ERROR = "error.txt"  # in a run folder: where an unexpected error came from
@@ -75,7 +75,7 @@ def perform(job: Job, *, at_once: int, interrupted: Interrupted, say: Say, quiet
                     init_from=before,
                     quiet=quiet,
                 )
-                atomic.write_json(step.folder / COMPANY, {"at_once": at_once})
+                atomic.write_json(step.folder / CONCURRENCY, {"at_once": at_once})
                 if outcome.status != "finished":
                     return False
             for path in step.folder.glob("checkpoint-*"):  # nobody continues what is finished
@@ -145,15 +145,17 @@ def let_go() -> None:
 
 def run(jobs: Sequence[Job], *, at_once: int, say: Say, quiet: bool) -> Tally:
     """All of them, as far as nobody asks to stop."""
-    from electra.runs.signals import interrupts
+    from electra.runs.signals import stop_signals
 
     tally = Tally()
     missing = [job for job in jobs if not is_done(job)]
     if there := len(jobs) - len(missing):
         say(f"{there} of {len(jobs)} runs are done already")
-    with interrupts() as interrupted:
+    with stop_signals() as interrupted:
         if at_once > 1 and len(missing) > 1:
-            Crew(missing, size=min(at_once, len(missing)), say=say, tally=tally).work(interrupted)
+            WorkerPool(missing, size=min(at_once, len(missing)), say=say, tally=tally).work(
+                interrupted
+            )
         else:
             for number, job in enumerate(missing, start=1):
                 if interrupted():
@@ -180,7 +182,7 @@ def scores_in_words(job: Job) -> str:
     return "".join(f"; {score.task} {score.metric} {score.value:.4f}" for score in found if score)
 
 
-class Crew:
+class WorkerPool:
     """Workers that take the next job as they become free. One that dies costs its job, and is
     replaced.
     """
@@ -192,7 +194,7 @@ class Crew:
         self.busy: dict[int, Job] = {}  # by the worker's number, as above
 
     def work(self, interrupted: Interrupted) -> None:
-        told = False
+        redirect_warnings = False
         try:
             while self.busy or (self.waiting and not interrupted()):
                 while (
@@ -200,26 +202,26 @@ class Crew:
                     and not interrupted()
                     and (free := set(range(self.size)) - self.busy.keys())
                 ):
-                    self.assign(min(free))
+                    self.prepare_finetuning(min(free))
                 if (
-                    interrupted() and not told
+                    interrupted() and not redirect_warnings
                 ):  # the signal may have been for us alone; of Ctrl-C they have heard
-                    told = True
+                    redirect_warnings = True
                     for number in self.busy:
                         self.crew[number][0].terminate()
                 multiprocessing.connection.wait(
                     [self.crew[number][1] for number in self.busy], timeout=PATIENCE_SECONDS
                 )
                 for number in [number for number in self.busy if self.crew[number][1].poll()]:
-                    self.hear(number)
+                    self.receive(number)
             self.dismiss()
         finally:
             for process, _ in self.crew.values():  # after an error or a second Ctrl-C
                 process.terminate()
 
-    def assign(self, number: int) -> None:
+    def prepare_finetuning(self, number: int) -> None:
         if number not in self.crew:
-            self.crew[number] = self.hired(number)
+            self.crew[number] = self.spawn(number)
         job = self.waiting.pop(0)
         self.say(
             f"[{self.total - len(self.waiting)}/{self.total}] {job.label}: {job.steps[-1].folder}"
@@ -227,7 +229,7 @@ class Crew:
         self.crew[number][1].send(job)
         self.busy[number] = job
 
-    def hired(self, number: int) -> tuple[SpawnProcess, Connection]:
+    def spawn(self, number: int) -> tuple[SpawnProcess, Connection]:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
@@ -243,7 +245,7 @@ class Crew:
         theirs.close()  # so that its end is heard of here
         return process, ours
 
-    def hear(self, number: int) -> None:
+    def receive(self, number: int) -> None:
         job, (process, connection) = self.busy.pop(number), self.crew[number]
         try:
             answer = connection.recv()
@@ -276,20 +278,20 @@ def worker(connection: Connection, *, at_once: int, gpu: str | None, threads: in
     else:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     threading.Thread(target=outlived, daemon=True).start()
-    from electra.runs.signals import interrupts
+    from electra.runs.signals import stop_signals
 
     # However a parent that dies is first noticed, there is nobody left to tell.
     with (
-        interrupts() as interrupted,
+        stop_signals() as interrupted,
         contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError),
     ):
         while (job := connection.recv()) is not None:
             connection.send(
-                attempted(job, at_once=at_once, interrupted=interrupted, say=unheard, quiet=True)
+                attempted(job, at_once=at_once, interrupted=interrupted, say=ignore, quiet=True)
             )
 
 
-def unheard(text: str) -> None:
+def ignore(text: str) -> None:
     """A worker's place is not the terminal."""
 
 

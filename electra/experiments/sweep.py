@@ -33,7 +33,7 @@ SCHEDULE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class SweepOptions:
     """What a user asks for, all of it checked to exist."""
 
     trials: Sequence[Trial]
@@ -95,7 +95,7 @@ def checked(
     arms: Sequence[str],
     folders: Mapping[str, str | None],
     **more: Any,
-) -> Asked:
+) -> SweepOptions:
     """What the words of a command line ask for; `more` are fields of `Asked`."""
     if budget == SMOKE:
         if scale not in (None, SMOKE):
@@ -107,7 +107,7 @@ def checked(
     chosen = [load_trial(name) for name in (trials() if "all" in names else dict.fromkeys(names))]
     check_arms(arms, chosen)
     size = load_scale(scale or "paper")
-    return Asked(
+    return SweepOptions(
         trials=[at_scale(trial, size) for trial in chosen],
         scale=size,
         budget=parsed(budget),
@@ -177,7 +177,7 @@ class Job:
 # ---- what an arm is scored on --------------------------------------------------------------------
 
 
-def scorable(asked: Asked) -> tuple[dict[str, str], list[str]]:
+def scorable(asked: SweepOptions) -> tuple[dict[str, str], list[str]]:
     """The tasks whose data is there, with where it lies; and what is to be said of the others."""
     for source, folder in asked.folders.items():
         if not Path(folder).is_dir() and not is_hub_name(folder):
@@ -252,7 +252,7 @@ def written(value: Any) -> str:
 # ---- data ----------------------------------------------------------------------------------------
 
 
-def shards_of(asked: Asked, *, quiet: bool = False) -> dict[int, Shards]:
+def shards_of(asked: SweepOptions, *, quiet: bool = False) -> dict[int, Shards]:
     """Shards for every length of row that the arms need, by that length; cut where they are not
     there yet.
     """
@@ -272,13 +272,13 @@ def shards_of(asked: Asked, *, quiet: bool = False) -> dict[int, Shards]:
     return {length: cut(asked, settings, quiet=quiet) for length, settings in wanted.items()}
 
 
-def cut(asked: Asked, settings: DataConfig, *, quiet: bool) -> Shards:
-    from electra.console import watching
+def cut(asked: SweepOptions, settings: DataConfig, *, quiet: bool) -> Shards:
+    from electra.console import progress_bars
     from electra.data.prepare import prepare
 
     assert asked.corpus is not None
     folder = asked.output_dir / "data" / f"{settings.vocab_size}x{settings.length}"
-    with alone(folder, quiet=quiet), watching(quiet=quiet) as (stage, report):
+    with alone(folder, quiet=quiet), progress_bars(quiet=quiet) as (stage, report):
         return Shards.open(prepare(asked.corpus, folder, settings, stage=stage, report=report))
 
 
@@ -327,7 +327,9 @@ def corpus_facts(shards: Shards) -> dict[str, Any]:
 # ---- jobs ----------------------------------------------------------------------------------------
 
 
-def arranged(asked: Asked, shards: Mapping[int, Shards], data: Mapping[str, str]) -> list[Job]:
+def arranged(
+    asked: SweepOptions, shards: Mapping[int, Shards], data: Mapping[str, str]
+) -> list[Job]:
     """Every run that is asked for, once, in the order of work; plan files are written on the way."""
     sizes = {length: each.manifest.vocab_size for length, each in shards.items()}
     jobs: dict[Path, Job] = {}
@@ -361,7 +363,9 @@ def arranged(asked: Asked, shards: Mapping[int, Shards], data: Mapping[str, str]
     return list(jobs.values())
 
 
-def check_alone(arm: Arm, folder: Path, before: Sequence[Mapping[str, Any]], asked: Asked) -> None:
+def check_alone(
+    arm: Arm, folder: Path, before: Sequence[Mapping[str, Any]], asked: SweepOptions
+) -> None:
     """Two rows of one table with the numbers of one run would look like a finding."""
     for each in before:
         if each["arm"] != arm.name and asked.output_dir / each["runs"][-1]["folder"] == folder:
@@ -420,7 +424,7 @@ def entry(
 
 
 def file(
-    asked: Asked, trial: Trial, entries: list[dict[str, Any]], data: Mapping[str, str]
+    asked: SweepOptions, trial: Trial, entries: list[dict[str, Any]], data: Mapping[str, str]
 ) -> None:
     """What was asked for, with what earlier commands asked of the same trial at this scale and
     budget.

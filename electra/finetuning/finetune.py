@@ -14,35 +14,35 @@ from rich.console import Console
 
 from electra import atomic, config, tasks
 from electra.config import RunFailed, UserError
-from electra.console import told, unheard
-from electra.engine.distributed import World, connected
-from electra.engine.optimizer import layer_share
-from electra.engine.rendezvous import agree
+from electra.console import ignore, redirect_warnings
+from electra.engine.distributed import World, process_group
+from electra.engine.optimizer import layer_lr_scale
+from electra.engine.rendezvous import assert_same_on_all_ranks
 from electra.finetuning.loop import finetune_seed, speed_of
-from electra.finetuning.recipe import Tuning, load_tuning
+from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
 from electra.finetuning.results import RESULT, Summary, summarise
-from electra.finetuning.setup import Assignment, assign, given_files, read
+from electra.finetuning.setup import FinetuneSetup, given_files, prepare_finetuning, read
 from electra.model.shape import EncoderShape
 from electra.provenance import environment
 from electra.runs import run_dir
-from electra.runs.lock import LOCK, alone_in
-from electra.runs.signals import interrupts
+from electra.runs.lock import LOCK, run_lock
+from electra.runs.signals import stop_signals
 from electra.tasks.models import RESULTS
 
 RUN = "run.json"  # what this folder is a fine-tuning of
 MAY_CHANGE = {
-    "tuning.logging_steps",
-    "tuning.save_steps",
-    "tuning.micro_batch_size",
-    "tuning.eval_steps",
-    "tuning.kernels",
-    "tuning.cuda_graph",
-    "tuning.compile",
+    "config.logging_steps",
+    "config.save_steps",
+    "config.micro_batch_size",
+    "config.eval_steps",
+    "config.kernels",
+    "config.cuda_graph",
+    "config.compile",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class FinetuneOptions:
     """What a user asks for, but for model, task and folder."""
 
     data: str | None = None
@@ -78,10 +78,10 @@ def finetune(
     Keywords are the fields of `Wish`: data, train, dev, seeds, recipe, flags, random_weights and so
     on.
     """
-    wish = Wish(**wishes)
+    options = FinetuneOptions(**wishes)
     task = tasks.find_task(task) if isinstance(task, str) else task
-    with connected() as world, interrupts() as interrupted, alone_in(Path(output_dir), world):
-        return finetune_task(model, task, Path(output_dir), wish, world, interrupted)
+    with process_group() as world, stop_signals() as interrupted, run_lock(Path(output_dir), world):
+        return finetune_task(model, task, Path(output_dir), options, world, interrupted)
 
 
 def finetune_glue(
@@ -92,29 +92,29 @@ def finetune_glue(
     """
     from electra.tasks.glue import available
 
-    wish = Wish(**wishes)
-    if wish.data is None or wish.train or wish.dev:
+    options = FinetuneOptions(**wishes)
+    if options.data is None or options.train or options.dev:
         raise UserError(
             "--task glue takes --data, a folder with one folder for each task, or nyu-mll/glue"
         )
-    found, missing = available(wish.data)
+    found, missing = available(options.data)
     if not found:
         raise UserError(
-            f"{wish.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv "
+            f"{options.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv "
             "and "
             f"dev.tsv is expected"
         )
     for name in found:  # a fault in the last one should not show after hours of the others
         task = tasks.find_task(name)
-        with told(unheard):  # what is worth saying is said when its turn comes
-            read(task, given_files(task, wish.data, train=(), dev=()), say=unheard)
+        with redirect_warnings(ignore):  # what is worth saying is said when its turn comes
+            read(task, given_files(task, options.data, train=(), dev=()), say=ignore)
     summaries: list[Summary] = []
-    with connected() as world, interrupts() as interrupted:
+    with process_group() as world, stop_signals() as interrupted:
         for name in found:
             place = Path(output_dir) / name.removeprefix("glue/")
-            with alone_in(place, world):
+            with run_lock(place, world):
                 summary = finetune_task(
-                    model, tasks.find_task(name), place, wish, world, interrupted
+                    model, tasks.find_task(name), place, options, world, interrupted
                 )
             if summary is None:
                 return summaries, list(missing), False
@@ -126,11 +126,11 @@ def finetune_task(
     model: str | Path,
     task: Any,
     output_dir: Path,
-    wish: Wish,
+    options: FinetuneOptions,
     world: World,
     interrupted: Callable[[], bool],
 ) -> Summary | None:
-    console = Console(stderr=True, quiet=wish.quiet or not world.leads, highlight=False)
+    console = Console(stderr=True, quiet=options.quiet or not world.is_main, highlight=False)
 
     def say(text: str) -> None:
         console.print(
@@ -140,38 +140,38 @@ def finetune_task(
             style="yellow" if text.startswith("warning:") else "",
         )
 
-    def load(shape: EncoderShape) -> Tuning:
-        return load_tuning(
-            wish.recipe,
+    def load(shape: EncoderShape) -> FinetuneConfig:
+        return load_finetune_config(
+            options.recipe,
             shape=shape,
             kind=task.kind,
             task=task.name,
             frozen=bool(task.frozen),
-            files=wish.config,
-            flags=wish.flags,
+            files=options.config,
+            flags=options.flags,
         )
 
-    assignment = assign(
+    setup = prepare_finetuning(
         model,
         task,
         load,
-        recipe=wish.recipe,
-        data=wish.data,
-        train=wish.train,
-        dev=wish.dev,
-        random_weights=wish.random_weights,
+        recipe=options.recipe,
+        data=options.data,
+        train=options.train,
+        dev=options.dev,
+        random_weights=options.random_weights,
         say=say,
     )
-    begin(assignment, output_dir, wish, world)
-    introduce(assignment, wish, say)
+    begin(setup, output_dir, options, world)
+    introduce(setup, options, say)
     runs: list[dict[str, Any]] = []
-    for seed in range(wish.seed, wish.seed + wish.seeds):
+    for seed in range(options.seed, options.seed + options.seeds):
         place = output_dir / f"seed-{seed}"
         result = finished(place)
         if result is None:
             try:
                 result = finetune_seed(
-                    assignment, seed, place, world, interrupted=interrupted, quiet=wish.quiet
+                    setup, seed, place, world, interrupted=interrupted, quiet=options.quiet
                 )
             except RunFailed as failure:
                 set_status(output_dir, "failed", runs, world, message=str(failure))
@@ -182,16 +182,16 @@ def finetune_task(
             return None
         runs.append(result)
         say(in_words(result))
-    return conclude(assignment, runs, output_dir, wish, world)
+    return conclude(setup, runs, output_dir, options, world)
 
 
-def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) -> None:
+def begin(setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, world: World) -> None:
     """The folder of this fine-tuning, and of no other."""
-    speed_of(assignment, world)  # refuses what this device does not have
-    asked = json.loads(json.dumps(assignment.identity()))
-    agree(dict(config.leaves(asked)))
+    speed_of(setup, world)  # refuses what this device does not have
+    asked = json.loads(json.dumps(setup.identity()))
+    assert_same_on_all_ranks(dict(config.leaves(asked)))
     there = (output_dir / RUN).exists()
-    if there and wish.resume == "never" and not wish.overwrite:
+    if there and options.resume == "never" and not options.overwrite:
         raise UserError(
             f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add "
             "--overwrite"
@@ -204,7 +204,7 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
         raise UserError(
             f"{output_dir} holds something else than a fine-tuning; choose another --output-dir"
         )
-    if there and not wish.overwrite:
+    if there and not options.overwrite:
         here = read_run(output_dir)
         if changed := [key for key in config.differences(asked, here) if key not in MAY_CHANGE]:
             wanted, found = dict(config.leaves(asked)), dict(config.leaves(here))
@@ -216,19 +216,19 @@ def begin(assignment: Assignment, output_dir: Path, wish: Wish, world: World) ->
                 "--resume "
                 "never --overwrite to start over in this one."
             )
-    world.wait()
-    if world.leads:
+    world.barrier()
+    if world.is_main:
         output_dir.mkdir(parents=True, exist_ok=True)
-        if wish.overwrite:
+        if options.overwrite:
             for path in output_dir.iterdir():
                 if re.fullmatch(r"seed-\d+", path.name):
                     shutil.rmtree(path)
             (output_dir / RESULTS).unlink(missing_ok=True)
         atomic.write_json(output_dir / run_dir.ENVIRONMENT, environment())
-        atomic.write(output_dir / run_dir.CONFIG, config.as_toml(assignment.tuning))
+        atomic.write(output_dir / run_dir.CONFIG, config.as_toml(setup.config))
         atomic.write_json(output_dir / RUN, asked)
         set_status(output_dir, "running", [], world)
-    world.wait()
+    world.barrier()
 
 
 def read_run(output_dir: Path) -> dict[str, Any]:
@@ -242,37 +242,37 @@ def read_run(output_dir: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def introduce(assignment: Assignment, wish: Wish, say: Callable[[str], None]) -> None:
+def introduce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str], None]) -> None:
     """What is about to happen, in a few lines."""
-    tuning, shape = assignment.tuning, assignment.shape
+    settings, shape = setup.config, setup.shape
     say(
-        f"{assignment.model}: "
+        f"{setup.model}: "
         + (
-            f"{assignment.loaded}; the head for {assignment.task.name} is fresh"
-            if assignment.loaded
+            f"{setup.loaded}; the head for {setup.task.name} is fresh"
+            if setup.loaded
             else "its shape and tokenizer, random weights"
         )
     )
-    dev = ", ".join(f"{part} {len(examples):,}" for part, (examples, _) in assignment.dev.items())
+    dev = ", ".join(f"{part} {len(examples):,}" for part, (examples, _) in setup.dev.items())
     say(
-        f"{assignment.data['train']['examples']:,} training examples in "
-        f"{len(assignment.train.examples):,} rows of at "
-        f"most {tuning.length} tokens; {dev}; {tuning.steps(len(assignment.train)):,} steps of "
-        f"{tuning.batch_size}, "
-        f"learning rate {tuning.learning_rate:g}, recipe {wish.recipe}"
+        f"{setup.data['train']['examples']:,} training examples in "
+        f"{len(setup.train.examples):,} rows of at "
+        f"most {settings.length} tokens; {dev}; {settings.steps(len(setup.train)):,} steps of "
+        f"{settings.batch_size}, "
+        f"learning rate {settings.learning_rate:g}, recipe {options.recipe}"
     )
-    if wish.verbose:
-        official = tuning.layer_counting == "official"
+    if options.verbose:
+        official = settings.layer_counting == "official"
         parts = {
             "head": "head.",
             **{f"layer {n + 1}": f"encoder.blocks.{n}." for n in reversed(range(shape.layers))},
             "embeddings": "encoder.embeddings.",
         }
         for part, name in parts.items():
-            share = layer_share(
-                name, layers=shape.layers, decay=tuning.layer_decay, official=official
+            share = layer_lr_scale(
+                name, layers=shape.layers, decay=settings.layer_decay, official=official
             )
-            say(f"  {part:<12} {tuning.learning_rate * share:.3g}")
+            say(f"  {part:<12} {settings.learning_rate * share:.3g}")
 
 
 def finished(place: Path) -> dict[str, Any] | None:
@@ -295,7 +295,11 @@ def in_words(result: dict[str, Any]) -> str:
 
 
 def conclude(
-    assignment: Assignment, runs: list[dict[str, Any]], output_dir: Path, wish: Wish, world: World
+    setup: FinetuneSetup,
+    runs: list[dict[str, Any]],
+    output_dir: Path,
+    options: FinetuneOptions,
+    world: World,
 ) -> Summary:
     # Seeds of an earlier command count as well: it is the same fine-tuning.
     found = {
@@ -304,10 +308,10 @@ def conclude(
         if run
     }
     runs = [found[seed] for seed in sorted(found)]
-    summary = summarise(assignment, runs)
-    if not world.leads:
+    summary = summarise(setup, runs)
+    if not world.is_main:
         return summary
-    if wish.keep == "best":
+    if options.keep == "best":
         for run in runs:
             if (place := f"seed-{run['seed']}/model") != summary.best_model:
                 shutil.rmtree(output_dir / place, ignore_errors=True)
@@ -319,7 +323,7 @@ def conclude(
 def set_status(
     output_dir: Path, status: run_dir.Status, runs: Sequence[Any], world: World, **facts: Any
 ) -> None:
-    if world.leads:
+    if world.is_main:
         run_dir.set_status(
             output_dir,
             status,

@@ -22,7 +22,7 @@ PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tuning:
+class FinetuneConfig:
     """Everything about a fine-tuning but the model, the task and the seed. Defaults are the paper's
     for Small.
     """
@@ -117,7 +117,7 @@ def size_of(shape: EncoderShape) -> str:
     return "small" if shape.width < 512 else "base" if shape.width < 1024 else "large"
 
 
-def load_tuning(
+def load_finetune_config(
     name: str,
     *,
     shape: EncoderShape,
@@ -126,7 +126,7 @@ def load_tuning(
     frozen: bool = False,
     files: Sequence[Path] = (),
     flags: Sequence[str] = (),
-) -> Tuning:
+) -> FinetuneConfig:
     """A recipe for one model and task: its general part, then its parts for this size, kind, task
     and use; further files, the environment and flags win over all of it.
     """
@@ -138,10 +138,10 @@ def load_tuning(
     layers = {f"recipe {name}": recipe}
     layers |= {str(file): config.read(Path(file)) for file in files}
     layers |= {
-        "environment": config.environment(os.environ, Tuning, prefix=PREFIX),
-        "command line": config.flags(flags, Tuning),
+        "environment": config.environment(os.environ, FinetuneConfig, prefix=PREFIX),
+        "command line": config.flags(flags, FinetuneConfig),
     }
-    return config.build_layers(Tuning, layers)
+    return config.build_layers(FinetuneConfig, layers)
 
 
 def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer:

@@ -16,7 +16,7 @@ from electra.tasks.models import RESULTS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from electra.finetuning.setup import Assignment
+    from electra.finetuning.setup import FinetuneSetup
 
 RESULT = "result.json"  # of one seed
 
@@ -28,7 +28,7 @@ class Summary:
     task: str
     metric: str
     split: str
-    trivial: float  # the score of an answer that ignores the text
+    baseline: float  # the score of an answer that ignores the text
     median: float
     mean: float
     sd: float | None  # of one run, over seeds; None for a single one
@@ -49,40 +49,40 @@ class Summary:
         atomic.write_json(output_dir / RESULTS, {"protocol": self.protocol, **asdict(self)})
 
 
-def summarise(assignment: Assignment, runs: Sequence[dict[str, Any]]) -> Summary:
+def summarise(setup: FinetuneSetup, runs: Sequence[dict[str, Any]]) -> Summary:
     """Degenerate runs count like all others: a protocol that drops them is another protocol."""
     scores = [run["score"] for run in runs]
     best = max(runs, key=lambda run: run["score"])
     return Summary(
-        task=assignment.task.name,
-        metric=assignment.task.metric,
-        split=next(iter(assignment.dev)),
-        trivial=runs[0]["trivial"],
+        task=setup.task.name,
+        metric=setup.task.metric,
+        split=next(iter(setup.dev)),
+        baseline=runs[0]["baseline"],
         median=statistics.median(scores),
         mean=statistics.fmean(scores),
         sd=statistics.stdev(scores) if len(scores) > 1 else None,
         best=best["score"],
         runs=list(runs),
-        made=provenance(assignment),
+        made=provenance(setup),
         best_model=f"seed-{best['seed']}/model",
     )
 
 
-def provenance(assignment: Assignment) -> dict[str, Any]:
+def provenance(setup: FinetuneSetup) -> dict[str, Any]:
     """How the number was made."""
-    settings = config.as_dict(assignment.tuning)
+    settings = config.as_dict(setup.config)
     return {
         "date": time.strftime("%Y-%m-%d"),
         "electra": __version__,
         "commit": commit(),
-        "recipe": assignment.recipe,
+        "recipe": setup.recipe,
         "settings": settings,
         "settings_hash": config.fingerprint(settings),
-        "model": assignment.model.name,
-        "weights": assignment.weights,
-        "data": dict(assignment.data),
+        "model": setup.model.name,
+        "weights": setup.weights,
+        "data": dict(setup.data),
         "selection": "none: the last step's weights",
-        "task": assignment.task.settings(),
+        "task": setup.task.settings(),
     }
 
 
@@ -100,7 +100,7 @@ def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table
     from rich import box
     from rich.table import Column, Table
 
-    names = ("task", "metric", "median", "mean ± sd", "best", "trivial", "seeds")
+    names = ("task", "metric", "median", "mean ± sd", "best", "baseline", "seeds")
     drawn = Table(
         *(Column(name, no_wrap=True) for name in names), "other scores", box=box.SIMPLE_HEAD
     )
@@ -113,7 +113,7 @@ def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table
             shown(summary.median, summary.metric),
             shown(summary.mean, summary.metric) + spread,
             shown(summary.best, summary.metric),
-            shown(summary.trivial, summary.metric),
+            shown(summary.baseline, summary.metric),
             f"{len(summary.runs)}{marks}",
             others(summary),
         )
@@ -145,17 +145,17 @@ def others(summary: Summary) -> str:
     return ", ".join(found)
 
 
-def facts(assignment: Assignment, result: Mapping[str, Any]) -> dict[str, object]:
+def facts(setup: FinetuneSetup, result: Mapping[str, Any]) -> dict[str, object]:
     """What a fine-tuned model's card says of it."""
-    task = assignment.task
+    task = setup.task
     return {
         "Task": task.name,
-        f"{task.metric} on {next(iter(assignment.dev))}": shown(result["score"], task.metric),
-        "An answer that ignores the text": shown(result["trivial"], task.metric),
+        f"{task.metric} on {next(iter(setup.dev))}": shown(result["score"], task.metric),
+        "An answer that ignores the text": shown(result["baseline"], task.metric),
         "Seed": result["seed"],
         "Steps": f"{result['steps']:,}",
-        "Recipe": assignment.recipe,
-        "Fine-tuned from": "random weights" if assignment.loaded is None else assignment.model.name,
-        "Training examples": f"{assignment.data['train']['examples']:,}",
+        "Recipe": setup.recipe,
+        "Fine-tuned from": "random weights" if setup.loaded is None else setup.model.name,
+        "Training examples": f"{setup.data['train']['examples']:,}",
         "electra": __version__,
     }

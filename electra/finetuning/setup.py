@@ -13,12 +13,12 @@ import numpy as np
 
 from electra import __version__, config
 from electra.config import UserError
-from electra.console import told
+from electra.console import redirect_warnings
 from electra.data.batches import random_key
 from electra.data.tables import Table, table
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.feature_cache import CACHED_FROM, cache_folder, cached, keep, source_of
-from electra.finetuning.recipe import Tuning
+from electra.finetuning.recipe import FinetuneConfig
 from electra.model.huggingface import Loaded
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
@@ -28,15 +28,15 @@ from electra.tasks.task import Files
 
 
 @dataclass(frozen=True)
-class Assignment:
+class FinetuneSetup:
     """Everything about a fine-tuning but its seed."""
 
     model: Path
     loaded: Loaded | None  # what the folder gave; None: random weights
     shape: EncoderShape
-    words: WordPiece
+    tokenizer: WordPiece
     task: Any
-    tuning: Tuning
+    config: FinetuneConfig
     recipe: str
     train: Features
     dev: Mapping[str, tuple[Sequence[Any], Features]]
@@ -51,20 +51,20 @@ class Assignment:
         model = {
             "weights": self.weights,
             "shape": config.as_dict(self.shape),
-            "tokenizer": self.words.fingerprint,
+            "tokenizer": self.tokenizer.fingerprint,
         }
         return {
             "model": model,
             "task": self.task.settings(),
             "data": self.data,
-            "tuning": config.as_dict(self.tuning),
+            "config": config.as_dict(self.config),
         }
 
 
-def assign(
+def prepare_finetuning(
     model: str | Path,
     task: Any,
-    load: Callable[[EncoderShape], Tuning],
+    load: Callable[[EncoderShape], FinetuneConfig],
     *,
     recipe: str,
     data: str | None = None,
@@ -72,46 +72,48 @@ def assign(
     dev: Sequence[str | Path] = (),
     random_weights: bool = False,
     say: Callable[[str], None],
-) -> Assignment:
+) -> FinetuneSetup:
     """Read, check and encode everything. `load` gives the settings for a model of this shape."""
     source = load_pretrained(model, random_weights=random_weights)
-    words, shape = source.words, source.encoder.shape
-    tuning = load(shape)
-    if tuning.length > shape.positions:
+    tokenizer, shape = source.tokenizer, source.encoder.shape
+    settings = load(shape)
+    if settings.length > shape.positions:
         raise UserError(
-            f"--length {tuning.length}: the model has only {shape.positions} positions; use that "
+            f"--length {settings.length}: the model has only {shape.positions} positions; use that "
             "or less"
         )
     layer_width(
         task.frozen or "last", shape.width, layers=shape.layers
     )  # refuses layers that are not there
-    with told(say):
+    with redirect_warnings(say):
         files = given_files(task, data, train=train, dev=dev)
     task, examples, parts = read(task, files, say)
-    examples = chosen(examples, tuning.max_train_examples)
+    examples = chosen(examples, settings.max_train_examples)
     if task.announcement:
         say(f"{task.name}: {task.announcement}")
-    with told(say):
+    with redirect_warnings(say):
         encoded = {
             part: encode(
-                task, found, words, tuning, training=False, tables=files.dev[part], say=say
+                task, found, tokenizer, settings, training=False, tables=files.dev[part], say=say
             )
             for part, found in parts.items()
         }
-        rows = encode(task, examples, words, tuning, training=True, tables=files.train, say=say)
+        rows = encode(
+            task, examples, tokenizer, settings, training=True, tables=files.train, say=say
+        )
     if not len(rows):
         raise UserError(
             f"{names(files.train)}: none of its {len(examples):,} examples can be learnt from in "
             "rows of "
-            f"{tuning.length} tokens; raise --length"
+            f"{settings.length} tokens; raise --length"
         )
-    return Assignment(
+    return FinetuneSetup(
         model=source.folder,
         loaded=source.loaded,
         shape=shape,
-        words=words,
+        tokenizer=tokenizer,
         task=task,
-        tuning=tuning,
+        config=settings,
         recipe=recipe,
         train=rows,
         dev={part: (found, encoded[part]) for part, found in parts.items()},
@@ -128,7 +130,7 @@ def read(
     """The task with what training data taught it, the training examples, and those of each part of
     the dev data.
     """
-    with told(say):
+    with redirect_warnings(say):
         examples = list(task.read(files.train, labelled=True))
         if not examples:
             raise UserError(f"{names(files.train)}: no examples to train on")
@@ -184,8 +186,8 @@ def names(tables: Sequence[Table]) -> str:
 def encode(
     task: Any,
     examples: Sequence[Any],
-    words: WordPiece,
-    tuning: Tuning,
+    tokenizer: WordPiece,
+    settings: FinetuneConfig,
     *,
     training: bool,
     tables: Sequence[Table],
@@ -202,10 +204,10 @@ def encode(
                     "version": __version__,
                     "code": code,
                     "task": task.settings(),
-                    "words": words.fingerprint,
-                    "length": tuning.length,
+                    "words": tokenizer.fingerprint,
+                    "length": settings.length,
                     "training": training,
-                    "most": tuning.max_train_examples,
+                    "most": settings.max_train_examples,
                     "files": [each.fingerprint() for each in tables],
                 }
             )
@@ -213,22 +215,22 @@ def encode(
         )
     features = cached(path) if path else None
     if features is None:
-        features = task.features(examples, words, length=tuning.length, training=training)
+        features = task.features(examples, tokenizer, length=settings.length, training=training)
         if path:
             keep(features, path)
     cut = np.unique(features.examples[features.cut])
     if len(cut):
         first = getattr(examples[cut[0]], "where", "")
-        if tuning.too_long == "refuse":
+        if settings.too_long == "refuse":
             more = f", as {len(cut) - 1:,} more are" if len(cut) > 1 else ""
             raise UserError(
-                f"{first}: longer than {tuning.length} tokens{more}; raise --length, shorten the "
+                f"{first}: longer than {settings.length} tokens{more}; raise --length, shorten the "
                 "text, or "
                 "let it be cut with --too-long cut"
             )
         say(
             f"{names(tables)}: {len(cut):,} of {len(examples):,} texts are longer than "
-            f"{tuning.length} tokens and were "
+            f"{settings.length} tokens and were "
             f"cut, {first} for one"
         )
     return features

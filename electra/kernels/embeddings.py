@@ -39,14 +39,19 @@ class Weights(NamedTuple):
 
     words: Tensor
     positions: Tensor
-    types: Tensor  # two rows
+    token_type_ids: Tensor  # two rows
     scale: Tensor
     shift: Tensor
 
 
-def embed(ids: Tensor, types: Tensor, weights: Weights, site: Site, dtype: torch.dtype) -> Tensor:
+def embed(
+    input_ids: Tensor, token_type_ids: Tensor, weights: Weights, site: Site, dtype: torch.dtype
+) -> Tensor:
     """[B, T, E] in `dtype`, of `ids` and `types` [B, T]."""
-    return cast(Tensor, Embed.apply(ids.contiguous(), types.contiguous(), site, dtype, *weights))
+    return cast(
+        Tensor,
+        Embed.apply(input_ids.contiguous(), token_type_ids.contiguous(), site, dtype, *weights),
+    )
 
 
 class Embed(torch.autograd.Function):
@@ -56,35 +61,40 @@ class Embed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, ids: Tensor, types: Tensor, site: Site, dtype: torch.dtype, *parameters: Tensor
+        ctx: Any,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        site: Site,
+        dtype: torch.dtype,
+        *parameters: Tensor,
     ) -> Tensor:
         weights = Weights(*parameters)
         width, settings = weights.words.shape[1], tiles(weights.words.shape[1], site)
-        out = torch.empty(*ids.shape, width, dtype=dtype, device=ids.device)
-        embed_forward[(triton.cdiv(ids.numel(), settings["ROWS"]),)](
-            ids,
-            types,
+        out = torch.empty(*input_ids.shape, width, dtype=dtype, device=input_ids.device)
+        embed_forward[(triton.cdiv(input_ids.numel(), settings["ROWS"]),)](
+            input_ids,
+            token_type_ids,
             *weights,
             out,
             site.keys,
             site.number,
             cutoff(site.rate),
             1 / (1 - site.rate),
-            ids.numel(),
-            ids.shape[1],
+            input_ids.numel(),
+            input_ids.shape[1],
             len(weights.words),
             width,
             EPSILON,
             **settings,
         )
         ctx.site = site
-        ctx.save_for_backward(ids, types, *weights)
+        ctx.save_for_backward(input_ids, token_type_ids, *weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        ids, types, *parameters = ctx.saved_tensors
-        weights, site, tokens = Weights(*parameters), ctx.site, ids.numel()
+        input_ids, token_type_ids, *parameters = ctx.saved_tensors
+        weights, site, tokens = Weights(*parameters), ctx.site, input_ids.numel()
         width, settings = weights.words.shape[1], tiles(weights.words.shape[1], site)
         programs = min(PROGRAMS, triton.cdiv(tokens, settings["ROWS"]))
         d_sum = weights.words.new_empty(tokens, width)
@@ -94,8 +104,8 @@ class Embed(torch.autograd.Function):
         )
         embed_backward[(programs,)](
             gradients[0].contiguous(),
-            ids,
-            types,
+            input_ids,
+            token_type_ids,
             *weights,
             d_sum,
             partials,
@@ -105,34 +115,34 @@ class Embed(torch.autograd.Function):
             cutoff(site.rate),
             1 / (1 - site.rate),
             tokens,
-            ids.shape[1],
+            input_ids.shape[1],
             len(weights.words),
             width,
             EPSILON,
             **settings,
         )
-        d_words, d_positions = table_gradients(d_sum, ids, peaks, weights)
+        d_words, d_positions = table_gradients(d_sum, input_ids, peaks, weights)
         (sums,) = sum_programs(partials)
         return None, None, None, None, d_words, d_positions, sums[2:], sums[0], sums[1]
 
 
 def table_gradients(
-    d_sum: Tensor, ids: Tensor, peaks: Tensor, weights: Weights
+    d_sum: Tensor, input_ids: Tensor, peaks: Tensor, weights: Weights
 ) -> tuple[Tensor, Tensor]:
     """[V, E] and [positions, E] of ds [N, E], none of which is larger than the largest of `peaks`."""
-    (batch, length), width = ids.shape, d_sum.shape[1]
+    (batch, length), width = input_ids.shape, d_sum.shape[1]
     totals = torch.zeros_like(weights.words, dtype=torch.int64)
     d_words, d_positions = torch.empty_like(weights.words), torch.empty_like(weights.positions)
     columns = min(64, triton.next_power_of_2(width))
     known = {
-        "bits": ids.numel().bit_length(),
+        "bits": input_ids.numel().bit_length(),
         "programs": len(peaks),
         "PROGRAMS": triton.next_power_of_2(len(peaks)),
         "num_warps": 4,
     }
     count_words[(len(d_positions), triton.cdiv(width, columns))](
         d_sum,
-        ids,
+        input_ids,
         peaks,
         totals,
         d_positions,
@@ -155,26 +165,28 @@ def tiles(width: int, site: Site) -> dict[str, int | bool]:
 
 
 @triton.jit
-def rows_of(table, ids, count, column, inside, width):
+def rows_of(table, input_ids, count, column, inside, width):
     """Of an id that the table has no row for, NaN: a loss that stops the run, and not whatever lies
     there.
     """
-    known = inside & ((ids >= 0) & (ids < count))[:, None]
+    known = inside & ((input_ids >= 0) & (input_ids < count))[:, None]
     return tl.load(
-        table + ids.to(tl.int64)[:, None] * width + column[None, :], mask=known, other=float("nan")
+        table + input_ids.to(tl.int64)[:, None] * width + column[None, :],
+        mask=known,
+        other=float("nan"),
     )
 
 
 @triton.jit
 def centred(
-    ids,
+    input_ids,
     type_of,
     row,
     column,
     inside,
     words,
     positions,
-    types,
+    token_type_ids,
     tokens,
     length,
     vocabulary,
@@ -182,9 +194,9 @@ def centred(
     epsilon,
 ):
     """(x̂, 1/√(var + ε))."""
-    word = tl.load(ids + row, mask=row < tokens, other=0)
+    word = tl.load(input_ids + row, mask=row < tokens, other=0)
     s = rows_of(words, word, vocabulary, column, inside, width) + rows_of(
-        types, type_of, 2, column, inside, width
+        token_type_ids, type_of, 2, column, inside, width
     )
     s += tl.load(
         positions + (row % length)[:, None] * width + column[None, :], mask=inside, other=0.0
@@ -197,11 +209,11 @@ def centred(
 
 @triton.jit
 def embed_forward(
-    ids,
+    input_ids,
     types_of,
     words,
     positions,
-    types,
+    token_type_ids,
     scale,
     shift,
     out,
@@ -223,14 +235,14 @@ def embed_forward(
     place = row[:, None] * width + column[None, :]
     type_of = tl.load(types_of + row, mask=row < tokens, other=0)
     normal, _ = centred(
-        ids,
+        input_ids,
         type_of,
         row,
         column,
         inside,
         words,
         positions,
-        types,
+        token_type_ids,
         tokens,
         length,
         vocabulary,
@@ -252,11 +264,11 @@ def embed_forward(
 @triton.jit
 def embed_backward(
     gradient,
-    ids,
+    input_ids,
     types_of,
     words,
     positions,
-    types,
+    token_type_ids,
     scale,
     shift,
     d_sum,
@@ -292,14 +304,14 @@ def embed_backward(
         place = row[:, None] * width + column[None, :]
         type_of = tl.load(types_of + row, mask=row < tokens, other=0)
         normal, spread = centred(
-            ids,
+            input_ids,
             type_of,
             row,
             column,
             inside,
             words,
             positions,
-            types,
+            token_type_ids,
             tokens,
             length,
             vocabulary,
@@ -357,7 +369,7 @@ def power_of_two(k):
 @triton.jit(do_not_specialize=["width"])
 def count_words(
     d_sum,
-    ids,
+    input_ids,
     peaks,
     totals,
     d_positions,
@@ -383,7 +395,7 @@ def count_words(
         token = row * length + position
         ds = tl.load(d_sum + token[:, None] * width + column[None, :], mask=inside, other=0.0)
         total += ds
-        word = tl.load(ids + token, mask=row < batch, other=0).to(tl.int64)
+        word = tl.load(input_ids + token, mask=row < batch, other=0).to(tl.int64)
         count = (tl.where(finite, ds, 0.0).to(tl.float64) * units).to(tl.int64)
         # Padding has no gradient, and all of it is the same word: to add its zeros would take
         # longest of all.

@@ -26,16 +26,20 @@ class Rows(NamedTuple):
     shape: torch.Size  # [B, T]
 
     @classmethod
-    def of(cls, real: Tensor) -> Rows:
+    def of(cls, attention_mask: Tensor) -> Rows:
         """Of a batch whose `real` [B, T] says where there is text: at the beginning of each row."""
-        if (packed := getattr(real, "packed", None)) is not None:
-            return cls(packed.bounds, real.shape[1], packed.tokens, real.shape)
+        if (packed := getattr(attention_mask, "packed", None)) is not None:
+            return cls(packed.bounds, attention_mask.shape[1], packed.tokens, attention_mask.shape)
         begins = torch.arange(
-            0, real.numel() + 1, real.shape[1], device=real.device, dtype=torch.int32
+            0,
+            attention_mask.numel() + 1,
+            attention_mask.shape[1],
+            device=attention_mask.device,
+            dtype=torch.int32,
         )
-        ends = begins[:-1] + real.sum(dim=1, dtype=torch.int32)
+        ends = begins[:-1] + attention_mask.sum(dim=1, dtype=torch.int32)
         bounds = torch.cat([torch.stack([begins[:-1], ends], dim=1).flatten(), begins[-1:]])
-        return cls(bounds, real.shape[1], None, real.shape)
+        return cls(bounds, attention_mask.shape[1], None, attention_mask.shape)
 
     def pack(self, hidden: Tensor) -> Tensor:
         """[B, T, D] → [N, D]."""

@@ -55,38 +55,46 @@ class Encoder(nn.Module):
     def vocabulary(self) -> int:
         return self.embeddings.words.num_embeddings
 
-    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """`ids`, `types` and `real` (False where padded) are [B, T]; the vectors are [B, T, D]."""
-        if self.fused and torch.is_autocast_enabled(ids.device.type):
-            *_, (last, rows) = self.fused_layers(ids, types, real)
+        if self.fused and torch.is_autocast_enabled(input_ids.device.type):
+            *_, (last, rows) = self.fused_layers(input_ids, token_type_ids, attention_mask)
             return rows.unpack(last)
-        return self.layers(ids, types, real)[-1]
+        return self.layers(input_ids, token_type_ids, attention_mask)[-1]
 
-    def layers(self, ids: Tensor, types: Tensor, real: Tensor) -> list[Tensor]:
+    def layers(
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor
+    ) -> list[Tensor]:
         """The vectors that each block gives, the embeddings' first."""
-        if self.fused and torch.is_autocast_enabled(ids.device.type):
-            return [rows.unpack(tokens) for tokens, rows in self.fused_layers(ids, types, real)]
-        hidden = self.first_vectors(ids, types)
+        if self.fused and torch.is_autocast_enabled(input_ids.device.type):
+            return [
+                rows.unpack(tokens)
+                for tokens, rows in self.fused_layers(input_ids, token_type_ids, attention_mask)
+            ]
+        hidden = self.first_vectors(input_ids, token_type_ids)
         # The mask is passed even when every row is full: to find out would stop a GPU each step,
         # and on a CPU attention without it is no faster (27.3 against 27.9 ms forward and backward,
         # 16 rows of 128, 4 heads).
-        attended = real[:, None, None, :]  # [B, 1, 1, T]: broadcast over heads and queries
+        attended = attention_mask[
+            :, None, None, :
+        ]  # [B, 1, 1, T]: broadcast over heads and queries
         if self.shape.causal:
             attended = (
-                attended & torch.ones_like(real[0]).expand(real.shape[1], -1).tril()
+                attended
+                & torch.ones_like(attention_mask[0]).expand(attention_mask.shape[1], -1).tril()
             )  # [B, 1, T, T]
         found = [hidden]
         for block in self.blocks:
             found.append(block(found[-1], attended))
         return found
 
-    def first_vectors(self, ids: Tensor, types: Tensor) -> Tensor:
+    def first_vectors(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """What the blocks begin with."""
-        hidden: Tensor = self.embeddings(ids, types)
+        hidden: Tensor = self.embeddings(input_ids, token_type_ids)
         return hidden if self.projection is None else self.projection(hidden)
 
     def fused_layers(
-        self, ids: Tensor, types: Tensor, real: Tensor
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor
     ) -> Iterator[tuple[Tensor, Rows]]:
         """The same in autocast's precision, as the rows that the kernels work on. Padding stands at
         the end of a row.
@@ -98,7 +106,7 @@ class Encoder(nn.Module):
         assert not self.shape.causal, (
             "no kernel knows causal attention; resolve_speed leaves them off"
         )
-        rows, hidden = Rows.of(real), self.first_vectors(ids, types)
+        rows, hidden = Rows.of(attention_mask), self.first_vectors(input_ids, token_type_ids)
         tokens = rows.pack(hidden.to(torch.get_autocast_dtype(hidden.device.type)))
         yield tokens, rows
         keys = draw_keys(SITES * len(self.blocks), hidden.device)
@@ -120,25 +128,29 @@ class Embeddings(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, shape.embedding)
         self.positions = nn.Embedding(shape.positions, shape.embedding)
-        self.types = nn.Embedding(SEGMENTS, shape.embedding)
+        self.token_type_ids = nn.Embedding(SEGMENTS, shape.embedding)
         self.norm = nn.LayerNorm(shape.embedding, eps=NORM_EPSILON)
         self.dropout = Dropout(shape.dropout)
         self.apply(initialise)
 
-    def forward(self, ids: Tensor, types: Tensor) -> Tensor:
-        length = ids.shape[1]
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        length = input_ids.shape[1]
         if length > self.positions.num_embeddings:
             raise UserError(
                 f"rows of {length} tokens do not fit a network with encoder.positions="
                 f"{self.positions.num_embeddings}; cut shorter rows or raise encoder.positions"
             )
-        if self.fused and torch.is_autocast_enabled(ids.device.type):
-            return self.fused_forward(ids, types)
-        summed = self.words(ids) + self.positions.weight[:length] + self.types(types)  # [B, T, E]
+        if self.fused and torch.is_autocast_enabled(input_ids.device.type):
+            return self.fused_forward(input_ids, token_type_ids)
+        summed = (
+            self.words(input_ids)
+            + self.positions.weight[:length]
+            + self.token_type_ids(token_type_ids)
+        )  # [B, T, E]
         vectors: Tensor = self.dropout(self.norm(summed))
         return vectors
 
-    def fused_forward(self, ids: Tensor, types: Tensor) -> Tensor:
+    def fused_forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """In autocast's precision."""
         from electra.kernels.dropout import draw_keys
         from electra.kernels.embeddings import Weights, embed
@@ -147,12 +159,18 @@ class Embeddings(nn.Module):
         weights = Weights(
             self.words.weight,
             self.positions.weight,
-            self.types.weight,
+            self.token_type_ids.weight,
             self.norm.weight,
             self.norm.bias,
         )
-        site = Site(self.dropout.rate if self.training else 0.0, draw_keys(1, ids.device), 0)
-        return embed(ids, types, weights, site, torch.get_autocast_dtype(ids.device.type))
+        site = Site(self.dropout.rate if self.training else 0.0, draw_keys(1, input_ids.device), 0)
+        return embed(
+            input_ids,
+            token_type_ids,
+            weights,
+            site,
+            torch.get_autocast_dtype(input_ids.device.type),
+        )
 
 
 class Block(nn.Module):

@@ -40,7 +40,7 @@ class Workload:
     objective: Head = "rtd"
     encoder: EncoderShape  # the discriminator, or the main network of a masked LM
     generator: EncoderShape | None = None  # none where replacements are drawn by chance
-    generator_learns: bool = True
+    generator_is_trained: bool = True
     tie: Literal["none", "embeddings", "all"] = "embeddings"
     vocabulary: int
     length: int
@@ -63,7 +63,7 @@ class Workload:
         it learns.
         """
         return {
-            name: whole if name != "generator" or self.generator_learns else 1
+            name: whole if name != "generator" or self.generator_is_trained else 1
             for name, _, _ in self.networks()
         }
 

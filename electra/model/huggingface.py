@@ -36,7 +36,7 @@ class Network(Protocol):
         names.
         """
 
-    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """What that class computes, at every position."""
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -52,8 +52,8 @@ class Bare(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        hidden: Tensor = self.encoder(ids, types, real)
+    def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden: Tensor = self.encoder(input_ids, token_type_ids, attention_mask)
         return hidden
 
 
@@ -415,9 +415,9 @@ def is_within(folder: Path, file: str) -> bool:
     """Whether a file is where its name says, or where the hub's cache keeps the files of a
     snapshot.
     """
-    home, real = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / file))
-    return real.parent == home or (
-        home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
+    home, attention_mask = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / file))
+    return attention_mask.parent == home or (
+        home.parent.name == "snapshots" and attention_mask.parent == home.parent.parent / "blobs"
     )
 
 
@@ -480,14 +480,16 @@ def verify(network: Network, folder: Path, *, tolerance: float = 1e-4) -> float:
     ours = ours.to("cpu", torch.float32).eval()
     length = min(64, network.encoder.shape.positions)
     source = torch.Generator().manual_seed(0)
-    ids = torch.randint(network.encoder.vocabulary, (2, length), generator=source)
-    types = (torch.arange(length) > length // 2).long().expand_as(ids)
-    real = torch.arange(length) < torch.tensor([[length], [max(1, length // 2)]])
+    input_ids = torch.randint(network.encoder.vocabulary, (2, length), generator=source)
+    token_type_ids = (torch.arange(length) > length // 2).long().expand_as(input_ids)
+    attention_mask = torch.arange(length) < torch.tensor([[length], [max(1, length // 2)]])
     with torch.no_grad():
-        theirs = stock_logits(stock, ids, types, real)
-        differences = (ours.logits(ids, types, real) - theirs).abs()
-    if differences.shape[:2] == real.shape:
-        differences = differences[real]  # where there is only padding, the two may disagree
+        theirs = stock_logits(stock, input_ids, token_type_ids, attention_mask)
+        differences = (ours.logits(input_ids, token_type_ids, attention_mask) - theirs).abs()
+    if differences.shape[:2] == attention_mask.shape:
+        differences = differences[
+            attention_mask
+        ]  # where there is only padding, the two may disagree
     difference = float(differences.max())
     # Rounding grows with what is rounded, and a trained generator's logits reach 20.
     allowed = tolerance * max(1.0, theirs.abs().max().item())
@@ -500,17 +502,21 @@ def verify(network: Network, folder: Path, *, tolerance: float = 1e-4) -> float:
     return difference
 
 
-def stock_logits(stock: Any, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+def stock_logits(
+    stock: Any, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor
+) -> Tensor:
     """What a transformers model says of these rows, whichever way its class takes rows and gives
     logits.
     """
     if (
         type(stock).__name__ == "ElectraForMultipleChoice"
     ):  # the two rows as the options of one question
-        rows = (tensor[None] for tensor in (ids, types, real.long()))
+        rows = (tensor[None] for tensor in (input_ids, token_type_ids, attention_mask.long()))
         names = ("input_ids", "token_type_ids", "attention_mask")
         return stock(**dict(zip(names, rows, strict=True))).logits  # type: ignore[no-any-return]
-    output = stock(input_ids=ids, token_type_ids=types, attention_mask=real.long())
+    output = stock(
+        input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask.long()
+    )
     if type(stock).__name__ == "ElectraForQuestionAnswering":
         return torch.stack([output.start_logits, output.end_logits], dim=-1)
     return output.logits  # type: ignore[no-any-return]

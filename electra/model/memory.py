@@ -40,7 +40,7 @@ def training_bytes(
     """
     counted = parameters(work)
     weights = counted.total * FLOAT
-    learnt = weights if work.generator_learns else weights - counted.generator * FLOAT
+    learnt = weights if work.generator_is_trained else weights - counted.generator * FLOAT
     parts = spread_over or 1
     terms: Terms = {
         "weights": weights / parts,
@@ -55,7 +55,7 @@ def training_bytes(
         return {**terms, **kept_by_kernels(work, rows)}
     for name, shape, head in work.networks():
         per_token = kept_by_head(shape, head, work, activation_bytes)
-        if name != "generator" or work.generator_learns:
+        if name != "generator" or work.generator_is_trained:
             per_token += kept_by_encoder(shape, activation_bytes, recomputed=recomputed)
         terms[f"{name} activations"] = rows * work.length * per_token
         if head in EVERYWHERE:
@@ -120,7 +120,7 @@ def kept_by_kernels(work: Workload, rows: int) -> Terms:
     tokens = rows * work.length
     terms, beside, scoring = {}, [], 0.0
     for name, shape, head in work.networks():
-        learns = name != "generator" or work.generator_learns
+        learns = name != "generator" or work.generator_is_trained
         predicted = tokens * (0 if head == "rtd" else 1 if head in EVERYWHERE else work.mask_rate)
         answers = (
             LOW * shape.width * tokens

@@ -26,9 +26,9 @@ class Discriminator(nn.Module):
         initialise(self.dense)
         initialise_glorot(self.output)
 
-    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Logits [B, T]."""
-        hidden = self.encoder(ids, types, real)
+        hidden = self.encoder(input_ids, token_type_ids, attention_mask)
         if self.fused and torch.is_autocast_enabled(hidden.device.type):
             return self.fused_head(hidden)
         logits: Tensor = self.output(gelu(self.dense(hidden))).squeeze(-1)
@@ -45,8 +45,8 @@ class Discriminator(nn.Module):
             self.output.bias,
         )
 
-    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        return self.forward(ids, types, real)
+    def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.forward(input_ids, token_type_ids, attention_mask)
 
 
 class Generator(nn.Module):
@@ -69,9 +69,15 @@ class Generator(nn.Module):
     def architecture(self) -> str:
         return "ElectraForCausalLM" if self.encoder.shape.causal else "ElectraForMaskedLM"
 
-    def forward(self, ids: Tensor, types: Tensor, real: Tensor, positions: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, positions: Tensor
+    ) -> Tensor:
         """Logits [B, P, V] at `positions` [B, P]."""
-        return self.words(self.transform(self.at(self.encoder(ids, types, real), positions)))
+        return self.words(
+            self.transform(
+                self.at(self.encoder(input_ids, token_type_ids, attention_mask), positions)
+            )
+        )
 
     @property
     def table(self) -> Tensor:
@@ -102,10 +108,13 @@ class Generator(nn.Module):
         """Logits [..., V] of the vectors [..., E] that words should have."""
         return F.linear(predicted, self.table, self.bias)
 
-    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """At every position, [B, T, V]."""
         return self.forward(
-            ids, types, real, torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+            input_ids,
+            token_type_ids,
+            attention_mask,
+            torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids),
         )
 
 

@@ -46,7 +46,7 @@ def build_objective(
         from electra.objectives.restore import AllTokensMLM
 
         return AllTokensMLM(config, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
-    if config.generator_learns == "adversarially":
+    if config.generator_training == "adversarial":
         from electra.objectives.adversarial import AdversarialDetection
 
         return AdversarialDetection(

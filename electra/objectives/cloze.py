@@ -44,16 +44,21 @@ def cloze(
     `top` times.
     """
     at = places[:, None]
-    hidden = batch.ids.scatter(1, at, mask)
-    chances = generator(hidden, batch.types, batch.real, at)[:, 0].float().softmax(-1)  # [B, V]
+    hidden = batch.input_ids.scatter(1, at, mask)
+    chances = (
+        generator(hidden, batch.token_type_ids, batch.attention_mask, at)[:, 0].float().softmax(-1)
+    )  # [B, V]
     likely = chances.topk(min(top, chances.shape[-1]), dim=-1)
     count = likely.indices.shape[1]
-    rows = batch.ids.repeat_interleave(count, dim=0).scatter(
+    rows = batch.input_ids.repeat_interleave(count, dim=0).scatter(
         1, at.repeat_interleave(count, dim=0), likely.indices.reshape(-1, 1)
     )
-    types, real = (each.repeat_interleave(count, dim=0) for each in (batch.types, batch.real))
+    token_type_ids, attention_mask = (
+        each.repeat_interleave(count, dim=0)
+        for each in (batch.token_type_ids, batch.attention_mask)
+    )
     doubts = (
-        discriminator(rows, types, real)
+        discriminator(rows, token_type_ids, attention_mask)
         .gather(1, at.repeat_interleave(count, dim=0))
         .view_as(likely.values)
     )

@@ -32,7 +32,7 @@ class Vocabulary(Protocol):
 class Masked(NamedTuple):
     """What the generator reads, and what it must say."""
 
-    ids: Tensor  # [B, T] with most chosen tokens hidden
+    input_ids: Tensor  # [B, T] with most chosen tokens hidden
     positions: Tensor  # [B, P] the chosen positions
     originals: Tensor  # [B, P] the tokens that stood there
     scored: Tensor  # [B, P] bool: short rows choose fewer than P
@@ -42,7 +42,7 @@ class Masked(NamedTuple):
 class Corrupted(NamedTuple):
     """What the discriminator reads, and what it must say."""
 
-    ids: Tensor  # [B, T]
+    input_ids: Tensor  # [B, T]
     replaced: Tensor  # [B, T] bool
 
 
@@ -60,7 +60,7 @@ def masked_counts(lengths: Tensor, masking: Masking, *, length: int) -> Tensor:
 
 def masked_in_step(batch: Batch, masking: Masking) -> Tensor:
     """The predicted positions of the whole step, over all its micro-batches and processes."""
-    return masked_counts(batch.step_lengths, masking, length=batch.ids.shape[1]).sum()
+    return masked_counts(batch.step_lengths, masking, length=batch.input_ids.shape[1]).sum()
 
 
 def mask_tokens(
@@ -73,18 +73,24 @@ def mask_tokens(
 ) -> Masked:
     """Choose positions and hide most of them: the rest keep their token, or get a random one."""
     positions, scored = choose_positions(batch, masking, vocabulary, rng, unigrams=unigrams)
-    coin = torch.rand(positions.shape, device=batch.ids.device, generator=rng)
+    coin = torch.rand(positions.shape, device=batch.input_ids.device, generator=rng)
     hidden = scored & (coin < 1 - masking.keep - masking.random)
-    ids = torch.where(anywhere(positions, hidden, batch.ids), vocabulary.mask, batch.ids)
+    input_ids = torch.where(
+        anywhere(positions, hidden, batch.input_ids), vocabulary.mask, batch.input_ids
+    )
     if masking.random:
         swapped = scored & (coin >= 1 - masking.random)
         words = torch.randint(
-            vocabulary.size, positions.shape, device=batch.ids.device, generator=rng
+            vocabulary.size, positions.shape, device=batch.input_ids.device, generator=rng
         )
-        drawn = torch.zeros_like(ids).scatter_reduce_(1, positions, words * swapped, "amax")
-        ids = torch.where(anywhere(positions, swapped, batch.ids), drawn, ids)
+        drawn = torch.zeros_like(input_ids).scatter_reduce_(1, positions, words * swapped, "amax")
+        input_ids = torch.where(anywhere(positions, swapped, batch.input_ids), drawn, input_ids)
     return Masked(
-        ids, positions, batch.ids.gather(1, positions), scored, distinct=masking.draws == "distinct"
+        input_ids,
+        positions,
+        batch.input_ids.gather(1, positions),
+        scored,
+        distinct=masking.draws == "distinct",
     )
 
 
@@ -102,20 +108,20 @@ def choose_positions(
     To prefer rare words needs `unigrams` [V], how frequent each is: a word weighs one over the root
     of that, half as much as would make every word of the vocabulary come up equally often.
     """
-    length = batch.ids.shape[1]
+    length = batch.input_ids.shape[1]
     counts = masked_counts(batch.lengths, masking, length=length)
-    candidates = batch.real
+    candidates = batch.attention_mask
     for special in (vocabulary.cls, vocabulary.sep, vocabulary.mask):
-        candidates = candidates & (batch.ids != special)
+        candidates = candidates & (batch.input_ids != special)
     weights = candidates.float()
     if masking.prefer == "rare":
         assert unigrams is not None
-        weights = weights * unigrams[batch.ids].rsqrt()
+        weights = weights * unigrams[batch.input_ids].rsqrt()
     most = masking.most(length)
     if masking.draws == "distinct":
         # Drawing with replacement would mask some tokens twice and so too few (13.8 % of 128, not
         # 15 %); rank instead.
-        keys = torch.rand(candidates.shape, device=batch.ids.device, generator=rng)
+        keys = torch.rand(candidates.shape, device=batch.input_ids.device, generator=rng)
         if masking.prefer == "rare":
             # The largest u^(1/w) are a weighted draw; by their logarithms, since so near to one
             # they would coincide.
@@ -123,7 +129,7 @@ def choose_positions(
         positions = torch.where(candidates, keys, -math.inf).topk(most, dim=1).indices
     else:
         positions = torch.multinomial(weights, most, replacement=True, generator=rng)
-    scored = torch.arange(most, device=batch.ids.device) < counts[:, None]
+    scored = torch.arange(most, device=batch.input_ids.device) < counts[:, None]
     return positions, scored
 
 
@@ -149,21 +155,21 @@ def sample(
     return keys.argmax(dim=-1)
 
 
-def fill_masks(ids: Tensor, masked: Masked, sampled: Tensor) -> Corrupted:
+def fill_masks(input_ids: Tensor, masked: Masked, sampled: Tensor) -> Corrupted:
     """Splice the samples into the original text. A token that was guessed right counts as original.
 
     Two draws of one position (official masking only) leave the mean of their ids there, whatever
     word that is: a bug its authors know of, kept because published numbers were made with it.
     """
     if masked.distinct:
-        spliced = ids.scatter(
+        spliced = input_ids.scatter(
             1, masked.positions, torch.where(masked.scored, sampled, masked.originals)
         )
-        return Corrupted(spliced, spliced != ids)
-    written = torch.zeros_like(ids).scatter_add_(1, masked.positions, masked.scored.long())
-    total = torch.zeros_like(ids).scatter_add_(1, masked.positions, sampled * masked.scored)
-    spliced = torch.where(written > 0, total // written.clamp(min=1), ids)
-    return Corrupted(spliced, spliced != ids)
+        return Corrupted(spliced, spliced != input_ids)
+    written = torch.zeros_like(input_ids).scatter_add_(1, masked.positions, masked.scored.long())
+    total = torch.zeros_like(input_ids).scatter_add_(1, masked.positions, sampled * masked.scored)
+    spliced = torch.where(written > 0, total // written.clamp(min=1), input_ids)
+    return Corrupted(spliced, spliced != input_ids)
 
 
 def anywhere(positions: Tensor, which: Tensor, like: Tensor) -> Tensor:

@@ -30,20 +30,24 @@ class LeftToRight(Objective):
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors [B·(T − 1), E] that the next words should have, and those words [B·(T − 1)]."""
-        hidden = self.encoder.encoder(batch.ids, batch.types, batch.real)
-        return self.encoder.transform(hidden[:, :-1]).flatten(0, 1), batch.ids[:, 1:].flatten()
+        hidden = self.encoder.encoder(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+        return self.encoder.transform(hidden[:, :-1]).flatten(0, 1), batch.input_ids[
+            :, 1:
+        ].flatten()
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         predicted, following = self.read(batch)
         surprises = surprises_everywhere(self.encoder, predicted, following)
-        lm = (surprises * batch.real[:, 1:].flatten()).sum() / (batch.step_lengths - 1).sum()
+        lm = (surprises * batch.attention_mask[:, 1:].flatten()).sum() / (
+            batch.step_lengths - 1
+        ).sum()
         return Loss(lm, {"lm": lm.detach()})
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
         """The trivial reader knows how frequent each word is and, beyond that, where segments end."""
         predicted, following = self.read(batch)
-        scored, ends = batch.real[:, 1:].flatten(), following == self.vocabulary.sep
+        scored, ends = batch.attention_mask[:, 1:].flatten(), following == self.vocabulary.sep
         words = torch.cat(
             [self.encoder.words(rows).argmax(-1) for rows in torch.split(predicted, ROWS_OF_LOGITS)]
         )
@@ -53,8 +57,8 @@ class LeftToRight(Objective):
                     surprises_everywhere(self.encoder, predicted, following), scored
                 ),
                 "lm_accuracy": quotient(words == following, scored),
-                "trivial_lm_loss": quotient(-self.unigrams.log()[following] * ~ends, scored),
-                "trivial_lm_accuracy": quotient(
+                "baseline_lm_loss": quotient(-self.unigrams.log()[following] * ~ends, scored),
+                "baseline_lm_accuracy": quotient(
                     ends | (following == self.unigrams.argmax()), scored
                 ),
             }

@@ -58,13 +58,13 @@ def quotient(values: Tensor, where: Tensor) -> Tensor:
     return torch.stack([(values * where).sum(dtype=torch.float64), where.sum(dtype=torch.float64)])
 
 
-def detections(logits: Tensor, replaced: Tensor, real: Tensor) -> Tensor:
+def detections(logits: Tensor, replaced: Tensor, attention_mask: Tensor) -> Tensor:
     """[2, BINS] how often each logit was given to an original and to a replaced token. Zero is the
     edge of a bin.
     """
     bins = ((logits.float() + REACH) * (BINS / (2 * REACH))).long().clamp(0, BINS - 1)
     counts = torch.zeros(2 * BINS, dtype=torch.float64, device=logits.device)
-    counts.scatter_add_(0, (bins + BINS * replaced).flatten(), real.flatten().double())
+    counts.scatter_add_(0, (bins + BINS * replaced).flatten(), attention_mask.flatten().double())
     return counts.view(2, BINS)
 
 
@@ -72,7 +72,7 @@ def detection_scores(counts: Tensor) -> dict[str, float]:
     """AUC, average precision, and precision / recall / accuracy at one half; what a constant answer
     would score beside.
 
-    `trivial_rtd_loss` is the entropy of the replaced share: the loss of a detector that knows
+    `baseline_rtd_loss` is the entropy of the replaced share: the loss of a detector that knows
     nothing else.
     """
     original, replaced = counts
@@ -80,8 +80,8 @@ def detection_scores(counts: Tensor) -> dict[str, float]:
     share = positives / (positives + negatives)
     scores = {
         "replaced_fraction": share,
-        "trivial_rtd_loss": entropy(share),
-        "trivial_accuracy": max(share, 1 - share),
+        "baseline_rtd_loss": entropy(share),
+        "baseline_accuracy": max(share, 1 - share),
     }
     if not positives or not negatives:
         return scores

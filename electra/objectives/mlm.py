@@ -46,7 +46,9 @@ class MaskedLM(Objective):
         masked = mask_tokens(
             batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams
         )
-        guesses = self.encoder(masked.ids, batch.types, batch.real, masked.positions)
+        guesses = self.encoder(
+            masked.input_ids, batch.token_type_ids, batch.attention_mask, masked.positions
+        )
         return Tally(word_tallies(guesses, masked, self.unigrams))
 
     def networks(self) -> dict[str, Discriminator | Generator]:
@@ -78,9 +80,11 @@ def guess_words(
     loss and a sample can do without it (but for that). `hidden` is what the network's encoder made
     of the masked text, where somebody asked it before.
     """
-    device = batch.ids.device
+    device = batch.input_ids.device
     hidden = network.at(
-        network.encoder(masked.ids, batch.types, batch.real) if hidden is None else hidden,
+        network.encoder(masked.input_ids, batch.token_type_ids, batch.attention_mask)
+        if hidden is None
+        else hidden,
         masked.positions,
     )
     predicted = network.transform(hidden)
@@ -135,12 +139,12 @@ def word_tallies(logits: Tensor, masked: Masked, unigrams: Tensor) -> dict[str, 
     otherwise knows only how frequent each word is: some chosen positions keep their token, so that
     copying alone scores their share.
     """
-    shown = masked.ids.gather(1, masked.positions) == masked.originals
+    shown = masked.input_ids.gather(1, masked.positions) == masked.originals
     return {
         "mlm_loss": quotient(word_losses(logits, masked), masked.scored),
         "mlm_accuracy": quotient(logits.argmax(-1) == masked.originals, masked.scored),
-        "trivial_mlm_loss": quotient(-unigrams.log()[masked.originals] * ~shown, masked.scored),
-        "trivial_mlm_accuracy": quotient(
+        "baseline_mlm_loss": quotient(-unigrams.log()[masked.originals] * ~shown, masked.scored),
+        "baseline_mlm_accuracy": quotient(
             shown | (masked.originals == unigrams.argmax()), masked.scored
         ),
     }

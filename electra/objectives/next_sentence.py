@@ -59,7 +59,11 @@ class NextSentence(MaskedLM):
         masked = mask_tokens(
             paired.batch, self.config.masking, self.vocabulary, rng, unigrams=self.unigrams
         )
-        return paired, masked, self.encoder.encoder(masked.ids, batch.types, batch.real)
+        return (
+            paired,
+            masked,
+            self.encoder.encoder(masked.input_ids, batch.token_type_ids, batch.attention_mask),
+        )
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         paired, masked, hidden = self.read(batch, rng)
@@ -84,7 +88,7 @@ class NextSentence(MaskedLM):
             | {
                 "nsp_loss": quotient(verdict_losses(verdicts, paired), paired.scored),
                 "nsp_accuracy": quotient(verdicts.argmax(-1) == paired.strange, paired.scored),
-                "trivial_nsp_accuracy": quotient(~paired.strange, paired.scored),
+                "baseline_nsp_accuracy": quotient(~paired.strange, paired.scored),
             }
         )
 
@@ -104,19 +108,19 @@ def swap_segments(batch: Batch, rng: torch.Generator | None) -> Paired:
     strange segment begins with a line, as one that follows does. A row that nobody can give to
     stays as it is and is not scored.
     """
-    rows, length = batch.ids.shape
-    place = torch.arange(length, device=batch.ids.device)
+    rows, length = batch.input_ids.shape
+    place = torch.arange(length, device=batch.input_ids.device)
     giver, scored = find_givers(batch, rng)
-    strange = scored & (torch.rand(rows, device=batch.ids.device, generator=rng) < 0.5)
-    begins = batch.lengths - batch.types.sum(dim=1)
-    given = batch.ids[giver].gather(
+    strange = scored & (torch.rand(rows, device=batch.input_ids.device, generator=rng) < 0.5)
+    begins = batch.lengths - batch.token_type_ids.sum(dim=1)
+    given = batch.input_ids[giver].gather(
         1, (place + (begins[giver] - begins)[:, None]).clamp(0, length - 1)
     )
-    second = (batch.types == 1) & (
+    second = (batch.token_type_ids == 1) & (
         place < batch.lengths[:, None] - 1
     )  # without the [SEP] that ends it
-    ids = torch.where(second & strange[:, None], given, batch.ids)
-    return Paired(batch._replace(ids=ids), strange, scored)
+    input_ids = torch.where(second & strange[:, None], given, batch.input_ids)
+    return Paired(batch._replace(input_ids=input_ids), strange, scored)
 
 
 def find_givers(batch: Batch, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -126,13 +130,15 @@ def find_givers(batch: Batch, rng: torch.Generator | None) -> tuple[Tensor, Tens
     A shorter row's ends with its line, where a cut one would give the answer away: it may be given
     only one that ends so at the same length.
     """
-    rows, length = batch.ids.shape
-    sizes = batch.types.sum(dim=1)  # of the second segments, with the [SEP]; 0 where there is none
+    rows, length = batch.input_ids.shape
+    sizes = batch.token_type_ids.sum(
+        dim=1
+    )  # of the second segments, with the [SEP]; 0 where there is none
     full = batch.lengths == length
     surplus = sizes - sizes[:, None]  # [B, B]: row by giver
     # The longer a full row's second segment, the longer its first line: not much is cut, and from
     # the nearest in size.
     enough = (surplus >= 0) & (surplus <= full[:, None] * int(length * MOST_SURPLUS))
     able = ((sizes > 0)[:, None] & (full == full[:, None]) & enough).fill_diagonal_(False)
-    cost = surplus + torch.rand(rows, rows, device=batch.ids.device, generator=rng)
+    cost = surplus + torch.rand(rows, rows, device=batch.input_ids.device, generator=rng)
     return cost.masked_fill(~able, torch.inf).argmin(dim=1), able.any(dim=1)

@@ -58,7 +58,7 @@ class ReplaceMLM(Restoring):
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         spliced = self.splice(batch, rng, keep_logits=False)
-        read = spliced.masked._replace(ids=spliced.corrupted.ids)
+        read = spliced.masked._replace(input_ids=spliced.corrupted.input_ids)
         guesses = guess_words(self.encoder, batch, read, rng)
         return self.loss(
             guesses.losses.sum() / masked_in_step(batch, self.config.masking), spliced, batch
@@ -67,14 +67,16 @@ class ReplaceMLM(Restoring):
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
         spliced = self.splice(batch, rng)
-        masked, ids = spliced.masked, spliced.corrupted.ids
-        logits = self.encoder(ids, batch.types, batch.real, masked.positions)
+        masked, input_ids = spliced.masked, spliced.corrupted.input_ids
+        logits = self.encoder(
+            input_ids, batch.token_type_ids, batch.attention_mask, masked.positions
+        )
         return Tally(
             self.generator_tallies(spliced.guesses, masked)
             | restoration_tallies(
                 word_losses(logits, masked),
                 logits.argmax(-1),
-                read=ids.gather(1, masked.positions),
+                read=input_ids.gather(1, masked.positions),
                 originals=masked.originals,
                 scored=masked.scored,
                 unigrams=self.unigrams,
@@ -102,42 +104,44 @@ class AllTokensMLM(Restoring):
         self.gate = nn.Linear(encoder.width, 1)
         initialise_glorot(self.gate)
 
-    def read(self, ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def read(self, input_ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The vectors [B·T, E] that the words should have, and the gate's logits [B, T]: above zero
         means "copy".
         """
-        hidden = self.encoder.encoder(ids, batch.types, batch.real)
+        hidden = self.encoder.encoder(input_ids, batch.token_type_ids, batch.attention_mask)
         return self.encoder.transform(hidden).flatten(0, 1), self.gate(hidden).squeeze(-1).float()
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         spliced = self.splice(batch, rng, keep_logits=False)
-        predicted, gates = self.read(spliced.corrupted.ids, batch)
-        surprises = surprises_everywhere(self.encoder, predicted, batch.ids.flatten()).view_as(
-            batch.ids
-        )
+        predicted, gates = self.read(spliced.corrupted.input_ids, batch)
+        surprises = surprises_everywhere(
+            self.encoder, predicted, batch.input_ids.flatten()
+        ).view_as(batch.input_ids)
         losses = copying_losses(surprises, gates, kept=~spliced.corrupted.replaced)
-        return self.loss((losses * batch.real).sum() / batch.step_lengths.sum(), spliced, batch)
+        return self.loss(
+            (losses * batch.attention_mask).sum() / batch.step_lengths.sum(), spliced, batch
+        )
 
     @torch.no_grad()
     def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
         spliced = self.splice(batch, rng)
-        ids = spliced.corrupted.ids
-        predicted, gates = self.read(ids, batch)
+        input_ids = spliced.corrupted.input_ids
+        predicted, gates = self.read(input_ids, batch)
         losses, words = [], []
         for start in range(0, len(predicted), ROWS_OF_LOGITS):
             rows = slice(start, start + ROWS_OF_LOGITS)
             logits = F.linear(predicted[rows], self.encoder.table, self.encoder.bias)
-            log_chances = mixture(logits, gates.flatten()[rows], ids.flatten()[rows])
-            losses.append(-log_chances.gather(1, batch.ids.flatten()[rows, None]).squeeze(1))
+            log_chances = mixture(logits, gates.flatten()[rows], input_ids.flatten()[rows])
+            losses.append(-log_chances.gather(1, batch.input_ids.flatten()[rows, None]).squeeze(1))
             words.append(log_chances.argmax(-1))
         return Tally(
             self.generator_tallies(spliced.guesses, spliced.masked)
             | restoration_tallies(
-                torch.cat(losses).view_as(ids),
-                torch.cat(words).view_as(ids),
-                read=ids,
-                originals=batch.ids,
-                scored=batch.real,
+                torch.cat(losses).view_as(input_ids),
+                torch.cat(words).view_as(input_ids),
+                read=input_ids,
+                originals=batch.input_ids,
+                scored=batch.attention_mask,
                 unigrams=self.unigrams,
             )
         )
@@ -210,8 +214,8 @@ def restoration_tallies(
     return {
         "restore_loss": quotient(losses, scored),
         "restore_accuracy": quotient(words == originals, scored),
-        "trivial_restore_loss": quotient(
+        "baseline_restore_loss": quotient(
             -(share * kept + (1 - share) * unigrams[originals]).log(), scored
         ),
-        "trivial_restore_accuracy": quotient(kept, scored),
+        "baseline_restore_accuracy": quotient(kept, scored),
     }

@@ -54,15 +54,15 @@ class ReplacedTokenDetection(Splicing):
         generator, discriminator = build_pair(encoder, config.generator, vocabulary=vocabulary.size)
         super().__init__(config, generator, vocabulary=vocabulary, unigrams=unigrams)
         self.discriminator = discriminator
-        self.learns_by_likelihood = config.generator_learns == "likelihood"
-        if config.generator_learns == "nothing":
+        self.trains_generator_by_mlm = config.generator_training == "mlm"
+        if config.generator_training == "frozen":
             assert generator is not None
             generator.requires_grad_(False)
         self.train()
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self.generator is not None and self.config.generator_learns == "nothing":
+        if self.generator is not None and self.config.generator_training == "frozen":
             self.generator.eval()
         return self
 
@@ -71,7 +71,9 @@ class ReplacedTokenDetection(Splicing):
     ) -> Play:
         """Mask, guess, sample, splice, doubt."""
         spliced = self.splice(batch, rng, keep_logits=keep_logits)
-        doubts = self.discriminator(spliced.corrupted.ids, batch.types, batch.real)
+        doubts = self.discriminator(
+            spliced.corrupted.input_ids, batch.token_type_ids, batch.attention_mask
+        )
         return Play(*spliced, doubts)
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
@@ -100,8 +102,8 @@ class ReplacedTokenDetection(Splicing):
     def judged(self, play: Play, batch: Batch) -> Tensor:
         """[B, T] how often each token counts: once, or as often as its position was drawn."""
         if self.config.scored == "all":
-            return batch.real
-        return torch.zeros_like(batch.ids).scatter_add_(
+            return batch.attention_mask
+        return torch.zeros_like(batch.input_ids).scatter_add_(
             1, play.masked.positions, play.masked.scored.long()
         )
 

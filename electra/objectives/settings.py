@@ -61,7 +61,7 @@ class ReplacedTokenDetectionConfig:
     )
     # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage).
     # Paper, section 3.2.
-    generator_learns: Literal["likelihood", "adversarially", "nothing"] = "likelihood"
+    generator_training: Literal["mlm", "adversarial", "frozen"] = "mlm"
 
     def __post_init__(self) -> None:
         for name in ("generator_weight", "discriminator_weight"):
@@ -69,21 +69,21 @@ class ReplacedTokenDetectionConfig:
                 raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
         if self.temperature <= 0:
             raise ValueError(f"objective.temperature={self.temperature} must be above 0")
-        if self.generator_learns != "likelihood" and self.generator.kind != "network":
+        if self.generator_training != "mlm" and self.generator.kind != "network":
             raise ValueError(
-                f"objective.generator_learns={self.generator_learns!r} is about a network, but "
+                f"objective.generator_training={self.generator_training!r} is about a network, but "
                 f"objective.generator.kind={self.generator.kind!r} draws by chance and never "
                 "learns; "
                 "leave one of the two out"
             )
-        if self.generator_learns == "nothing" and self.generator.tie != "none":
+        if self.generator_training == "frozen" and self.generator.tie != "none":
             raise ValueError(
-                "objective.generator_learns='nothing' freezes the generator, but the "
+                "objective.generator_training='frozen' freezes the generator, but the "
                 "discriminator would "
                 f"change what objective.generator.tie={self.generator.tie!r} shares; set "
                 "objective.generator.tie to 'none'"
             )
-        if self.generator_learns == "adversarially" and (
+        if self.generator_training == "adversarial" and (
             self.temperature != 1 or self.disallow_correct
         ):
             named = (
@@ -93,7 +93,7 @@ class ReplacedTokenDetectionConfig:
             )
             raise ValueError(
                 f"objective.{named} samples from another distribution than the one that "
-                "objective.generator_learns='adversarially' improves; leave it out"
+                "objective.generator_training='adversarial' improves; leave it out"
             )
         check_disallowing(self)
         if self.disallow_correct and self.scored == "masked":
@@ -114,7 +114,7 @@ class ReplacedTokenDetectionConfig:
             vocabulary=vocabulary,
             length=length,
             generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
-            generator_learns=self.generator_learns != "nothing",
+            generator_is_trained=self.generator_training != "frozen",
             mask_rate=self.masking.rate,
         )
 

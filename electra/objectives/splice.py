@@ -47,7 +47,7 @@ class Splicing(Objective):
     two share.
     """
 
-    learns_by_likelihood = True  # the generator: its masked-LM loss is part of the total
+    trains_generator_by_mlm = True  # the generator: its masked-LM loss is part of the total
     blind: Tensor  # [V] what a generator that looks at nothing draws from
 
     def __init__(
@@ -87,7 +87,12 @@ class Splicing(Objective):
         if sampled is None:
             sampled = self.draw_blindly(masked, rng)
         return Spliced(
-            masked, guesses, surprises, fill_masks(batch.ids, masked, sampled), sampled, hidden
+            masked,
+            guesses,
+            surprises,
+            fill_masks(batch.input_ids, masked, sampled),
+            sampled,
+            hidden,
         )
 
     def draw_blindly(self, masked: Masked, rng: torch.Generator | None) -> Tensor:
@@ -112,7 +117,7 @@ class Splicing(Objective):
         mlm = surprises.sum() / masked_in_step(batch, self.config.masking)
         total = (
             main.total + self.config.generator_weight * mlm
-            if self.learns_by_likelihood
+            if self.trains_generator_by_mlm
             else main.total
         )
         return Loss(total, {"mlm": mlm.detach(), **main.parts})

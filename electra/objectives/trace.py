@@ -81,12 +81,17 @@ class Pair:
     @torch.no_grad()
     def trace(self, text: str, *, seed: int = 0, best: int = 3) -> list[TracedToken]:
         """The whole game on one text, [CLS] and [SEP] included."""
-        words, ids = self.wordpiece, self.wordpiece.encode([text])[0]
+        tokenizer, ids = self.wordpiece, self.wordpiece.encode([text])[0]
         if not ids:
             raise UserError("the text is empty; give a sentence")
-        row = torch.tensor([[words.cls, *ids[: self.positions - 2], words.sep]])
+        row = torch.tensor([[tokenizer.cls, *ids[: self.positions - 2], tokenizer.sep]])
         lengths = torch.tensor([row.shape[1]])
-        batch = Batch(ids=row, types=torch.zeros_like(row), lengths=lengths, step_lengths=lengths)
+        batch = Batch(
+            input_ids=row,
+            token_type_ids=torch.zeros_like(row),
+            lengths=lengths,
+            step_lengths=lengths,
+        )
         play = self.objective.play(batch, torch.Generator().manual_seed(seed))
         assert play.guesses is not None
         guesses = {}
@@ -94,11 +99,12 @@ class Pair:
             if play.masked.scored[0, place]:
                 chances, likeliest = play.guesses[0, place].softmax(-1).topk(best)
                 guesses[position] = Guess(
-                    words.tokens([int(play.corrupted.ids[0, position])])[0],
-                    list(zip(words.tokens(likeliest.tolist()), chances.tolist(), strict=True)),
+                    tokenizer.tokens([int(play.corrupted.input_ids[0, position])])[0],
+                    list(zip(tokenizer.tokens(likeliest.tolist()), chances.tolist(), strict=True)),
                 )
         columns = (
-            words.tokens(ids[0].tolist()) for ids in (row, play.masked.ids, play.corrupted.ids)
+            tokenizer.tokens(ids[0].tolist())
+            for ids in (row, play.masked.input_ids, play.corrupted.input_ids)
         )
         doubts = play.doubts[0].sigmoid().tolist()
         return [

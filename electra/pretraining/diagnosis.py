@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from electra.data.batches import Batch, Batches, random_key
 from electra.data.shards import Shards
-from electra.engine.fsdp import is_sharded, own_part, rest
+from electra.engine.fsdp import is_sharded, local_tensor, reshard
 from electra.engine.hardware import autocast
 from electra.kernels import enable
 from electra.pretraining.recipe import Recipe
@@ -36,7 +36,7 @@ def advice(recipe: Recipe, shards: Shards) -> list[str]:
         )
     work = recipe.workload(recipe.data.vocab_size)
     generator = (
-        work.generator if work.generator_learns else None
+        work.generator if work.generator_is_trained else None
     )  # frozen, it is as large as the first stage was
     if generator is not None and generator.width > recipe.encoder.width / 2:
         found.append(
@@ -53,40 +53,40 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
     tokens = step * recipe.training.batch_size * recipe.data.length
     if tokens < PATIENCE or step < 1.5 * recipe.optimizer.warmup_steps:
         return found
-    if "rtd_loss" in scores and scores["rtd_loss"] > 0.99 * scores["trivial_rtd_loss"]:
+    if "rtd_loss" in scores and scores["rtd_loss"] > 0.99 * scores["baseline_rtd_loss"]:
         found.append(
             f"step {step}: the discriminator sits at the trivial solution (loss "
             f"{scores['rtd_loss']:.4f}; "
-            f"{scores['trivial_rtd_loss']:.4f} without looking at the text); a lower learning "
+            f"{scores['baseline_rtd_loss']:.4f} without looking at the text); a lower learning "
             "rate, a longer "
             f"warm-up or a smaller batch usually frees it"
         )
     # Of a generator that does not learn to be likely, this loss is an observation.
-    by_likelihood = getattr(recipe.objective, "generator_learns", "likelihood") == "likelihood"
+    by_likelihood = getattr(recipe.objective, "generator_training", "mlm") == "mlm"
     if (
         by_likelihood
         and "mlm_loss" in scores
-        and scores["mlm_loss"] > 0.98 * scores["trivial_mlm_loss"]
+        and scores["mlm_loss"] > 0.98 * scores["baseline_mlm_loss"]
     ):
         found.append(
             f"step {step}: the masked LM only copies, and knows how frequent words are (loss "
-            f"{scores['mlm_loss']:.3f}; {scores['trivial_mlm_loss']:.3f} without looking at "
+            f"{scores['mlm_loss']:.3f}; {scores['baseline_mlm_loss']:.3f} without looking at "
             "context); a lower "
             f"learning rate or a longer warm-up usually frees it"
         )
-    if "restore_loss" in scores and scores["restore_loss"] > 0.99 * scores["trivial_restore_loss"]:
+    if "restore_loss" in scores and scores["restore_loss"] > 0.99 * scores["baseline_restore_loss"]:
         found.append(
             f"step {step}: the encoder restores no more than by copying what it reads and knowing "
             "how "
             f"frequent words are (loss {scores['restore_loss']:.4f}; "
-            f"{scores['trivial_restore_loss']:.4f} "
+            f"{scores['baseline_restore_loss']:.4f} "
             "without looking at context); a lower learning rate or a longer warm-up usually "
             "frees it"
         )
-    if "lm_loss" in scores and scores["lm_loss"] > 0.98 * scores["trivial_lm_loss"]:
+    if "lm_loss" in scores and scores["lm_loss"] > 0.98 * scores["baseline_lm_loss"]:
         found.append(
             f"step {step}: the left-to-right LM only knows how frequent words are (loss "
-            f"{scores['lm_loss']:.3f}; {scores['trivial_lm_loss']:.3f} without looking at "
+            f"{scores['lm_loss']:.3f}; {scores['baseline_lm_loss']:.3f} without looking at "
             "context); a lower "
             f"learning rate or a longer warm-up usually frees it"
         )
@@ -104,17 +104,17 @@ def first_bad_tensor(run: Run, step: int) -> str:
         micro_batch_size=run.micro_batch_size,
         seed=settings.seed,
     )
-    share = run.world.share(batches.micro_batches)
+    share = run.world.my_micro_batches(batches.micro_batches)
     enable(run.objective, False)
     named = list(run.objective.named_parameters())
     found = [
         (0, f"the weight {name}")
         for name, parameter in named
-        if not torch.isfinite(own_part(parameter)).all()
+        if not torch.isfinite(local_tensor(parameter)).all()
     ]
     passes = list(zip(share, batches.of_step(step, share), strict=True))
     idle = (
-        [passes[-1]] * (run.world.rounds(batches.micro_batches) - len(passes))
+        [passes[-1]] * (run.world.max_micro_batches_per_rank(batches.micro_batches) - len(passes))
         if is_sharded(run.objective)
         else []
     )
@@ -123,21 +123,21 @@ def first_bad_tensor(run: Run, step: int) -> str:
         with autocast(settings.precision, run.world.device):
             if output := first_bad_output(run.objective, batch.to(run.world.device)):
                 found.append((1, f"{output} (micro-batch {micro_batch})"))
-    rest(run.objective)
+    reshard(run.objective)
     if (
         run.world.size == 1 and not found
     ):  # later steps may have overwritten it; alone, it can be had again
         enable(run.objective, settings.kernels == "on")
-        run.steps.descend(
+        run.steps.forward_backward(
             [(random_key(settings.seed, step, micro_batch), batch) for micro_batch, batch in passes]
         )
     found += [
         (2, f"the gradient of {name}")
         for name, parameter in named
-        if parameter.grad is not None and not torch.isfinite(own_part(parameter.grad)).all()
+        if parameter.grad is not None and not torch.isfinite(local_tensor(parameter.grad)).all()
     ]
     first = min(
-        (suspect for each in run.world.everyones(found) for suspect in each),
+        (suspect for each in run.world.all_gather(found) for suspect in each),
         key=lambda suspect: suspect[0],
         default=(3, "a gradient"),
     )

@@ -40,8 +40,8 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             },
             card=model_card(
                 f"{run.output_dir.name}-{role}",
-                role=role,
-                facts=facts(run),  # type: ignore[arg-type]
+                role=role,  # type: ignore[arg-type]
+                facts=facts(run),
                 causal=network.encoder.shape.causal,
             ),
         )

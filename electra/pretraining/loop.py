@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from electra import __version__, config
 from electra.config import RunFailed
 from electra.data.batches import Batch, Batches, in_order, random_key
-from electra.engine.async_checkpoint import Background
-from electra.engine.fsdp import is_sharded, rest
+from electra.engine.async_checkpoint import AsyncCheckpointer
+from electra.engine.fsdp import is_sharded, reshard
 from electra.engine.hardware import autocast, peak_flops
 from electra.engine.training_state import contribute
 from electra.model.flops import standard
@@ -21,7 +21,9 @@ from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal, Window
 
 
-def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: Background) -> None:
+def train(
+    run: Run, journal: Journal, interrupted: Callable[[], bool], writer: AsyncCheckpointer
+) -> None:
     """Six things happen in a step: read, descend, update, say, measure, save."""
     settings, world = run.recipe.training, run.world
     batches = Batches(
@@ -30,7 +32,10 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: B
         micro_batch_size=run.micro_batch_size,
         seed=settings.seed,
     )
-    steps, share = range(run.step + 1, settings.max_steps + 1), world.share(batches.micro_batches)
+    steps, share = (
+        range(run.step + 1, settings.max_steps + 1),
+        world.my_micro_batches(batches.micro_batches),
+    )
     if settings.compile == "on" and steps:
         rehearse(run, batches.of_step(steps[0], share[:1])[0])
     stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
@@ -44,38 +49,38 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: B
         world.at(step, 0, "reading its rows")
         portion = window.waiting(stream)
         world.at(step, 1, "computing")
-        losses = run.steps.descend(
+        losses = run.steps.forward_backward(
             [
                 (random_key(settings.seed, step, micro_batch), batch)
                 for micro_batch, batch in zip(share, portion, strict=True)
             ]
         )
-        borne = run.steps.patience.used
-        writer.hold()
-        rate = run.steps.update(step)
+        borne = run.steps.skip_budget.used
+        writer.wait_for_copy()
+        rate = run.steps.optimizer_step(step)
         if (
             step == steps[0]
-            and world.leads
+            and world.is_main
             and world.device.type == "cuda"
             and not is_sharded(run.objective)
         ):
             writer.copied(
                 run.objective, run.optimizer
             )  # takes the memory for copies to come: now there are slots
-        if run.steps.patience.used > borne:
+        if run.steps.skip_budget.used > borne:
             journal.warn(
                 f"step {step}: the gradient is not finite; the update is left out, "
-                f"{run.steps.patience.used} of at most {settings.skip_not_finite}",
+                f"{run.steps.skip_budget.used} of at most {settings.skip_not_finite}",
                 even_if_quiet=True,
             )
         run.step, tokens = step, int(portion[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
-        stopping = world.any(interrupted())
+        stopping = world.any_rank(interrupted())
         if step % settings.logging_steps == 0 or stopping or last:
-            norm, numbers = run.steps.settle(), window.close(world.sum)
+            norm, numbers = run.steps.synchronize(), window.close(world.all_reduce_sum)
             if settings.skip_not_finite:
-                numbers["not_finite"] = run.steps.patience.used
+                numbers["not_finite"] = run.steps.skip_budget.used
             if peak is not None:
                 numbers["mfu"] = numbers["tokens_per_second"] * flops / peak
             journal.record(
@@ -95,10 +100,10 @@ def train(run: Run, journal: Journal, interrupted: Callable[[], bool], writer: B
             for alarm in diagnosis.alarms(run.scores, run.recipe, step=step):
                 journal.warn(alarm)
         if step % settings.save_steps == 0 or stopping or last:
-            world.at(step, 2, "saving" if world.leads else "waiting for the next step")
+            world.at(step, 2, "saving" if world.is_main else "waiting for the next step")
             with window.paused():
                 save(run, writer)
-        writer.look()
+        writer.poll()
         journal.advance(step)
         if stopping:
             break
@@ -108,7 +113,7 @@ def rehearse(run: Run, batch: Batch) -> None:
     """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first
     step after a resume must not differ for it from the same step of a run that never stopped.
     """
-    run.steps.descend([(0, batch)])
+    run.steps.forward_backward([(0, batch)])
     run.optimizer.zero_grad(set_to_none=True)
 
 
@@ -122,7 +127,7 @@ def evaluate(run: Run) -> dict[str, float]:
     )
     mine, tallies = range(len(batches))[world.rank :: world.size], []
     run.objective.eval()
-    for number in range(world.rounds(len(batches))):
+    for number in range(world.max_micro_batches_per_rank(len(batches))):
         index = (
             mine[number] if number < len(mine) else 0
         )  # whoever has no rows left still takes part, for nothing
@@ -131,19 +136,19 @@ def evaluate(run: Run) -> dict[str, float]:
             tallies.append(run.objective.measure(batches[index].to(world.device)))
         for tensor in tallies[-1].tensors():
             tensor *= number < len(mine)
-    rest(run.objective)
+    reshard(run.objective)
     run.objective.train()
     total = sum(tallies[1:], start=tallies[0])
-    world.sum(total.tensors())
+    world.all_reduce_sum(total.tensors())
     return total.scores()
 
 
-def save(run: Run, writer: Background) -> None:
+def save(run: Run, writer: AsyncCheckpointer) -> None:
     """A checkpoint, by the leading process, while the run goes on. The last good one stays when
     this one cannot be written.
     """
-    run.steps.settle()
-    if not run.world.leads:
+    run.steps.synchronize()
+    if not run.world.is_main:
         contribute(run.objective, run.optimizer)
         return
     step, keep = run.step, run.recipe.training.save_total_limit
@@ -152,7 +157,7 @@ def save(run: Run, writer: Background) -> None:
         "data": run.shards.fingerprint,
         "tokens_seen": run.tokens_seen,
         "skipped": run.steps.skipped,
-        "not_finite": run.steps.patience.used,
+        "not_finite": run.steps.skip_budget.used,
         "scaler": run.scaler.state_dict(),
         "scores": run.scores,
         "electra": __version__,

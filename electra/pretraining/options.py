@@ -13,7 +13,7 @@ from electra.data.sources import check_outside
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class PretrainOptions:
     """Where a run begins: its text or shards, its folder, and what it may continue or take weights
     from.
     """

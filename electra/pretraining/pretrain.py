@@ -9,20 +9,20 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from electra.config import RunFailed
-from electra.engine.async_checkpoint import Background
-from electra.engine.distributed import connected
-from electra.engine.train_step import NotFinite
+from electra.engine.async_checkpoint import AsyncCheckpointer
+from electra.engine.distributed import process_group
+from electra.engine.train_step import NonFiniteGradient
 from electra.pretraining import diagnosis
 from electra.pretraining.export import export
 from electra.pretraining.loop import train
-from electra.pretraining.options import Start
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.run import Run
-from electra.pretraining.setup import prepare, whole_objective
+from electra.pretraining.setup import full_objective, prepare
 from electra.runs import run_dir
 from electra.runs.journal import Journal
-from electra.runs.lock import alone_in
-from electra.runs.signals import interrupts, warned_early
+from electra.runs.lock import run_lock
+from electra.runs.signals import hold_early_signals, stop_signals
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def pretrain(
     """Pre-train as the recipe says, on text (`corpus`) or on shards (`data`), from where
     `output_dir` was left.
     """
-    start = Start(
+    start = PretrainOptions(
         output_dir=Path(output_dir),
         corpus=corpus,
         data=Path(data) if data else None,
@@ -63,14 +63,14 @@ def pretrain(
         quiet=quiet,
     )
     with (
-        connected(minutes=recipe.training.timeout_minutes) as world,
-        alone_in(start.output_dir, world),
-        warned_early() as early,
+        process_group(minutes=recipe.training.timeout_minutes) as world,
+        run_lock(start.output_dir, world),
+        hold_early_signals() as early,
     ):
         run, news = prepare(recipe, start, world)
         settings = run.recipe.training
         with Journal(
-            run.output_dir / run_dir.METRICS if world.leads else None,
+            run.output_dir / run_dir.METRICS if world.is_main else None,
             max_steps=settings.max_steps,
             after=run.step,
             tensorboard=settings.report_to == "tensorboard",
@@ -82,31 +82,31 @@ def pretrain(
                 journal.say(text)
             for text in diagnosis.advice(run.recipe, run.shards):
                 journal.warn(text)
-            with interrupts(early) as interrupted:
+            with stop_signals(early) as interrupted:
                 try:
-                    with Background() as writer:
+                    with AsyncCheckpointer() as writer:
                         train(run, journal, interrupted, writer)
                     return finish(run, journal)
-                except NotFinite as found:
+                except NonFiniteGradient as found:
                     culprit = diagnosis.first_bad_tensor(run, found.step)
                     run.step = found.step - 1
                     raise RunFailed(
-                        run.obituary(f"{culprit} is not finite in step {found.step}")
+                        run.failure_message(f"{culprit} is not finite in step {found.step}")
                     ) from found
                 except (RunFailed, OSError, SafetensorError) as failure:
-                    raise RunFailed(run.obituary(failure)) from failure
+                    raise RunFailed(run.failure_message(failure)) from failure
                 except RuntimeError as failure:
-                    if (said := world.explained(failure)) is None:
+                    if (said := world.hang_report_for(failure)) is None:
                         raise
-                    raise RunFailed(run.obituary(said)) from failure
+                    raise RunFailed(run.failure_message(said)) from failure
 
 
 def finish(run: Run, journal: Journal) -> Outcome:
     """Models out, status down."""
     status: run_dir.Status = "finished" if run.step >= run.recipe.training.max_steps else "stopped"
-    objective = whole_objective(run)
-    with run.world.unhurried("models", leader_alone=True):
-        if run.world.leads:
+    objective = full_objective(run)
+    with run.world.without_timeout("models", leader_alone=True):
+        if run.world.is_main:
             paths = export(run, objective, verified=status == "finished")
             run_dir.set_status(
                 run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}"

@@ -10,7 +10,7 @@ import torch
 
 from electra.data.shards import Shards
 from electra.engine.distributed import World
-from electra.engine.train_step import Steps
+from electra.engine.train_step import TrainStep
 from electra.objectives.objective import Objective
 from electra.pretraining.recipe import Recipe
 from electra.runs import checkpoint, run_dir
@@ -27,7 +27,7 @@ class Run:
     objective: Objective
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler
-    steps: Steps = field(init=False)  # built when weights and slots are what they were
+    steps: TrainStep = field(init=False)  # built when weights and slots are what they were
     step: int = 0
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
@@ -39,10 +39,10 @@ class Run:
         assert self.recipe.training.micro_batch_size is not None
         return self.recipe.training.micro_batch_size
 
-    def obituary(self, failure: Exception | str) -> str:
+    def failure_message(self, failure: Exception | str) -> str:
         """What happened, what is safe, what to do; also written to the status."""
         last = checkpoint.newest(self.output_dir)
-        if self.world.leads:
+        if self.world.is_main:
             with contextlib.suppress(OSError):
                 run_dir.set_status(
                     self.output_dir,

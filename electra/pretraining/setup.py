@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from electra import config
 from electra.config import UserError
-from electra.console import watching
+from electra.console import progress_bars
 from electra.data.prepare import prepare as prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
@@ -28,8 +28,8 @@ from electra.engine.hardware import (
     resolve_speed,
 )
 from electra.engine.optimizer import build_optimizer
-from electra.engine.rendezvous import agree
-from electra.engine.train_step import Patience, build_steps
+from electra.engine.rendezvous import assert_same_on_all_ranks
+from electra.engine.train_step import SkipBudget, build_train_step
 from electra.engine.training_state import complete, restore, weights_of
 from electra.model.encoder import recompute
 from electra.model.memory import training_bytes
@@ -37,16 +37,16 @@ from electra.objectives import build_objective
 from electra.objectives.objective import Objective
 from electra.pretraining import resume
 from electra.pretraining.export import initialise_from, tokenizer_beside
-from electra.pretraining.options import Start
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.run import Run
 from electra.runs import checkpoint, run_dir
 from electra.runs.checkpoint import Checkpoint
 
 
-def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]:
+def prepare(recipe: Recipe, start: PretrainOptions, world: World) -> tuple[Run, list[str]]:
     """The run, and what to tell the user about its start."""
-    agree(dict(config.leaves(config.as_dict(recipe))))
+    assert_same_on_all_ranks(dict(config.leaves(config.as_dict(recipe))))
     if restarted() and checkpoint.numbered(
         start.output_dir
     ):  # begun over, or elsewhere, as asked; now it goes on
@@ -62,16 +62,18 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
     if (
         found is None
         and start.init_from is None
-        and not recipe.workload(recipe.data.vocab_size).generator_learns
+        and not recipe.workload(recipe.data.vocab_size).generator_is_trained
     ):
         raise UserError(
-            "objective.generator_learns='nothing' keeps the generator as it is, so it must have "
+            "objective.generator_training='frozen' keeps the generator as it is, so it must have "
             "learnt "
             "before; name the run of the first stage (as recipe two-stage-generator-base) with "
             "--init-from"
         )
     shards = opened(recipe, start, world)
-    agree({"data": shards.fingerprint, "checkpoint to go on from": found and found.step})
+    assert_same_on_all_ranks(
+        {"data": shards.fingerprint, "checkpoint to go on from": found and found.step}
+    )
     recipe = resolved(recipe, shards, world)
     if recipe.training.deterministic:
         be_deterministic()
@@ -93,7 +95,7 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
                 f"--init-from {start.init_from} was for the first start and is not read again"
             )
     settings, before = recipe.training, found.state if found else {"skipped": 0}
-    run.steps = build_steps(
+    run.steps = build_train_step(
         run.objective,
         lambda loss: {"loss": loss.total, **loss.parts},
         run.optimizer,
@@ -104,11 +106,11 @@ def prepare(recipe: Recipe, start: Start, world: World) -> tuple[Run, list[str]]
         skipped=before["skipped"],
         precision=settings.precision,
         speed=speed_of(recipe, world),
-        patience=Patience(settings.skip_not_finite, used=before.get("not_finite", 0)),
-        rounds=world.rounds(settings.batch_size // run.micro_batch_size),
+        skip_budget=SkipBudget(settings.skip_not_finite, used=before.get("not_finite", 0)),
+        rounds=world.max_micro_batches_per_rank(settings.batch_size // run.micro_batch_size),
     )
-    world.wait()  # nobody writes before everybody has read
-    if world.leads:
+    world.barrier()  # nobody writes before everybody has read
+    if world.is_main:
         if found is not None:
             checkpoint.forget_after(start.output_dir, found.step)
         resume.begin(start.output_dir, recipe, fresh=found is None)
@@ -134,7 +136,7 @@ def shared_out(recipe: Recipe, world: World, *, may_recut: bool) -> tuple[Recipe
     if training.micro_batch_size is None:
         return recipe, []
     if training.batch_size // training.micro_batch_size >= world.size or not may_recut:
-        world.share(training.batch_size // training.micro_batch_size)
+        world.my_micro_batches(training.batch_size // training.micro_batch_size)
         return recipe, []
     return replace(recipe, training=replace(training, micro_batch_size=None)), [
         f"this run took {training.micro_batch_size} rows in a pass, too many for {world.size} "
@@ -144,7 +146,7 @@ def shared_out(recipe: Recipe, world: World, *, may_recut: bool) -> tuple[Recipe
     ]
 
 
-def opened(recipe: Recipe, start: Start, world: World) -> Shards:
+def opened(recipe: Recipe, start: PretrainOptions, world: World) -> Shards:
     """The shards, made first where there is only text; every byte as written, so damage is found
     now and not later.
     """
@@ -152,9 +154,9 @@ def opened(recipe: Recipe, start: Start, world: World) -> Shards:
     if start.corpus is not None:
         data = start.output_dir / "data" / "shards"
     assert data is not None
-    with world.unhurried("data", leader_alone=True):
-        if world.leads and start.corpus is not None:
-            with watching(quiet=start.quiet) as (stage, report):
+    with world.without_timeout("data", leader_alone=True):
+        if world.is_main and start.corpus is not None:
+            with progress_bars(quiet=start.quiet) as (stage, report):
                 prepare_data(
                     start.corpus,
                     start.output_dir / "data",
@@ -165,7 +167,7 @@ def opened(recipe: Recipe, start: Start, world: World) -> Shards:
                     report=report,
                 )
     shards = Shards.open(data)
-    with world.unhurried(
+    with world.without_timeout(
         "checksums"
     ):  # shared out: half a terabyte would keep one process busy at every start
         shards.verify(first=world.rank, every=world.size)
@@ -201,8 +203,8 @@ def resolved(recipe: Recipe, shards: Shards, world: World) -> Recipe:
     if (
         micro_batch_size is None
     ):  # cards may differ in free memory, but every process must cut the batch alike
-        micro_batch_size = world.least(fitting_micro_batch(recipe, shards.tokenizer.size, world))
-    world.share(training.batch_size // micro_batch_size)
+        micro_batch_size = world.all_min(fitting_micro_batch(recipe, shards.tokenizer.size, world))
+    world.my_micro_batches(training.batch_size // micro_batch_size)
     speed = speed_of(recipe, world)
     try:
         return replace(
@@ -310,14 +312,14 @@ def restored(run: Run, found: Checkpoint) -> None:
         ) from error
 
 
-def whole_objective(run: Run) -> Objective:
+def full_objective(run: Run) -> Objective:
     """The networks with all their weights, for the leading process to export; every process takes
     part.
     """
     if not is_sharded(run.objective):
         return run.objective
-    weights = weights_of(run.objective, kept=run.world.leads)
-    if not run.world.leads:
+    weights = weights_of(run.objective, kept=run.world.is_main)
+    if not run.world.is_main:
         return run.objective
     objective = built(run.recipe, run.shards)
     objective.load_state_dict(complete(weights, objective))

@@ -60,7 +60,7 @@ class Pair:
     worse: Arm
     ours: tuple[Sample, Sample]
     is_tie: bool = False  # published with the same value
-    untaught: tuple[
+    at_baseline: tuple[
         str, ...
     ] = ()  # labels of those that are no better than answers that ignore the text
 
@@ -93,7 +93,7 @@ class Pair:
 
     @property
     def verdict(self) -> Verdict:
-        if self.untaught:
+        if self.at_baseline:
             return "says nothing"
         if self.error is None:
             return "no spread known"
@@ -111,9 +111,9 @@ class Pair:
         if f"{abs(self.difference):.1f}" == "0.0":
             above = f"{here} is level with {there}"
         published = "the paper has them equal" if self.is_tie else f"the paper has {here} above"
-        if self.untaught:
-            verb = "is" if len(self.untaught) == 1 else "are"
-            return f"{above}, but {' and '.join(self.untaught)} {verb} at the trivial level; {published}"
+        if self.at_baseline:
+            verb = "is" if len(self.at_baseline) == 1 else "are"
+            return f"{above}, but {' and '.join(self.at_baseline)} {verb} at the trivial level; {published}"
         if self.error is None:
             few = " and ".join(
                 arm.label
@@ -178,10 +178,10 @@ def of_arm(findings: Findings, arm: Arm) -> list[Finding]:
     )
 
 
-def trivial(findings: Findings, *tasks: str) -> float | None:
+def baseline(findings: Findings, *tasks: str) -> float | None:
     """What an answer that ignores the text gets on average over these tasks, in points."""
     known = {
-        score.task: 100 * score.trivial for finding in findings.found for score in finding.scores
+        score.task: 100 * score.baseline for finding in findings.found for score in finding.scores
     }
     return (
         statistics.fmean(known[task] for task in tasks)
@@ -190,11 +190,11 @@ def trivial(findings: Findings, *tasks: str) -> float | None:
     )
 
 
-def untaught(findings: Findings) -> list[Arm]:
+def at_baseline(findings: Findings) -> list[Arm]:
     """Arms that are less than a point above an answer that ignores the text: their order says
     nothing.
     """
-    samples, level = averages(findings), trivial(findings, *shared_tasks(findings))
+    samples, level = averages(findings), baseline(findings, *shared_tasks(findings))
     return [
         arm
         for arm in findings.trial.arms
@@ -215,7 +215,7 @@ def pairs(findings: Findings, *, neighbours: bool = True) -> list[Pair]:
     of them.
     """
     samples, column = averages(findings), headline(findings.trial)
-    by_name, low = {arm.name: arm for arm in findings.trial.arms}, untaught(findings)
+    by_name, low = {arm.name: arm for arm in findings.trial.arms}, at_baseline(findings)
     ranked = [
         by_name[name] for name in findings.trial.expected if name in by_name and name in samples
     ]
@@ -228,7 +228,7 @@ def pairs(findings: Findings, *, neighbours: bool = True) -> list[Pair]:
                 worse=worse,
                 ours=(samples[better.name], samples[worse.name]),
                 is_tie=values[0] is not None and values[0] == values[1],
-                untaught=tuple(arm.label for arm in (better, worse) if arm in low),
+                at_baseline=tuple(arm.label for arm in (better, worse) if arm in low),
             )
         )
     return made

@@ -27,7 +27,7 @@ def own_loss(finding: Finding) -> str | None:
         (
             name
             for name in OWN
-            if any(entry.get(f"eval_trivial_{name}") for entry in last_stage(finding))
+            if any(entry.get(f"eval_baseline_{name}") for entry in last_stage(finding))
         ),
         None,
     )
@@ -39,17 +39,17 @@ def last_stage(finding: Finding) -> list[dict[str, Any]]:
 
 def measured(finding: Finding) -> list[tuple[int, float, float]]:
     """Step, loss, and that of an answer that ignores the text, wherever both are known."""
-    ours, trivial = (f"eval_{prefix}{own_loss(finding)}" for prefix in ("", "trivial_"))
+    ours, baseline = (f"eval_{prefix}{own_loss(finding)}" for prefix in ("", "baseline_"))
     return [
-        (entry["step"], entry[ours], entry[trivial])
+        (entry["step"], entry[ours], entry[baseline])
         for entry in last_stage(finding)
-        if entry.get(ours) is not None and entry.get(trivial)
+        if entry.get(ours) is not None and entry.get(baseline)
     ]
 
 
 def shares(finding: Finding) -> dict[int, float]:
     """By step."""
-    return {step: loss / trivial for step, loss, trivial in measured(finding)}
+    return {step: loss / baseline for step, loss, baseline in measured(finding)}
 
 
 def left_at(finding: Finding) -> int | None:
@@ -89,8 +89,8 @@ def rows(findings: Findings) -> list[list[str]]:
                 arm.label,
                 OWN[name or ""],
                 spread([loss for _, loss, _ in last]),
-                spread([trivial for *_, trivial in last]),
-                spread([100 * loss / trivial for _, loss, trivial in last], digits=1),
+                spread([baseline for *_, baseline in last]),
+                spread([100 * loss / baseline for _, loss, baseline in last], digits=1),
                 left(ended),
                 spread(judged) if judged else "–",
             ]

@@ -20,11 +20,11 @@ from electra.reports import plateau
 from electra.reports.ordering import (
     Sample,
     averages,
+    baseline,
     headline,
     lines,
     of_arm,
     shared_tasks,
-    trivial,
 )
 from electra.reports.page import INK, Picture
 
@@ -84,7 +84,7 @@ CAVEATS = {
     ): "How many of the words to be predicted are left to be read differs between objectives",
 }
 SKIPPED = (
-    "trivial_",
+    "baseline_",
     "rtd_accuracy",
 )  # nearly the share of words left alone, whatever the network learnt
 COSTS: dict[str, tuple[str, Callable[[Finding], float]]] = {
@@ -231,7 +231,7 @@ def curves(figure: Any, findings: Findings, measure: str, looks: Looks) -> None:
                 **looks[arm.name],
                 markevery=max(1, len(middle) // 6),
             )
-    level = trivial_level(findings, measure)
+    level = baseline_level(findings, measure)
     for axis, (label, _) in zip(axes, COSTS.values(), strict=True):
         axis.set_xlabel(label)
         axis.set_xlim(left=0)
@@ -281,17 +281,17 @@ def mean_curve(seeds: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str,
     ]
 
 
-def trivial_level(findings: Findings, measure: str) -> float | None:
+def baseline_level(findings: Findings, measure: str) -> float | None:
     """What an answer that ignores the text gets, where that is one number and not one for each arm
     and step.
     """
     if measure in LEVELS:
         return LEVELS[measure]
     known = [
-        entry[f"eval_trivial_{measure}"]
+        entry[f"eval_baseline_{measure}"]
         for finding in findings.found
         for entry in finding.journal
-        if entry.get(f"eval_trivial_{measure}") is not None
+        if entry.get(f"eval_baseline_{measure}") is not None
     ]
     if not known or max(known) - min(known) > 0.03 * abs(max(known)):
         return None
@@ -366,7 +366,7 @@ def beside(figure: Any, findings: Findings, samples: Mapping[str, Sample], looks
         if column
         else (figure.subplots(), None)
     )
-    start = trivial(findings, *shared_tasks(findings)) or 0.0
+    start = baseline(findings, *shared_tasks(findings)) or 0.0
     for y, arm in enumerate(shown):
         sample = samples[arm.name]
         ours.barh(

@@ -86,7 +86,7 @@ def spelt(value: Any) -> str:
     return "none" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def circumstances(findings: Findings) -> Iterator[Block]:
+def environment(findings: Findings) -> Iterator[Block]:
     """Versions, hardware, commit, date: a value once where all runs share it."""
     facts: dict[str, dict[str, None]] = {}
     for finding in findings.found:

@@ -140,7 +140,7 @@ def chapter(findings: Findings) -> Iterator[Block]:
         yield from pictures
     yield from provenance.missing(findings)
     yield from provenance.settings(findings)
-    yield from provenance.circumstances(findings)
+    yield from provenance.environment(findings)
 
 
 def heading(findings: Findings) -> str:
@@ -259,9 +259,9 @@ def scores(findings: Findings) -> Grid:
                 *(published(arm, column) for column in columns),
             ]
         )
-    levels = [ordering.trivial(findings, task) for task in findings.tasks]
+    levels = [ordering.baseline(findings, task) for task in findings.tasks]
     if any(level is not None for level in levels):
-        levels += [ordering.trivial(findings, *tasks) for tasks in means]
+        levels += [ordering.baseline(findings, *tasks) for tasks in means]
         shown = [NOTHING if level is None else f"{level:.1f}" for level in levels]
         shown += [guessed(findings) if name == "eval_mlm_accuracy" else "" for name in guesses]
         rows.append(["an answer that ignores the text", *shown, *[""] * len(columns)])
@@ -329,11 +329,11 @@ def generators(findings: Findings, measure: str) -> dict[str, str]:
 def guessed(findings: Findings) -> str:
     """What guessing the commonest word gets where a generator is measured, in points."""
     known = [
-        100 * entry["eval_trivial_mlm_accuracy"]
+        100 * entry["eval_baseline_mlm_accuracy"]
         for finding in findings.found
         for entry in finding.journal
         if entry.get("eval_generator_entropy") is not None
-        and entry.get("eval_trivial_mlm_accuracy") is not None
+        and entry.get("eval_baseline_mlm_accuracy") is not None
     ]
     return f"{statistics.fmean(known):.1f}" if known else ""
 
@@ -448,8 +448,8 @@ def order(findings: Findings) -> Iterator[Block]:
             ]
         )
     yield Paragraph(legend(findings))
-    if untaught := ordering.untaught(findings):
-        named = ", ".join(arm.label for arm in untaught)
+    if at_baseline := ordering.at_baseline(findings):
+        named = ", ".join(arm.label for arm in at_baseline)
         yield Bullets(
             [
                 (
@@ -517,7 +517,7 @@ def verdict(findings: Findings) -> str:
         if counts["says nothing"]
         else ""
     )
-    apart = [pair for pair in pairs if not pair.is_tie and not pair.untaught]
+    apart = [pair for pair in pairs if not pair.is_tie and not pair.at_baseline]
     text += (
         f". Spread aside, {sum(pair.difference > 0 for pair in apart)} of the {len(apart)}"
         f"{' others' if counts['says nothing'] else ''} that the paper tells apart lie in its "

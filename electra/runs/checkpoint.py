@@ -24,7 +24,7 @@ from electra.config import convert, from_json, whole_text
 FORMAT = 1
 STATE = "state.json"  # a folder without it is not a checkpoint
 TENSORS = ("weights.safetensors", "optimizer.safetensors")
-Contents = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
+TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Checkpoint:
     step: int
     state: dict[str, Any]
 
-    def tensors(self) -> Contents:
+    def tensors(self) -> TrainingState:
         weights, slots = (load_file(self.folder / name) for name in TENSORS)
         return weights, slots
 
 
-def write(run: Path, contents: Contents, *, step: int, state: dict[str, Any]) -> Path:
+def write(run: Path, contents: TrainingState, *, step: int, state: dict[str, Any]) -> Path:
     """`checkpoint-STEP`, whole or not at all."""
     target = run / f"checkpoint-{step}"
     with atomic.replacing(target) as folder:

@@ -26,18 +26,18 @@ class Processes(Protocol):
     """The processes of a run, of which one writes."""
 
     @property
-    def leads(self) -> bool: ...
-    def from_leader(self, value: Any) -> Any: ...
+    def is_main(self) -> bool: ...
+    def broadcast(self, value: Any) -> Any: ...
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, world: Processes) -> Iterator[None]:
+def run_lock(folder: Path, world: Processes) -> Iterator[None]:
     """The leading process holds the folder for all of them; where another run holds it, every
     process is told so.
     """
     check_place(folder)
     refusal, fresh, descriptor = None, not folder.exists(), None
-    if world.leads:
+    if world.is_main:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = taken(folder / LOCK)
@@ -53,7 +53,7 @@ def alone_in(folder: Path, world: Processes) -> Iterator[None]:
                     f"choose another --output-dir"
                 )
     try:
-        if refusal := world.from_leader(refusal):
+        if refusal := world.broadcast(refusal):
             raise UserError(refusal)
         yield
     finally:

@@ -12,7 +12,7 @@ heard: list[list[int]] = []  # signals since the outermost `interrupts` began
 
 
 @contextlib.contextmanager
-def warned_early() -> Iterator[list[int]]:
+def hold_early_signals() -> Iterator[list[int]]:
     """SIGUSR1 that comes while a run is made ready, for `interrupts` to heed once there is a step
     to save. A launcher may have told its processes to ignore it.
     """
@@ -28,7 +28,7 @@ def warned_early() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def interrupts(early: list[int] | None = None) -> Iterator[Callable[[], bool]]:
+def stop_signals(early: list[int] | None = None) -> Iterator[Callable[[], bool]]:
     """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once.
     Several runs may stand inside one such block: what one of them hears is meant for all.
     """

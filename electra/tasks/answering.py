@@ -78,7 +78,7 @@ def answer(
     said = []
     for model in models:
         rows = features or model.task.features(
-            examples, model.words, length=model.length, training=False
+            examples, model.tokenizer, length=model.length, training=False
         )
         if model is models[0]:
             warn_of_cuts(rows, examples, length=model.length)

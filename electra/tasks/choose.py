@@ -175,14 +175,14 @@ class Choose(Task[Choice, Array]):
     # ---- features --------------------------------------------------------------------------------
 
     def features(
-        self, examples: Sequence[Choice], words: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[Choice], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
         room, count = length - 3, self.learn(examples).count if examples else self.count
         unique = list(
             {part: None for choice in examples for part in (choice.context, *choice.completions)}
         )
         ids = dict(
-            zip(unique, words.encode(unique), strict=True)
+            zip(unique, tokenizer.encode(unique), strict=True)
         )  # RACE asks several questions about one passage
         made = []
         for number, choice in enumerate(examples):
@@ -192,7 +192,7 @@ class Choose(Task[Choice, Array]):
                 second = ids[completion][-room:]
                 first = ids[choice.context][: room - len(second)]
                 row = array(
-                    "i", [words.cls, *first, words.sep, *second, words.sep]
+                    "i", [tokenizer.cls, *first, tokenizer.sep, *second, tokenizer.sep]
                 )  # half the size of a list
                 made.append(
                     Row(
@@ -277,15 +277,15 @@ class ChoiceHead(Head):
         scores = self.output(self.dropout(vectors))[:, 0]
         # Bare rows, without a column, are the options of one question: this is how transformers
         # takes them.
-        if not batch.columns:
+        if not batch.labels:
             return {"logits": scores[None]}
         return {
-            "logits": scores.reshape(-1, self.count or int(batch.columns["options"][0]))
+            "logits": scores.reshape(-1, self.count or int(batch.labels["options"][0]))
         }  # [U, C]
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         logits = self(hidden, batch)["logits"].float()
-        return F.cross_entropy(logits, batch.columns["target"][:: logits.shape[1]], reduction="sum")
+        return F.cross_entropy(logits, batch.labels["target"][:: logits.shape[1]], reduction="sum")
 
 
 # ---- files ---------------------------------------------------------------------------------------

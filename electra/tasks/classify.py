@@ -207,9 +207,9 @@ class Classify(Task[Text, Array]):
     # ---- rows and answers ------------------------------------------------------------------------
 
     def features(
-        self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[Text], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        ids = words.encode(
+        ids = tokenizer.encode(
             [e.first for e in examples] + [e.second for e in examples if e.second is not None]
         )
         firsts, seconds = ids[: len(examples)], iter(ids[len(examples) :])
@@ -220,7 +220,7 @@ class Classify(Task[Text, Array]):
             if training and self.swapped and second is not None:
                 orders.append((second, first))
             for a, b in orders:
-                row, begins, was_cut = pair(words, a, b, length=length)
+                row, begins, was_cut = pair(tokenizer, a, b, length=length)
                 found.append(Row(n, row, begins, {"target": self.target(example)}, was_cut=was_cut))
         return Features.of(found)
 
@@ -270,7 +270,7 @@ class Classify(Task[Text, Array]):
             name: METRICS[name](true, given) for name in dict.fromkeys((self.metric, *self.metrics))
         }
 
-    def trivial(self, examples: Sequence[Text]) -> float:
+    def baseline(self, examples: Sequence[Text]) -> float:
         true = np.array([self.target(example) for example in examples])
         return max(
             METRICS[self.metric](true, np.full_like(true, answer)) for answer in range(self.outputs)

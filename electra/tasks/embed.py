@@ -46,7 +46,7 @@ def texts(source: Table, column: str = "text") -> Iterator[str]:
 
 def embed(
     encoder: Encoder,
-    words: WordPiece,
+    tokenizer: WordPiece,
     given: Iterable[str],
     *,
     layer: str = "last",
@@ -80,7 +80,7 @@ def embed(
     device = device or torch.device("cpu")
     return embedded_chunks(
         encoder.to(device).eval(),
-        words,
+        tokenizer,
         given,
         reader=LayerReader(encoder.shape.layers, layer),
         pool=pool,
@@ -92,7 +92,7 @@ def embed(
 
 def embedded_chunks(
     encoder: Encoder,
-    words: WordPiece,
+    tokenizer: WordPiece,
     given: Iterable[str],
     *,
     reader: LayerReader,
@@ -102,12 +102,14 @@ def embedded_chunks(
     device: torch.device,
 ) -> Iterator[Embedded]:
     for chunk in chunks(given):
-        features = rows_of(chunk, words, length=length)
+        features = rows_of(chunk, tokenizer, length=length)
         found: dict[int, Array] = {}
         for places in by_length(features.lengths, tokens=batch_tokens):
             batch = features.take(places).to(device)
             with torch.inference_mode():
-                vectors = reader(encoder.layers(batch.ids, batch.types, batch.real)).float()
+                vectors = reader(
+                    encoder.layers(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+                ).float()
             found.update(zip(places.tolist(), pooled(vectors, batch, pool), strict=True))
         for place, one in enumerate(chunk):
             ids = features.ids[features.begins[place] : features.begins[place + 1]]
@@ -127,10 +129,10 @@ def chunks(given: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def rows_of(chunk: list[str], words: WordPiece, *, length: int) -> Features:
+def rows_of(chunk: list[str], tokenizer: WordPiece, *, length: int) -> Features:
     made = []
-    for number, ids in enumerate(words.encode(chunk)):
-        row, _, was_cut = pair(words, ids, None, length=length)
+    for number, ids in enumerate(tokenizer.encode(chunk)):
+        row, _, was_cut = pair(tokenizer, ids, None, length=length)
         made.append(Row(number, row, was_cut=was_cut))
     return Features.of(made)
 
@@ -140,11 +142,13 @@ def pooled(vectors: Tensor, batch: TaskBatch, pool: str) -> list[Array]:
     if pool == "cls":
         return list(vectors[:, 0].cpu().numpy())
     if pool == "mean":
-        real = batch.real[:, :, None]
-        return list(((vectors * real).sum(1) / real.sum(1)).cpu().numpy())
+        attention_mask = batch.attention_mask[:, :, None]
+        return list(((vectors * attention_mask).sum(1) / attention_mask.sum(1)).cpu().numpy())
     return [
         row[:count]
-        for row, count in zip(vectors.cpu().numpy(), batch.real.sum(1).tolist(), strict=True)
+        for row, count in zip(
+            vectors.cpu().numpy(), batch.attention_mask.sum(1).tolist(), strict=True
+        )
     ]
 
 
@@ -156,7 +160,7 @@ class Written(NamedTuple):
     cut: int  # texts that were longer than a row
 
 
-def write(path: Path, found: Iterable[Embedded], words: WordPiece, *, pool: str) -> Written:
+def write(path: Path, found: Iterable[Embedded], tokenizer: WordPiece, *, pool: str) -> Written:
     """`.parquet`: text and vector (or tokens and vectors), a row each. `.npy`: one float32 array
     [texts, D].
     """
@@ -165,7 +169,7 @@ def write(path: Path, found: Iterable[Embedded], words: WordPiece, *, pool: str)
         written = (
             write_npy(stream, found)
             if path.suffix == ".npy"
-            else write_parquet(stream, found, words, pool=pool)
+            else write_parquet(stream, found, tokenizer, pool=pool)
         )
         if not written.texts:
             raise UserError(f"nothing to embed: the input holds no text, so {path} is not written")
@@ -211,7 +215,7 @@ def write_header(stream: IO[bytes], *, count: int, width: int) -> None:
 
 
 def write_parquet(
-    stream: IO[bytes], found: Iterable[Embedded], words: WordPiece, *, pool: str
+    stream: IO[bytes], found: Iterable[Embedded], tokenizer: WordPiece, *, pool: str
 ) -> Written:
     import pyarrow
     import pyarrow.parquet
@@ -220,7 +224,7 @@ def write_parquet(
     writer: Any = None
     try:
         for group in groups(found):
-            rows = table_of(group, words, pool=pool)
+            rows = table_of(group, tokenizer, pool=pool)
             writer = writer or pyarrow.parquet.ParquetWriter(stream, rows.schema)
             writer.write_table(rows)
             count, cut = count + len(group), cut + sum(one.was_cut for one in group)
@@ -244,7 +248,7 @@ def groups(found: Iterable[Embedded]) -> Iterator[list[Embedded]]:
         yield group
 
 
-def table_of(group: Sequence[Embedded], words: WordPiece, *, pool: str) -> Any:
+def table_of(group: Sequence[Embedded], tokenizer: WordPiece, *, pool: str) -> Any:
     import pyarrow
 
     flat = np.concatenate([one.vectors.reshape(-1) for one in group])
@@ -255,6 +259,6 @@ def table_of(group: Sequence[Embedded], words: WordPiece, *, pool: str) -> Any:
     if pool != "tokens":
         return pyarrow.table(columns | {"vector": vectors})
     begins = np.cumsum([0, *(len(one.ids) for one in group)])
-    tokens = pyarrow.array([words.tokens(one.ids.tolist()) for one in group])
+    tokens = pyarrow.array([tokenizer.tokens(one.ids.tolist()) for one in group])
     lists = pyarrow.ListArray.from_arrays(pyarrow.array(begins, pyarrow.int32()), vectors)
     return pyarrow.table(columns | {"tokens": tokens, "vectors": lists})

@@ -25,20 +25,22 @@ POOL_BATCHES = 64
 
 
 class TaskBatch(NamedTuple):
-    """Rows for one pass, and their targets: [R] for columns of rows, [R, T] for columns of tokens."""
+    """Rows for one pass, and their targets: [R] for rows, [R, T] for tokens."""
 
-    ids: Tensor  # [R, T] int64
-    types: Tensor  # [R, T] 0 for the first segment, 1 for the second
-    real: Tensor  # [R, T] False where padded
-    columns: dict[str, Tensor]
+    input_ids: Tensor  # [R, T] int64
+    token_type_ids: Tensor  # [R, T] 0 for the first segment, 1 for the second
+    attention_mask: Tensor  # [R, T] False where padded
+    labels: dict[str, Tensor]
 
     def to(self, device: torch.device) -> TaskBatch:
-        ids, types, real = (tensor.to(device, non_blocking=True) for tensor in self[:3])
+        input_ids, token_type_ids, attention_mask = (
+            tensor.to(device, non_blocking=True) for tensor in self[:3]
+        )
         return TaskBatch(
-            ids,
-            types,
-            real,
-            {name: column.to(device, non_blocking=True) for name, column in self.columns.items()},
+            input_ids,
+            token_type_ids,
+            attention_mask,
+            {name: label.to(device, non_blocking=True) for name, label in self.labels.items()},
         )
 
 
@@ -125,19 +127,21 @@ class Features:
         width = -(-int(lengths.max()) // multiple) * multiple
         width = width if most is None else min(width, most)
         places = np.arange(width)
-        real = places < lengths[:, None]
+        attention_mask = places < lengths[:, None]
         source = np.minimum(self.begins[rows][:, None] + places, len(self.ids) - 1)
-        types = (places >= self.seconds[rows][:, None]) & real
-        columns = {name: torch.from_numpy(values[rows]) for name, values in self.values.items()}
-        columns |= {
-            name: torch.from_numpy(np.where(real, values[source], IGNORED))
+        token_type_ids = (places >= self.seconds[rows][:, None]) & attention_mask
+        labels = {name: torch.from_numpy(values[rows]) for name, values in self.values.items()}
+        labels |= {
+            name: torch.from_numpy(np.where(attention_mask, values[source], IGNORED))
             for name, values in self.tokens.items()
         }
         return TaskBatch(
-            ids=torch.from_numpy(np.where(real, self.ids[source], 0).astype(np.int64)),
-            types=torch.from_numpy(types.astype(np.int64)),
-            real=torch.from_numpy(real),
-            columns=columns,
+            input_ids=torch.from_numpy(
+                np.where(attention_mask, self.ids[source], 0).astype(np.int64)
+            ),
+            token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64)),
+            attention_mask=torch.from_numpy(attention_mask),
+            labels=labels,
         )
 
     def save(self, path: Path) -> None:
@@ -179,19 +183,19 @@ def column(values: Sequence[float]) -> Array:
 
 
 def pair(
-    words: WordPiece, first: Sequence[int], second: Sequence[int] | None, *, length: int
+    tokenizer: WordPiece, first: Sequence[int], second: Sequence[int] | None, *, length: int
 ) -> tuple[list[int], int | None, bool]:
     """(`[CLS] A [SEP] B [SEP]`, where B begins, whether something was cut): the longer one gives
     way first.
     """
     room = length - (2 if second is None else 3)
     if second is None:
-        return [words.cls, *first[:room], words.sep], None, len(first) > room
+        return [tokenizer.cls, *first[:room], tokenizer.sep], None, len(first) > room
     kept = len(first), len(second)
     if sum(kept) > room:
         short = min(min(kept), room // 2)
         kept = (room - short, short) if kept[0] > kept[1] else (short, room - short)
-    ids = [words.cls, *first[: kept[0]], words.sep, *second[: kept[1]], words.sep]
+    ids = [tokenizer.cls, *first[: kept[0]], tokenizer.sep, *second[: kept[1]], tokenizer.sep]
     return ids, kept[0] + 2, len(first) + len(second) > room
 
 

@@ -36,7 +36,7 @@ class VectorHead(Head):
         return {"logits": self.logits(hidden[:, 0])}
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        logits, target = self.logits(hidden[:, 0]).float(), batch.columns["target"]
+        logits, target = self.logits(hidden[:, 0]).float(), batch.labels["target"]
         if self.regression:
             return F.mse_loss(logits[:, 0], target, reduction="sum")
         return F.cross_entropy(logits, target, reduction="sum")

@@ -103,7 +103,7 @@ class Pretrained:
     """A folder whose encoder is to be used, and its tokenizer."""
 
     folder: Path
-    words: WordPiece
+    tokenizer: WordPiece
     encoder: Encoder
     loaded: Loaded | None  # None: random weights
 
@@ -127,11 +127,11 @@ def load_pretrained(
             f"{CONFIG}: "
             f'"electra_role": "encoder")'
         )
-    words = tokenizer_of(folder)
+    tokenizer = tokenizer_of(folder)
     encoder, loaded = huggingface.load_encoder(folder, filled=not random_weights)
     if dropout is not None:
         set_dropout(encoder, dropout)
-    return Pretrained(folder, words, encoder, loaded)
+    return Pretrained(folder, tokenizer, encoder, loaded)
 
 
 def tokenizer_of(folder: Path) -> WordPiece:
@@ -141,15 +141,15 @@ def tokenizer_of(folder: Path) -> WordPiece:
             "there; copy "
             "the files of the tokenizer that it was pre-trained with into this folder"
         )
-    words = WordPiece.load(folder)
+    tokenizer = WordPiece.load(folder)
     _, vocabulary, _ = huggingface.load_shape(folder)
-    if words.size > vocabulary:
+    if tokenizer.size > vocabulary:
         raise UserError(
-            f"{folder}: its tokenizer has {words.size} entries, its network only {vocabulary}; "
+            f"{folder}: its tokenizer has {tokenizer.size} entries, its network only {vocabulary}; "
             "they do not "
             "belong together"
         )
-    return words
+    return tokenizer
 
 
 def set_dropout(encoder: Encoder, rate: float) -> None:
@@ -179,14 +179,14 @@ class Tuned:
     folder: Path
     network: Network
     task: Any
-    words: WordPiece
+    tokenizer: WordPiece
     length: int
 
 
 def save_tuned(
     network: Network,
     task: Task[Any, Any],
-    words: WordPiece,
+    tokenizer: WordPiece,
     folder: Path,
     *,
     length: int,
@@ -201,7 +201,7 @@ def save_tuned(
         **task.config(),
         TASK: task.settings(),
         LENGTH: length,
-        "pad_token_id": words.pad,
+        "pad_token_id": tokenizer.pad,
         "electra_version": __version__,
         **extra,
     }
@@ -211,7 +211,7 @@ def save_tuned(
         role="encoder",
         config_extra=config,
         card=task_card(task.name, architecture=stored.architecture, facts=facts),
-        tokenizer_files=lambda path: words.copy_to(
+        tokenizer_files=lambda path: tokenizer.copy_to(
             path, model_max_length=network.encoder.shape.positions
         ),
     )

@@ -157,21 +157,21 @@ class Span(Task[Question, SpanAnswer]):
     # ---- windows ---------------------------------------------------------------------------------
 
     def features(
-        self, examples: Sequence[Question], words: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[Question], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
         """Training leaves out a question whose answer no window holds: it would teach that there is
         none.
         """
         rows: list[Row] = []
         lost: list[str] = []
-        for number, (question, asked, paragraph) in enumerate(encoded(examples, words)):
+        for number, (question, asked, paragraph) in enumerate(encoded(examples, tokenizer)):
             # Half a row is the paragraph's, however short the rows.
             kept = asked[: min(self.question_length, (length - 3) // 2)]
             found = self.rows(
                 number,
                 kept,
                 paragraph,
-                words,
+                tokenizer,
                 target=paragraph.tokens(question.span),
                 room=length - len(kept) - 3,
                 training=training,
@@ -195,7 +195,7 @@ class Span(Task[Question, SpanAnswer]):
         number: int,
         asked: Sequence[int],
         paragraph: Paragraph,
-        words: WordPiece,
+        tokenizer: WordPiece,
         *,
         target: tuple[int, int] | None,
         room: int,
@@ -212,7 +212,16 @@ class Span(Task[Question, SpanAnswer]):
             )
             row = Row(
                 number,
-                array("i", [words.cls, *asked, words.sep, *paragraph.ids[begin:end], words.sep]),
+                array(
+                    "i",
+                    [
+                        tokenizer.cls,
+                        *asked,
+                        tokenizer.sep,
+                        *paragraph.ids[begin:end],
+                        tokenizer.sep,
+                    ],
+                ),
                 second,
                 {"start": start, "end": last, "impossible": int(not holds)},
             )
@@ -383,7 +392,7 @@ class Span(Task[Question, SpanAnswer]):
             else self
         )
 
-    def trivial(self, examples: Sequence[Question]) -> float:
+    def baseline(self, examples: Sequence[Question]) -> float:
         """Of never giving an answer."""
         return sum(not example.references for example in examples) / max(1, len(examples))
 

@@ -78,7 +78,7 @@ class JointHead(Head):
         )
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        start, end = batch.columns["start"][:, None], batch.columns["end"][:, None]
+        start, end = batch.labels["start"][:, None], batch.labels["end"][:, None]
         start_scores = self.start_scores(hidden, batch)
         right = hidden.gather(1, start[..., None].expand(-1, -1, hidden.shape[-1]))  # [R, 1, D]
         begun, tokens = self.halves(right, hidden)
@@ -86,7 +86,7 @@ class JointHead(Head):
         loss = -(start_scores.gather(1, start) + end_scores.gather(1, end)).sum() / 2
         if not self.answerable:
             return loss
-        holds = 1 - batch.columns["impossible"].float()
+        holds = 1 - batch.labels["impossible"].float()
         return loss + ANSWERABLE_WEIGHT * F.binary_cross_entropy_with_logits(
             self.answerability(hidden, start_scores), holds, reduction="sum"
         )
@@ -127,10 +127,12 @@ class SimpleHead(Head):
         return {"start_logits": starts, "end_logits": ends}
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        logits = self.output(hidden).float().masked_fill(~batch.real[..., None], NEVER)  # [R, T, 2]
+        logits = (
+            self.output(hidden).float().masked_fill(~batch.attention_mask[..., None], NEVER)
+        )  # [R, T, 2]
         return sum(
             (
-                F.cross_entropy(logits[..., side], batch.columns[name], reduction="sum") / 2
+                F.cross_entropy(logits[..., side], batch.labels[name], reduction="sum") / 2
                 for side, name in enumerate(("start", "end"))
             ),
             start=logits.new_zeros(()),
@@ -148,8 +150,8 @@ def log_softmax_over(logits: Tensor, batch: TaskBatch) -> Tensor:
 
 def in_paragraph(batch: TaskBatch) -> Tensor:
     """The second segment without its [SEP], the last real token of a row."""
-    followed = F.pad(batch.real[:, 1:], (0, 1), value=False)
-    return (batch.types == 1) & followed
+    followed = F.pad(batch.attention_mask[:, 1:], (0, 1), value=False)
+    return (batch.token_type_ids == 1) & followed
 
 
 # ---- what `decode` makes of their outputs --------------------------------------------------------

@@ -35,7 +35,7 @@ class Paragraph(NamedTuple):
 
 
 def encoded(
-    examples: Sequence[Question], words: WordPiece
+    examples: Sequence[Question], tokenizer: WordPiece
 ) -> Iterator[tuple[Question, list[int], Paragraph]]:
     """Each question with its ids and its paragraph's; questions about the same paragraph share the
     latter.
@@ -43,7 +43,7 @@ def encoded(
     for begin in range(0, len(examples), ENCODED_TOGETHER):
         chunk = examples[begin : begin + ENCODED_TOGETHER]
         contexts = list(dict.fromkeys(example.context for example in chunk))
-        found = words.tokenizer.encode_batch(contexts, add_special_tokens=False)
+        found = tokenizer.backend_tokenizer.encode_batch(contexts, add_special_tokens=False)
         paragraphs = {
             context: Paragraph(
                 array("i", tokens.ids),
@@ -53,7 +53,7 @@ def encoded(
             for context, tokens in zip(contexts, found, strict=True)
         }
         for example, asked in zip(
-            chunk, words.encode([example.question for example in chunk]), strict=True
+            chunk, tokenizer.encode([example.question for example in chunk]), strict=True
         ):
             yield example, asked, paragraphs[example.context]
 

@@ -116,11 +116,15 @@ class Tag(Task[Sentence, Array]):
         if scheme == "plain":
             labels = tuple(sorted({tag for tags in tagged for tag in tags}))
         else:
-            types = sorted({entity.type for tags in tagged for entity in entities(tags)})
+            token_type_ids = sorted({entity.type for tags in tagged for entity in entities(tags)})
             # I-X even where every X is one word long in training: elsewhere it may not be.
             labels = (
                 OUTSIDE,
-                *(f"{prefix}-{type}" if type else prefix for type in types for prefix in "BI"),
+                *(
+                    f"{prefix}-{type}" if type else prefix
+                    for type in token_type_ids
+                    for prefix in "BI"
+                ),
             )
         if len(labels) < 2:
             raise UserError(
@@ -158,12 +162,10 @@ class Tag(Task[Sentence, Array]):
         """What was learnt from the training data, in a line."""
         if self.scheme == "plain":
             return f"{len(self.labels)} tags without entities, scored by accuracy: {shown(self.labels)}"
-        types = sorted(
+        token_type_ids = sorted(
             {parts(label)[1] or "without a name" for label in self.labels if label != OUTSIDE}
         )
-        return (
-            f"entities of {len(types)} types in {self.scheme.upper()}, scored by F1: {shown(types)}"
-        )
+        return f"entities of {len(token_type_ids)} types in {self.scheme.upper()}, scored by F1: {shown(token_type_ids)}"
 
     def check(self, examples: Sequence[Sentence]) -> None:
         known = set(self.labels)
@@ -272,7 +274,7 @@ class Tag(Task[Sentence, Array]):
         accuracy = {"accuracy": right / max(1, sum(map(len, gold)))}
         return accuracy if self.scheme == "plain" else entity_scores(gold, said) | accuracy
 
-    def trivial(self, examples: Sequence[Sentence]) -> float:
+    def baseline(self, examples: Sequence[Sentence]) -> float:
         if self.scheme != "plain":
             return 0.0
         counts = Counter(tag for sentence in examples for tag in self.targets(sentence))

@@ -35,7 +35,7 @@ class TagHead(Head):
         logits = self(hidden, batch)["logits"]
         return F.cross_entropy(
             logits.float().flatten(0, 1),
-            batch.columns["target"].flatten(),
+            batch.labels["target"].flatten(),
             ignore_index=IGNORED,
             reduction="sum",
         )
@@ -57,7 +57,7 @@ class BiLSTMHead(TagHead):
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
         # Packed, so that the backward direction starts at a row's last token and not in its
         # padding.
-        lengths = batch.real.sum(1).cpu()
+        lengths = batch.attention_mask.sum(1).cpu()
         with torch.autocast(hidden.device.type, enabled=False):
             packed = pack_padded_sequence(
                 hidden.float(), lengths, batch_first=True, enforce_sorted=False

@@ -96,7 +96,7 @@ class Task(ABC, Generic[Example, Answer]):
 
     @abstractmethod
     def features(
-        self, examples: Sequence[Example], words: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[Example], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
         """Rows of at most `length` tokens, in the order of their examples; an example may give
         several.
@@ -131,7 +131,7 @@ class Task(ABC, Generic[Example, Answer]):
         """Scores in [−1, 1], `metric` among them."""
 
     @abstractmethod
-    def trivial(self, examples: Sequence[Example]) -> float:
+    def baseline(self, examples: Sequence[Example]) -> float:
         """`metric` of the best answer that ignores the text. A run that is no better has learnt
         nothing.
         """
@@ -205,30 +205,36 @@ class Network(nn.Module):
         outputs: dict[str, Tensor] = self.head(self.vectors(batch), batch)
         return outputs
 
-    def logits(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def logits(self, ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """What stock transformers computes from this network's folder; several kinds of them side
         by side.
         """
-        found = list(self.answer(TaskBatch(ids, types, real, {})).values())
+        found = list(self.answer(TaskBatch(ids, token_type_ids, attention_mask, {})).values())
         return found[0] if len(found) == 1 else torch.stack(found, dim=-1)
 
     def vectors(self, batch: TaskBatch) -> Tensor:
         if self.reader is None:
-            hidden: Tensor = self.encoder(batch.ids, batch.types, batch.real)
-            return last_first(hidden, batch.real) if self.encoder.shape.causal else hidden
+            hidden: Tensor = self.encoder(
+                batch.input_ids, batch.token_type_ids, batch.attention_mask
+            )
+            return last_first(hidden, batch.attention_mask) if self.encoder.shape.causal else hidden
         self.encoder.eval()  # features that are frozen do not drop out
         with torch.no_grad():
-            layers = self.encoder.layers(batch.ids, batch.types, batch.real)
+            layers = self.encoder.layers(
+                batch.input_ids, batch.token_type_ids, batch.attention_mask
+            )
         read: Tensor = self.reader(layers)
         return read
 
 
-def last_first(hidden: Tensor, real: Tensor) -> Tensor:
+def last_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     """Vectors [R, T, D] with that of the last token, a [SEP], in the place of [CLS]. To a causal
     encoder [CLS] is the same before every text; only the last token has seen all of it, and heads
     read the first.
     """
-    last = (real.sum(dim=1) - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
+    last = (
+        (attention_mask.sum(dim=1) - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
+    )
     return torch.cat([hidden.gather(1, last), hidden[:, 1:]], dim=1)
 
 

@@ -147,7 +147,7 @@ def test_the_strongest_doubt_is_the_reddest() -> None:
 
 
 def test_scores_stand_beside_what_not_looking_would_score(console: Console) -> None:
-    learned({"mlm_loss": 4.5, "trivial_mlm_loss": 6.25, "auc": 0.75}, console)
+    learned({"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}, console)
     shown = console.export_text()
     for expected in ("4.500", "6.250", "0.750", "0.500"):
         assert expected in shown
@@ -172,7 +172,7 @@ def summary(*scores: float) -> Summary:
         task="classify",
         metric="accuracy",
         split="dev",
-        trivial=0.25,
+        baseline=0.25,
         median=ordered[1],
         mean=ordered[1],
         sd=0.02,

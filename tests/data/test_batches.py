@@ -57,7 +57,7 @@ def test_the_batch_of_a_step_does_not_depend_on_how_the_stream_came_there(rows):
     resumed = list(batches.stream(range(6, 10), range(2)))
     for before, after in zip(walked[5:], resumed, strict=True):
         assert all(
-            a.ids.equal(b.ids) and a.types.equal(b.types)
+            a.input_ids.equal(b.input_ids) and a.token_type_ids.equal(b.token_type_ids)
             for a, b in zip(before, after, strict=True)
         )
     assert len(walked) == 9
@@ -73,7 +73,7 @@ def test_processes_share_a_step_without_overlap(rows):
     batches = Batches(rows, batch_size=12, micro_batch_size=4, seed=0)
     whole = batches.of_step(5, range(3))
     parts = [*batches.of_step(5, range(0, 1)), *batches.of_step(5, range(1, 3))]
-    assert all(a.ids.equal(b.ids) for a, b in zip(whole, parts, strict=True))
+    assert all(a.input_ids.equal(b.input_ids) for a, b in zip(whole, parts, strict=True))
     assert all(part.step_lengths.equal(whole[0].step_lengths) for part in parts)
     assert whole[0].step_lengths.sum() == sum(part.lengths.sum() for part in parts)
 
@@ -82,17 +82,17 @@ def test_types_and_padding_follow_the_ends_of_the_segments(toy_shards):
     shards = Shards.open(toy_shards)
     words = shards.tokenizer
     for batch in in_order(shards.held_out, micro_batch_size=8, most=16):
-        for ids, types, real, length in zip(
-            batch.ids, batch.types, batch.real, batch.lengths, strict=True
+        for ids, token_type_ids, attention_mask, length in zip(
+            batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.lengths, strict=True
         ):
             assert ids[0] == words.cls
             assert ids[length - 1] == words.sep
             assert (ids[length:] == words.pad).all()
-            assert real.sum() == length
+            assert attention_mask.sum() == length
             first_sep = ids.tolist().index(words.sep)
-            assert types[: first_sep + 1].sum() == 0
-            assert (types[first_sep + 1 : length] == 1).all()
-            assert types[length:].sum() == 0
+            assert token_type_ids[: first_sep + 1].sum() == 0
+            assert (token_type_ids[first_sep + 1 : length] == 1).all()
+            assert token_type_ids[length:].sum() == 0
 
 
 def test_keys_depend_on_every_part():

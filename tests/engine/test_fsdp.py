@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 
 from electra.config import RunFailed
 from electra.engine.distributed import World
-from electra.engine.fsdp import in_parts, shard
+from electra.engine.fsdp import is_dtensor, shard
 from electra.engine.hardware import Speed
 from electra.engine.optimizer import build_optimizer
-from electra.engine.train_step import build_steps
+from electra.engine.train_step import build_train_step
 from electra.model.encoder import recompute
 from electra.objectives import build_objective
 from electra.objectives.objective import Objective
@@ -131,7 +131,7 @@ def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Obje
     if sharing:
         shard(objective, "cpu")
     optimizer = build_optimizer(objective, recipe.optimizer)
-    steps = build_steps(
+    steps = build_train_step(
         objective,
         lambda loss: {"loss": loss.total},
         optimizer,
@@ -142,15 +142,18 @@ def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Obje
         skipped=0,
         precision="fp32",
         speed=Speed(False, False, False),
-        rounds=world.rounds(4),
+        rounds=world.max_micro_batches_per_rank(4),
     )
     found = []
     for step in range(1, 4):
-        sums = steps.descend(
-            [(10 * step + i, toy_batch([16, 9], seed=10 * step + i)) for i in world.share(4)]
+        sums = steps.forward_backward(
+            [
+                (10 * step + i, toy_batch([16, 9], seed=10 * step + i))
+                for i in world.my_micro_batches(4)
+            ]
         )
-        steps.update(step)
-        world.sum(sums.values())
+        steps.optimizer_step(step)
+        world.all_reduce_sum(sums.values())
         found.append(float(sums["loss"]))
     return found, objective
 
@@ -164,7 +167,7 @@ def compare(world: World) -> None:
         pairs = zip(alone.named_parameters(), shared.named_parameters(), strict=True)
         for (name, parameter), (same, part) in pairs:
             assert name == same
-            assert in_parts(part), (case, name)
+            assert is_dtensor(part), (case, name)
             assert part.to_local().numel() < parameter.numel() or len(parameter) == 1, (
                 case,
                 name,

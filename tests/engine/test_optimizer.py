@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from electra.engine.optimizer import build_optimizer, layer_share, schedule, set_step
+from electra.engine.optimizer import build_optimizer, layer_lr_scale, schedule, set_step
 from electra.engine.settings import OptimizerConfig
 from electra.objectives import build_objective
 from electra.pretraining.recipe import load_recipe
@@ -70,7 +70,7 @@ def test_the_schedule_multiplies_warm_up_and_decay_and_its_first_step_moves():
 
 
 def test_the_other_schedules_end_where_they_should():
-    base = OptimizerConfig(warmup_steps=10, decay_share=0.4)
+    base = OptimizerConfig(warmup_steps=10, decay_lr_scale=0.4)
     at = {
         name: [
             schedule(replace(base, schedule=name), step=step, max_steps=100)
@@ -130,7 +130,7 @@ def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
         "encoder.projection.weight",
         "encoder.embeddings.words.weight",
     )
-    assert [layer_share(name, layers=2, decay=0.5) for name in names] == [
+    assert [layer_lr_scale(name, layers=2, decay=0.5) for name in names] == [
         1,
         0.5,
         0.25,
@@ -147,5 +147,5 @@ def test_the_official_code_counts_one_layer_too_many_below_the_head():
         "encoder.embeddings.norm.weight",
     )
     assert [
-        layer_share(name, layers=12, decay=0.8, official=True) for name in names
+        layer_lr_scale(name, layers=12, decay=0.8, official=True) for name in names
     ] == pytest.approx([1, 0.8**2, 0.8**14])

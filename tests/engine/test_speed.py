@@ -15,8 +15,8 @@ from electra.__main__ import main
 from electra.config import RunFailed, UserError
 from electra.engine.distributed import World
 from electra.engine.hardware import Speed, resolve_speed
-from electra.engine.train_step import FusedSteps
-from electra.finetuning.recipe import Tuning
+from electra.engine.train_step import FusedTrainStep
+from electra.finetuning.recipe import FinetuneConfig
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import TrainingConfig, load_recipe
 from electra.pretraining.setup import speed_of
@@ -31,7 +31,7 @@ needs_triton = pytest.mark.skipif(
 
 @pytest.fixture
 def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("electra.engine.distributed.usable", lambda device, *, head_width: True)
+    monkeypatch.setattr("electra.engine.hardware.usable", lambda device, *, head_width: True)
 
 
 def decided(device: torch.device = GPU, precision: str = "bf16", **asked: str) -> Speed:
@@ -44,7 +44,7 @@ def test_auto_means_kernels_and_graphs_where_they_run() -> None:
     assert decided(cuda_graph="off") == Speed(kernels=True, cuda_graph=False, compiled=False)
     assert decided(compile="on") == Speed(kernels=False, cuda_graph=False, compiled=True)
     assert decided(precision="fp16") == Speed(kernels=False, cuda_graph=False, compiled=True)
-    tuning = resolve_speed(Tuning(), "fp16", GPU, head_width=64, compile_on_gpu=False)
+    tuning = resolve_speed(FinetuneConfig(), "fp16", GPU, head_width=64, compile_on_gpu=False)
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(UserError, match=r"kernels on and --training.compile on do the same work"):
         decided(kernels="on", compile="on")
@@ -55,7 +55,9 @@ def test_no_kernel_runs_a_causal_encoder() -> None:
     assert resolve_speed(TrainingConfig(), "bf16", GPU, head_width=64, causal=True) == Speed(
         kernels=False, cuda_graph=False, compiled=True
     )
-    tuning = resolve_speed(Tuning(), "bf16", GPU, head_width=64, causal=True, compile_on_gpu=False)
+    tuning = resolve_speed(
+        FinetuneConfig(), "bf16", GPU, head_width=64, causal=True, compile_on_gpu=False
+    )
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(
         UserError, match=r"--training.kernels on: the kernels know no causal attention.* at auto"
@@ -177,9 +179,9 @@ def test_a_gradient_that_broke_steps_ago_is_still_named(
     monkeypatch.setattr(
         "electra.pretraining.setup.speed_of", lambda recipe, world: Speed(True, False, False)
     )
-    once, calls = FusedSteps.once, []
+    once, calls = FusedTrainStep.once, []
 
-    def spoilt(steps: FusedSteps, batch: object) -> dict[str, torch.Tensor]:
+    def spoilt(steps: FusedTrainStep, batch: object) -> dict[str, torch.Tensor]:
         parts = once(steps, batch)
         calls.append(batch)
         if len(calls) in (
@@ -189,7 +191,7 @@ def test_a_gradient_that_broke_steps_ago_is_still_named(
             steps.flat.gradients[4].fill_(float("nan"))
         return parts
 
-    monkeypatch.setattr(FusedSteps, "once", spoilt)
+    monkeypatch.setattr(FusedTrainStep, "once", spoilt)
     flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | {
         "--logging-steps": "10",
         "--save-steps": "50",

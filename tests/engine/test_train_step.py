@@ -20,12 +20,12 @@ from electra.engine.hardware import Speed
 from electra.engine.optimizer import build_optimizer
 from electra.engine.settings import OptimizerConfig
 from electra.engine.train_step import (
-    FusedSteps,
-    NotFinite,
-    Patience,
-    PlainSteps,
-    Steps,
-    build_steps,
+    FusedTrainStep,
+    NonFiniteGradient,
+    PlainTrainStep,
+    SkipBudget,
+    TrainStep,
+    build_train_step,
 )
 from electra.engine.training_state import capture, restore
 from electra.model.shape import EncoderShape, GeneratorShape
@@ -59,14 +59,14 @@ SHAPE = EncoderShape(
     attention_dropout=0.0,
 )
 RTD = Detection()
-ADVERSARIAL = Detection(generator_learns="adversarially")
-FROZEN = Detection(generator=GeneratorShape(tie="none"), generator_learns="nothing")
+ADVERSARIAL = Detection(generator_training="adversarial")
+FROZEN = Detection(generator=GeneratorShape(tie="none"), generator_training="frozen")
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5)
 
 
 def built(
     *, kernels: bool, objective_config: ObjectiveConfig = RTD, **options: Any
-) -> tuple[Objective, Any, Steps]:
+) -> tuple[Objective, Any, TrainStep]:
     """The same network each time; in float32 its kernels rest, so what is compared is the update
     alone.
     """
@@ -86,7 +86,7 @@ def built(
     return (
         objective,
         optimizer,
-        build_steps(
+        build_train_step(
             objective,
             lambda loss: {"loss": loss.total, **loss.parts},
             optimizer,
@@ -99,18 +99,20 @@ def built(
     )
 
 
-def walk(steps: Steps, numbers: range) -> list[tuple[float, float]]:
+def walk(steps: TrainStep, numbers: range) -> list[tuple[float, float]]:
     found = []
     for step in numbers:
-        losses = steps.descend([(step, toy_batch([16, 9])), (100 + step, toy_batch([12, 16]))])
-        steps.update(step)
-        found.append((float(losses["loss"]), steps.settle()))
+        losses = steps.forward_backward(
+            [(step, toy_batch([16, 9])), (100 + step, toy_batch([12, 16]))]
+        )
+        steps.optimizer_step(step)
+        found.append((float(losses["loss"]), steps.synchronize()))
     return found
 
 
 def test_an_update_over_one_stretch_of_memory_is_that_of_torch() -> None:
     (plain, _, steps), (fused, _, others) = built(kernels=False), built(kernels=True)
-    assert (type(steps), type(others)) == (PlainSteps, FusedSteps)
+    assert (type(steps), type(others)) == (PlainTrainStep, FusedTrainStep)
     for ours, theirs in zip(walk(others, range(1, 7)), walk(steps, range(1, 7)), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
     for (name, mine), exact in zip(fused.named_parameters(), plain.parameters(), strict=True):
@@ -214,14 +216,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> Non
     objective, _, steps = built(kernels=True)
     walk(steps, range(1, 3))
     before = [parameter.detach().clone() for parameter in objective.parameters()]
-    steps.descend([(3, toy_batch([16, 9]))])
+    steps.forward_backward([(3, toy_batch([16, 9]))])
     steps.flat.gradients[5].view(-1)[0] = float("nan")
-    steps.update(3)
+    steps.optimizer_step(3)
     for step in (4, 5):  # the host has not looked yet
-        steps.descend([(step, toy_batch([16, 9]))])
-        steps.update(step)
-    with pytest.raises(NotFinite, match="not finite in step 3"):
-        steps.settle()
+        steps.forward_backward([(step, toy_batch([16, 9]))])
+        steps.optimizer_step(step)
+    with pytest.raises(NonFiniteGradient, match="not finite in step 3"):
+        steps.synchronize()
     assert all(torch.equal(*pair) for pair in zip(before, objective.parameters(), strict=True))
 
 
@@ -229,17 +231,17 @@ def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> Non
 def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(
     kernels: bool,
 ) -> None:
-    objective, optimizer, steps = built(kernels=kernels, patience=Patience(1))
+    objective, optimizer, steps = built(kernels=kernels, skip_budget=SkipBudget(1))
     walk(steps, range(1, 3))
     before = [parameter.detach().clone() for parameter in objective.parameters()]
 
     def spoilt(step: int) -> None:
-        steps.descend([(step, toy_batch([16, 9]))])
+        steps.forward_backward([(step, toy_batch([16, 9]))])
         next(objective.parameters()).grad.view(-1)[0] = float("nan")
-        steps.update(step)
+        steps.optimizer_step(step)
 
     spoilt(3)
-    assert (steps.skipped, steps.patience.used) == (1, 1)
+    assert (steps.skipped, steps.skip_budget.used) == (1, 1)
     assert all(torch.equal(*pair) for pair in zip(before, objective.parameters(), strict=True))
     walk(steps, range(4, 5))
     assert all(torch.isfinite(parameter).all() for parameter in objective.parameters())
@@ -248,9 +250,9 @@ def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(
 
     def last() -> None:
         spoilt(5)
-        steps.settle()
+        steps.synchronize()
 
-    with pytest.raises(NotFinite, match="in step 5"):
+    with pytest.raises(NonFiniteGradient, match="in step 5"):
         last()
 
 
@@ -262,7 +264,7 @@ def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
     checkpoint.write(tmp_path, capture(first, optimizer), step=3, state={})
     second, optimizer, _ = built(kernels=False)
     restore(checkpoint.newest(tmp_path).tensors(), module=second, optimizer=optimizer, updates=3)
-    steps = FusedSteps(
+    steps = FusedTrainStep(
         lambda batch: {"loss": second(batch).total},
         optimizer,
         SETTINGS,
@@ -288,8 +290,8 @@ from tests.engine.test_train_step import built
 with connected() as world:
     objective, _, steps = built(kernels=True, world=world)
     for step in range(1, 4):
-        steps.descend([(10 * step + world.rank, toy_batch([16, 9], seed=world.rank))])
-        steps.update(step)
+        steps.forward_backward([(10 * step + world.rank, toy_batch([16, 9], seed=world.rank))])
+        steps.optimizer_step(step)
     if world.leads:
         save_file({name: p.detach() for name, p in objective.named_parameters()}, sys.argv[1])
 """
@@ -322,8 +324,10 @@ def test_two_processes_that_share_a_step_move_as_one(tmp_path) -> None:
     )
     objective, _, steps = built(kernels=True)
     for step in range(1, 4):
-        steps.descend([(10 * step + rank, toy_batch([16, 9], seed=rank)) for rank in (0, 1)])
-        steps.update(step)
+        steps.forward_backward(
+            [(10 * step + rank, toy_batch([16, 9], seed=rank)) for rank in (0, 1)]
+        )
+        steps.optimizer_step(step)
     shared = load_file(tmp_path / "weights.safetensors")
     for name, parameter in objective.named_parameters():
         assert torch.allclose(parameter.detach().cpu(), shared[name], atol=2e-6), name

@@ -130,7 +130,7 @@ def finding(arm: Arm, seed: int, *, mean: float, index: int, steps: int = STEPS)
     operations = 1.9e15 if arm.compute == "reference" else 1.9e15 + 2e13 * index
     minutes, wobble = 1.4 + 0.15 * index + 0.02 * seed, 0.3 * math.sin(7 * index + 3 * seed)
     scores = [
-        Score(task=task, metric="accuracy", values=((mean + wobble + shift) / 100,), trivial=0.505)
+        Score(task=task, metric="accuracy", values=((mean + wobble + shift) / 100,), baseline=0.505)
         for task, shift in zip(TASKS, (4.0, -4.0), strict=True)
     ]
     recipe = {
@@ -179,7 +179,7 @@ def journal(
         curve = 1 - math.exp(-(3 + 0.25 * index) * done) + 0.02 * wobble
         held_out = {
             "mlm_loss": 7.2 - 3.4 * curve,
-            "trivial_mlm_loss": 7.23,
+            "baseline_mlm_loss": 7.23,
             "mlm_accuracy": 0.05 + 0.35 * curve,
         }
         if "electra" in arm.name or arm.name in ("two-stage", "adversarial"):

@@ -14,7 +14,7 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.experiments.arms import at_scale
 from electra.experiments.plan import load_scale, load_trial, trials
-from electra.experiments.sweep import Asked, arranged
+from electra.experiments.sweep import SweepOptions, arranged
 
 
 def arms(trial: str, scale: str):
@@ -108,7 +108,7 @@ def test_arms_that_stand_for_different_things_are_not_merged():
 
 
 def test_a_budget_at_which_two_arms_take_as_many_steps_is_refused(toy_shards, tmp_path):
-    wish = Asked(
+    options = SweepOptions(
         trials=[load_trial("small-models")],
         scale=load_scale("smoke"),
         budget=Fraction(9, 16),
@@ -118,14 +118,16 @@ def test_a_budget_at_which_two_arms_take_as_many_steps_is_refused(toy_shards, tm
     with pytest.raises(
         UserError, match=r"too small to tell electra-small-12.5 from electra-small-6.25"
     ):
-        arranged(wish, {32: Shards.open(toy_shards)}, {})
+        arranged(options, {32: Shards.open(toy_shards)}, {})
     assert not list(tmp_path.glob("*.json"))
 
 
 def test_what_a_report_reads_has_the_labels_of_the_scale(toy_shards, tmp_path):
     width = at_scale(load_trial("width"), load_scale("smoke"))
     arranged(
-        Asked(trials=[width], scale=load_scale("smoke"), budget=Fraction(1), output_dir=tmp_path),
+        SweepOptions(
+            trials=[width], scale=load_scale("smoke"), budget=Fraction(1), output_dir=tmp_path
+        ),
         {32: Shards.open(toy_shards)},
         {},
     )

@@ -40,7 +40,7 @@ def test_only_what_a_report_shows_of_a_journal_is_kept():
         "operations",
         "minutes",
         "eval_mlm_loss",
-        "eval_trivial_mlm_loss",
+        "eval_baseline_mlm_loss",
         "eval_mlm_accuracy",
         "eval_rtd_loss",
         "eval_auc",

@@ -80,7 +80,7 @@ def scored(folder, *values):
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(
         json.dumps(
-            {"metric": "accuracy", "trivial": 0.5, "runs": [{"score": value} for value in values]}
+            {"metric": "accuracy", "baseline": 0.5, "runs": [{"score": value} for value in values]}
         ),
         encoding="utf8",
     )
@@ -108,7 +108,7 @@ def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     scored(tmp_path / "runs/second/tasks/rte", 0.6, 0.8)
     found = collect(tmp_path)[0].found[0]
     assert found.done
-    assert [(score.value, score.values, score.trivial) for score in found.scores] == [
+    assert [(score.value, score.values, score.baseline) for score in found.scores] == [
         (0.7, (0.6, 0.8), 0.5)
     ]
 

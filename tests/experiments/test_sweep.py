@@ -24,14 +24,14 @@ from electra.experiments import plan, running
 from electra.experiments.claims import claimed
 from electra.experiments.findings import collect
 from electra.experiments.plan import Trial, load_scale, load_trial, trials
-from electra.experiments.sweep import Asked, Job, arranged, checked, scorable, shards_of
+from electra.experiments.sweep import Job, SweepOptions, arranged, checked, scorable, shards_of
 from electra.runs.journal import read
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
 
-def asked(folder: Path, *chosen: str, **more: object) -> Asked:
-    return Asked(
+def asked(folder: Path, *chosen: str, **more: object) -> SweepOptions:
+    return SweepOptions(
         **{
             "trials": [load_trial(name) for name in chosen],
             "scale": load_scale("smoke"),
@@ -42,8 +42,8 @@ def asked(folder: Path, *chosen: str, **more: object) -> Asked:
     )
 
 
-def jobs_of(wish: Asked, data: Path) -> list[Job]:
-    return arranged(wish, {32: Shards.open(data)}, {})
+def jobs_of(options: SweepOptions, data: Path) -> list[Job]:
+    return arranged(options, {32: Shards.open(data)}, {})
 
 
 def command(*words: object) -> list[str]:
@@ -54,8 +54,10 @@ def command(*words: object) -> list[str]:
 
 
 def test_arms_of_several_trials_with_the_same_settings_are_one_run(toy_shards, tmp_path):
-    wish = asked(tmp_path, "efficiency", "training-algorithms", arms=("electra", "joint", "bert"))
-    joined = jobs_of(wish, toy_shards)
+    options = asked(
+        tmp_path, "efficiency", "training-algorithms", arms=("electra", "joint", "bert")
+    )
+    joined = jobs_of(options, toy_shards)
     assert [job.label for job in joined] == [
         "efficiency/electra, seed 0 and training-algorithms/joint, seed 0",
         "efficiency/bert, seed 0 and training-algorithms/bert, seed 0",
@@ -63,9 +65,9 @@ def test_arms_of_several_trials_with_the_same_settings_are_one_run(toy_shards, t
 
 
 def test_another_seed_or_another_length_of_training_is_another_run(toy_shards, tmp_path):
-    wish = asked(tmp_path, "efficiency", arms=("electra",), seeds=2)
-    first, second = jobs_of(wish, toy_shards)
-    (shorter,) = jobs_of(replace(wish, seeds=1, budget=Fraction(1, 2)), toy_shards)
+    options = asked(tmp_path, "efficiency", arms=("electra",), seeds=2)
+    first, second = jobs_of(options, toy_shards)
+    (shorter,) = jobs_of(replace(options, seeds=1, budget=Fraction(1, 2)), toy_shards)
     assert len({job.steps[-1].folder for job in (first, second, shorter)}) == 3
 
 
@@ -158,15 +160,17 @@ def test_arms_trained_on_other_text_are_kept_out_of_a_plan(toy_shards, tmp_path,
 
 
 def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shards, tmp_path):
-    wish = asked(tmp_path, "efficiency", arms=("electra",))
-    jobs_of(wish, toy_shards)
+    options = asked(tmp_path, "efficiency", arms=("electra",))
+    jobs_of(options, toy_shards)
     with pytest.raises(
         UserError, match=r"was begun when scale smoke had another steps, .* remove that file"
     ):
-        jobs_of(replace(wish, scale=replace(wish.scale, steps=48), arms=("bert",)), toy_shards)
-    more = replace(wish.scale.evaluation, seeds=7)
+        jobs_of(
+            replace(options, scale=replace(options.scale, steps=48), arms=("bert",)), toy_shards
+        )
+    more = replace(options.scale.evaluation, seeds=7)
     with pytest.raises(UserError, match=r"had another evaluation\.seeds"):
-        jobs_of(replace(wish, scale=replace(wish.scale, evaluation=more)), toy_shards)
+        jobs_of(replace(options, scale=replace(options.scale, evaluation=more)), toy_shards)
     assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
 
 
@@ -176,14 +180,14 @@ def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_
     other = shutil.copytree(toy_glue, tmp_path / "other")
     with (other / "RTE" / "dev.tsv").open("a", encoding="utf8") as file:
         file.write("9\tthe dog sees\tthe dog sees\tentailment\n")
-    wish, shards = (
+    options, shards = (
         asked(tmp_path, "efficiency", arms=("electra",), tasks=("glue/rte",)),
         {32: Shards.open(toy_shards)},
     )
-    arranged(wish, shards, {"glue/rte": str(toy_glue)})
+    arranged(options, shards, {"glue/rte": str(toy_glue)})
     with pytest.raises(UserError, match="has arms that were scored on other data of glue/rte"):
-        arranged(replace(wish, arms=("bert",)), shards, {"glue/rte": str(other)})
-    arranged(replace(wish, arms=("electra", "bert")), shards, {"glue/rte": str(other)})
+        arranged(replace(options, arms=("bert",)), shards, {"glue/rte": str(other)})
+    arranged(replace(options, arms=("electra", "bert")), shards, {"glue/rte": str(other)})
     assert [each.arm for each in collect(tmp_path)[0].found] == ["electra", "bert"]
 
 
@@ -207,9 +211,9 @@ def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arm
 def test_shards_that_another_command_is_cutting_are_waited_for(toy_shards, tmp_path, monkeypatch):
     cut = threading.Event()
     monkeypatch.setattr("electra.data.prepare.prepare", lambda *_, **__: (cut.set(), toy_shards)[1])
-    wish = asked(tmp_path, "efficiency", corpus=["x.txt"])
+    options = asked(tmp_path, "efficiency", corpus=["x.txt"])
     with claimed(tmp_path / "data/300x32", interrupted=lambda: False, say=print):
-        ours = threading.Thread(target=lambda: shards_of(wish, quiet=True))
+        ours = threading.Thread(target=lambda: shards_of(options, quiet=True))
         ours.start()
         assert not cut.wait(0.5)
     ours.join(10)
@@ -335,7 +339,7 @@ def test_berts_ablations_are_scored_on_squad_too_where_it_is_given(tmp_path, toy
 
 
 def test_glue_stands_for_its_nine_tasks():
-    wish = checked(
+    options = checked(
         ["efficiency"],
         scale="smoke",
         budget="1",
@@ -344,7 +348,7 @@ def test_glue_stands_for_its_nine_tasks():
         folders={},
         output_dir=Path("x"),
     )
-    assert len(wish.tasks) == 9
+    assert len(options.tasks) == 9
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
@@ -493,8 +497,8 @@ def test_an_arm_that_fails_is_reported_and_the_others_go_on(toy_shards, tmp_path
         "--output-dir",
         tmp_path,
     )
-    wish = asked(tmp_path, "efficiency", arms=("electra", "bert"))
-    electra, bert = (job.steps[-1].folder for job in jobs_of(wish, toy_shards))
+    options = asked(tmp_path, "efficiency", arms=("electra", "bert"))
+    electra, bert = (job.steps[-1].folder for job in jobs_of(options, toy_shards))
     electra.parent.mkdir()
     electra.write_text("in the way", encoding="utf8")
     assert main(words) == 1

@@ -17,7 +17,7 @@ from rich.console import Console
 from electra import __version__
 from electra.config import UserError
 from electra.finetuning import finetune as seeds
-from electra.finetuning.finetune import Wish, finetune, finetune_glue
+from electra.finetuning.finetune import FinetuneOptions, finetune, finetune_glue
 from electra.finetuning.results import Summary, others, table
 from electra.tasks import find_task
 from electra.tasks.models import load_tuned
@@ -91,7 +91,7 @@ def test_hashes_of_settings_and_weights_tell_fine_tunings_apart(
 def test_a_run_that_learnt_nothing_is_marked_and_counts_in_the_median(learn: Learn) -> None:
     summary = learn(seeds=2, flags=[*FEW, "--learning-rate", "1e-12"])
     assert summary.degenerate == [0, 1]
-    assert all(run["score"] <= summary.trivial == 0.5 for run in summary.runs)
+    assert all(run["score"] <= summary.baseline == 0.5 for run in summary.runs)
     assert summary.median == pytest.approx(sum(run["score"] for run in summary.runs) / 2)
 
 
@@ -160,9 +160,9 @@ def test_more_seeds_are_added_to_those_that_are_done(
     monkeypatch.setattr(
         seeds,
         "finetune_seed",
-        lambda assignment, seed, *rest, **more: (
+        lambda setup, seed, *rest, **more: (
             trained.append(seed),
-            honest(assignment, seed, *rest, **more),
+            honest(setup, seed, *rest, **more),
         )[1],
     )
     assert len(learn(seeds=3).runs) == 3
@@ -222,9 +222,9 @@ def test_starting_over_needs_two_words_and_spares_what_is_not_its_own(
 def test_a_folder_that_holds_something_else_is_not_written_to(learn: Learn, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     written(tmp_path / "run" / "thesis.tex", "mine")
-    for wish in ({}, {"resume": "never", "overwrite": True}):
+    for options in ({}, {"resume": "never", "overwrite": True}):
         with pytest.raises(UserError, match="holds something else than a fine-tuning"):
-            learn(**wish)
+            learn(**options)
     assert list(content(tmp_path / "run")) == ["thesis.tex"]
 
 
@@ -313,7 +313,7 @@ def test_the_rate_of_every_layer_is_shown_when_asked(
 
 def test_at_least_one_seed_is_needed() -> None:
     with pytest.raises(UserError, match="--seeds 0: at least one run is needed"):
-        Wish(seeds=0)
+        FinetuneOptions(seeds=0)
 
 
 def test_every_glue_task_whose_data_is_there_is_run_and_the_others_are_named(

@@ -22,9 +22,9 @@ from torch import Tensor
 from electra.__main__ import main
 from electra.engine.distributed import World
 from electra.finetuning import loop as finetune
-from electra.finetuning.loop import Tuner, assembled, begin, descend
-from electra.finetuning.recipe import Tuning
-from electra.finetuning.setup import assign
+from electra.finetuning.loop import FinetuneState, assembled, begin, forward_backward
+from electra.finetuning.recipe import FinetuneConfig
+from electra.finetuning.setup import prepare_finetuning
 from electra.runs.journal import read
 from electra.tasks import find_task
 from tests.tasks.toys import BY_HEART, TOYS, Toy, keyword_rows, written
@@ -45,11 +45,13 @@ def assert_identical(run: Path, other: Path, seed: int = 0) -> None:
     assert [name for name in ours if not ours[name].equal(theirs[name])] == []
 
 
-def tuner_of(tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: Any) -> Tuner:
+def tuner_of(
+    tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: Any
+) -> FinetuneState:
     """Ready for its first step, without dropout."""
     data = written(folder / toy.file, toy.content)
-    tuning = Tuning(**{"batch_size": 8, "length": 32, "dropout": 0.0} | settings)
-    assignment = assign(
+    tuning = FinetuneConfig(**{"batch_size": 8, "length": 32, "dropout": 0.0} | settings)
+    setup = prepare_finetuning(
         tiny,
         find_task(toy.task, **toy.options),
         lambda shape: tuning,
@@ -58,15 +60,15 @@ def tuner_of(tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: A
         dev=[data],
         say=lambda text: None,
     )
-    tuner = assembled(assignment, seed, folder / "out", World(0, 1, torch.device("cpu")))
-    begin(tuner)
-    return tuner
+    state = assembled(setup, seed, folder / "out", World(0, 1, torch.device("cpu")))
+    begin(state)
+    return state
 
 
-def gradients(tuner: Tuner) -> dict[str, Tensor]:
-    descend(tuner, np.arange(len(tuner.assignment.train)), step=1)
+def gradients(state: FinetuneState) -> dict[str, Tensor]:
+    forward_backward(state, np.arange(len(state.setup.train)), step=1)
     return {
-        name: p.grad.clone() for name, p in tuner.network.named_parameters() if p.grad is not None
+        name: p.grad.clone() for name, p in state.network.named_parameters() if p.grad is not None
     }
 
 
@@ -99,9 +101,9 @@ def test_an_epoch_holds_every_example_once_in_an_order_of_seed_and_epoch_alone(
     tiny: Path, tmp_path: Path
 ) -> None:
     toy = Toy("classify", "rows.csv", keyword_rows(21))
-    tuner = tuner_of(tiny, tmp_path, toy)
+    state = tuner_of(tiny, tmp_path, toy)
     first, second = (
-        [tuner.units(step).tolist() for step in steps] for steps in (range(1, 4), range(4, 7))
+        [state.units(step).tolist() for step in steps] for steps in (range(1, 4), range(4, 7))
     )
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(21))
     assert sorted(map(len, first)) == [5, 8, 8]
@@ -132,7 +134,7 @@ def test_the_summed_loss_is_the_mean_times_what_is_scored(tiny: Path, tmp_path: 
     """Nine words carry a tag, in three sentences."""
     toy = Toy("ner", "uneven.txt", TAGS)
     mean, total = (
-        descend(tuner_of(tiny, tmp_path, toy, loss=loss), np.arange(3), step=1)
+        forward_backward(tuner_of(tiny, tmp_path, toy, loss=loss), np.arange(3), step=1)
         for loss in ("mean", "sum")
     )
     assert total.item() == pytest.approx(9 * mean.item(), rel=1e-5)
@@ -141,9 +143,9 @@ def test_the_summed_loss_is_the_mean_times_what_is_scored(tiny: Path, tmp_path: 
 def test_dropout_is_that_of_the_recipe_and_not_of_pre_training(tiny: Path, tmp_path: Path) -> None:
     """The same rows twice in one batch: only what drops out tells them apart."""
     for rate, differs in ((0.0, False), (0.5, True)):
-        tuner = tuner_of(tiny, tmp_path, TOYS["classes"], dropout=rate)
-        batch = tuner.assignment.train.take(np.array([0, 0]))
-        first, second = tuner.network.train().vectors(batch)
+        state = tuner_of(tiny, tmp_path, TOYS["classes"], dropout=rate)
+        batch = state.setup.train.take(np.array([0, 0]))
+        first, second = state.network.train().vectors(batch)
         assert first.allclose(second) is not differs
 
 
@@ -167,12 +169,12 @@ def test_a_network_whose_gradient_is_no_number_stops_and_is_marked_and_kept(
 ) -> None:
     honest = finetune.assembled
 
-    def broken(assignment: Any, seed: int, *rest: Any) -> Tuner:
-        tuner = honest(assignment, seed, *rest)
+    def broken(setup: Any, seed: int, *rest: Any) -> FinetuneState:
+        state = honest(setup, seed, *rest)
         if seed == 1:
             with torch.no_grad():
-                next(tuner.network.encoder.parameters()).fill_(float("nan"))
-        return tuner
+                next(state.network.encoder.parameters()).fill_(float("nan"))
+        return state
 
     monkeypatch.setattr(finetune, "assembled", broken)
     for name in ("classes", "joint"):
@@ -241,16 +243,16 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
 def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(
     tiny: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crashing(tuner: Tuner, units: Any, *, step: int) -> Tensor:
+    def crashing(state: FinetuneState, units: Any, *, step: int) -> Tensor:
         if step == 7:
             raise RuntimeError("the power went out")
-        return descend(tuner, units, step=step)
+        return forward_backward(state, units, step=step)
 
     flags = [*FEW, "--save-steps", "4"]
-    monkeypatch.setattr(finetune, "descend", crashing)
+    monkeypatch.setattr(finetune, "forward_backward", crashing)
     with pytest.raises(RuntimeError, match="the power went out"):
         TOYS[name].learnt(tiny, tmp_path / "crashed", flags=flags)
-    monkeypatch.setattr(finetune, "descend", descend)
+    monkeypatch.setattr(finetune, "forward_backward", forward_backward)
     for run in ("crashed", "unbroken"):
         TOYS[name].learnt(tiny, tmp_path / run, flags=flags)
     assert_identical(tmp_path / "crashed", tmp_path / "unbroken")
@@ -267,15 +269,15 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
     data, run, honest = (
         written(tmp_path / "rows.csv", keyword_rows(40)),
         tmp_path / "run",
-        finetune.descend,
+        finetune.forward_backward,
     )
 
-    def signalled(tuner: Tuner, units: Any, *, step: int) -> Tensor:
-        if tuner.seed == 1 and step == 7:
+    def signalled(state: FinetuneState, units: Any, *, step: int) -> Tensor:
+        if state.seed == 1 and step == 7:
             os.kill(os.getpid(), number)
-        return honest(tuner, units, step=step)
+        return honest(state, units, step=step)
 
-    monkeypatch.setattr(finetune, "descend", signalled)
+    monkeypatch.setattr(finetune, "forward_backward", signalled)
     assert main(words_of(tiny, data, run, "--seeds", "2")) == 75
     assert "the same command goes on with seed 1" in capsys.readouterr().err
     status = json.loads((run / "status.json").read_text())
@@ -285,8 +287,8 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
     seen: list[int] = []
     monkeypatch.setattr(
         finetune,
-        "descend",
-        lambda tuner, units, *, step: (seen.append(step), honest(tuner, units, step=step))[1],
+        "forward_backward",
+        lambda state, units, *, step: (seen.append(step), honest(state, units, step=step))[1],
     )
     assert main(words_of(tiny, data, run, "--seeds", "2")) == 0
     assert seen == list(range(8, 13)), (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
-from electra.finetuning.recipe import Tuning, find, load_tuning, names, size_of
+from electra.finetuning.recipe import FinetuneConfig, find, load_finetune_config, names, size_of
 from electra.model.shape import EncoderShape
 from tests.tasks.toys import written
 
@@ -26,8 +26,8 @@ def tuning(
     kind: str = "glue",
     task: str = "glue/sst-2",
     **more: Any,
-) -> Tuning:
-    return load_tuning(recipe, shape=SHAPES[size], kind=kind, task=task, **more)
+) -> FinetuneConfig:
+    return load_finetune_config(recipe, shape=SHAPES[size], kind=kind, task=task, **more)
 
 
 # ---- what the recipes say ------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
 
 
 def test_the_default_settings_are_the_paper_recipe_for_small() -> None:
-    assert tuning() == Tuning()
+    assert tuning() == FinetuneConfig()
 
 
 def test_every_recipe_begins_with_the_command_that_uses_it() -> None:
@@ -149,8 +149,8 @@ def test_the_recipes_length_gives_way_to_a_model_with_fewer_positions_and_the_us
     None
 ):
     shape = EncoderShape(positions=96)
-    assert load_tuning("paper", shape=shape, kind="glue", task="glue/rte").length == 96
-    asked = load_tuning(
+    assert load_finetune_config("paper", shape=shape, kind="glue", task="glue/rte").length == 96
+    asked = load_finetune_config(
         "paper", shape=shape, kind="glue", task="glue/rte", flags=["--length", "128"]
     )
     assert asked.length == 128  # refused where the model is known: see test_assignment
@@ -210,11 +210,11 @@ def test_an_unknown_recipe_is_refused_with_the_one_that_was_meant() -> None:
 def test_steps_are_epochs_of_batches_the_last_one_smaller(
     settings: dict[str, Any], examples: int, steps: int
 ) -> None:
-    assert Tuning(**settings).steps(examples) == steps
+    assert FinetuneConfig(**settings).steps(examples) == steps
 
 
 def test_a_tenth_of_the_steps_is_warm_up() -> None:
-    assert Tuning().optimizer(steps=200).warmup_steps == 20
+    assert FinetuneConfig().optimizer(steps=200).warmup_steps == 20
 
 
 @pytest.mark.parametrize(
@@ -234,4 +234,4 @@ def test_a_tenth_of_the_steps_is_warm_up() -> None:
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}={value}"):
-        Tuning(**{name: value})
+        FinetuneConfig(**{name: value})

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from electra.config import UserError
-from electra.finetuning import setup as assignment
+from electra.finetuning import feature_cache, setup
 from electra.finetuning.feature_cache import cache_folder
-from electra.finetuning.recipe import Tuning
-from electra.finetuning.setup import Assignment, assign, chosen
+from electra.finetuning.recipe import FinetuneConfig
+from electra.finetuning.setup import FinetuneSetup, chosen, prepare_finetuning
 from electra.tasks import find_task
 from electra.tasks.classify import Classify
 from tests.tasks.toys import keyword_rows, tiny_model, written
 
-Assign = Callable[..., Assignment]
+Assign = Callable[..., FinetuneSetup]
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def assigned(tiny: Path, tmp_path: Path, said: list[str]) -> Assign:
         dev: Path = data,
         task: Any = None,
         **settings: Any,
-    ) -> Assignment:
-        tuning = Tuning(**{"length": 32} | settings)
-        return assign(
+    ) -> FinetuneSetup:
+        tuning = FinetuneConfig(**{"length": 32} | settings)
+        return prepare_finetuning(
             model,
             task or find_task("classify"),
             lambda shape: tuning,
@@ -110,10 +110,10 @@ def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the
 def test_named_files_win_over_those_of_a_folder(tiny: Path, tmp_path: Path) -> None:
     for name, count in (("train.csv", 4), ("dev.csv", 6), ("other.csv", 8)):
         written(tmp_path / name, keyword_rows(count))
-    made = assign(
+    made = prepare_finetuning(
         tiny,
         find_task("classify"),
-        lambda shape: Tuning(length=32),
+        lambda shape: FinetuneConfig(length=32),
         recipe="paper",
         data=str(tmp_path),
         dev=[tmp_path / "other.csv"],
@@ -140,10 +140,10 @@ def test_another_shape_is_another_fine_tuning(
 ) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(12))
     first, second = (
-        assign(
+        prepare_finetuning(
             model,
             find_task("classify"),
-            lambda shape: Tuning(length=16),
+            lambda shape: FinetuneConfig(length=16),
             recipe="paper",
             train=[data],
             dev=[data],
@@ -169,7 +169,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         return honest(self, *given, length=length, training=training)
 
     monkeypatch.setattr(Classify, "features", features)
-    monkeypatch.setattr(assignment, "CACHED_FROM", 1)
+    monkeypatch.setattr(setup, "CACHED_FROM", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return lengths
 
@@ -230,7 +230,7 @@ def test_a_task_whose_source_cannot_be_read_is_encoded_without_the_cache(
     def unreadable(module: object) -> str:
         raise OSError("could not get source code")
 
-    monkeypatch.setattr(assignment.inspect, "getfile", unreadable)
+    monkeypatch.setattr(feature_cache.inspect, "getfile", unreadable)
     assert len(assigned().train) == 12
     assert not cache_folder().exists()
 
@@ -241,11 +241,11 @@ def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(
     features = assigned().train
     folder = cache_folder()
     for number in range(3):
-        assignment.keep(features, folder / f"{number}.safetensors")
+        setup.keep(features, folder / f"{number}.safetensors")
         os.utime(folder / f"{number}.safetensors", (number, number))
     size = (folder / "0.safetensors").stat().st_size
     for path in folder.glob("*.safetensors"):
         if not path.stem.isdecimal():
             path.unlink()
-    assignment.keep(features, folder / "3.safetensors", most_bytes=2 * size)
+    setup.keep(features, folder / "3.safetensors", most_bytes=2 * size)
     assert sorted(path.stem for path in folder.glob("*.safetensors")) == ["2", "3"]

@@ -210,7 +210,7 @@ def trial_folder(root: Path) -> Specimen:
     environment = {"electra": "0", "packages": {"torch": "2"}, "gpus": ["x"], "python": "3.11"}
     (root / "runs/electra/environment.json").write_text(json.dumps(environment), encoding="utf8")
     (root / "runs/electra/rte/results.json").write_text(
-        json.dumps({"metric": "accuracy", "trivial": 0.5, "runs": [{"score": 0.6, "seed": 0}]}),
+        json.dumps({"metric": "accuracy", "baseline": 0.5, "runs": [{"score": 0.6, "seed": 0}]}),
         encoding="utf8",
     )
     return Specimen(
@@ -232,13 +232,13 @@ def evidence_file(root: Path) -> Specimen:
     several = efficiency(seeds=1)
     evidence.save([replace(several, found=several.found[:2])], root / "findings.json")
 
-    def told() -> None:
+    def redirect_warnings() -> None:
         with mock.patch.object(
             plots, "is_available", return_value=False
         ):  # a figure takes half a second
             markdown(list(whole(evidence.load(root / "findings.json")))).encode()
 
-    return Specimen(root, ("findings.json",), told)
+    return Specimen(root, ("findings.json",), redirect_warnings)
 
 
 def shard_folder(root: Path) -> Specimen:

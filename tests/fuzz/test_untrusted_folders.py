@@ -218,10 +218,10 @@ def test_a_header_that_lies_about_its_tensors_is_refused(model: Path, lie: str) 
         header[first]["dtype"] = "PICKLE"
     elif lie == "no tensors":
         header = {}
-    told = json.dumps(header).encode()
-    length = 2**63 if lie == "header too long" else len(told)
+    redirect_warnings = json.dumps(header).encode()
+    length = 2**63 if lie == "header too long" else len(redirect_warnings)
     (model / "model.safetensors").write_bytes(
-        length.to_bytes(8, "little") + told + content[8 + size :]
+        length.to_bytes(8, "little") + redirect_warnings + content[8 + size :]
     )
     with pytest.raises(UserError, match=str(model)):
         load_pretrained(model)
@@ -247,7 +247,9 @@ def test_a_checkpoint_that_is_a_pickle_is_not_one(
 def test_an_array_whose_header_ends_early_is_refused(toy_shards: Path, tmp_path: Path) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     header = b"{'descr': '<i8', 'shape': (1,\n"
-    told = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
-    (rows / "counts.npy").write_bytes(told.ljust((rows / "counts.npy").stat().st_size, b"\0"))
+    redirect_warnings = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
+    (rows / "counts.npy").write_bytes(
+        redirect_warnings.ljust((rows / "counts.npy").stat().st_size, b"\0")
+    )
     with pytest.raises(UserError, match=r"counts\.npy: damaged"):
         _ = Shards.open(rows).counts

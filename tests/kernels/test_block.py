@@ -41,8 +41,8 @@ def plain(hidden: Tensor, lengths: Tensor, plan: Plan, w: Weights) -> Tensor:
         .permute(2, 0, 3, 1, 4)
     )
     scores = query @ key.mT / query.shape[-1] ** 0.5
-    real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-    share = scores.masked_fill(~real[:, None, None, :], -torch.inf).softmax(-1)
+    attention_mask = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
+    share = scores.masked_fill(~attention_mask[:, None, None, :], -torch.inf).softmax(-1)
     share = dropped(share.transpose(0, 1), at_scores).transpose(0, 1)  # places count heads first
     attention = F.linear((share @ value).transpose(1, 2).flatten(2), w.output, w.output_bias)
     width = hidden.shape[-1:]
@@ -117,8 +117,8 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     lengths = torch.randint(3, length + 1, (rows,), dtype=torch.int32, device=DEVICE)
     plan = Plan(heads, rate, rate, draw_keys(2 * SITES, DEVICE), SITES)
     hidden, gradient = torch.randn(2, rows, length, width, device=DEVICE).to(dtype)
-    real = torch.arange(length, device=DEVICE) < lengths[:, None]
-    gradient *= real[..., None]  # nobody reads padding
+    attention_mask = torch.arange(length, device=DEVICE) < lengths[:, None]
+    gradient *= attention_mask[..., None]  # nobody reads padding
     given = [hidden.clone(), *(each.to(dtype).float() for each in weights(width, 2 * width))]
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
@@ -128,7 +128,7 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     wanted = plain(reference[0], lengths, plan, Weights(*reference[1:]))
     found.backward(gradient)
     wanted.backward(gradient.double())
-    errors = {"out": error(found[real], wanted[real])}
+    errors = {"out": error(found[attention_mask], wanted[attention_mask])}
     for name, mine, exact in zip(("hidden", *Weights._fields), ours, reference, strict=True):
         assert mine.grad is not None
         assert exact.grad is not None

@@ -29,16 +29,24 @@ def weights(width: int) -> Weights:
     return Weights(*(tensor.to(DEVICE).requires_grad_() for tensor in (*tables, scale, shift)))
 
 
-def in_float64(ids: torch.Tensor, types: torch.Tensor, tables: Weights, site: Site) -> torch.Tensor:
-    vectors = tables.words[ids] + tables.positions[: ids.shape[1]] + tables.types[types]
+def in_float64(
+    input_ids: torch.Tensor, token_type_ids: torch.Tensor, tables: Weights, site: Site
+) -> torch.Tensor:
+    vectors = (
+        tables.words[input_ids]
+        + tables.positions[: input_ids.shape[1]]
+        + tables.token_type_ids[token_type_ids]
+    )
     normal = F.layer_norm(vectors, vectors.shape[-1:], tables.scale, tables.shift, EPSILON)
-    stays = kept_plainly(ids.numel(), normal.shape[-1], site.keys.cpu(), site.number, site.rate)
+    stays = kept_plainly(
+        input_ids.numel(), normal.shape[-1], site.keys.cpu(), site.number, site.rate
+    )
     return normal * stays.view_as(normal) / (1 - site.rate)
 
 
 def ours_and_plain(
-    ids,
-    types,
+    input_ids,
+    token_type_ids,
     *,
     width: int,
     rate: float = RATE,
@@ -50,11 +58,11 @@ def ours_and_plain(
     """
     torch.manual_seed(0)
     tables, site = weights(width), Site(rate, draw_keys(2, DEVICE), 1)
-    gradient = (torch.randn(*ids.shape, width) * size).to(dtype)
-    out = embed(ids.to(DEVICE), types.to(DEVICE), tables, site, dtype)
+    gradient = (torch.randn(*input_ids.shape, width) * size).to(dtype)
+    out = embed(input_ids.to(DEVICE), token_type_ids.to(DEVICE), tables, site, dtype)
     ours = [out, *torch.autograd.grad(out, tables, gradient.to(DEVICE))]
     plain = Weights(*(tensor.detach().cpu().double().requires_grad_() for tensor in tables))
-    expected = in_float64(ids, types, plain, site)
+    expected = in_float64(input_ids, token_type_ids, plain, site)
     return ours, [expected, *torch.autograd.grad(expected, plain, gradient.double())]
 
 
@@ -67,7 +75,7 @@ def assert_relatively_close(ours: torch.Tensor, plain: torch.Tensor, within: flo
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 2e-6), (torch.float16, 5e-4)])
 def test_vectors_and_gradients_are_those_of_plain_torch(width, dtype, within):
     batch = toy_batch([16, 9, 12])
-    ours, plain = ours_and_plain(batch.ids, batch.types, width=width, dtype=dtype)
+    ours, plain = ours_and_plain(batch.input_ids, batch.token_type_ids, width=width, dtype=dtype)
     assert ours[0].dtype == dtype
     assert_relatively_close(ours[0], plain[0], within)
     for our, their in zip(ours[1:], plain[1:], strict=True):
@@ -78,13 +86,15 @@ def test_vectors_and_gradients_are_those_of_plain_torch(width, dtype, within):
 def test_more_tokens_than_programs_are_shared_among_them(monkeypatch):
     monkeypatch.setattr("electra.kernels.embeddings.PROGRAMS", 3)
     batch = toy_batch([16] * 40)
-    for our, their in zip(*ours_and_plain(batch.ids, batch.types, width=24), strict=True):
+    for our, their in zip(
+        *ours_and_plain(batch.input_ids, batch.token_type_ids, width=24), strict=True
+    ):
         assert_relatively_close(our, their, 2e-6)
 
 
 def test_one_word_in_all_places_gets_all_their_gradients():
-    ids = torch.full((30, 7), 3)
-    ours, plain = ours_and_plain(ids, torch.ones_like(ids), width=24)
+    input_ids = torch.full((30, 7), 3)
+    ours, plain = ours_and_plain(input_ids, torch.ones_like(input_ids), width=24)
     for our, their in zip(ours, plain, strict=True):
         assert_relatively_close(our, their, 2e-6)
     d_words, d_types = ours[1], ours[3]
@@ -94,20 +104,27 @@ def test_one_word_in_all_places_gets_all_their_gradients():
 
 def test_the_largest_sum_that_tokens_can_have_does_not_overflow():
     """All of them alike: the sum is the count of tokens times the largest gradient there is."""
-    tables, ids = weights(24), torch.zeros(100, 1, dtype=torch.int64, device=DEVICE)
-    out = embed(ids, ids, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
+    tables, input_ids = weights(24), torch.zeros(100, 1, dtype=torch.int64, device=DEVICE)
+    out = embed(input_ids, input_ids, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
     gradient = torch.eye(24, device=DEVICE)[0].expand_as(out)
-    d_words, d_types = torch.autograd.grad(out, (tables.words, tables.types), gradient)
+    d_words, d_types = torch.autograd.grad(out, (tables.words, tables.token_type_ids), gradient)
     torch.testing.assert_close(d_words[0], d_types[0], rtol=1e-5, atol=0)
 
 
 def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
     """Kernels finish in any order; what they add up must not depend on it."""
     tables, found = weights(24), []
-    ids, gradient = torch.randint(5, (40, 6), device=DEVICE), torch.randn(40, 6, 24, device=DEVICE)
+    input_ids, gradient = (
+        torch.randint(5, (40, 6), device=DEVICE),
+        torch.randn(40, 6, 24, device=DEVICE),
+    )
     for order in (torch.arange(40), torch.randperm(40)):
         out = embed(
-            ids[order], ids[order] % 2, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32
+            input_ids[order],
+            input_ids[order] % 2,
+            tables,
+            Site(0.0, draw_keys(1, DEVICE), 0),
+            torch.float32,
         )
         found.append(torch.autograd.grad(out, tables.words, gradient[order])[0])
     assert found[0].equal(found[1])
@@ -115,8 +132,8 @@ def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
 
 @pytest.mark.parametrize("size", [1e-30, 1e-8, 1e20])
 def test_gradients_of_any_size_keep_their_bits(size):
-    ids = torch.randint(VOCABULARY, (5, 9))
-    ours, plain = ours_and_plain(ids, ids % 2, width=24, size=size)
+    input_ids = torch.randint(VOCABULARY, (5, 9))
+    ours, plain = ours_and_plain(input_ids, input_ids % 2, width=24, size=size)
     for our, their in zip(ours[1:], plain[1:], strict=True):
         assert_relatively_close(our, their, 2e-6)
 
@@ -124,28 +141,32 @@ def test_gradients_of_any_size_keep_their_bits(size):
 def test_a_rare_word_with_a_millionth_of_the_largest_gradient_keeps_its_bits():
     torch.manual_seed(0)
     tables, site = weights(24), Site(0.0, draw_keys(1, DEVICE), 0)
-    ids, gradient = torch.arange(12).view(2, 6), torch.randn(2, 6, 24)
+    input_ids, gradient = torch.arange(12).view(2, 6), torch.randn(2, 6, 24)
     gradient[0, 0] *= 1e6
-    out = embed(ids.to(DEVICE), torch.zeros_like(ids).to(DEVICE), tables, site, torch.float32)
+    out = embed(
+        input_ids.to(DEVICE), torch.zeros_like(input_ids).to(DEVICE), tables, site, torch.float32
+    )
     ours = torch.autograd.grad(out, tables.words, gradient.to(DEVICE))[0]
     plain = Weights(*(tensor.detach().cpu().double().requires_grad_() for tensor in tables))
     theirs = torch.autograd.grad(
-        in_float64(ids, torch.zeros_like(ids), plain, site), plain.words, gradient.double()
+        in_float64(input_ids, torch.zeros_like(input_ids), plain, site),
+        plain.words,
+        gradient.double(),
     )[0]
     assert_relatively_close(ours[1:], theirs[1:], 2e-6)
 
 
 def test_no_gradient_in_gives_none_out():
-    ids = torch.randint(VOCABULARY, (2, 5))
-    ours, _ = ours_and_plain(ids, ids % 2, width=24, size=0.0)
+    input_ids = torch.randint(VOCABULARY, (2, 5))
+    ours, _ = ours_and_plain(input_ids, input_ids % 2, width=24, size=0.0)
     assert all(not gradient.any() for gradient in ours[1:])
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter's numpy
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
-    ids, tables = torch.randint(VOCABULARY, (2, 5), device=DEVICE), weights(24)
-    out = embed(ids, ids % 2, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
+    input_ids, tables = torch.randint(VOCABULARY, (2, 5), device=DEVICE), weights(24)
+    out = embed(input_ids, input_ids % 2, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
     gradient = torch.ones_like(out)
     gradient[1, 2, 3] = value
     for found in torch.autograd.grad(out, tables, gradient):
@@ -155,11 +176,11 @@ def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
 @pytest.mark.parametrize(
     ("ids", "types"), [([[1, VOCABULARY]], [[0, 0]]), ([[1, -1]], [[0, 0]]), ([[1, 1]], [[0, 2]])]
 )
-def test_an_id_without_a_row_gives_nan_forward_and_backward(ids, types):
+def test_an_id_without_a_row_gives_nan_forward_and_backward(input_ids, token_type_ids):
     tables = weights(24)
     out = embed(
-        torch.tensor(ids, device=DEVICE),
-        torch.tensor(types, device=DEVICE),
+        torch.tensor(input_ids, device=DEVICE),
+        torch.tensor(token_type_ids, device=DEVICE),
         tables,
         Site(0.0, draw_keys(1, DEVICE), 0),
         torch.float32,
@@ -187,7 +208,7 @@ def vectors(module: Embeddings, *, seed: int = 0) -> torch.Tensor:
     batch = toy_batch([16, 9]).to(DEVICE)
     torch.manual_seed(seed)
     with torch.autocast(DEVICE.type, dtype=torch.float16):
-        return module(batch.ids, batch.types)
+        return module(batch.input_ids, batch.token_type_ids)
 
 
 def test_without_dropout_the_network_reads_the_same_vectors_with_the_kernels_and_without():
@@ -207,15 +228,18 @@ def test_torchs_seed_decides_what_drops_out():
 
 
 def test_rows_longer_than_the_position_table_are_refused_with_a_remedy():
-    ids = torch.zeros(1, POSITIONS + 1, dtype=torch.int64, device=DEVICE)
+    input_ids = torch.zeros(1, POSITIONS + 1, dtype=torch.int64, device=DEVICE)
     with (
         torch.autocast(DEVICE.type, dtype=torch.float16),
         pytest.raises(UserError, match="raise encoder"),
     ):
-        embeddings()(ids, ids)
+        embeddings()(input_ids, input_ids)
 
 
 def test_in_full_precision_the_plain_path_runs():
-    ids = torch.randint(VOCABULARY, (2, 5), device=DEVICE)
-    plain, fused = embeddings(fused=False).eval()(ids, ids % 2), embeddings().eval()(ids, ids % 2)
+    input_ids = torch.randint(VOCABULARY, (2, 5), device=DEVICE)
+    plain, fused = (
+        embeddings(fused=False).eval()(input_ids, input_ids % 2),
+        embeddings().eval()(input_ids, input_ids % 2),
+    )
     assert fused.equal(plain)

@@ -19,11 +19,15 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def batch_of(lengths: list[int], length: int) -> Batch:
-    ids = torch.randint(5, 40, (len(lengths), length))
-    real = torch.tensor(lengths)
-    return Batch(ids, torch.zeros_like(ids), real, real, packing(np.array(lengths), length)).to(
-        DEVICE
-    )
+    input_ids = torch.randint(5, 40, (len(lengths), length))
+    attention_mask = torch.tensor(lengths)
+    return Batch(
+        input_ids,
+        torch.zeros_like(input_ids),
+        attention_mask,
+        attention_mask,
+        packing(np.array(lengths), length),
+    ).to(DEVICE)
 
 
 def pieces(rows: Rows) -> list[tuple[int, int]]:
@@ -31,15 +35,15 @@ def pieces(rows: Rows) -> list[tuple[int, int]]:
 
 
 def test_without_an_order_each_row_is_followed_by_its_padding() -> None:
-    real = torch.arange(4) < torch.tensor([[2], [4], [1]])
-    assert pieces(Rows.of(real)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
+    attention_mask = torch.arange(4) < torch.tensor([[2], [4], [1]])
+    assert pieces(Rows.of(attention_mask)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
 
 
 def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_in_rows_of_its_own() -> (
     None
 ):
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
-    rows = Rows.of(batch.real)
+    rows = Rows.of(batch.attention_mask)
     assert batch.packed is not None
     assert (
         len(batch.packed.tokens) == 12
@@ -47,7 +51,7 @@ def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_i
     assert pieces(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
     assert (
         sorted(batch.packed.tokens[:10].tolist())
-        == batch.real.flatten().nonzero().flatten().tolist()
+        == batch.attention_mask.flatten().nonzero().flatten().tolist()
     )
 
 
@@ -55,7 +59,7 @@ def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         lengths = torch.randint(1, 17, (40,)).tolist()
-        rows = Rows.of(batch_of(lengths, 16).real)
+        rows = Rows.of(batch_of(lengths, 16).attention_mask)
         assert max(end - begin for begin, end in pieces(rows)) <= rows.longest == 16
         assert rows.bounds[-1] == (40 * 16 if rows.packed is None else len(rows.packed))
         assert [end - begin for begin, end in pieces(rows)][
@@ -71,11 +75,11 @@ def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
 
 def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> None:
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
-    rows, real = Rows.of(batch.real), batch.real
+    rows, attention_mask = Rows.of(batch.attention_mask), batch.attention_mask
     hidden = torch.randn(6, 4, 5, device=DEVICE, requires_grad=True)
     found = rows.unpack(rows.pack(hidden) * 2)
-    assert torch.equal(found[real], 2 * hidden[real])
-    weights = torch.randn_like(found) * real[..., None]
+    assert torch.equal(found[attention_mask], 2 * hidden[attention_mask])
+    weights = torch.randn_like(found) * attention_mask[..., None]
     (gradient,) = torch.autograd.grad((found * weights).sum(), hidden)
     assert torch.equal(gradient, 2 * weights)
 
@@ -98,13 +102,13 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
     lengths = [length // 2, 3, length - 1]
     batch = batch_of(lengths, length)
     assert batch.packed is not None
-    weights = torch.randn(len(lengths), length, 16, device=DEVICE) * batch.real[..., None]
+    weights = torch.randn(len(lengths), length, 16, device=DEVICE) * batch.attention_mask[..., None]
 
     def run(batch: Batch) -> list[Tensor]:
         with torch.autocast(DEVICE.type, dtype=torch.float16):
-            found = encoder(batch.ids, batch.types, batch.real)
+            found = encoder(batch.input_ids, batch.token_type_ids, batch.attention_mask)
         gradients = torch.autograd.grad((found.float() * weights).sum(), list(encoder.parameters()))
-        return [found[batch.real].detach(), *gradients]
+        return [found[batch.attention_mask].detach(), *gradients]
 
     for packed, apart in zip(run(batch), run(batch._replace(packed=None)), strict=True):
         assert float((packed.float() - apart.float()).norm()) < 2e-3 * float(apart.float().norm())

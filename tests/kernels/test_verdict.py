@@ -90,15 +90,15 @@ def test_the_discriminator_judges_and_learns_alike_with_all_its_kernels_and_with
     for fused in (False, True):
         judge = discriminator(fused=fused)
         with torch.autocast(DEVICE.type, dtype=torch.float16):
-            logits = judge(batch.ids, batch.types, batch.real)
+            logits = judge(batch.input_ids, batch.token_type_ids, batch.attention_mask)
         assert logits.dtype == (torch.float32 if fused else torch.float16)
-        replaced = (batch.ids % 3 == 0).float()
+        replaced = (batch.input_ids % 3 == 0).float()
         F.binary_cross_entropy_with_logits(
-            logits.float(), replaced, weight=batch.real.float()
+            logits.float(), replaced, weight=batch.attention_mask.float()
         ).backward()
         found.append(
             {
-                "logits": logits[batch.real],
+                "logits": logits[batch.attention_mask],
                 **{name: weight.grad for name, weight in judge.named_parameters()},
             }
         )
@@ -109,6 +109,7 @@ def test_the_discriminator_judges_and_learns_alike_with_all_its_kernels_and_with
 def test_in_full_precision_the_plain_path_runs():
     batch = toy_batch([16, 9]).to(DEVICE)
     plain, fused = (
-        discriminator(fused=on)(batch.ids, batch.types, batch.real) for on in (False, True)
+        discriminator(fused=on)(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+        for on in (False, True)
     )
     assert fused.equal(plain)

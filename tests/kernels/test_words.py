@@ -256,7 +256,9 @@ def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
 
 
 @pytest.mark.parametrize(
-    "config", [ReplaceMLMConfig(), AllTokensMLMConfig()], ids=["replace-mlm", "all-tokens-mlm"]
+    "config",
+    [ReplaceMLMConfig(), AllTokensMLMConfig()],
+    ids=["replace-mlm", "all-tokens-mlm"],
 )
 def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(config):
     """The generator keeps to its logits both times, so that both encoders read the same splice."""
@@ -284,7 +286,7 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
 
 def test_a_generator_is_as_surprised_by_its_own_words_without_logits_as_with_them():
     model, guesser = objective(
-        ReplacedTokenDetectionConfig(generator_learns="adversarially"), fused=False
+        ReplacedTokenDetectionConfig(generator_training="adversarial"), fused=False
     )
     found = []
     for kept in (True, False):
@@ -319,5 +321,5 @@ def test_the_seed_alone_decides_what_is_sampled():
             for seed in (1, 1, 2)
         ]
     assert plays[0].guesses is None
-    assert plays[0].corrupted.ids.equal(plays[1].corrupted.ids)
-    assert not plays[0].corrupted.ids.equal(plays[2].corrupted.ids)
+    assert plays[0].corrupted.input_ids.equal(plays[1].corrupted.input_ids)
+    assert not plays[0].corrupted.input_ids.equal(plays[2].corrupted.input_ids)

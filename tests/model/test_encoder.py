@@ -24,11 +24,11 @@ def encoder() -> Encoder:
 
 def rows(*lengths: int, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
     """Random ids and types, of which the first `lengths` of each row are real."""
-    ids = torch.randint(
+    input_ids = torch.randint(
         1, VOCABULARY, (len(lengths), width), generator=torch.Generator().manual_seed(1)
     )
-    types = (torch.arange(width) > width // 2).long().expand_as(ids)
-    return ids, types, torch.arange(width) < torch.tensor(lengths)[:, None]
+    token_type_ids = (torch.arange(width) > width // 2).long().expand_as(input_ids)
+    return input_ids, token_type_ids, torch.arange(width) < torch.tensor(lengths)[:, None]
 
 
 def test_ids_become_one_vector_per_token(encoder: Encoder) -> None:
@@ -36,29 +36,37 @@ def test_ids_become_one_vector_per_token(encoder: Encoder) -> None:
 
 
 def test_what_stands_in_padding_never_changes_a_real_token(encoder: Encoder) -> None:
-    ids, types, real = rows(8, 5)
-    other = torch.where(real, ids, (ids + 7) % VOCABULARY)
-    assert not torch.equal(ids, other)
-    assert torch.equal(encoder(ids, types, real)[real], encoder(other, types, real)[real])
+    input_ids, token_type_ids, attention_mask = rows(8, 5)
+    other = torch.where(attention_mask, input_ids, (input_ids + 7) % VOCABULARY)
+    assert not torch.equal(input_ids, other)
+    assert torch.equal(
+        encoder(input_ids, token_type_ids, attention_mask)[attention_mask],
+        encoder(other, token_type_ids, attention_mask)[attention_mask],
+    )
 
 
 def test_a_padded_row_gives_what_its_tokens_give_alone(encoder: Encoder) -> None:
-    ids, types, real = rows(8, 5)
-    alone = encoder(ids[1:, :5], types[1:, :5], real[1:, :5])
-    torch.testing.assert_close(encoder(ids, types, real)[1:, :5], alone, rtol=0, atol=1e-5)
+    input_ids, token_type_ids, attention_mask = rows(8, 5)
+    alone = encoder(input_ids[1:, :5], token_type_ids[1:, :5], attention_mask[1:, :5])
+    torch.testing.assert_close(
+        encoder(input_ids, token_type_ids, attention_mask)[1:, :5], alone, rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["asked", "training"])
 def test_a_causal_token_sees_what_stands_before_it_and_never_what_follows(training: bool) -> None:
     torch.manual_seed(0)
     causal = Encoder(replace(TINY, causal=True), vocabulary=VOCABULARY).train(training)
-    ids, types, real = rows(8, 6)
-    later, earlier = ids.clone(), ids.clone()
-    later[:, 5], earlier[:, 1] = (ids[:, 5] + 1) % VOCABULARY, (ids[:, 1] + 1) % VOCABULARY
+    input_ids, token_type_ids, attention_mask = rows(8, 6)
+    later, earlier = input_ids.clone(), input_ids.clone()
+    later[:, 5], earlier[:, 1] = (
+        (input_ids[:, 5] + 1) % VOCABULARY,
+        (input_ids[:, 1] + 1) % VOCABULARY,
+    )
     vectors = []
-    for read in (ids, later, earlier):
+    for read in (input_ids, later, earlier):
         torch.manual_seed(1)  # what drops out is the same
-        vectors.append(causal(read, types, real))
+        vectors.append(causal(read, token_type_ids, attention_mask))
     expected, after_later, after_earlier = vectors
     assert torch.equal(expected[:, :5], after_later[:, :5])
     assert not torch.allclose(expected[0, 5:], after_later[0, 5:], atol=1e-3)
@@ -71,17 +79,23 @@ def test_a_row_of_nothing_but_padding_stays_finite(encoder: Encoder) -> None:
 
 
 def test_segments_and_order_are_seen(encoder: Encoder) -> None:
-    ids, types, real = rows(8)
-    assert not torch.allclose(encoder(ids, types, real), encoder(ids, 1 - types, real), atol=1e-3)
+    input_ids, token_type_ids, attention_mask = rows(8)
     assert not torch.allclose(
-        encoder(ids, types, real).flip(1), encoder(ids.flip(1), types, real), atol=1e-3
+        encoder(input_ids, token_type_ids, attention_mask),
+        encoder(input_ids, 1 - token_type_ids, attention_mask),
+        atol=1e-3,
+    )
+    assert not torch.allclose(
+        encoder(input_ids, token_type_ids, attention_mask).flip(1),
+        encoder(input_ids.flip(1), token_type_ids, attention_mask),
+        atol=1e-3,
     )
 
 
 def test_attention_is_the_softmax_of_scaled_products_over_real_tokens() -> None:
     torch.manual_seed(0)
     attention = Attention(TINY).eval()
-    hidden, real = torch.randn(2, 8, 32), rows(8, 5)[2]
+    hidden, attention_mask = torch.randn(2, 8, 32), rows(8, 5)[2]
     weights, biases = (
         attention.query_key_value.weight.split(32),
         attention.query_key_value.bias.split(32),
@@ -90,10 +104,10 @@ def test_attention_is_the_softmax_of_scaled_products_over_real_tokens() -> None:
         F.linear(hidden, w, b).unflatten(-1, (4, 8)) for w, b in zip(weights, biases, strict=True)
     )
     scores = torch.einsum("bthk,bshk->bhts", query, key) / math.sqrt(8)
-    shares = scores.masked_fill(~real[:, None, None, :], -math.inf).softmax(-1)
+    shares = scores.masked_fill(~attention_mask[:, None, None, :], -math.inf).softmax(-1)
     expected = attention.output(torch.einsum("bhts,bshk->bthk", shares, value).flatten(2))
     torch.testing.assert_close(
-        attention(hidden, real[:, None, None, :]), expected, rtol=0, atol=1e-6
+        attention(hidden, attention_mask[:, None, None, :]), expected, rtol=0, atol=1e-6
     )
 
 

@@ -61,14 +61,14 @@ def test_standard_operations_are_the_matrix_products_that_torch_counts() -> None
     settings, length, predicted = GeneratorShape(fraction=0.5), 32, 8
     generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
     assert generator is not None
-    ids = torch.zeros(1, length, dtype=torch.long)
-    real = torch.ones_like(ids, dtype=torch.bool)
+    input_ids = torch.zeros(1, length, dtype=torch.long)
+    attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
     with (
         FlopCounterMode(display=False) as counter,
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
-        discriminator(ids, ids, real)
-        generator(ids, ids, real, ids[:, :predicted])
+        discriminator(input_ids, input_ids, attention_mask)
+        generator(input_ids, input_ids, attention_mask, input_ids[:, :predicted])
     work = Workload(
         encoder=SHAPE,
         generator=settings.beside(SHAPE),
@@ -91,14 +91,14 @@ def test_a_frozen_generator_costs_its_forward_pass_and_no_other() -> None:
         encoder=SHAPE,
         generator=beside,
         tie="none",
-        generator_learns=False,
+        generator_is_trained=False,
         vocabulary=VOCABULARY,
         length=32,
     )
     for convention, whole in ((standard, 3), (official, 2)):
         judge, generator = (sum(terms.values()) for terms in convention(work).networks.values())
         assert convention(work).training == pytest.approx(whole * judge + generator)
-        assert convention(replace(work, generator_learns=True)).training == pytest.approx(
+        assert convention(replace(work, generator_is_trained=True)).training == pytest.approx(
             whole * (judge + generator)
         )
 
@@ -162,12 +162,14 @@ def test_the_operations_of_a_left_to_right_pass_are_those_that_torch_counts() ->
 
     shape, length = replace(SHAPE, causal=True), 32
     network = Generator(Encoder(shape, vocabulary=VOCABULARY)).eval()
-    ids = torch.zeros(1, length, dtype=torch.long)
+    input_ids = torch.zeros(1, length, dtype=torch.long)
     with (
         FlopCounterMode(display=False) as counter,
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
-        network.words(network.transform(network.encoder(ids, ids, ids == 0)[:, :-1]))
+        network.words(
+            network.transform(network.encoder(input_ids, input_ids, input_ids == 0)[:, :-1])
+        )
     work = Workload(objective="left-to-right", encoder=shape, vocabulary=VOCABULARY, length=length)
     assert counter.get_total_flops() == length * standard(work).forward
 

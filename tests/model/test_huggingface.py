@@ -56,10 +56,12 @@ def role(built: huggingface.Network) -> huggingface.Role:
 
 
 def logits(built: huggingface.Network) -> Tensor:
-    ids = torch.randint(VOCABULARY, (2, 24), generator=torch.Generator().manual_seed(5))
-    positions = (torch.arange(24).expand_as(ids),) if isinstance(built, Generator) else ()
+    input_ids = torch.randint(VOCABULARY, (2, 24), generator=torch.Generator().manual_seed(5))
+    positions = (torch.arange(24).expand_as(input_ids),) if isinstance(built, Generator) else ()
     with torch.no_grad():
-        return built(ids, ids % 2, torch.arange(24) < torch.tensor([[24], [9]]), *positions)
+        return built(
+            input_ids, input_ids % 2, torch.arange(24) < torch.tensor([[24], [9]]), *positions
+        )
 
 
 @pytest.fixture

@@ -59,12 +59,12 @@ def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
         encoder=SHAPE,
         generator=SHAPE,
         tie="none",
-        generator_learns=False,
+        generator_is_trained=False,
         vocabulary=VOCABULARY,
         length=32,
     )
     frozen, learning = (
-        training_bytes(each, rows=8) for each in (work, replace(work, generator_learns=True))
+        training_bytes(each, rows=8) for each in (work, replace(work, generator_is_trained=True))
     )
     assert frozen["weights"] == learning["weights"]
     assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
@@ -92,12 +92,17 @@ def test_estimated_activations_are_near_what_autograd_keeps(
     settings, rows, length, predicted = GeneratorShape(), 4, 128, 20
     generator, discriminator = build_pair(shape, settings, vocabulary=5000)
     assert generator is not None
-    ids = torch.randint(5000, (rows, length))
-    types, real = torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    input_ids = torch.randint(5000, (rows, length))
+    token_type_ids, attention_mask = (
+        torch.zeros_like(input_ids),
+        torch.ones_like(input_ids, dtype=torch.bool),
+    )
     with watched(generator, discriminator) as kept:
-        logits = generator(ids, types, real, ids[:, :predicted] % length)
-        F.cross_entropy(logits.flatten(0, 1), ids[:, :predicted].flatten())
-        discriminator(ids, types, real)
+        logits = generator(
+            input_ids, token_type_ids, attention_mask, input_ids[:, :predicted] % length
+        )
+        F.cross_entropy(logits.flatten(0, 1), input_ids[:, :predicted].flatten())
+        discriminator(input_ids, token_type_ids, attention_mask)
     logits_and_their_gradient = (
         2 * logits.nbytes
     )  # alive at the peak, though autograd keeps only the log-softmax
@@ -154,15 +159,17 @@ def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
     )
     network = encoder.Encoder(shape, vocabulary=VOCABULARY)
     enable(network)
-    ids = torch.randint(VOCABULARY, (4, 32))
+    input_ids = torch.randint(VOCABULARY, (4, 32))
     with watched(network) as kept, torch.autocast("cpu", torch.float16):
-        out = network(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
+        out = network(
+            input_ids, torch.zeros_like(input_ids), torch.ones_like(input_ids, dtype=torch.bool)
+        )
     assert out.requires_grad
     low_weights = sum(
         2 * p.numel() for block in network.blocks for p in block.parameters() if p.ndim == 2
     )
     assert kept() - low_weights == pytest.approx(
-        ids.numel() * kept_by_kernel_encoder(shape), rel=0.1
+        input_ids.numel() * kept_by_kernel_encoder(shape), rel=0.1
     )
 
 

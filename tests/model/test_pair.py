@@ -32,9 +32,9 @@ def names_shared(one: nn.Module, other: nn.Module) -> set[str]:
 
 @pytest.fixture
 def batch() -> tuple[Tensor, Tensor, Tensor]:
-    ids = torch.randint(5, VOCABULARY, (3, 10), generator=torch.Generator().manual_seed(2))
-    real = torch.arange(10) < torch.tensor([[10], [7], [4]])
-    return ids, torch.zeros_like(ids), real
+    input_ids = torch.randint(5, VOCABULARY, (3, 10), generator=torch.Generator().manual_seed(2))
+    attention_mask = torch.arange(10) < torch.tensor([[10], [7], [4]])
+    return input_ids, torch.zeros_like(input_ids), attention_mask
 
 
 def test_tied_embeddings_share_words_positions_types_and_their_norm_and_nothing_else() -> None:
@@ -91,14 +91,16 @@ def test_what_stands_in_padding_never_changes_a_verdict_or_a_prediction(
     batch: tuple[Tensor, Tensor, Tensor],
 ) -> None:
     generator, discriminator = pair("embeddings")
-    ids, types, real = batch
-    other = torch.where(real, ids, 0)
+    input_ids, token_type_ids, attention_mask = batch
+    other = torch.where(attention_mask, input_ids, 0)
     positions = torch.tensor([[0, 2]]).expand(3, 2)
     assert torch.equal(
-        discriminator(ids, types, real)[real], discriminator(other, types, real)[real]
+        discriminator(input_ids, token_type_ids, attention_mask)[attention_mask],
+        discriminator(other, token_type_ids, attention_mask)[attention_mask],
     )
     assert torch.equal(
-        generator(ids, types, real, positions), generator(other, types, real, positions)
+        generator(input_ids, token_type_ids, attention_mask, positions),
+        generator(other, token_type_ids, attention_mask, positions),
     )
 
 

@@ -23,7 +23,7 @@ BATCH = toy_batch([16, 9, 12])
 
 
 def adversarial(**settings):
-    return ReplacedTokenDetectionConfig(generator_learns="adversarially", **settings)
+    return ReplacedTokenDetectionConfig(generator_training="adversarial", **settings)
 
 
 def learning(model) -> set[str]:
@@ -45,14 +45,16 @@ def test_the_loss_is_a_plain_recomputation_token_by_token(draws):
     ).double()
     loss, play = model(BATCH, seeded()), model.play(BATCH, seeded())
     weight, bias = model.baseline.weight[0], model.baseline.bias[0]
-    hidden = model.generator.encoder(play.masked.ids, BATCH.types, BATCH.real)
+    hidden = model.generator.encoder(
+        play.masked.input_ids, BATCH.token_type_ids, BATCH.attention_mask
+    )
     rewards, errors, fooled = [], [], []
     for row, place in play.masked.scored.nonzero().tolist():
         position, word = play.masked.positions[row, place], play.sampled[row, place]
         original = (
             play.doubts[row, position].neg().sigmoid()
         )  # D: the chance that it is the original
-        is_original = play.corrupted.ids[row, position] == BATCH.ids[row, position]
+        is_original = play.corrupted.input_ids[row, position] == BATCH.input_ids[row, position]
         rewards.append(-(original if is_original else 1 - original).log().item())
         expected = (hidden[row, position] @ weight + bias).item()
         errors.append((rewards[-1] - expected) ** 2)
@@ -77,7 +79,9 @@ def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch():
     model, whole = objective(adversarial()), toy_batch([16, 5, 7, 3])
     parts = [
         whole._replace(
-            ids=whole.ids[i : i + 2], types=whole.types[i : i + 2], lengths=whole.lengths[i : i + 2]
+            input_ids=whole.input_ids[i : i + 2],
+            token_type_ids=whole.token_type_ids[i : i + 2],
+            lengths=whole.lengths[i : i + 2],
         )
         for i in (0, 2)
     ]
@@ -112,17 +116,21 @@ TINY = EncoderShape(
 def exact_gradient(model, batch, rng):
     """Of −E[R] over all three words at every masked position, by summing over them."""
     masked = mask_tokens(batch, model.config.masking, THREE_WORDS, rng)
-    chances = model.generator(masked.ids, batch.types, batch.real, masked.positions).softmax(-1)
+    chances = model.generator(
+        masked.input_ids, batch.token_type_ids, batch.attention_mask, masked.positions
+    ).softmax(-1)
     expected = 0.0
     for word in range(3):
         sampled = torch.full_like(masked.originals, word)
-        corrupted = fill_masks(batch.ids, masked, sampled)
+        corrupted = fill_masks(batch.input_ids, masked, sampled)
         with torch.no_grad():
-            doubts = model.discriminator(corrupted.ids, batch.types, batch.real)
+            doubts = model.discriminator(
+                corrupted.input_ids, batch.token_type_ids, batch.attention_mask
+            )
         rewards = doubt_losses(Play(masked, None, None, corrupted, sampled, None, doubts)).gather(
             1, masked.positions
         )
-        expected = expected + (chances[..., word] * rewards).sum() / len(batch.ids)
+        expected = expected + (chances[..., word] * rewards).sum() / len(batch.input_ids)
     return torch.cat(
         [g.flatten() for g in torch.autograd.grad(-expected, list(model.generator.parameters()))]
     )
@@ -147,9 +155,9 @@ def test_the_gradient_is_that_of_the_exact_expectation_within_sampling_error(few
         for parameter in [*model.generator.parameters(), *model.discriminator.parameters()]:
             if parameter.ndim > 1:
                 parameter.mul_(15)
-    ids = torch.zeros(256, 6, dtype=torch.long)
-    ids[:, 1:5] = torch.randint(1, 3, (256, 4), generator=seeded())
-    batch = toy_batch([6] * 256, length=6)._replace(ids=ids)
+    input_ids = torch.zeros(256, 6, dtype=torch.long)
+    input_ids[:, 1:5] = torch.randint(1, 3, (256, 4), generator=seeded())
+    batch = toy_batch([6] * 256, length=6)._replace(input_ids=input_ids)
     exact, differences = [], []
     for seed in range(48):
         model.zero_grad()

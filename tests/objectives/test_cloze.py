@@ -31,15 +31,20 @@ def test_every_candidate_has_the_probability_that_the_formula_gives_it(networks)
         generator, discriminator, batch, places, mask=VOCABULARY.mask, mask_rate=0.2, top=7
     )
     for row, place in enumerate(places):
-        ids, types, real = (
-            each[row : row + 1].clone() for each in (batch.ids, batch.types, batch.real)
+        input_ids, token_type_ids, attention_mask = (
+            each[row : row + 1].clone()
+            for each in (batch.input_ids, batch.token_type_ids, batch.attention_mask)
         )
-        ids[0, place] = VOCABULARY.mask
-        chances = generator(ids, types, real, place.view(1, 1))[0, 0].softmax(-1)
+        input_ids[0, place] = VOCABULARY.mask
+        chances = generator(input_ids, token_type_ids, attention_mask, place.view(1, 1))[
+            0, 0
+        ].softmax(-1)
         weights = {}
         for word in chances.topk(7).indices.tolist():
-            ids[0, place] = word
-            original = 1 - discriminator(ids, types, real)[0, place].sigmoid()
+            input_ids[0, place] = word
+            original = (
+                1 - discriminator(input_ids, token_type_ids, attention_mask)[0, place].sigmoid()
+            )
             weights[word] = float(
                 chances[word] * original / (0.8 / 0.2 * (1 - original) + chances[word])
             )

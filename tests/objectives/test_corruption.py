@@ -34,7 +34,7 @@ def test_special_tokens_and_padding_are_never_chosen(lengths, rate, draws, seed)
     positions, scored = choose_positions(
         batch, Masking(rate=rate, draws=draws), VOCABULARY, seeded(seed)
     )
-    chosen = batch.ids.gather(1, positions)[scored]
+    chosen = batch.input_ids.gather(1, positions)[scored]
     assert not torch.isin(
         chosen, torch.tensor([VOCABULARY.pad, VOCABULARY.cls, VOCABULARY.sep, VOCABULARY.mask])
     ).any()
@@ -68,14 +68,14 @@ def test_a_row_of_one_word_still_predicts_it():
 
 def test_an_unknown_token_may_be_masked():
     batch = toy_batch([3], length=8)
-    batch.ids[0, 1] = VOCABULARY.unk
+    batch.input_ids[0, 1] = VOCABULARY.unk
     positions, scored = choose_positions(batch, Masking(), VOCABULARY, seeded(0))
     assert positions[scored].tolist() == [1]
 
 
 def test_official_draws_mask_13_8_percent_of_a_row_of_128():
     batch = toy_batch([128] * 200, length=128)
-    batch.ids[:, 64] = (
+    batch.input_ids[:, 64] = (
         7  # one segment, 126 candidates, as in the arithmetic 126 · (1 − (125/126)^19) / 128
     )
     positions, scored = choose_positions(batch, Masking(draws="official"), VOCABULARY, seeded(0))
@@ -89,7 +89,7 @@ def test_official_draws_mask_13_8_percent_of_a_row_of_128():
 def test_of_the_chosen_85_percent_are_hidden_and_15_keep_their_token(draws):
     batch = toy_batch([128] * 300, length=128)
     masked = mask_tokens(batch, Masking(draws=draws), VOCABULARY, seeded(0))
-    seen = masked.ids.gather(1, masked.positions)[masked.scored]
+    seen = masked.input_ids.gather(1, masked.positions)[masked.scored]
     original = masked.originals[masked.scored]
     assert ((seen == VOCABULARY.mask) | (seen == original)).all(), (
         "the official code puts no random tokens in"
@@ -105,7 +105,7 @@ def test_bert_masks_80_keeps_10_and_swaps_10_percent():
     batch = toy_batch([128] * 400, length=128, vocabulary=vocabulary)
     masked = mask_tokens(batch, Masking(keep=0.1, random=0.1), vocabulary, seeded(0))
     seen, original = (
-        masked.ids.gather(1, masked.positions)[masked.scored],
+        masked.input_ids.gather(1, masked.positions)[masked.scored],
         masked.originals[masked.scored],
     )
     shares = [
@@ -126,7 +126,7 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
     batch = toy_batch(lengths, length=32, seed=seed)
     masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
     sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
-    corrupted = fill_masks(batch.ids, masked, sampled)
+    corrupted = fill_masks(batch.input_ids, masked, sampled)
     spliced = {
         (row, int(p)): int(s)
         for row in range(len(lengths))
@@ -135,19 +135,19 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
     }
     for row in range(len(lengths)):
         for position in range(32):
-            expected = spliced.get((row, position), int(batch.ids[row, position]))
-            assert int(corrupted.ids[row, position]) == expected
+            expected = spliced.get((row, position), int(batch.input_ids[row, position]))
+            assert int(corrupted.input_ids[row, position]) == expected
             assert bool(corrupted.replaced[row, position]) == (
-                expected != int(batch.ids[row, position])
+                expected != int(batch.input_ids[row, position])
             )
 
 
 def test_a_token_the_generator_guesses_right_counts_as_original():
     batch = toy_batch([16])
     masked = mask_tokens(batch, Masking(), VOCABULARY, seeded(0))
-    corrupted = fill_masks(batch.ids, masked, sampled=masked.originals)
+    corrupted = fill_masks(batch.input_ids, masked, sampled=masked.originals)
     assert not corrupted.replaced.any()
-    assert corrupted.ids.equal(batch.ids)
+    assert corrupted.input_ids.equal(batch.input_ids)
 
 
 @settings(max_examples=30, deadline=None)
@@ -157,9 +157,10 @@ def test_distinct_positions_are_spliced_as_if_they_might_coincide(lengths, rate,
     masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
     sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
     simply, carefully = (
-        fill_masks(batch.ids, masked._replace(distinct=known), sampled) for known in (True, False)
+        fill_masks(batch.input_ids, masked._replace(distinct=known), sampled)
+        for known in (True, False)
     )
-    assert simply.ids.equal(carefully.ids)
+    assert simply.input_ids.equal(carefully.input_ids)
     assert simply.replaced.equal(carefully.replaced)
 
 
@@ -167,7 +168,7 @@ def test_official_draws_of_one_position_leave_the_mean_of_their_ids():
     batch = toy_batch([16])
     masked = mask_tokens(batch, Masking(draws="official"), VOCABULARY, seeded(0))
     twice = masked._replace(positions=torch.tensor([[5, 5]]), scored=torch.tensor([[True, True]]))
-    assert fill_masks(batch.ids, twice, torch.tensor([[10, 21]])).ids[0, 5] == 15
+    assert fill_masks(batch.input_ids, twice, torch.tensor([[10, 21]])).input_ids[0, 5] == 15
 
 
 def test_samples_follow_the_softmax():
@@ -194,14 +195,16 @@ def test_rarer_words_are_masked_more_often_when_preferred(draws):
     unigrams = torch.full((50,), 1e-4)
     unigrams[frequent] = 1e-2
     batch = toy_batch([32] * rows, length=32)
-    words = (batch.ids != VOCABULARY.cls) & (batch.ids != VOCABULARY.sep)
+    words = (batch.input_ids != VOCABULARY.cls) & (batch.input_ids != VOCABULARY.sep)
     batch = batch._replace(
-        ids=torch.where(words, torch.where(torch.arange(32) % 2 == 0, frequent, rare), batch.ids)
+        input_ids=torch.where(
+            words, torch.where(torch.arange(32) % 2 == 0, frequent, rare), batch.input_ids
+        )
     )
     masking = Masking(rate=0.04, draws=draws, prefer="rare")
     positions, scored = choose_positions(batch, masking, VOCABULARY, seeded(0), unigrams=unigrams)
-    chosen = batch.ids.gather(1, positions)[scored]
-    candidates = [int((batch.ids[0] == word).sum()) for word in (frequent, rare)]
+    chosen = batch.input_ids.gather(1, positions)[scored]
+    candidates = [int((batch.input_ids[0] == word).sum()) for word in (frequent, rare)]
     expected = 10 * candidates[1] / (candidates[0] + 10 * candidates[1])
     assert len(chosen) == rows, "one of a row, so that draws with and without replacement are alike"
     assert (chosen == rare).float().mean().item() == pytest.approx(expected, abs=0.015)
@@ -221,7 +224,7 @@ def test_a_preference_neither_changes_how_many_are_chosen_nor_lets_in_what_is_no
         batch, masking, VOCABULARY, seeded(seed), unigrams=unigrams
     )
     assert scored.sum(1).tolist() == masked_counts(batch.lengths, masking, length=32).tolist()
-    assert (batch.ids.gather(1, positions)[scored] >= 5).all()
+    assert (batch.input_ids.gather(1, positions)[scored] >= 5).all()
     if draws == "distinct":
         for row, keep in zip(positions, scored, strict=True):
             assert len(set(row[keep].tolist())) == keep.sum()

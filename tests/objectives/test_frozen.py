@@ -11,7 +11,7 @@ from tests.conftest import toy_batch
 from tests.objectives.test_objectives import SHAPE, objective, seeded
 
 FROZEN = ReplacedTokenDetectionConfig(
-    generator_learns="nothing", generator=GeneratorShape(tie="none", fraction=1.0)
+    generator_training="frozen", generator=GeneratorShape(tie="none", fraction=1.0)
 )
 BATCH = toy_batch([16, 9, 12])
 
@@ -62,7 +62,7 @@ def test_what_the_discriminator_would_change_cannot_be_frozen(tie):
         ValueError, match=rf"change what objective\.generator\.tie='{tie}' shares; set .* to 'none'"
     ):
         ReplacedTokenDetectionConfig(
-            generator_learns="nothing", generator=GeneratorShape(tie=tie, fraction=1.0)
+            generator_training="frozen", generator=GeneratorShape(tie=tie, fraction=1.0)
         )
 
 
@@ -72,5 +72,5 @@ def test_chance_cannot_be_frozen(kind):
         ValueError, match=rf"objective\.generator\.kind='{kind}' draws by chance and never learns"
     ):
         ReplacedTokenDetectionConfig(
-            generator_learns="nothing", generator=GeneratorShape(kind=kind, tie="none")
+            generator_training="frozen", generator=GeneratorShape(kind=kind, tie="none")
         )

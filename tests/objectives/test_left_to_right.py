@@ -24,11 +24,14 @@ def test_the_loss_is_the_mean_surprise_at_every_next_token():
     surprises = []
     for row, length in enumerate(BATCH.lengths.tolist()):
         for position in range(1, length):  # each from its own past, in a row that ends there
-            past = (BATCH.ids[row : row + 1, :position], BATCH.types[row : row + 1, :position])
+            past = (
+                BATCH.input_ids[row : row + 1, :position],
+                BATCH.token_type_ids[row : row + 1, :position],
+            )
             chances = model.encoder.logits(*past, torch.ones_like(past[0], dtype=torch.bool))[
                 0, -1
             ].softmax(-1)
-            surprises.append(-chances[BATCH.ids[row, position]].log().item())
+            surprises.append(-chances[BATCH.input_ids[row, position]].log().item())
     assert len(surprises) == 15 + 8 + 11
     loss = model(BATCH)
     assert loss.total.item() == pytest.approx(sum(surprises) / len(surprises), rel=1e-6)
@@ -38,7 +41,11 @@ def test_the_loss_is_the_mean_surprise_at_every_next_token():
 def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch():
     model = left_to_right()
     parts = [
-        BATCH._replace(ids=BATCH.ids[i:j], types=BATCH.types[i:j], lengths=BATCH.lengths[i:j])
+        BATCH._replace(
+            input_ids=BATCH.input_ids[i:j],
+            token_type_ids=BATCH.token_type_ids[i:j],
+            lengths=BATCH.lengths[i:j],
+        )
         for i, j in ((0, 2), (2, 3))
     ]
     assert sum(model(part).total.item() for part in parts) == pytest.approx(
@@ -59,15 +66,15 @@ def test_held_out_loss_is_the_training_loss_and_word_frequencies_stand_beside_it
     model = left_to_right().eval()
     scores = model.measure(BATCH).scores()
     following = [
-        BATCH.ids[row, position].item()
+        BATCH.input_ids[row, position].item()
         for row, length in enumerate(BATCH.lengths.tolist())
         for position in range(1, length)
     ]
-    trivial = [
+    baseline = [
         0.0 if token == VOCABULARY.sep else -math.log(UNIGRAMS[token]) for token in following
     ]
     guessed = [token in (VOCABULARY.sep, UNIGRAMS.argmax().item()) for token in following]
     assert scores["lm_loss"] == pytest.approx(model(BATCH).total.item(), rel=1e-5)
-    assert scores["trivial_lm_loss"] == pytest.approx(sum(trivial) / len(trivial), rel=1e-5)
-    assert scores["trivial_lm_accuracy"] == pytest.approx(sum(guessed) / len(guessed))
+    assert scores["baseline_lm_loss"] == pytest.approx(sum(baseline) / len(baseline), rel=1e-5)
+    assert scores["baseline_lm_accuracy"] == pytest.approx(sum(guessed) / len(guessed))
     assert 0 <= scores["lm_accuracy"] <= 1

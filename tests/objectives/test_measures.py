@@ -15,14 +15,14 @@ def random_doubts(seed: int, *, count: int = 3000):
     rng = torch.Generator().manual_seed(seed)
     replaced = torch.rand(1, count, generator=rng) < 0.1
     logits = torch.randn(1, count, generator=rng) - 2 + 1.5 * replaced
-    real = torch.rand(1, count, generator=rng) < 0.9
-    return logits, replaced, real
+    attention_mask = torch.rand(1, count, generator=rng) < 0.9
+    return logits, replaced, attention_mask
 
 
 def test_detection_scores_are_those_of_scikit_learn():
-    logits, replaced, real = random_doubts(0)
-    scores = Tally({}, detections(logits, replaced, real)).scores()
-    truth, given = replaced[real].numpy(), logits[real].numpy()
+    logits, replaced, attention_mask = random_doubts(0)
+    scores = Tally({}, detections(logits, replaced, attention_mask)).scores()
+    truth, given = replaced[attention_mask].numpy(), logits[attention_mask].numpy()
     assert scores["auc"] == pytest.approx(roc_auc_score(truth, given), abs=1e-3)
     assert scores["average_precision"] == pytest.approx(
         average_precision_score(truth, given), abs=2e-3
@@ -33,12 +33,14 @@ def test_detection_scores_are_those_of_scikit_learn():
 
 
 def test_tallies_of_two_halves_add_up_to_the_whole():
-    logits, replaced, real = random_doubts(1)
-    whole = Tally({"x": quotient(logits, real)}, detections(logits, replaced, real))
+    logits, replaced, attention_mask = random_doubts(1)
+    whole = Tally(
+        {"x": quotient(logits, attention_mask)}, detections(logits, replaced, attention_mask)
+    )
     first, second = (
         Tally(
-            {"x": quotient(logits[:, part], real[:, part])},
-            detections(logits[:, part], replaced[:, part], real[:, part]),
+            {"x": quotient(logits[:, part], attention_mask[:, part])},
+            detections(logits[:, part], replaced[:, part], attention_mask[:, part]),
         )
         for part in (slice(0, 1000), slice(1000, None))
     )
@@ -46,9 +48,12 @@ def test_tallies_of_two_halves_add_up_to_the_whole():
 
 
 def test_a_detector_that_says_the_same_of_everything_is_a_coin():
-    _, replaced, real = random_doubts(2)
+    _, replaced, attention_mask = random_doubts(2)
     scores = Tally(
-        {}, detections(torch.full_like(real, -3.0, dtype=torch.float32), replaced, real)
+        {},
+        detections(
+            torch.full_like(attention_mask, -3.0, dtype=torch.float32), replaced, attention_mask
+        ),
     ).scores()
     assert scores["auc"] == pytest.approx(0.5)
     assert scores["average_precision"] == pytest.approx(scores["replaced_fraction"])
@@ -61,7 +66,7 @@ def test_the_trivial_loss_is_the_entropy_of_the_replaced_share():
 
 
 def test_nothing_replaced_gives_no_ranking_scores_rather_than_a_guess():
-    logits, replaced, real = random_doubts(3)
-    scores = Tally({}, detections(logits, torch.zeros_like(replaced), real)).scores()
+    logits, replaced, attention_mask = random_doubts(3)
+    scores = Tally({}, detections(logits, torch.zeros_like(replaced), attention_mask)).scores()
     assert "auc" not in scores
     assert scores["replaced_fraction"] == 0.0

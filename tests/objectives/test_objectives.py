@@ -59,7 +59,7 @@ def test_the_loss_is_a_plain_recomputation_token_by_token():
                 chances = play.guesses[row, place].softmax(-1)
                 surprises.append(-chances[play.masked.originals[row, place]].log())
         for position in range(int(batch.lengths[row])):
-            replaced = play.corrupted.ids[row, position] != batch.ids[row, position]
+            replaced = play.corrupted.input_ids[row, position] != batch.input_ids[row, position]
             chance = play.doubts[row, position].sigmoid()
             doubts.append(-(chance if replaced else 1 - chance).log())
     mlm, rtd = sum(surprises) / len(surprises), sum(doubts) / len(doubts)
@@ -103,7 +103,9 @@ def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch(confi
     whole = toy_batch(lengths)
     parts = [
         whole._replace(
-            ids=whole.ids[i : i + 2], types=whole.types[i : i + 2], lengths=whole.lengths[i : i + 2]
+            input_ids=whole.input_ids[i : i + 2],
+            token_type_ids=whole.token_type_ids[i : i + 2],
+            lengths=whole.lengths[i : i + 2],
         )
         for i in (0, 2)
     ]
@@ -127,7 +129,7 @@ def test_a_generator_without_a_network_replaces_words_with_words(kind):
     model = objective(ReplacedTokenDetectionConfig(generator=GeneratorShape(kind=kind)))
     batch = toy_batch([16] * 64)
     play = model.play(batch, seeded())
-    drawn = play.corrupted.ids[play.corrupted.replaced]
+    drawn = play.corrupted.input_ids[play.corrupted.replaced]
     assert (drawn >= 5).all(), "special tokens are never drawn"
     assert list(model.networks()) == ["discriminator"]
     assert list(model(batch, seeded()).parts) == ["rtd"]
@@ -141,9 +143,11 @@ def test_masked_lm_is_the_mean_surprise_at_the_chosen_positions():
     loss = model(batch, seeded())
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
     everywhere = torch.arange(16).expand(2, 16)
-    chances = model.encoder(masked.ids, batch.types, batch.real, everywhere).log_softmax(-1)
+    chances = model.encoder(
+        masked.input_ids, batch.token_type_ids, batch.attention_mask, everywhere
+    ).log_softmax(-1)
     surprises = [
-        -chances[row, position, batch.ids[row, position]]
+        -chances[row, position, batch.input_ids[row, position]]
         for row in range(2)
         for position in masked.positions[row][masked.scored[row]]
     ]
@@ -159,7 +163,7 @@ def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(co
     model, batch = objective(config).eval(), toy_batch([16, 12, 9])
     first, second = (model.measure(batch, seeded(3)).scores() for _ in range(2))
     assert first == second
-    assert first["trivial_mlm_loss"] > 0
+    assert first["baseline_mlm_loss"] > 0
     assert 0 <= first["mlm_accuracy"] <= 1
 
 
@@ -200,13 +204,13 @@ def test_the_trivial_guesser_copies_what_it_is_shown_and_otherwise_says_the_comm
     for row, position in zip(*masked.scored.nonzero().T.tolist(), strict=True):
         original, read = (
             masked.originals[row, position],
-            masked.ids[row, masked.positions[row, position]],
+            masked.input_ids[row, masked.positions[row, position]],
         )
         kept += int(read == original)
         hidden += int(read != original)
         commonest += int(read != original and original == UNIGRAMS.argmax())
     scores = model.measure(batch, seeded()).scores()
-    assert scores["trivial_mlm_accuracy"] == pytest.approx((kept + commonest) / (kept + hidden))
+    assert scores["baseline_mlm_accuracy"] == pytest.approx((kept + commonest) / (kept + hidden))
     assert kept / (kept + hidden) == pytest.approx(0.5, abs=0.05)
 
 
@@ -218,7 +222,12 @@ def test_a_position_drawn_twice_weighs_twice():
         originals=masked.originals[:, :1].expand(1, 2),
         scored=torch.tensor([[True, True]]),
     )
-    losses = word_losses(model.encoder(masked.ids, batch.types, batch.real, twice.positions), twice)
+    losses = word_losses(
+        model.encoder(
+            masked.input_ids, batch.token_type_ids, batch.attention_mask, twice.positions
+        ),
+        twice,
+    )
     assert losses.sum().item() == pytest.approx(2 * losses[0, 0].item())
 
 
@@ -231,13 +240,13 @@ def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(
     if kind == "network":
         model.generator.bias.data[7] = 50.0  # a generator that is all but sure
     batch = toy_batch([16] * 32)
-    batch = batch._replace(ids=torch.where(batch.ids >= 5, 7, batch.ids))
+    batch = batch._replace(input_ids=torch.where(batch.input_ids >= 5, 7, batch.input_ids))
     spliced = model.splice(batch, seeded(), keep_logits=False)
     replaced = spliced.corrupted.replaced.gather(1, spliced.masked.positions)
     assert replaced[spliced.masked.scored].all()
     assert spliced.corrupted.replaced.sum() == spliced.masked.scored.sum()
     if kind != "network":
-        assert (spliced.corrupted.ids[spliced.corrupted.replaced] >= 5).all(), (
+        assert (spliced.corrupted.input_ids[spliced.corrupted.replaced] >= 5).all(), (
             "special tokens are never drawn"
         )
 
@@ -260,6 +269,9 @@ def test_a_preference_for_rare_words_goes_by_the_corpus_of_the_objective(config)
     model, batch = objective(config(masking=masking)), toy_batch([16, 12])
     masked = mask_tokens(batch, masking, VOCABULARY, seeded(), unigrams=UNIGRAMS)
     guesser = getattr(model, "generator", None) or model.encoder
-    losses = word_losses(guesser(masked.ids, batch.types, batch.real, masked.positions), masked)
+    losses = word_losses(
+        guesser(masked.input_ids, batch.token_type_ids, batch.attention_mask, masked.positions),
+        masked,
+    )
     expected = (losses.sum() / masked.scored.sum()).item()
     assert model(batch, seeded()).parts["mlm"].item() == pytest.approx(expected, rel=1e-6)

@@ -34,7 +34,9 @@ def mean(values):
 
 def chances_at_every_position(model, spliced):
     """softmax(…) of the encoder that reads the splice, in the precision of its weights."""
-    return model.encoder.logits(spliced.corrupted.ids, BATCH.types, BATCH.real).softmax(-1)
+    return model.encoder.logits(
+        spliced.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
+    ).softmax(-1)
 
 
 def masked_places(masked):
@@ -81,10 +83,10 @@ def test_replace_mlm_is_the_mean_surprise_at_the_masked_positions_of_the_splice(
     loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
     chances = chances_at_every_position(model, spliced)
     surprises = [
-        -chances[row, position, BATCH.ids[row, position]].log()
+        -chances[row, position, BATCH.input_ids[row, position]].log()
         for row, position in masked_places(spliced.masked)
     ]
-    assert not (spliced.corrupted.ids == model.vocabulary.mask).any()
+    assert not (spliced.corrupted.input_ids == model.vocabulary.mask).any()
     assert loss.parts["restore"].item() == pytest.approx(mean(surprises), rel=1e-6)
     assert loss.total.item() == pytest.approx(
         0.5 * loss.parts["mlm"].item() + 3 * mean(surprises), rel=1e-6
@@ -96,14 +98,18 @@ def test_all_tokens_mlm_is_the_mean_surprise_of_the_mixture_at_every_real_token(
     loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
     chances = chances_at_every_position(model, spliced)
     gates = (
-        model.gate(model.encoder.encoder(spliced.corrupted.ids, BATCH.types, BATCH.real))
+        model.gate(
+            model.encoder.encoder(
+                spliced.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
+            )
+        )
         .squeeze(-1)
         .sigmoid()
     )
     surprises = []
-    for row, position in BATCH.real.nonzero().tolist():
-        original, gate = BATCH.ids[row, position], gates[row, position]
-        copied = float(original == spliced.corrupted.ids[row, position])
+    for row, position in BATCH.attention_mask.nonzero().tolist():
+        original, gate = BATCH.input_ids[row, position], gates[row, position]
+        copied = float(original == spliced.corrupted.input_ids[row, position])
         surprises.append(-(gate * copied + (1 - gate) * chances[row, position, original]).log())
     assert len(surprises) == 16 + 9 + 12
     assert spliced.corrupted.replaced.any()
@@ -128,7 +134,9 @@ def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch(confi
     model, whole = objective(config()), toy_batch([16, 5, 7, 3])
     parts = [
         whole._replace(
-            ids=whole.ids[i : i + 2], types=whole.types[i : i + 2], lengths=whole.lengths[i : i + 2]
+            input_ids=whole.input_ids[i : i + 2],
+            token_type_ids=whole.token_type_ids[i : i + 2],
+            lengths=whole.lengths[i : i + 2],
         )
         for i in (0, 2)
     ]
@@ -263,25 +271,25 @@ def test_held_out_loss_is_the_training_loss_and_copying_stands_beside_it(config)
     assert scores["restore_loss"] == pytest.approx(loss.parts["restore"].item(), rel=1e-5)
     assert scores["mlm_loss"] == pytest.approx(loss.parts["mlm"].item(), rel=1e-5)
     places = (
-        BATCH.real.nonzero().tolist()
+        BATCH.attention_mask.nonzero().tolist()
         if config is AllTokensMLMConfig
         else masked_places(spliced.masked)
     )
     kept = [not spliced.corrupted.replaced[row, position] for row, position in places]
     share = sum(kept) / len(kept)
-    trivial = [
-        -math.log(share * k + (1 - share) * float(UNIGRAMS[BATCH.ids[row, position]]))
+    baseline = [
+        -math.log(share * k + (1 - share) * float(UNIGRAMS[BATCH.input_ids[row, position]]))
         for k, (row, position) in zip(kept, places, strict=True)
     ]
-    assert scores["trivial_restore_accuracy"] == pytest.approx(share)
-    assert scores["trivial_restore_loss"] == pytest.approx(sum(trivial) / len(trivial), rel=1e-5)
+    assert scores["baseline_restore_accuracy"] == pytest.approx(share)
+    assert scores["baseline_restore_loss"] == pytest.approx(sum(baseline) / len(baseline), rel=1e-5)
 
 
 def test_a_sure_gate_answers_what_it_reads():
     model = objective(AllTokensMLMConfig()).eval()
     torch.nn.init.constant_(model.gate.bias, 50.0)
     scores = model.measure(BATCH, seeded()).scores()
-    assert scores["restore_accuracy"] == scores["trivial_restore_accuracy"] > 0.8
+    assert scores["restore_accuracy"] == scores["baseline_restore_accuracy"] > 0.8
 
 
 @RESTORING

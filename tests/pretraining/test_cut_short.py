@@ -10,15 +10,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from token_type_ids import SimpleNamespace
 from torch import nn
 
-from electra.engine.async_checkpoint import Background
+from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.training_state import restore
-from electra.pretraining import pretrain, resume
+from electra.pretraining import loop, pretrain, resume
 from electra.pretraining.recipe import load_recipe
 from electra.runs import checkpoint, run_dir
 
@@ -43,8 +43,8 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     return SimpleNamespace(
-        steps=SimpleNamespace(settle=lambda: 0.0, skipped=0, patience=SimpleNamespace(used=0)),
-        world=SimpleNamespace(leads=True),
+        steps=SimpleNamespace(synchronize=lambda: 0.0, skipped=0, patience=SimpleNamespace(used=0)),
+        world=SimpleNamespace(is_main=True),
         shards=SimpleNamespace(fingerprint=""),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         tokens_seen=0,
@@ -58,8 +58,8 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
 
 
 def save(run: SimpleNamespace) -> None:
-    with Background() as writer:
-        pretrain.save(run, writer)
+    with AsyncCheckpointer() as writer:
+        loop.save(run, writer)
 
 
 def death(event: str, arguments: tuple[object, ...]) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import ToyVocabulary, toy_batch
 
 RECIPE = load_recipe("small")  # 16,384 tokens a step
 LATE = 20_000
-HEALTHY = {"rtd_loss": 0.2, "trivial_rtd_loss": 0.35, "mlm_loss": 3.0, "trivial_mlm_loss": 6.0}
+HEALTHY = {"rtd_loss": 0.2, "baseline_rtd_loss": 0.35, "mlm_loss": 3.0, "baseline_mlm_loss": 6.0}
 
 
 # ---- alarms --------------------------------------------------------------------------------------
@@ -46,9 +46,9 @@ def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
 
 RESTORING = {
     "restore_loss": 0.3,
-    "trivial_restore_loss": 0.5,
+    "baseline_restore_loss": 0.5,
     "mlm_loss": 3.0,
-    "trivial_mlm_loss": 6.0,
+    "baseline_mlm_loss": 6.0,
 }
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_said_during_warm_up_or_before_a_network_can_have_learnt() ->
 
 
 def test_a_masked_lm_has_no_discriminator_to_worry_about() -> None:
-    assert alarms({"mlm_loss": 3.0, "trivial_mlm_loss": 6.0}, RECIPE, step=LATE) == []
+    assert alarms({"mlm_loss": 3.0, "baseline_mlm_loss": 6.0}, RECIPE, step=LATE) == []
 
 
 # ---- advice --------------------------------------------------------------------------------------

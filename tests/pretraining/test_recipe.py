@@ -188,7 +188,7 @@ def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_
     restoring = [
         "objective.discriminator_weight",
         "objective.encoder_weight",
-        "objective.generator_learns",
+        "objective.generator_training",
         "objective.name",
         "objective.scored",
     ]
@@ -199,11 +199,11 @@ def test_other_ways_to_train_the_pair_differ_from_base_in_just_that() -> None:
     base, adversarial, second = (
         config.as_dict(load_recipe(name)) for name in ("base", "adversarial-base", "two-stage-base")
     )
-    assert config.differences(base, adversarial) == ["objective.generator_learns"]
+    assert config.differences(base, adversarial) == ["objective.generator_training"]
     assert config.differences(base, second) == [
         "objective.generator.fraction",
         "objective.generator.tie",
-        "objective.generator_learns",
+        "objective.generator_training",
         "training.max_steps",
     ]
 

@@ -7,25 +7,25 @@ import signal
 
 import pytest
 
-from electra.runs.signals import interrupts
+from electra.runs.signals import stop_signals
 
 
 def test_what_one_of_several_runs_hears_is_meant_for_all():
     before = signal.getsignal(signal.SIGTERM)
-    with interrupts() as outer:
-        with interrupts() as first:
+    with stop_signals() as outer:
+        with stop_signals() as first:
             os.kill(os.getpid(), signal.SIGTERM)
             assert first()
-        with interrupts() as second:
+        with stop_signals() as second:
             assert second()
         assert outer()
     assert signal.getsignal(signal.SIGTERM) is before
-    with interrupts() as later:
+    with stop_signals() as later:
         assert not later()
 
 
 def test_a_second_ctrl_c_ends_at_once():
-    with interrupts() as asked:
+    with stop_signals() as asked:
         os.kill(os.getpid(), signal.SIGINT)
         assert asked()
         with pytest.raises(KeyboardInterrupt):

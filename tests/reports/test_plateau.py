@@ -20,9 +20,9 @@ def with_journal(*entries, **more):
             "operations": 1.0 * step,
             "minutes": 0.1 * step,
             "eval_mlm_loss": 3.0,
-            "eval_trivial_mlm_loss": 6.0,
+            "eval_baseline_mlm_loss": 6.0,
             "eval_rtd_loss": loss,
-            "eval_trivial_rtd_loss": 0.5,
+            "eval_baseline_rtd_loss": 0.5,
             **more,
         }
         for step, loss in entries
@@ -66,7 +66,7 @@ def in_two_stages(*entries):
             "operations": 1.0,
             "minutes": 0.1,
             "eval_mlm_loss": 3.0,
-            "eval_trivial_mlm_loss": 6.0,
+            "eval_baseline_mlm_loss": 6.0,
         }
         for i in (1, 2)
     ]
@@ -146,4 +146,4 @@ def test_table_and_curve_stand_in_the_report(monkeypatch):
 def test_the_curve_of_shares_has_the_plateau_as_its_level():
     findings = only(with_journal((1, 0.5), (2, 0.4)))
     assert [point["value"] for point in plots.curve(findings.found[0], plots.SHARE)] == [1.0, 0.8]
-    assert plots.trivial_level(findings, plots.SHARE) == 1.0
+    assert plots.baseline_level(findings, plots.SHARE) == 1.0

@@ -341,7 +341,7 @@ def test_an_earlier_stage_shows_what_it_had_otherwise():
 
 
 def test_versions_and_hardware_are_shown_once_where_all_runs_share_them():
-    _, table = provenance.circumstances(invented.efficiency())
+    _, table = provenance.environment(invented.efficiency())
     assert isinstance(table, Grid)
     assert dict(table.rows)["hardware"] == "NVIDIA H200"
     assert dict(table.rows)["date"] == "2026-11-10; 2026-11-11"

@@ -10,8 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from electra.engine.async_checkpoint import Background
-from electra.engine.training_state import Room, capture, complete, restore, weights_of
+from electra.engine.async_checkpoint import AsyncCheckpointer
+from electra.engine.training_state import (
+    PinnedStaging,
+    capture,
+    complete,
+    places_of,
+    restore,
+    weights_of,
+)
 from electra.runs import checkpoint
 
 
@@ -90,11 +97,11 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
     tmp_path, trained, monkeypatch
 ):
     save(tmp_path, 1, trained)
-    real, calls = checkpoint.save_file, []
+    attention_mask, calls = checkpoint.save_file, []
 
     def full_disk(tensors, path):
         calls.append(path)
-        real(tensors, path)
+        attention_mask(tensors, path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
 
@@ -107,7 +114,7 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
 
 def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
     module, optimizer = trained
-    with Background() as background:
+    with AsyncCheckpointer() as background:
         before, contents = module[0].weight.detach().clone(), background.copied(module, optimizer)
     slot = optimizer.state[module[0].weight]["exp_avg"].clone()
     module(torch.ones(1, 4)).sum().backward()
@@ -122,7 +129,7 @@ def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_aga
     stretch, alone = torch.randn(40), torch.randn(3)
     tensors = {"first": stretch[:12].view(3, 4).T, "last": stretch[15:], "alone": alone}
     wanted = {name: tensor.clone() for name, tensor in tensors.items()}
-    room = Room([], tensors, {})
+    room = PinnedStaging([], tensors, {})
     assert len(room.stretches) == 2
     room.fill()
     stretch.zero_()
@@ -137,17 +144,17 @@ def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_aga
 
 def test_where_weights_and_slots_lie_changes_with_any_of_them(trained):
     module, optimizer = trained
-    places = checkpoint.places_of(optimizer)
+    places = places_of(optimizer)
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    assert checkpoint.places_of(optimizer) == places
+    assert places_of(optimizer) == places
     state = optimizer.state[module[0].weight]
     before = state["exp_avg"]  # held, so that its place is not given to the next
     state["exp_avg"] = before.clone()
-    assert checkpoint.places_of(optimizer) != places
+    assert places_of(optimizer) != places
     state["exp_avg"] = before
     module[0].weight.data = module[0].weight.data.clone()
-    assert checkpoint.places_of(optimizer) != places
+    assert places_of(optimizer) != places
 
 
 def fail() -> None:
@@ -155,7 +162,7 @@ def fail() -> None:
 
 
 def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
-    with Background() as background:
+    with AsyncCheckpointer() as background:
         background.begin(fail)
         with pytest.raises(OSError, match="No space left"):
             background.wait()
@@ -164,13 +171,13 @@ def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
         while not background.work.done():
             time.sleep(0.001)
         with pytest.raises(OSError, match="No space left"):
-            background.look()
+            background.poll()
         background.work = background.pool.submit(lambda: None)
 
 
 def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before():
     def ends(error: Exception | None) -> None:
-        with Background() as background:
+        with AsyncCheckpointer() as background:
             background.begin(fail)
             if error is not None:
                 raise error
@@ -183,9 +190,9 @@ def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_bef
 
 def test_work_in_the_background_is_done_before_the_end_and_one_at_a_time():
     done, free = [], threading.Event()
-    with Background() as background:
+    with AsyncCheckpointer() as background:
         background.begin(lambda: (free.wait(30), done.append("first")))
-        background.look()
+        background.poll()
         assert done == []
         free.set()
         background.begin(lambda: (time.sleep(0.05), done.append("second")))

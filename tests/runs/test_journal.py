@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra.console import watching
+from electra.console import progress_bars
 from electra.runs.journal import Journal, Window, chart, duration, read
 
 
@@ -147,7 +147,7 @@ def test_durations_are_in_the_units_people_use() -> None:
 
 
 def test_stages_and_reports_are_said_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with watching() as (stage, report):
+    with progress_bars() as (stage, report):
         stage("shards")(0.5)
         report("short text")
     assert capsys.readouterr().err.splitlines() == ["shards …", "warning: short text"]

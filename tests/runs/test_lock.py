@@ -15,7 +15,7 @@ import torch
 from electra.__main__ import main
 from electra.config import UserError
 from electra.engine.distributed import World
-from electra.runs.lock import LOCK, alone_in
+from electra.runs.lock import LOCK, run_lock
 
 WORLD = World(0, 1, torch.device("cpu"))
 HOLDER = """
@@ -81,7 +81,7 @@ def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert (tmp_path / "run" / LOCK).exists()
-    with alone_in(tmp_path / "run", WORLD):
+    with run_lock(tmp_path / "run", WORLD):
         assert (
             tmp_path / "run" / LOCK
         ).read_text() == f"process {os.getpid()} on {socket.gethostname()}"
@@ -89,16 +89,16 @@ def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went
 
 
 def test_two_runs_of_one_process_are_refused_like_those_of_two(tmp_path):
-    with alone_in(tmp_path, WORLD):
-        with pytest.raises(UserError, match="in use by another run"), alone_in(tmp_path, WORLD):
+    with run_lock(tmp_path, WORLD):
+        with pytest.raises(UserError, match="in use by another run"), run_lock(tmp_path, WORLD):
             pass
         assert (tmp_path / LOCK).exists(), "who was refused does not take the other's lock away"
-    with alone_in(tmp_path, WORLD):
+    with run_lock(tmp_path, WORLD):
         pass
 
 
 def test_a_run_that_never_began_leaves_no_folder(tmp_path):
-    with pytest.raises(ZeroDivisionError), alone_in(tmp_path / "new", WORLD):
+    with pytest.raises(ZeroDivisionError), run_lock(tmp_path / "new", WORLD):
         _ = 1 / 0
     assert not (tmp_path / "new").exists()
 
@@ -108,5 +108,5 @@ def test_where_the_file_system_has_no_locks_a_run_goes_on_without(tmp_path, monk
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", none)
-    with alone_in(tmp_path, WORLD):
+    with run_lock(tmp_path, WORLD):
         assert (tmp_path / LOCK).exists()

@@ -224,10 +224,11 @@ def test_an_option_is_a_row_and_those_of_a_question_stay_together(words: WordPie
     )
     batch = features.take(np.array([0]))
     assert [
-        words.tokens(row[real].tolist()) for row, real in zip(batch.ids, batch.real, strict=True)
+        words.tokens(row[attention_mask].tolist())
+        for row, attention_mask in zip(batch.input_ids, batch.attention_mask, strict=True)
     ] == ["[CLS] the dog [SEP] sat [SEP]".split(), "[CLS] the dog [SEP] ran home [SEP]".split()]
-    assert batch.types.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1]]
-    assert batch.columns["target"].tolist() == [1, 1]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1]]
+    assert batch.labels["target"].tolist() == [1, 1]
 
 
 def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
@@ -277,7 +278,7 @@ def test_scores_become_probabilities_of_the_options_and_a_record() -> None:
 
 def test_the_best_answer_that_ignores_the_text_is_the_commonest_position() -> None:
     examples = [choice("a", "b|c", answer) for answer in (0, 1, 1, 1)]
-    assert Choose.named("choose", count=2).trivial(examples) == 0.75
+    assert Choose.named("choose", count=2).baseline(examples) == 0.75
 
 
 # ---- the head ------------------------------------------------------------------------------------
@@ -300,9 +301,11 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
         training=False,
     )
     batch = features.take(np.array([0, 1]))
-    ids, types, real = (tensor.reshape(2, 3, -1) for tensor in batch[:3])
+    ids, token_type_ids, attention_mask = (tensor.reshape(2, 3, -1) for tensor in batch[:3])
     with torch.no_grad():
-        theirs = stock(input_ids=ids, token_type_ids=types, attention_mask=real.long()).logits
+        theirs = stock(
+            input_ids=ids, token_type_ids=token_type_ids, attention_mask=attention_mask.long()
+        ).logits
         torch.testing.assert_close(network.answer(batch)["logits"], theirs, atol=1e-4, rtol=0)
     assert huggingface.verify(network, tmp_path / "model") < 1e-4
 

@@ -410,12 +410,12 @@ def test_scores_of_a_regression_are_correlations() -> None:
 
 
 def test_the_trivial_answer_is_the_best_constant() -> None:
-    assert learnt("a", "b").trivial(labelled("a", "b", "b")) == pytest.approx(2 / 3)
-    assert learnt("a", "b", metric="f1").trivial(labelled("a", "b", "b", "a")) == pytest.approx(
+    assert learnt("a", "b").baseline(labelled("a", "b", "b")) == pytest.approx(2 / 3)
+    assert learnt("a", "b", metric="f1").baseline(labelled("a", "b", "b", "a")) == pytest.approx(
         2 / 3
     )
-    assert learnt("a", "b", metric="matthews_correlation").trivial(labelled("a", "b", "b")) == 0.0
-    assert learnt("0.5", "3").trivial(labelled("0.5", "3", "2")) == 0.0
+    assert learnt("a", "b", metric="matthews_correlation").baseline(labelled("a", "b", "b")) == 0.0
+    assert learnt("0.5", "3").baseline(labelled("0.5", "3", "2")) == 0.0
 
 
 def test_records_are_plain_json_and_name_the_true_answer_where_it_is_known() -> None:

@@ -46,7 +46,7 @@ def both_logits(model: Tuned, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     architecture = json.loads((model.folder / "config.json").read_text())["architectures"][0]
     stock = getattr(transformers, architecture).from_pretrained(model.folder).eval()
     features = model.task.features(
-        examples_of(model, path), model.words, length=model.length, training=False
+        examples_of(model, path), model.tokenizer, length=model.length, training=False
     )
     batches = [features.take(np.array([unit])) for unit in range(len(features))]
     with torch.no_grad():

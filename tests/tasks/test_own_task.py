@@ -85,7 +85,7 @@ class HowMany(Task[Text, Array]):
             )
         }
 
-    def trivial(self, examples: Sequence[Text]) -> float:
+    def baseline(self, examples: Sequence[Text]) -> float:
         return max(np.bincount([e.count for e in examples])) / len(examples)
 
     def record(self, example: Text, answer: Array) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(
         quiet=True,
     )
     assert summary is not None
-    assert (summary.task, summary.trivial, summary.median) == ("how-many", 0.25, 1.0)
+    assert (summary.task, summary.baseline, summary.median) == ("how-many", 0.25, 1.0)
     model = load_tuned(tmp_path / "run")
     assert model.task == HowMany()
     asked = written(tmp_path / "asked.jsonl", json.dumps({"text": "cat dog dog ran home"}) + "\n")

@@ -180,7 +180,7 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
     features = task.features(examples, words, length=32, training=False)
     batch = features.take(np.array([0, 1]))
     torch.manual_seed(seed)
-    hidden, head = torch.randn(2, batch.ids.shape[1], 16), task.head(16, dropout=0.0)
+    hidden, head = torch.randn(2, batch.input_ids.shape[1], 16), task.head(16, dropout=0.0)
     outputs = {name: value.numpy() for name, value in head(hidden, batch).items()}
     answers = task.decode(
         examples,
@@ -193,10 +193,10 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
     for row, count in enumerate([8, 3]):
         pairs = []
         for i, j in itertools.combinations_with_replacement(range(count), 2):
-            batch.columns["start"][row], batch.columns["end"][row] = 3 + i, 3 + j
+            batch.labels["start"][row], batch.labels["end"][row] = 3 + i, 3 + j
             one = type(batch)(
                 *(part[row : row + 1] for part in batch[:3]),
-                {name: values[row : row + 1] for name, values in batch.columns.items()},
+                {name: values[row : row + 1] for name, values in batch.labels.items()},
             )
             without = Span.named("span").head(16, dropout=0.0)
             without.load_state_dict(head.state_dict(), strict=False)
@@ -233,7 +233,7 @@ def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
         task = Span.named("squad-2.0", head_kind=kind)
         features = task.features([about("")], words, length=8, training=False)
         batch = features.take(np.array([0]))
-        outputs = task.head(8, dropout=0.0)(torch.zeros(1, batch.ids.shape[1], 8), batch)
+        outputs = task.head(8, dropout=0.0)(torch.zeros(1, batch.input_ids.shape[1], 8), batch)
         (answer,) = task.decode(
             [about("")], features, [{k: v[0].detach().numpy() for k, v in outputs.items()}]
         )
@@ -310,8 +310,8 @@ def test_scores_of_squad_1_ask_for_an_answer_whatever_the_odds() -> None:
 
 
 def test_saying_nothing_scores_the_share_of_questions_without_answer() -> None:
-    assert Span.named("squad-2.0").trivial(FOUR) == 0.5
-    assert Span.named("squad-1.1").trivial(FOUR[:2]) == 0.0
+    assert Span.named("squad-2.0").baseline(FOUR) == 0.5
+    assert Span.named("squad-1.1").baseline(FOUR[:2]) == 0.0
 
 
 def test_a_record_holds_the_answer_its_probability_and_the_alternatives() -> None:

@@ -308,9 +308,9 @@ def test_accuracy_counts_words_and_f1_counts_entities(ner: Tag) -> None:
 
 
 def test_the_best_answer_that_ignores_the_text_is_no_entity_or_the_commonest_tag(ner: Tag) -> None:
-    assert ner.trivial(EIGHT) == 0.0
+    assert ner.baseline(EIGHT) == 0.0
     plain = [sentence("the dog sat on", "DET NOUN NOUN VERB")]
-    assert Tag.named("tag").learn(plain).trivial(plain) == 0.5
+    assert Tag.named("tag").learn(plain).baseline(plain) == 0.5
 
 
 def test_several_models_answer_with_the_mean_of_their_probabilities(ner: Tag) -> None:
@@ -358,8 +358,8 @@ def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(ner: Tag, words: 
     head = BiLSTMHead(8, labels=3, lstm_width=6, dropout=0.0).eval()
     features = ner.features([EIGHT[0], EIGHT[5]], words, length=16, training=True)
     batch = features.take(np.array([0, 1]))
-    hidden = torch.randn(*batch.ids.shape, 8)
-    short = int(batch.real[1].sum())
+    hidden = torch.randn(*batch.input_ids.shape, 8)
+    short = int(batch.attention_mask[1].sum())
     alone = features.take(np.array([1]))
     expected = head(hidden[1:, :short], alone)["logits"][0]
     torch.testing.assert_close(head(hidden, batch)["logits"][1, :short], expected)
