@@ -128,7 +128,7 @@ class Embeddings(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, shape.embedding)
         self.positions = nn.Embedding(shape.positions, shape.embedding)
-        self.token_type_ids = nn.Embedding(SEGMENTS, shape.embedding)
+        self.token_type_embeddings = nn.Embedding(SEGMENTS, shape.embedding)
         self.norm = nn.LayerNorm(shape.embedding, eps=NORM_EPSILON)
         self.dropout = Dropout(shape.dropout)
         self.apply(initialise)
@@ -145,7 +145,7 @@ class Embeddings(nn.Module):
         summed = (
             self.words(input_ids)
             + self.positions.weight[:length]
-            + self.token_type_ids(token_type_ids)
+            + self.token_type_embeddings(token_type_ids)
         )  # [B, T, E]
         vectors: Tensor = self.dropout(self.norm(summed))
         return vectors
@@ -159,7 +159,7 @@ class Embeddings(nn.Module):
         weights = Weights(
             self.words.weight,
             self.positions.weight,
-            self.token_type_ids.weight,
+            self.token_type_embeddings.weight,
             self.norm.weight,
             self.norm.bias,
         )

@@ -74,7 +74,7 @@ UNHELD_PARAMETERS, FEW_PARAMETERS = (
 EMBEDDINGS = {
     "encoder.embeddings.words": "electra.embeddings.word_embeddings",
     "encoder.embeddings.positions": "electra.embeddings.position_embeddings",
-    "encoder.embeddings.types": "electra.embeddings.token_type_embeddings",
+    "encoder.embeddings.token_type_embeddings": "electra.embeddings.token_type_embeddings",
     "encoder.embeddings.norm": "electra.embeddings.LayerNorm",
     "encoder.projection": "electra.embeddings_project",
 }

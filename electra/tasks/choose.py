@@ -244,7 +244,7 @@ class Choose(Task[Choice, Array]):
         )
         return {"accuracy": right / max(1, len(examples))}
 
-    def trivial(self, examples: Sequence[Choice]) -> float:
+    def baseline(self, examples: Sequence[Choice]) -> float:
         counts = Counter(choice.answer for choice in examples)
         return max(counts.values(), default=0) / max(1, len(examples))
 

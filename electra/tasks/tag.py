@@ -116,13 +116,13 @@ class Tag(Task[Sentence, Array]):
         if scheme == "plain":
             labels = tuple(sorted({tag for tags in tagged for tag in tags}))
         else:
-            token_type_ids = sorted({entity.type for tags in tagged for entity in entities(tags)})
+            types = sorted({entity.type for tags in tagged for entity in entities(tags)})
             # I-X even where every X is one word long in training: elsewhere it may not be.
             labels = (
                 OUTSIDE,
                 *(
                     f"{prefix}-{type}" if type else prefix
-                    for type in token_type_ids
+                    for type in types
                     for prefix in "BI"
                 ),
             )
@@ -162,10 +162,10 @@ class Tag(Task[Sentence, Array]):
         """What was learnt from the training data, in a line."""
         if self.scheme == "plain":
             return f"{len(self.labels)} tags without entities, scored by accuracy: {shown(self.labels)}"
-        token_type_ids = sorted(
+        types = sorted(
             {parts(label)[1] or "without a name" for label in self.labels if label != OUTSIDE}
         )
-        return f"entities of {len(token_type_ids)} types in {self.scheme.upper()}, scored by F1: {shown(token_type_ids)}"
+        return f"entities of {len(types)} types in {self.scheme.upper()}, scored by F1: {shown(types)}"
 
     def check(self, examples: Sequence[Sentence]) -> None:
         known = set(self.labels)

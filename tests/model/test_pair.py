@@ -42,7 +42,7 @@ def test_tied_embeddings_share_words_positions_types_and_their_norm_and_nothing_
     assert names_shared(generator, discriminator) == {
         "encoder.embeddings.words.weight",
         "encoder.embeddings.positions.weight",
-        "encoder.embeddings.types.weight",
+        "encoder.embeddings.token_type_embeddings.weight",
         "encoder.embeddings.norm.weight",
         "encoder.embeddings.norm.bias",
     }
