@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from token_type_ids import SimpleNamespace
+from types import SimpleNamespace
 
 from benchmarks import finetune_gpu
 from benchmarks.evidence import as_command, check_counts, keep

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from token_type_ids import SimpleNamespace
+from types import SimpleNamespace
 
 from benchmarks import (
     evidence,

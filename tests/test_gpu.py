@@ -78,7 +78,7 @@ def test_every_way_to_take_a_step_follows_the_plain_one(
     assert 0.9 * min(plain) < fast < 1.1 * max(plain)
 
 
-@pytest.mark.parametrize("learns", ["likelihood", "adversarially"])
+@pytest.mark.parametrize("learns", ["mlm", "adversarial"])
 def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards, tmp_path, learns):
     replayed, taken = (
         losses(
@@ -88,7 +88,7 @@ def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards,
             graph,
             "--encoder.dropout",
             "0.1",
-            "--objective.generator-learns",
+            "--objective.generator-training",
             learns,
         )
         for graph in ("on", "off")

@@ -58,7 +58,7 @@ def test_an_encoder_that_restores_is_described_beside_its_generator() -> None:
 
 
 def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
-    flags = ["--objective.generator-learns", "nothing", "--objective.generator.tie", "none"]
+    flags = ["--objective.generator-training", "frozen", "--objective.generator.tie", "none"]
     frozen = describe_recipe(load_recipe("small", flags=flags), name="frozen")
     assert frozen.standard.passes == {"discriminator": 3, "generator": 1}
     assert frozen.official.passes == {"discriminator": 2, "generator": 1}

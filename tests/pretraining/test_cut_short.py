@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from token_type_ids import SimpleNamespace
 from torch import nn
 
 from electra.engine.async_checkpoint import AsyncCheckpointer
@@ -43,7 +43,7 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     return SimpleNamespace(
-        steps=SimpleNamespace(synchronize=lambda: 0.0, skipped=0, patience=SimpleNamespace(used=0)),
+        steps=SimpleNamespace(synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)),
         world=SimpleNamespace(is_main=True),
         shards=SimpleNamespace(fingerprint=""),
         scaler=torch.amp.GradScaler("cpu", enabled=False),

@@ -117,8 +117,8 @@ def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_advised_agains
         "1.0",
         "--objective.generator.tie",
         "none",
-        "--objective.generator-learns",
-        "nothing",
+        "--objective.generator-training",
+        "frozen",
     )
     assert not any("wide beside" in text for text in said)
 

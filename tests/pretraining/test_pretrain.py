@@ -9,11 +9,11 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from token_type_ids import SimpleNamespace
 
 from electra.config import RunFailed, UserError
 from electra.data.shards import Shards

@@ -144,7 +144,7 @@ def test_a_generator_that_would_stay_partly_random_is_refused(
 
 
 def test_a_generator_that_learns_takes_no_first_stage_for_both(first: Path, shards: Shards) -> None:
-    flags = ["--objective.generator-learns", "likelihood"]
+    flags = ["--objective.generator-training", "mlm"]
     with pytest.raises(UserError, match=r"no model for discriminator or generator there"):
         initialise_from(fresh(toy(STAGES[1], *flags), shards, seed=1), first, shards)
 
