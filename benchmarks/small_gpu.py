@@ -28,9 +28,10 @@ from types import SimpleNamespace
 
 from benchmarks import finetune_gpu
 from benchmarks.evidence import as_command, check_counts, keep
-from electra import atomic, config
-from electra.config import UserError
+from electra import atomic
+from electra.config import UserError, build
 from electra.data.shards import Shards
+from electra.files import read_toml
 from electra.pretraining.recipe import Recipe
 from electra.runs.journal import read
 from electra.runs.run_dir import CONFIG, METRICS
@@ -134,7 +135,7 @@ def check_windows(command: Sequence[str]) -> None:
     said = subprocess.run(
         [*command, "--print-config"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    training = config.build(Recipe, tomllib.loads(said), source="--flags").training
+    training = build(Recipe, tomllib.loads(said), source="--flags").training
     if training.max_steps <= training.logging_steps:
         raise UserError(
             f"{training.max_steps} steps, logged every {training.logging_steps}, are one window, "
@@ -149,7 +150,7 @@ def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, A
     journal = read(run / METRICS)
     logged = [entry for entry in journal if "tokens_per_second" in entry]
     counted = logged[1:] or logged  # all there is, where somebody else's run was logged but once
-    recipe = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
+    recipe = build(Recipe, read_toml(run / CONFIG), source=str(run / CONFIG))
     evaluated = [
         {
             "step": entry["step"],

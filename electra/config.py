@@ -1,25 +1,23 @@
-"""Configuration is data: a frozen dataclass ⇄ TOML ⇄ `--dotted.key value`.
+"""Decode plain data (TOML, JSON, flags) into frozen dataclasses, strictly.
 
-Layers of plain dicts are merged and then built into one dataclass, strictly: an unknown key is
-refused with the nearest known one, a value of the wrong type with its file and key. What comes out
-is valid or was never born.
+An unknown key is refused with the nearest known one, a value of the wrong type with its file and
+key. A config is valid or is not created.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
+import functools
 import itertools
 import json
 import math
-import re
-import stat
+import string
 import sys
-import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,18 +25,9 @@ Config = TypeVar("Config")
 Layer = dict[str, Any]
 RECIPES = Path(__file__).parent / "recipes"
 
-# Bounds on files that others wrote and we hold whole; what anybody has use for stays far below
-# them.
-WHOLE_BYTES = 256 * 1024 * 1024
-MOST_NESTED = 100
-MOST_BITS = 4096
-TOML_CHARACTERS, TOML_DOTS = 1_000_000, 1000
-
 
 class UserError(ValueError):
-    """A mistake the user can put right. The message says what was asked, what was found and what to
-    do.
-    """
+    """A mistake that the user can correct. The message names the value, the place and a remedy."""
 
 
 class RunFailed(RuntimeError):
@@ -47,402 +36,346 @@ class RunFailed(RuntimeError):
     """
 
 
-class Flag(str):
-    """Text from the command line or the environment: its type is decided by the field that it
-    meets.
+class SettingError(UserError):
+    """A setting that cannot be used.
+
+    A dataclass raises it with a key relative to itself, and itself as `settings`: the text then
+    begins with `key=value`, and in `message` a `{key}` stands for `key=value`, a `{key:name}` for
+    the key alone. `build` adds the section and the source. Without `settings` the message is
+    complete.
     """
+
+    def __init__(
+        self, key: str, message: str, settings: object = None, section: str = "", source: str = ""
+    ) -> None:
+        super().__init__(key, message, settings, section, source)  # what it is unpickled from
+        self.relative_key, self.message, self.settings = key, message, settings
+        self.section, self.source = section, source
+
+    @property
+    def key(self) -> str:
+        """The dotted key."""
+        return self.section + self.relative_key
+
+    @property
+    def keys(self) -> list[str]:
+        """The dotted keys of all values that the message shows."""
+        fields = self._fields() if self.settings is not None else []
+        others = [self.section + key for _, key, form, _ in fields if key and form != "name"]
+        return [self.key, *others]
+
+    def in_section(self, section: str) -> SettingError:
+        """Return the error with its keys below a section such as "encoder."."""
+        return SettingError(
+            self.relative_key, self.message, self.settings, section + self.section, self.source
+        )
+
+    def with_source(self, source: str) -> SettingError:
+        """Return the error with the file, or other source, that holds the setting."""
+        return SettingError(self.relative_key, self.message, self.settings, self.section, source)
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.settings is not None:
+            text = f"{self._with_value(self.relative_key)} {self._filled()}"
+        return f"{self.source}: {text}" if self.source else text
+
+    def _fields(self) -> list[tuple[str, str | None, str | None, str | None]]:
+        return list(string.Formatter().parse(self.message))
+
+    def _filled(self) -> str:
+        parts = []
+        for text, key, form, _ in self._fields():
+            parts.append(text)
+            if key and form == "name":
+                parts.append(self.section + key)
+            elif key:
+                parts.append(self._with_value(key))
+        return "".join(parts)
+
+    def _with_value(self, key: str) -> str:
+        value = functools.reduce(getattr, key.split("."), self.settings)
+        return f"{self.section}{key}={as_text(value)}"
+
+
+def as_text(value: Any) -> str:
+    """Return a value as a setting's text: TOML's true, false and lists, quoted strings."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    if isinstance(value, str):
+        return repr(value)
+    return str(value)
+
+
+@contextmanager
+def in_section(name: str) -> Iterator[None]:
+    """Put errors about settings that are raised inside into a section."""
+    try:
+        yield
+    except SettingError as error:
+        raise error.in_section(f"{name}.") from None
+
+
+class Flag(str):
+    """Text from the command line or the environment; the field it is for decides its type."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Origins:
-    """Layers by name, later ones winning, so that an error names the file that holds the mistake."""
+class Layers:
+    """Layers by source, later ones winning, so that an error names the file with the mistake."""
 
     layers: Mapping[str, Layer]
 
-    def of(self, key: str) -> str:
-        """Where a key, or every key of a section, was last said."""
-        said = {leaf: name for name, layer in self.layers.items() for leaf, _ in leaves(layer)}
-        names = [
-            name for leaf, name in said.items() if f"{leaf}.".startswith(f"{key}." if key else "")
-        ]
-        return " and ".join(dict.fromkeys(names)) or next(iter(self.layers))
+    def source_of(self, key: str) -> str:
+        """Return where a key, or every key of a section, was set last."""
+        sources: dict[str, str] = {}
+        for source, layer in self.layers.items():
+            sources |= {leaf: source for leaf, _ in flatten(layer)}
+        beginning = f"{key.partition('[')[0]}." if key else ""
+        setting = [name for leaf, name in sources.items() if f"{leaf}.".startswith(beginning)]
+        return " and ".join(dict.fromkeys(setting)) or next(iter(self.layers))
 
 
-Source = str | Origins
+Source = str | Layers
 
 
-def at(source: Source, key: str) -> str:
-    return source if isinstance(source, str) else source.of(key)
+def source_of(source: Source, key: str) -> str:
+    return source if isinstance(source, str) else source.source_of(key)
 
 
-# ---- reading -------------------------------------------------------------------------------------
+def flatten(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of a nested dict with their values."""
+    for key, value in layer.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
-def whole_bytes(path: Path) -> bytes:
-    """A file that is held whole: OSError or ValueError where it cannot be. A pipe or a device might
-    never end.
-    """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError("a folder, a pipe or a device, not a plain file")
-    if found.st_size > WHOLE_BYTES:
-        raise ValueError(f"{found.st_size:,} bytes long, where at most {WHOLE_BYTES:,} are read")
-    return path.read_bytes()
+# ---- renamed settings ----------------------------------------------------------------------------
 
 
-def whole_text(path: Path) -> str:
-    return whole_bytes(path).decode()
+@dataclasses.dataclass(frozen=True)
+class Renamed:
+    """The present name of a setting, and of those of its values that changed too."""
+
+    key: str
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def value(self, old: Any) -> Any:
+        return self.values.get(str(old), old)
 
 
-def from_json(text: str) -> Any:
-    """What a JSON text says, if that is JSON and tame: a ValueError otherwise."""
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"nested more than {MOST_NESTED} deep") from None
-    if text.count("[") + text.count("{") > MOST_NESTED:
-        check_tame(found)
-    return found
+# Former dotted key → present one. A former key is refused with the present name in the message.
+RENAMED = {
+    "objective.generator_learns": Renamed(
+        "objective.generator_training",
+        {"likelihood": "mlm", "adversarially": "adversarial", "nothing": "frozen"},
+    ),
+}
 
 
-def check_tame(value: Any) -> None:
-    """Refuse values that whoever walks or prints them would fail on: Python's stack ends at a
-    thousand calls, and its printing of integers at a few thousand digits.
-    """
-    level = [value]
-    for _ in range(MOST_NESTED + 1):
-        level = [
-            part
-            for whole in level
-            if isinstance(whole, (dict, list))
-            for part in (whole.values() if isinstance(whole, dict) else whole)
-        ]
-        if any(type(part) is int and part.bit_length() > MOST_BITS for part in level):
-            raise ValueError(f"an integer of more than {MOST_BITS} bits")
-        if not level:
-            return
-    raise ValueError(f"nested more than {MOST_NESTED} deep")
-
-
-def read(path: Path) -> Layer:
-    """One TOML file as a layer."""
-    try:
-        text = whole_text(path)
-        # The parser takes time by the square of a key's parts: a minute for a file of 60 kB that is
-        # one key.
-        if len(text) > TOML_CHARACTERS or any(
-            line.count(".") > TOML_DOTS for line in text.splitlines()
-        ):
-            raise ValueError(
-                f"longer than {TOML_CHARACTERS:,} characters, or {TOML_DOTS:,} dots in a line"
+def refuse_unknown_key(
+    key: str, value: Any, known: Iterable[str], *, source: Source, prefix: str
+) -> typing.NoReturn:
+    """Raise for a key that no field has: with its present name, or with the nearest field's."""
+    known, old, where = list(known), prefix + key, source_of(source, prefix + key)
+    for former, renamed in RENAMED.items():
+        last = renamed.key.rpartition(".")[2]
+        if f".{old}".endswith(f".{former}") and last in known:
+            new = old.removesuffix(former) + renamed.key
+            text = json.dumps(renamed.value(value), default=str)
+            raise SettingError(
+                old, f"{where}: {old} is now called {new}; write {new} = {text} instead"
             )
-        layer = tomllib.loads(text)
-        check_tame(layer)
-        return layer
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except RecursionError:
-        raise UserError(f"{path}: not valid TOML: nested more than {MOST_NESTED} deep") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
-
-
-def flags(tokens: Sequence[str], cls: type, *, others: Sequence[str] = ()) -> Layer:
-    """`--optimizer.learning-rate 3e-4 --seed=7` as a layer. A section may be left out where the
-    last word is unique.
-
-    `others` are flags that are no settings, but that a misspelt one may have meant.
-    """
-    layer: Layer = {}
-    rest = list(tokens)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("--"):
-            raise UserError(
-                f"unexpected argument {token!r}; settings are written --section.key value"
-            )
-        name, equals, value = token[2:].partition("=")
-        key = full_key(
-            name.replace("-", "_"), cls, source="command line", shown="--" + name, others=others
-        )
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise UserError(f"--{name} needs a value")
-            value = rest.pop(0)
-        insert(layer, key, Flag(value))
-    return layer
-
-
-def environment(variables: Mapping[str, str], cls: type, *, prefix: str = "ELECTRA_") -> Layer:
-    """`ELECTRA_OPTIMIZER_LEARNING_RATE=3e-4` as a layer."""
-    names = {key.replace(".", "_").upper(): key for key in keys(cls)}
-    layer: Layer = {}
-    for variable, value in sorted(variables.items()):
-        if variable.startswith(prefix):
-            name = variable.removeprefix(prefix)
-            if name not in names:
-                near = (
-                    meant(name, names, prefix=prefix)
-                    or "; unset it: names with this beginning are settings"
-                )
-                raise UserError(f"environment: unknown setting {variable}{near}")
-            insert(layer, names[name], Flag(value))
-    return layer
-
-
-def merge(*layers: Mapping[str, Any]) -> Layer:
-    """Later layers win, table by table."""
-    merged: Layer = {}
-    for layer in layers:
-        for key, value in layer.items():
-            both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = merge(merged[key], value) if both_tables else value
-    return merged
+    hint = suggest_or_list(key, known, prefix=prefix)
+    raise SettingError(old, f"{where}: unknown key {old}{hint}")
 
 
 # ---- building ------------------------------------------------------------------------------------
 
 
-def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
-    """The dataclass that several layers, each with its name, describe together."""
-    return build(cls, merge(*layers.values()), source=Origins(layers))
-
-
 def build(
     cls: type[Config], values: Mapping[str, Any], *, source: Source, prefix: str = ""
 ) -> Config:
-    """The dataclass that `values` describe; where it was said and the dotted key stand in every
-    error.
-    """
+    """Build the dataclass that `values` describe. Errors name the source and the dotted key."""
     hints = typing.get_type_hints(cls)
-    for key in values:
+    arguments = {}
+    for key, value in values.items():
         if key not in hints:
-            known = nearest(key, hints, prefix=prefix)
-            raise UserError(f"{at(source, prefix + key)}: unknown key {prefix}{key}{known}")
-    arguments = {
-        key: convert(value, hints[key], source=source, key=prefix + key)
-        for key, value in values.items()
-    }
-    required = [
-        f.name
-        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    if missing := [name for name in required if name not in arguments]:
-        raise UserError(f"{at(source, prefix[:-1])}: {prefix}{missing[0]} is missing")
+            refuse_unknown_key(key, value, hints, source=source, prefix=prefix)
+        arguments[key] = convert(value, hints[key], source=source, key=prefix + key)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name not in arguments and is_required(field):
+            key = prefix + field.name
+            raise SettingError(key, f"{source_of(source, prefix[:-1])}: {key} is missing")
     try:
         return cls(**arguments)
-    except UserError:
-        raise
-    except ValueError as error:
-        named = re.findall(r"([a-z_.]+)=", str(error)) or [prefix[:-1]]
-        where = dict.fromkeys(at(source, key) for key in named)
-        raise UserError(f"{' and '.join(where)}: {error}") from None
+    except SettingError as error:
+        error = error.in_section(prefix)
+        sources = dict.fromkeys(source_of(source, key) for key in error.keys)
+        raise error.with_source(" and ".join(sources)) from None
+
+
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def convert(value: Any, hint: Any, *, source: Source, key: str) -> Any:
-    """One value as the type its field declares."""
-    origin, choices = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if type(None) in choices:
-            if value is None or (isinstance(value, Flag) and value.lower() == "none"):
-                return None
-            (choice,) = [c for c in choices if c is not type(None)]
-            return convert(value, choice, source=source, key=key)
-        return build_named(choices, value, source=source, key=key)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UserError(
-                f"{at(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …"
-            )
-        return build(typing.cast(type, hint), value, source=source, prefix=key + ".")
+    """Convert one value to the type that its field declares."""
     if hint is Any:
         return value
+    if dataclasses.is_dataclass(hint):
+        check_section(value, source=source, key=key)
+        return build(typing.cast(type, hint), value, source=source, prefix=key + ".")
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return convert_union(value, hint, source=source, key=key)
     if origin is typing.Literal:
-        if value in choices:
-            return str(value)
-        raise UserError(
-            f"{at(source, key)}: {key} must be one of {', '.join(map(repr, choices))}, found "
-            f"{value!r}"
-            f"{meant(str(value), choices)}"
-        )
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise UserError(
-                f"{at(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …"
-            )
+        return convert_literal(value, choices, source=source, key=key)
+    if origin in (dict, Mapping):
+        check_section(value, source=source, key=key)
         return {
             convert(name, choices[0], source=source, key=key): convert(
-                part, choices[1], source=source, key=f"{key}.{name}"
+                item, choices[1], source=source, key=f"{key}.{name}"
             )
-            for name, part in value.items()
+            for name, item in value.items()
         }
-    if origin is list:
-        if not isinstance(value, list):
-            raise wrong_type(value, hint, source=source, key=key)
-        return [
-            convert(part, choices[0], source=source, key=f"{key}[{place}]")
-            for place, part in enumerate(value)
-        ]
-    if origin is tuple:
-        parts = value.split(",") if isinstance(value, Flag) else value
-        if choices[-1] is ... and isinstance(parts, (list, tuple)):  # of any length
-            choices = choices[:1] * len(parts)
-        if not isinstance(parts, (list, tuple)) or len(parts) != len(choices):
-            raise wrong_type(value, hint, source=source, key=key)
-        as_given = Flag if isinstance(value, Flag) else (lambda part: part)
-        return tuple(
-            convert(as_given(p), h, source=source, key=key)
-            for p, h in zip(parts, choices, strict=True)
-        )
-    return plain(value, hint, source=source, key=key)
+    if origin in (list, tuple):
+        return convert_sequence(value, hint, source=source, key=key)
+    return convert_scalar(value, hint, source=source, key=key)
 
 
-def plain(value: Any, hint: Any, *, source: Source, key: str) -> Any:
-    """A single value: a flag is parsed, everything else is taken literally."""
-    found = value
-    if isinstance(value, Flag):
-        try:
-            found = {"true": True, "false": False}[value.lower()] if hint is bool else hint(value)
-        except (KeyError, ValueError):
-            raise wrong_type(value, hint, source=source, key=key) from None
-    elif hint is float and type(value) is int and abs(value) <= sys.float_info.max:
-        found = float(value)
-    # Exact, since bool is an int to isinstance; finite, since TOML and float() both know nan; and
-    # no integer that a machine's would not hold, since sizes are multiplied by fractions.
-    if (
-        type(found) is not hint
-        or (hint is float and not math.isfinite(found))
-        or (hint is int and found.bit_length() > 64)
-    ):
-        raise wrong_type(value, hint, source=source, key=key)
-    return found
-
-
-def wrong_type(value: Any, hint: Any, *, source: Source, key: str) -> UserError:
-    shown = f"{value!r}" if isinstance(value, Flag) else f"{type(value).__name__} {value!r}"
-    return UserError(f"{at(source, key)}: {key} must be {spelled(hint)}, found {shown}")
+def convert_union(value: Any, hint: Any, *, source: Source, key: str) -> Any:
+    """Convert to a member of a union: None, one of several dataclasses, or a plain type."""
+    choices = [choice for choice in typing.get_args(hint) if choice is not type(None)]
+    if len(choices) < len(typing.get_args(hint)):
+        if value is None or (isinstance(value, Flag) and value.lower() == "none"):
+            return None
+        if len(choices) == 1:
+            return convert(value, choices[0], source=source, key=key)
+    if all(dataclasses.is_dataclass(choice) for choice in choices):
+        return build_named(choices, value, source=source, key=key)
+    for choice in choices:
+        if type(value) is choice:
+            return convert(value, choice, source=source, key=key)
+    raise wrong_type(value, hint, source=source, key=key)
 
 
 def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str) -> Any:
-    """A union of dataclasses is told apart by its field `name`."""
-    by_name = {typing.get_args(typing.get_type_hints(c)["name"])[0]: c for c in choices}
+    """Build one of several dataclasses, told apart by their field `name`."""
+    hints = [typing.get_type_hints(choice) for choice in choices]
+    by_name = {typing.get_args(hint["name"])[0]: c for hint, c in zip(hints, choices, strict=True)}
     name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str) or name not in by_name:
-        raise UserError(
-            f"{at(source, key)}: {key}.name must be one of {', '.join(map(repr, by_name))}, found "
-            f"{name!r}"
-            f"{meant(str(name), by_name)}"
+        raise SettingError(
+            f"{key}.name",
+            f"{source_of(source, key)}: {key}.name must be one of "
+            f"{', '.join(map(repr, by_name))}, found {name!r}{suggest(str(name), by_name)}",
         )
-    alien = [
-        field
-        for field in value
-        if field not in typing.get_type_hints(by_name[name])
-        and any(field in typing.get_type_hints(c) for c in choices)
-    ]
-    if alien:
-        raise UserError(
-            f"{at(source, f'{key}.{alien[0]}')}: {key}.{alien[0]} does not go with {key}.name = "
-            f"{name!r}; "
-            f"leave it out, or begin with a recipe whose {key} is {name!r}"
-        )
+    own = typing.get_type_hints(by_name[name])
+    for field in value:
+        if field not in own and any(field in hint for hint in hints):
+            raise SettingError(
+                f"{key}.{field}",
+                f"{source_of(source, f'{key}.{field}')}: {key}.{field} does not go with "
+                f"{key}.name = {name!r}; leave it out, or begin with a recipe whose {key} is "
+                f"{name!r}",
+            )
     return build(by_name[name], value, source=source, prefix=key + ".")
 
 
-# ---- writing and comparing -----------------------------------------------------------------------
+def convert_literal(value: Any, choices: Sequence[Any], *, source: Source, key: str) -> Any:
+    if value in choices:
+        return str(value) if isinstance(value, Flag) else value
+    raise SettingError(
+        key,
+        f"{source_of(source, key)}: {key} must be one of {', '.join(map(repr, choices))}, found "
+        f"{value!r}{suggest(str(value), choices)}",
+    )
 
 
-def as_dict(config: Any) -> Layer:
-    """The layer that builds this config again. TOML has no null, so a field that is None is left
-    out.
-    """
-    layer: Layer = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            layer[field.name] = as_dict(value)
-        elif value is not None:
-            layer[field.name] = list(value) if isinstance(value, tuple) else value
-    return layer
-
-
-def as_toml(config: Any) -> str:
-    import tomli_w
-
-    return tomli_w.dumps(as_dict(config))
-
-
-def fingerprint(values: Any) -> str:
-    """A short hash of plain data, the same on every machine."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def differences(ours: Layer, theirs: Layer) -> list[str]:
-    """The dotted keys in which two layers differ."""
-    a, b = dict(leaves(ours)), dict(leaves(theirs))
-    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
-
-
-def leaves(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in layer.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-# ---- keys ----------------------------------------------------------------------------------------
-
-
-def keys(cls: type, prefix: str = "") -> Iterator[str]:
-    """Every dotted key that a config of this class may hold."""
-    for name, hint in typing.get_type_hints(cls).items():
-        sections = [h for h in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(h)]
-        found = [
-            key for h in sections for key in keys(typing.cast(type, h), f"{prefix}{name}.")
-        ] or [prefix + name]
-        yield from dict.fromkeys(found)  # members of a union have keys in common
-
-
-def full_key(name: str, cls: type, *, source: str, shown: str, others: Sequence[str] = ()) -> str:
-    known = list(keys(cls))
-    if name in known:
-        return name
-    matches = [key for key in known if key.endswith("." + name)]
-    if len(matches) > 1:
-        raise UserError(
-            f"{source}: {shown} could be {' or '.join('--' + m.replace('_', '-') for m in matches)}"
+def convert_sequence(value: Any, hint: Any, *, source: Source, key: str) -> Any:
+    """Convert a list, or a flag with commas, to a list or a tuple."""
+    kind, choices = typing.get_origin(hint), typing.get_args(hint)
+    items = value
+    if isinstance(value, Flag) and kind is tuple:
+        items = [Flag(item) for item in value.split(",")]
+    if not isinstance(items, (list, tuple)):
+        raise wrong_type(value, hint, source=source, key=key)
+    if kind is list or choices[-1] is ...:
+        return kind(
+            convert(item, choices[0], source=source, key=f"{key}[{index}]")
+            for index, item in enumerate(items)
         )
-    if not matches:
-        names = [key.replace("_", "-") for full in known for key in (full, full.rpartition(".")[2])]
-        near = (
-            meant(name.replace("_", "-"), [*others, *names], prefix="--")
-            or "; --print-config lists them all"
+    if len(items) != len(choices):
+        raise wrong_type(value, hint, source=source, key=key)
+    pairs = zip(items, choices, strict=True)
+    return tuple(convert(item, choice, source=source, key=key) for item, choice in pairs)
+
+
+def convert_scalar(value: Any, hint: Any, *, source: Source, key: str) -> Any:
+    """Convert a single value: a flag is parsed, everything else is taken literally."""
+    if hint is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    converted = value
+    if isinstance(value, Flag):
+        try:
+            converted = parse_flag(value, hint)
+        except (KeyError, ValueError):
+            raise wrong_type(value, hint, source=source, key=key) from None
+    elif hint is float and type(value) is int and abs(value) <= sys.float_info.max:
+        converted = float(value)
+    # Exact, since bool is an int to isinstance; finite, since TOML and float() both know nan; and
+    # no integer that a machine's would not hold, since sizes are multiplied by fractions.
+    is_finite = hint is not float or (type(converted) is float and math.isfinite(converted))
+    is_small = hint is not int or (type(converted) is int and converted.bit_length() <= 64)
+    if type(converted) is not hint or not is_finite or not is_small:
+        raise wrong_type(value, hint, source=source, key=key)
+    return converted
+
+
+def parse_flag(text: Flag, hint: Any) -> Any:
+    if hint is bool:
+        return {"true": True, "false": False}[text.lower()]
+    return hint(text)
+
+
+def check_section(value: Any, *, source: Source, key: str) -> None:
+    if not isinstance(value, Mapping):
+        raise SettingError(
+            key,
+            f"{source_of(source, key)}: {key} is a section, found {value!r}; write {key}.NAME = …",
         )
-        raise UserError(f"{source}: unknown setting {shown}{near}")
-    return matches[0]
 
 
-def insert(layer: Layer, key: str, value: Any) -> None:
-    *sections, last = key.split(".")
-    for section in sections:
-        layer = layer.setdefault(section, {})
-    layer[last] = value
+def wrong_type(value: Any, hint: Any, *, source: Source, key: str) -> SettingError:
+    text = f"{value!r}" if isinstance(value, Flag) else f"{type(value).__name__} {value!r}"
+    return SettingError(
+        key, f"{source_of(source, key)}: {key} must be {describe_type(hint)}, found {text}"
+    )
 
 
-def nearest(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
-    """The end of an error message: the known name that was probably meant, or all of them where
-    none is near.
-    """
-    names = [str(k) for k in known]
-    if close := meant(name, names, prefix=prefix):
-        return close
-    return f"; known are {', '.join(prefix + n for n in names)}" if len(names) <= 12 else ""
+def describe_type(hint: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a finite number"}
+    names |= {str: "a string", Path: "a path"}
+    origin, choices = typing.get_origin(hint), typing.get_args(hint)
+    if origin is list or (origin is tuple and choices[-1] is ...):
+        return "a list"
+    if origin is tuple:
+        return f"a list of {len(choices)} numbers"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(names.get(choice, str(choice)) for choice in choices)
+    return names.get(hint, str(hint))
 
 
-def meant(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
+# ---- suggestions ---------------------------------------------------------------------------------
+
+
+def suggest(name: str, known: Iterable[Any], *, prefix: str = "") -> str:
+    """Return the end of an error message: the known name that was probably meant, if any."""
     # Comparing takes time by the product of both: a name of pages, or one of a million columns, is
     # not misspelt.
     names = [str(k) for k in itertools.islice(known, 1000)]
@@ -450,15 +383,9 @@ def meant(name: str, known: typing.Iterable[Any], *, prefix: str = "") -> str:
     return f"; did you mean {prefix}{close[0]}?" if close else ""
 
 
-def spelled(hint: Any) -> str:
-    names = {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a finite number",
-        str: "a string",
-    }
-    if typing.get_origin(hint) in (tuple, list):
-        if typing.get_args(hint)[-1] is ... or typing.get_origin(hint) is list:
-            return "a list"
-        return f"a list of {len(typing.get_args(hint))} numbers"
-    return names.get(hint, str(hint))
+def suggest_or_list(name: str, known: Iterable[Any], *, prefix: str = "") -> str:
+    """Return the end of an error message: the name probably meant, or a short list of all names."""
+    names = [str(k) for k in known]
+    if hint := suggest(name, names, prefix=prefix):
+        return hint
+    return f"; known are {', '.join(prefix + n for n in names)}" if len(names) <= 12 else ""

@@ -16,10 +16,13 @@ import electra
 
 PACKAGE = Path(electra.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-TOP = {"config", "atomic", "console", "provenance", "__init__"}  # what every folder may import
+# what every folder may import
+TOP = {"config", "files", "settings", "atomic", "console", "provenance", "__init__"}
 
 MAY_IMPORT = {
     "config": set(),
+    "files": {"config"},
+    "settings": {"config"},
     "atomic": set(),
     "console": set(),
     "provenance": set(),

@@ -4,15 +4,28 @@ and its key.
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from electra import config
-from electra.config import UserError
+from electra.config import RENAMED, Renamed, SettingError, UserError, build, convert, in_section
+from electra.files import read_json_object, read_json_object_or_empty, read_toml
+from electra.finetuning.recipe import FinetuneConfig
 from electra.pretraining.recipe import Recipe, load_recipe, names
+from electra.settings import (
+    as_dict,
+    as_toml,
+    build_layers,
+    differing_keys,
+    fingerprint,
+    merge,
+    parse_environment,
+    parse_flags,
+    setting_keys,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +60,22 @@ class Bicycle:
 
     def __post_init__(self) -> None:
         if self.wheel.spokes < self.gears[0]:
-            raise ValueError(
-                f"wheel.spokes={self.wheel.spokes} is fewer than gears={list(self.gears)} has in "
-                "front"
-            )
+            raise SettingError("wheel.spokes", "is fewer than {gears} has in front", self)
 
 
-def built(**values: object) -> Bicycle:
-    return config.build(Bicycle, {"owner": "Ada", **values}, source="bike.toml")
+def make(**values: object) -> Bicycle:
+    return build(Bicycle, {"owner": "Ada", **values}, source="bike.toml")
 
 
 def from_flags(*tokens: str) -> Bicycle:
-    return config.build_layers(
-        Bicycle, {"bike.toml": {"owner": "Ada"}, "command line": config.flags(tokens, Bicycle)}
+    return build_layers(
+        Bicycle, {"bike.toml": {"owner": "Ada"}, "command line": parse_flags(tokens, Bicycle)}
     )
 
 
 def refused(**values: object) -> str:
     with pytest.raises(UserError) as refusal:
-        built(**values)
+        make(**values)
     return str(refusal.value)
 
 
@@ -87,7 +97,7 @@ def test_an_unknown_key_near_to_nothing_is_refused_with_all_known_ones() -> None
 
 def test_a_missing_key_is_named() -> None:
     with pytest.raises(UserError, match=r"^bike.toml: owner is missing$"):
-        config.build(Bicycle, {}, source="bike.toml")
+        build(Bicycle, {}, source="bike.toml")
 
 
 @pytest.mark.parametrize(
@@ -140,12 +150,12 @@ def test_a_wrong_value_is_refused_with_its_file_its_key_and_what_was_expected(
 
 
 def test_a_whole_number_may_stand_where_a_number_is_wanted() -> None:
-    width = built(wheel={"width": 3}).wheel.width
+    width = make(wheel={"width": 3}).wheel.width
     assert (width, type(width)) == (3.0, float)
 
 
 def test_a_list_becomes_a_tuple() -> None:
-    assert built(gears=[3, 9]).gears == (3, 9)
+    assert make(gears=[3, 9]).gears == (3, 9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +168,7 @@ class Shed:
 
 
 def test_lists_of_any_length_and_sections_of_free_names_hold_what_their_field_declares() -> None:
-    shed = config.build(
+    shed = build(
         Shed,
         {
             "wheels": [{"width": 1}, {"width": 2}],
@@ -174,13 +184,13 @@ def test_lists_of_any_length_and_sections_of_free_names_hold_what_their_field_de
         UserError,
         match=r"shed.toml: unknown key chains.spare.lnks; did you mean chains.spare.links",
     ):
-        config.build(Shed, {"chains": {"spare": {"name": "chain", "lnks": 3}}}, source="shed.toml")
+        build(Shed, {"chains": {"spare": {"name": "chain", "lnks": 3}}}, source="shed.toml")
     with pytest.raises(UserError, match=r"shed.toml: wheels must be a list, found int 3"):
-        config.build(Shed, {"wheels": 3}, source="shed.toml")
+        build(Shed, {"wheels": 3}, source="shed.toml")
 
 
 def test_a_union_is_told_apart_by_its_name() -> None:
-    assert built(drive={"name": "belt", "length": 1.5}).drive == Belt(length=1.5)
+    assert make(drive={"name": "belt", "length": 1.5}).drive == Belt(length=1.5)
 
 
 def test_a_key_of_the_other_kind_is_refused_with_what_to_do() -> None:
@@ -198,13 +208,155 @@ def test_what_the_class_itself_refuses_is_said_with_the_file() -> None:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shop:
+    """A section that refuses itself."""
+
+    bicycle: Bicycle
+
+
+def test_an_error_carries_its_dotted_keys_its_section_and_its_source() -> None:
+    values = {"bicycle": {"owner": "Ada", "gears": [40, 11]}}
+    with pytest.raises(SettingError) as refusal:
+        build(Shop, values, source="shop.toml")
+    assert refusal.value.key == "bicycle.wheel.spokes"
+    assert refusal.value.keys == ["bicycle.wheel.spokes", "bicycle.gears"]
+    assert refusal.value.source == "shop.toml"
+    assert str(refusal.value) == (
+        "shop.toml: bicycle.wheel.spokes=32 is fewer than bicycle.gears=[40, 11] has in front"
+    )
+
+
+def test_values_of_a_message_read_as_in_toml_and_a_name_stands_alone() -> None:
+    error = SettingError("lock", "needs {wheel.tubeless} and {colour}; set {gears:name}", make())
+    assert str(error) == "lock=None needs wheel.tubeless=false and colour='red'; set gears"
+    assert error.keys == ["lock", "wheel.tubeless", "colour"]
+
+
+def test_an_error_crosses_processes_whole() -> None:
+    error = SettingError("lock", "is {gears:name}", make()).in_section("bike.").with_source("x")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.key) == ("x: bike.lock=None is bike.gears", "bike.lock")
+
+
+def test_an_error_raised_in_a_section_names_it() -> None:
+    with pytest.raises(SettingError) as refusal, in_section("bike"):
+        Bicycle(owner="Ada", gears=(40, 11))
+    assert refusal.value.key == "bike.wheel.spokes"
+
+
+def test_a_wrong_type_an_unknown_and_a_missing_key_carry_the_key_too() -> None:
+    for values, key in (({"owner": 5}, "owner"), ({"ownr": ""}, "ownr"), ({}, "owner")):
+        with pytest.raises(SettingError) as refusal:
+            build(Bicycle, values, source="bike.toml")
+        assert refusal.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        (["a", "b"], tuple[str, ...], ("a", "b")),
+        ([[1, 2], [3]], tuple[tuple[int, ...], ...], ((1, 2), (3,))),
+        ([1, 2.5], list[float], [1.0, 2.5]),
+        ({"a": [1]}, dict[str, list[int]], {"a": [1]}),
+        ("runs/one", Path, Path("runs/one")),
+        (None, Path | None, None),
+        ([{"width": 1}], tuple[Wheel, ...] | None, (Wheel(width=1.0),)),
+        ("red", Literal["red", "green"], "red"),
+        (3, int | str, 3),
+        ("x", int | str, "x"),
+    ],
+    ids=str,
+)
+def test_json_becomes_what_a_field_declares(value: object, hint: Any, expected: object) -> None:
+    converted = convert(value, hint, source="x.json", key="field")
+    assert (converted, type(converted)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "message"),
+    [
+        (["a", 1], tuple[str, ...], "field[1] must be a string, found int 1"),
+        (2**64, int, "field must be a whole number, found int 18446744073709551616"),
+        (2**64, int | None, "field must be a whole number, found int 18446744073709551616"),
+        (5, Path, "field must be a path, found int 5"),
+        (True, int | str, "field must be a whole number or a string, found bool True"),
+    ],
+    ids=str,
+)
+def test_json_of_another_kind_is_refused_with_its_place(
+    value: object, hint: Any, message: str
+) -> None:
+    with pytest.raises(SettingError) as refusal:
+        convert(value, hint, source="x.json", key="field")
+    assert str(refusal.value) == f"x.json: {message}"
+
+
+# ---- renamed settings ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    former = {"wheel.size": Renamed("wheel.spokes", {"few": "28"})}
+    monkeypatch.setattr("electra.config.RENAMED", former)
+    monkeypatch.setattr("electra.settings.RENAMED", former)
+
+
+@pytest.mark.usefixtures("renamed")
+def test_a_former_key_is_refused_with_its_present_name_and_value() -> None:
+    assert refused(wheel={"size": "few"}) == (
+        'bike.toml: wheel.size is now called wheel.spokes; write wheel.spokes = "28" instead'
+    )
+    with pytest.raises(UserError, match=r"^x: bicycle.wheel.size is now called bicycle.wheel.spok"):
+        build(Shop, {"bicycle": {"owner": "Ada", "wheel": {"size": 3}}}, source="x")
+
+
+@pytest.mark.usefixtures("renamed")
+@pytest.mark.parametrize("flag", ["--wheel.size", "--size"])
+def test_a_former_flag_is_refused_with_its_present_name_and_value(flag: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        from_flags(flag, "few")
+    assert str(refusal.value) == (
+        f"command line: {flag} is now called --wheel.spokes; write --wheel.spokes 28"
+    )
+
+
+@pytest.mark.usefixtures("renamed")
+def test_a_former_variable_is_refused_with_its_present_name_and_value() -> None:
+    with pytest.raises(SettingError) as refusal:
+        parse_environment({"ELECTRA_WHEEL_SIZE": "few"}, Bicycle)
+    assert str(refusal.value) == (
+        "environment: ELECTRA_WHEEL_SIZE is now called ELECTRA_WHEEL_SPOKES; write "
+        "ELECTRA_WHEEL_SPOKES=28"
+    )
+
+
+def test_a_recipe_with_a_former_key_is_refused_with_its_present_name(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[objective]\nname = "rtd"\ngenerator_learns = "adversarially"\n')
+    with pytest.raises(SettingError) as refusal:
+        load_recipe("tiny", files=[mine])
+    assert str(refusal.value) == (
+        f"{mine}: objective.generator_learns is now called objective.generator_training; write "
+        'objective.generator_training = "adversarial" instead'
+    )
+    with pytest.raises(UserError, match=r"write --objective.generator-training frozen$"):
+        load_recipe("tiny", flags=["--generator-learns=nothing"])
+
+
+def test_every_renamed_key_leads_to_one_that_exists() -> None:
+    known = {*setting_keys(Recipe), *setting_keys(FinetuneConfig)}
+    assert {new.key for new in RENAMED.values()} <= known
+    assert not RENAMED.keys() & known
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = 1\nb =\n")
     with pytest.raises(UserError, match=r"bad.toml: not valid TOML: .*line 2"):
-        config.read(tmp_path / "bad.toml")
+        read_toml(tmp_path / "bad.toml")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +367,47 @@ def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path / "x.toml")
     with pytest.raises(UserError, match=r"x.toml: (no such file|cannot be read)"):
-        config.read(tmp_path / "x.toml")
+        read_toml(tmp_path / "x.toml")
+
+
+def test_json_is_read_as_an_object(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": [1]}')
+    assert read_json_object(tmp_path / "x.json") == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"[1]", "must hold a JSON object, found list"),
+        (b"{", "cannot be read as JSON: Expecting property name"),
+        (b"\xff", "cannot be read as JSON: 'utf-8' codec can't decode"),
+        (b"[" * 10**5, "cannot be read as JSON: nested more than 100 deep"),
+        (b'{"a": [%s %d]}' % (b"[]," * 100, 1 << 5000), "an integer of more than 4096 bits"),
+    ],
+    ids=["missing", "list", "cut short", "binary", "deep", "long number"],
+)
+def test_what_is_no_json_object_is_refused_with_its_path_and_a_remedy(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as refusal:
+        read_json_object(path, remedy="do something")
+    assert str(refusal.value).startswith(f"{path}: ")
+    assert message in str(refusal.value)
+    assert str(refusal.value).endswith("; do something")
+    assert read_json_object_or_empty(path) == {}
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("electra.files.MAX_BYTES", 3)
+    (tmp_path / "x.json").write_text("{   }")
+    with pytest.raises(UserError, match="5 bytes long, where at most 3 are read"):
+        read_json_object(tmp_path / "x.json")
 
 
 # ---- flags ---------------------------------------------------------------------------------------
@@ -285,29 +477,27 @@ def test_a_last_word_that_is_not_unique_is_refused_with_every_candidate() -> Non
 
 def test_a_misspelt_flag_may_have_meant_an_option_that_is_no_setting() -> None:
     with pytest.raises(UserError, match=r"unknown setting --overwrit; did you mean --overwrite\?"):
-        config.flags(["--overwrit"], Bicycle, others=["overwrite"])
+        parse_flags(["--overwrit"], Bicycle, other_flags=["overwrite"])
 
 
 # ---- the environment, and who wins ---------------------------------------------------------------
 
 
 def test_a_variable_of_the_environment_is_a_setting() -> None:
-    layer = config.environment({"ELECTRA_WHEEL_SPOKES": "28", "PATH": "/bin"}, Bicycle)
-    assert (
-        config.build(Bicycle, config.merge({"owner": "Ada"}, layer), source="x").wheel.spokes == 28
-    )
+    layer = parse_environment({"ELECTRA_WHEEL_SPOKES": "28", "PATH": "/bin"}, Bicycle)
+    assert build(Bicycle, merge({"owner": "Ada"}, layer), source="x").wheel.spokes == 28
 
 
 def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         UserError, match=r"ELECTRA_WHEEL_SPOKE; did you mean ELECTRA_WHEEL_SPOKES\?"
     ):
-        config.environment({"ELECTRA_WHEEL_SPOKE": "28"}, Bicycle)
+        parse_environment({"ELECTRA_WHEEL_SPOKE": "28"}, Bicycle)
 
 
 def test_a_variable_that_is_near_to_no_setting_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"unknown setting ELECTRA_HOME; unset it"):
-        config.environment({"ELECTRA_HOME": "/opt"}, Bicycle)
+        parse_environment({"ELECTRA_HOME": "/opt"}, Bicycle)
 
 
 def test_files_win_over_the_recipe_the_environment_over_files_and_flags_over_all(
@@ -353,23 +543,23 @@ def test_values_that_clash_are_refused_with_every_place_they_came_from() -> None
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_written_as_toml_reads_back_as_itself(tmp_path: Path, name: str) -> None:
     recipe = load_recipe(name)
-    (tmp_path / "again.toml").write_text(config.as_toml(recipe))
+    (tmp_path / "again.toml").write_text(as_toml(recipe))
     assert load_recipe(str(tmp_path / "again.toml")) == recipe
 
 
 def test_what_is_none_is_left_out_and_comes_back_as_none() -> None:
-    assert "lock" not in config.as_dict(built())
-    assert config.build(Bicycle, config.as_dict(built()), source="x") == built()
+    assert "lock" not in as_dict(make())
+    assert build(Bicycle, as_dict(make()), source="x") == make()
 
 
 def test_differences_are_dotted_keys_whichever_side_they_stand_on() -> None:
     ours, theirs = {"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"x": 1, "y": 5}, "c": 4}
-    assert config.differences(ours, theirs) == config.differences(theirs, ours) == ["a.y", "b", "c"]
+    assert differing_keys(ours, theirs) == differing_keys(theirs, ours) == ["a.y", "b", "c"]
 
 
 def test_merging_changes_no_layer() -> None:
     below, above = {"a": {"x": 1}}, {"a": {"y": 2}}
-    assert config.merge(below, above) == {"a": {"x": 1, "y": 2}}
+    assert merge(below, above) == {"a": {"x": 1, "y": 2}}
     assert (below, above) == ({"a": {"x": 1}}, {"a": {"y": 2}})
 
 
@@ -378,14 +568,10 @@ def test_a_key_that_two_members_of_a_union_share_is_one_key() -> None:
 
 
 def test_every_key_of_a_recipe_is_listed_once() -> None:
-    keys = list(config.keys(Recipe))
+    keys = list(setting_keys(Recipe))
     assert len(keys) == len(set(keys))
     assert {"objective.generator.fraction", "objective.masking.rate", "training.seed"} <= set(keys)
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
-    assert (
-        config.fingerprint({"a": 1, "b": 2})
-        == config.fingerprint({"b": 2, "a": 1})
-        != config.fingerprint({"a": 1})
-    )
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1}) != fingerprint({"a": 1})

@@ -11,7 +11,8 @@ from typing import Annotated
 from cyclopts import App, Parameter, Token
 
 from electra import __version__
-from electra.config import UserError, flags
+from electra.config import UserError
+from electra.settings import parse_flags
 
 app = App(
     name="electra",
@@ -43,7 +44,7 @@ def check_flags(settings: Sequence[str], command: str, known: type) -> None:
     options = [
         name for argument in app[command].assemble_argument_collection() for name in argument.names
     ]
-    flags(settings, known, others=[name.removeprefix("--") for name in options])
+    parse_flags(settings, known, other_flags=[name.removeprefix("--") for name in options])
 
 
 def folder(output_dir: Path) -> Path:

@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from electra.config import UserError, build, read
+from electra.config import UserError, build
 from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
+from electra.files import read_toml
 from electra.model import flops
 from electra.model.memory import FLOAT, LOW, training_bytes
 from electra.model.shape import EncoderShape
@@ -127,7 +128,7 @@ def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
             folder = folder / inner
     if not (folder / "config.json").is_file() and (folder / "config.toml").is_file():
         return describe_recipe(
-            build(Recipe, read(folder / "config.toml"), source=str(folder / "config.toml")),
+            build(Recipe, read_toml(folder / "config.toml"), source=str(folder / "config.toml")),
             name=f"{folder} (no model yet)",
             world_size=world_size,
         )

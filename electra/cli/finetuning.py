@@ -154,9 +154,9 @@ def print_settings(
     model: str, task: str, wishes: Wishes, *, flags: Sequence[str], frozen: bool
 ) -> int:
     from electra import tasks
-    from electra.config import as_toml
     from electra.finetuning.recipe import load_finetune_config
     from electra.model.huggingface import load_shape
+    from electra.settings import as_toml
     from electra.tasks.models import model_folder
 
     if task.lower() == "glue":

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from electra.cli import DONE, Several, Whole, app
-from electra.config import UserError, meant
+from electra.config import UserError, suggest
 from electra.console import to_stderr
 
 Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # options of a task come among them
@@ -171,7 +171,7 @@ def loaded(
             for name in argument.names
         ]
         near = (
-            meant(unknown[0].partition("=")[0], named)
+            suggest(unknown[0].partition("=")[0], named)
             or f"; electra {command} --help and electra finetune --help"
         )
         raise UserError(f"unknown option {unknown[0]} for {models[0].task.name}{near}")

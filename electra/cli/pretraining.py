@@ -258,8 +258,8 @@ def pretrain(
     quiet
         No progress.
     """
-    from electra.config import as_toml
     from electra.pretraining.recipe import Recipe, load_recipe
+    from electra.settings import as_toml
 
     check_flags(settings, "pretrain", Recipe)
     short = {"--max-steps": max_steps, "--seed": seed}

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from electra.config import UserError, from_json
+from electra.config import UserError
 from electra.data import parquet
 from electra.data.sources import Report, Source, resolve, warn
+from electra.files import parse_json
 
 # Bounds on what is held at once. A longer document goes on as a further one, a longer line as a
 # further line.
@@ -294,7 +295,7 @@ def json_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tup
 
 def parsed(line: str, where: str) -> dict[str, Any]:
     try:
-        row = from_json(line)
+        row = parse_json(line)
     except ValueError as error:
         raise UserError(
             f"{where}: not a JSON object on one line ({error}); a list of objects becomes lines "

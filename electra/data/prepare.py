@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from electra.config import UserError
+from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
 from electra.data.packing import shard
 from electra.data.sources import Report, warn
@@ -30,13 +30,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.length < 8:
-            raise ValueError(
-                f"data.length={self.length} is too short for a sentence; use at least 8"
-            )
+            raise SettingError("length", "is too short for a sentence; use at least 8", self)
         if not 0 < self.held_out < 1:
-            raise ValueError(
-                f"data.held_out={self.held_out} is a share of the documents; use a number like "
-                "0.005"
+            raise SettingError(
+                "held_out", "is a share of the documents; use a number like 0.005", self
             )
 
 

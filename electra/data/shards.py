@@ -26,10 +26,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from electra.config import UserError, build, differences, fingerprint, from_json, whole_text
+from electra.config import SettingError, UserError, build
 from electra.data.examples import Ends, Ids
 from electra.data.sources import CONTENT
 from electra.data.wordpiece import WordPiece
+from electra.files import parse_json, read_bounded_text
+from electra.settings import differing_keys, fingerprint
 
 FORMAT = 1
 LAYOUT = "one example per row"
@@ -51,9 +53,7 @@ class File:
 
     def __post_init__(self) -> None:
         if not BELOW.fullmatch(self.name) or self.rows < 0:
-            raise ValueError(
-                f"name={self.name!r}, rows={self.rows}: not a file of this folder with rows"
-            )
+            raise SettingError("name", "with {rows} is not a file of this folder with rows", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> Manifest:
         try:
-            values = from_json(whole_text(path))
+            values = parse_json(read_bounded_text(path))
             if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
                 raise UserError(
                     f"{path}: format {values['settings']['format']} "
@@ -367,7 +367,7 @@ def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> N
                 {key: value for key, value in file.items() if key != CONTENT}
                 for file in each["inputs"]
             ]
-    if keys := differences(ours, theirs):
+    if keys := differing_keys(ours, theirs):
         shown = "; ".join(
             f"{key} is {ours[key]!r}, there {theirs[key]!r}"
             if key != "inputs"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.config import UserError, from_json, meant
+from electra.config import UserError, suggest
 from electra.data import parquet
 from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
 from electra.data.sources import (
@@ -25,6 +25,7 @@ from electra.data.sources import (
     on_hub,
     spelled,
 )
+from electra.files import parse_json
 
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 DOCUMENT_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, unpacked
@@ -116,7 +117,7 @@ def require(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") ->
     """
     if name not in row:
         raise UserError(
-            f"{where}: no column {name!r}{meant(name, row)}; columns here are "
+            f"{where}: no column {name!r}{suggest(name, row)}; columns here are "
             f"{', '.join(map(str, row)) or 'none'}"
             + (f"; name the right one with {flag}" if flag else "")
         )
@@ -163,7 +164,7 @@ def document(table: Table) -> Any:
             "several files"
         )
     try:
-        return from_json(content.decode("utf-8-sig"))
+        return parse_json(content.decode("utf-8-sig"))
     except ValueError as error:
         raise UserError(f"{table}: not valid JSON: {error}") from None
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from electra import atomic
-from electra.config import UserError, differences, from_json, whole_text
+from electra.config import UserError
 from electra.data.corpus import Progress, documents_of, silent
 from electra.data.sources import Report, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, stock_config
+from electra.files import parse_json, read_bounded_text
+from electra.settings import differing_keys
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -106,14 +108,14 @@ def already_made(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
             "as it is with --tokenizer, or replace it with --overwrite"
         )
     try:
-        record = from_json(whole_text(folder / RECORD))
+        record = parse_json(read_bounded_text(folder / RECORD))
         made_with, fingerprint = dict(record["settings"]), record["tokenizer"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{folder / RECORD}: damaged ({error}); choose another folder or replace it with "
             "--overwrite"
         ) from None
-    if keys := differences(settings, made_with):
+    if keys := differing_keys(settings, made_with):
         shown = "; ".join(
             f"{key} was {made_with.get(key)!r}, now {settings.get(key)!r}"
             if key != "inputs"

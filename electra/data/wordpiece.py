@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra import atomic
-from electra.config import UserError, fingerprint, from_json, whole_bytes, whole_text
+from electra.config import UserError
+from electra.files import parse_json, read_bounded_bytes, read_bounded_text
+from electra.settings import fingerprint
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -108,7 +110,7 @@ class WordPiece:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for tokenizers that give every text the same ids."""
-        parts = from_json(self.definition)
+        parts = parse_json(self.definition)
         return fingerprint(
             {
                 key: parts.get(key)
@@ -174,8 +176,8 @@ def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> 
 def read_definition(folder: Path) -> str:
     """The text of tokenizer.json."""
     try:
-        definition = whole_text(folder / "tokenizer.json")
-        from_json(definition)  # the library's own parser goes as deep as it is led
+        definition = read_bounded_text(folder / "tokenizer.json")
+        parse_json(definition)  # the library's own parser goes as deep as it is led
         return definition
     except (OSError, ValueError) as error:
         raise UserError(
@@ -185,7 +187,7 @@ def read_definition(folder: Path) -> str:
 
 def read_companion(path: Path) -> bytes:
     try:
-        return whole_bytes(path)
+        return read_bounded_bytes(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; make the folder again") from None
 
@@ -198,7 +200,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             try:
-                config |= from_json(whole_text(folder / name))
+                config |= parse_json(read_bounded_text(folder / name))
             except (OSError, ValueError, TypeError) as error:
                 raise UserError(f"{folder / name}: not a JSON object: {error}") from None
     return config

@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from electra import atomic
-from electra.config import UserError, differences, from_json, whole_text
+from electra.config import UserError
 from electra.data.examples import LONG_WORD, Cuttings
 from electra.data.shards import COUNTS, MANIFEST, PROGRESS, TOKENIZER, File, Manifest, Settings
 from electra.data.sources import Report
 from electra.data.wordpiece import WordPiece
+from electra.files import parse_json, read_bounded_text
+from electra.settings import differing_keys
 
 UNKNOWN_ALARM = 0.01
 
@@ -54,7 +56,7 @@ class Writer:
         state = State()
         if (folder / PROGRESS).is_file():
             try:
-                saved = from_json(whole_text(folder / PROGRESS))
+                saved = parse_json(read_bounded_text(folder / PROGRESS))
                 before = saved["settings"]
                 state = State(
                     **saved["state"] | {"files": [File(**file) for file in saved["state"]["files"]]}
@@ -182,7 +184,7 @@ def rows_in(folder: Path) -> list[Path]:
 def check_same_settings(folder: Path, settings: Settings, made_with: dict[str, Any]) -> None:
     ours = dataclasses.asdict(settings)
     made_with = {"by_file": False} | made_with  # as all were before there was a choice
-    if keys := differences(ours, made_with):
+    if keys := differing_keys(ours, made_with):
         shown = "; ".join(
             f"{key} was {made_with.get(key)!r}, now {ours.get(key)!r}"
             if key != "inputs"

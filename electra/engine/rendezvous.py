@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from electra import __version__
-from electra.config import UserError, fingerprint
+from electra.config import UserError
 from electra.provenance import commit
+from electra.settings import fingerprint
 
 MOST_LINES = 8
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from electra.config import SettingError
+
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
@@ -29,13 +31,13 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
-            raise ValueError(f"optimizer.warmup_steps={self.warmup_steps} must not be negative")
+            raise SettingError("warmup_steps", "must not be negative", self)
         if self.weight_decay < 0:
-            raise ValueError(f"optimizer.weight_decay={self.weight_decay} must not be negative")
+            raise SettingError("weight_decay", "must not be negative", self)
         for name in ("learning_rate", "epsilon", "max_grad_norm"):
             if getattr(self, name) <= 0:
-                raise ValueError(f"optimizer.{name}={getattr(self, name)} must be above 0")
+                raise SettingError(name, "must be above 0", self)
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"optimizer.betas={list(self.betas)} must be two numbers in [0, 1)")
+            raise SettingError("betas", "must be two numbers in [0, 1)", self)
         if not 0 < self.decay_share <= 1:
-            raise ValueError(f"optimizer.decay_share={self.decay_share} must be in (0, 1]")
+            raise SettingError("decay_share", "must be in (0, 1]", self)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from electra import config
 from electra.config import UserError
 from electra.experiments.budget import sized
 from electra.experiments.plan import Arm, Scale, Trial
+from electra.settings import fingerprint
 
 # in a label or series: the network's width as a share of what its size has at the scale
 WIDTH = "{width}"
@@ -21,7 +21,7 @@ def at_scale(trial: Trial, scale: Scale) -> Trial:
     """Widths are multiples of a number, so that two of the paper's may come out as one of ours."""
     groups: dict[str, list[Arm]] = {}
     for arm in trial.arms:
-        groups.setdefault(config.fingerprint(identity(arm, trial, scale)), []).append(arm)
+        groups.setdefault(fingerprint(identity(arm, trial, scale)), []).append(arm)
     instead = {arm.name: group[0].name for group in groups.values() for arm in group}
     arms = tuple(merged(group, trial, scale) for group in groups.values())
     return replace(

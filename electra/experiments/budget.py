@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from electra import config
-from electra.config import Layer, UserError
+from electra.config import Layer, UserError, build, flatten
 from electra.experiments.plan import Arm, Scale, Stage, Trial
+from electra.files import read_toml
 from electra.model.flops import official, standard
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, find
+from electra.settings import as_dict, build_layers, merge, set_key
 
 LEAST, MOST = Fraction(1, 10**9), 1000
 BOUNDS = (
@@ -85,7 +86,7 @@ class Planned:
         """What decides its weights, beside the data: settings that only say how often to speak or
         save are no part.
         """
-        leaves = dict(config.leaves(config.as_dict(self.recipe)))
+        leaves = dict(flatten(as_dict(self.recipe)))
         return {
             key: value
             for key, value in leaves.items()
@@ -147,8 +148,7 @@ def is_as_named(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -> bo
     try:
         found = planned(trial, arm, scale, budget=budget, seed=0)
         written = [
-            config.build_layers(Recipe, {stage.name: config.read(find(stage.name))})
-            for stage in found
+            build_layers(Recipe, {stage.name: read_toml(find(stage.name))}) for stage in found
         ]
     except UserError:  # a recipe of somebody's own that is not on this machine
         return False
@@ -166,7 +166,7 @@ def smallest(budget: Fraction, steps: float) -> str:
 
 def sized(stage: Stage, scale: Scale, *, trial: Trial, vocabularies: Mapping[int, int]) -> Planned:
     """The recipe at a scale, for as long as the recipe says."""
-    written = config.read(find(stage.recipe))
+    written = read_toml(find(stage.recipe))
     objective = written.get("objective", {}).get("name", "")
     layers = {
         f"recipe {stage.recipe}": written,
@@ -175,7 +175,7 @@ def sized(stage: Stage, scale: Scale, *, trial: Trial, vocabularies: Mapping[int
         ),
     }
     if stage.width != 1:
-        encoder = config.build_layers(Recipe, layers).encoder
+        encoder = build_layers(Recipe, layers).encoder
         width = max(1, round(encoder.width * stage.width / MULTIPLE)) * MULTIPLE
         narrowest = -(
             -width // encoder.head_width
@@ -190,10 +190,10 @@ def sized(stage: Stage, scale: Scale, *, trial: Trial, vocabularies: Mapping[int
             }
         }
     layers[f"trial {trial.name}"] = nested(stage.settings)
-    recipe = config.build_layers(Recipe, layers)
+    recipe = build_layers(Recipe, layers)
     if found := vocabularies.get(recipe.data.length):
         layers["shards"] = {"data": {"vocab_size": found}}
-    return Planned(name=stage.recipe, recipe=config.build_layers(Recipe, layers))
+    return Planned(name=stage.recipe, recipe=build_layers(Recipe, layers))
 
 
 def scheduled(run: Planned, steps: int, scale: Scale, *, seed: int, warmed: float) -> Planned:
@@ -214,10 +214,8 @@ def scheduled(run: Planned, steps: int, scale: Scale, *, seed: int, warmed: floa
         "save_steps": min(training.save_steps, math.ceil(steps / SAVES)),
     }
     changed = {"training": often, "optimizer": {"warmup_steps": round(share * warmed)}}
-    layer = config.merge(config.as_dict(run.recipe), changed)
-    return Planned(
-        name=run.name, recipe=config.build(Recipe, layer, source=f"{run.name}, {steps} steps")
-    )
+    layer = merge(as_dict(run.recipe), changed)
+    return Planned(name=run.name, recipe=build(Recipe, layer, source=f"{run.name}, {steps} steps"))
 
 
 def nested(*settings: Mapping[str, object]) -> Layer:
@@ -225,5 +223,5 @@ def nested(*settings: Mapping[str, object]) -> Layer:
     layer: Layer = {}
     for each in settings:
         for key, value in each.items():
-            config.insert(layer, key, value)
+            set_key(layer, key, value)
     return layer

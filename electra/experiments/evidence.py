@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from electra import atomic
-from electra.config import UserError, from_json, whole_text
+from electra.config import SettingError, UserError
 from electra.experiments.findings import Finding, Findings
+from electra.files import parse_json, read_bounded_text
 
 FILE, FORM = "findings.json", 2
 POINTS = 200  # of a curve, at most: more than a figure can show
@@ -77,7 +78,7 @@ def save(several: Sequence[Findings], path: Path) -> None:
 
 def load(path: Path) -> list[Findings]:
     try:
-        kept = from_json(whole_text(path))
+        kept = parse_json(read_bounded_text(path))
         json.dumps(
             kept, ensure_ascii=False
         ).encode()  # half a character can be read and not be written
@@ -179,9 +180,7 @@ def revived_dataclass(values: Mapping[str, Any], cls: type, where: str) -> Any:
         return cls(
             **{key: revived(value, hints[key], f"{where}.{key}") for key, value in values.items()}
         )
-    except UserError:
-        raise
-    except ValueError as error:
+    except SettingError as error:
         raise UserError(f"{where}: {error}") from None
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from electra import config
-from electra.config import UserError
+from electra.config import SettingError, UserError, build
 from electra.experiments.plan import Scale, Trial, built_scale, built_trial
+from electra.files import parse_json, read_bounded_text, read_toml
 from electra.runs import journal
 
 FORMAT = 1
@@ -49,7 +49,7 @@ class Score:
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ValueError("values must hold a score for each fine-tuning seed, found none")
+            raise SettingError("values", "must hold a score for each fine-tuning seed", self)
 
     @property
     def value(self) -> float:
@@ -167,12 +167,10 @@ def gathered(values: dict[str, Any], path: Path) -> Findings:
             "the trial "
             "again, which goes on where it was"
         )
-    filed = config.build(Filed, values, source=str(path))
+    filed = build(Filed, values, source=str(path))
     trial = built_trial(filed.trial, source=str(path))
     known = {arm.name for arm in trial.arms}
-    entries = [
-        config.build(Entry, each, source=str(path), prefix="entries.") for each in filed.entries
-    ]
+    entries = [build(Entry, each, source=str(path), prefix="entries.") for each in filed.entries]
     return Findings(
         trial=trial,
         scale=built_scale(filed.scale, source=str(path)),
@@ -274,7 +272,7 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     begun = [run for run in runs if (run / CONFIG).is_file()]
     if not begun:
         return {}
-    recipes = [config.read(run / CONFIG) for run in begun]
+    recipes = [read_toml(run / CONFIG) for run in begun]
     environment = read_json(begun[-1] / ENVIRONMENT)
     finished = read_json(begun[-1] / STATUS).get("time")
     is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
@@ -301,7 +299,7 @@ def read_json(path: Path) -> dict[str, Any]:
     written it yet.
     """
     try:
-        found = config.from_json(config.whole_text(path))
+        found = parse_json(read_bounded_text(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from electra import config
-from electra.config import UserError
+from electra.config import Layer, SettingError, UserError, build, flatten, suggest
+from electra.files import read_toml
 
 Settings = dict[
     str, Any
@@ -85,21 +85,21 @@ class Trial:
 
     def __post_init__(self) -> None:
         ours = [arm.name for arm in self.arms if arm.stages]
-        for name in (
-            self.reference,
-            *self.expected,
-            *(arm.reference or self.reference for arm in self.arms),
-        ):
+        named = [("reference", self.reference), *(("expected", name) for name in self.expected)]
+        named += [("arms", arm.reference or self.reference) for arm in self.arms]
+        for key, name in named:
             if name not in ours:
-                raise ValueError(
+                raise SettingError(
+                    key,
                     f"{name!r} is named, but no arm to run has this name; those are "
-                    f"{', '.join(ours)}"
+                    f"{', '.join(ours)}",
                 )
         for arm in self.arms:
             if unknown := arm.published.keys() - set(self.columns):
-                raise ValueError(
+                raise SettingError(
+                    "arms",
                     f"arm {arm.name!r} has a published {sorted(unknown)[0]!r}, which is none of "
-                    "columns"
+                    "columns",
                 )
 
     def arm(self, name: str) -> Arm:
@@ -167,7 +167,7 @@ def load_trial(name: str) -> Trial:
     """A built-in trial, or a TOML file of one's own."""
     path = named(name, "trial", PAPER)
     return built_trial(
-        {**config.read(path), "name": own_name(path, "trial", PAPER)}, source=f"trial {name}"
+        {**read_toml(path), "name": own_name(path, "trial", PAPER)}, source=f"trial {name}"
     )
 
 
@@ -175,7 +175,7 @@ def load_scale(name: str) -> Scale:
     """A built-in scale, or a TOML file of one's own."""
     path = named(name, "scale", SCALES)
     return built_scale(
-        {**config.read(path), "name": own_name(path, "scale", SCALES)}, source=f"scale {name}"
+        {**read_toml(path), "name": own_name(path, "scale", SCALES)}, source=f"scale {name}"
     )
 
 
@@ -198,24 +198,24 @@ def own_name(path: Path, kind: str, built_in: Path) -> str:
     return path.stem
 
 
-def built_trial(values: config.Layer, *, source: str) -> Trial:
+def built_trial(values: Layer, *, source: str) -> Trial:
     for arm in tables(values.get("arms")):
         for stage in tables(arm.get("stages")):
             stage["settings"] = flat(stage.get("settings", {}))
-    return config.build(Trial, values, source=source)
+    return build(Trial, values, source=source)
 
 
-def built_scale(values: config.Layer, *, source: str) -> Scale:
+def built_scale(values: Layer, *, source: str) -> Scale:
     values["settings"] = flat(values.get("settings", {}))
     for section in ("sizes", "objectives"):
         found = values.get(section, {})
         values[section] = (
             {name: flat(part) for name, part in found.items()} if isinstance(found, dict) else found
         )
-    return config.build(Scale, values, source=source)
+    return build(Scale, values, source=source)
 
 
-def tables(found: Any) -> list[config.Layer]:
+def tables(found: Any) -> list[Layer]:
     """Those of a list that are tables; whatever else stands there is refused by its key when the
     whole is built.
     """
@@ -227,7 +227,7 @@ def tables(found: Any) -> list[config.Layer]:
 
 
 def flat(section: Any) -> Any:
-    return dict(config.leaves(section)) if isinstance(section, dict) else section
+    return dict(flatten(section)) if isinstance(section, dict) else section
 
 
 def named(name: str, kind: str, folder: Path) -> Path:
@@ -237,5 +237,5 @@ def named(name: str, kind: str, folder: Path) -> Path:
         return path
     known = sorted(path.stem for path in folder.glob("*.toml"))
     raise UserError(
-        f"unknown {kind} {name!r}{config.meant(name, known) or '; there are ' + ', '.join(known)}"
+        f"unknown {kind} {name!r}{suggest(name, known) or '; there are ' + ', '.join(known)}"
     )

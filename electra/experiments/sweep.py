@@ -16,8 +16,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from electra import atomic, config, tasks
-from electra.config import UserError, leaves
+from electra import atomic, tasks
+from electra.config import UserError, flatten, suggest
 from electra.data.prepare import DataConfig
 from electra.data.shards import Shards
 from electra.data.tables import is_hub_name
@@ -26,6 +26,7 @@ from electra.experiments.budget import SMOKE, Planned, parsed, planned
 from electra.experiments.claims import claimed
 from electra.experiments.findings import RUNS, Filed, read_json
 from electra.experiments.plan import Arm, Evaluation, Scale, Trial, load_scale, load_trial, trials
+from electra.settings import fingerprint
 
 SCHEDULE = (
     "fresh for each run: warm-up and decay over its own steps, never the beginning of a longer run"
@@ -140,7 +141,7 @@ def check_arms(names: Sequence[str], chosen: Sequence[Trial]) -> None:
                 f"--arms {name}: a published row, not ours to run; those are {', '.join(ours)}"
             )
         raise UserError(
-            f"--arms {name}: unknown{config.meant(name, ours) or '; there are ' + ', '.join(ours)}"
+            f"--arms {name}: unknown{suggest(name, ours) or '; there are ' + ', '.join(ours)}"
         )
 
 
@@ -230,7 +231,7 @@ def scoring(task: str, data: str, how: Evaluation, run: Path) -> Scoring:
     settings = how.settings | how.settings_of.get(task, {})
     flags = tuple(f"--{key.replace('_', '-')}={written(value)}" for key, value in settings.items())
     files = tasks.find_task(task).locate(data)
-    key = config.fingerprint(
+    key = fingerprint(
         [
             task,
             how.recipe,
@@ -384,7 +385,7 @@ def placed(
     for stage in stages:
         rows = shards[stage.recipe.data.length]
         check_enough(rows, stage.recipe.training.batch_size)
-        before = config.fingerprint([stage.identity(), rows.fingerprint, before])
+        before = fingerprint([stage.identity(), rows.fingerprint, before])
         yield Step(
             folder=output_dir / RUNS / f"{stage.name}-{before[:12]}",
             recipe=stage.recipe,
@@ -464,7 +465,7 @@ def check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
     """Arms of one table are of one scale and one trial: networks, steps, and how they are scored."""
     for part, settings in now.items():
         old, new = (
-            dict(leaves(json.loads(json.dumps(each)))) for each in (before.get(part, {}), settings)
+            dict(flatten(json.loads(json.dumps(each)))) for each in (before.get(part, {}), settings)
         )
         if other := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
             raise UserError(

@@ -9,7 +9,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from electra import atomic, config
+from electra import atomic
+from electra.settings import fingerprint
 from electra.tasks.features import Features
 
 CACHED_FROM = 10_000  # examples; fewer are encoded as fast as they are looked up
@@ -24,7 +25,7 @@ def source_of(task: Any) -> str:
             Path(inspect.getfile(type(task))),
             *Path(inspect.getfile(Features)).parent.glob("*.py"),
         }
-        return config.fingerprint(sorted(path.read_text(encoding="utf8") for path in files))
+        return fingerprint(sorted(path.read_text(encoding="utf8") for path in files))
     except (OSError, TypeError):
         return ""
 

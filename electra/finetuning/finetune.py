@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from electra import atomic, config, tasks
-from electra.config import RunFailed, UserError
+from electra import atomic, tasks
+from electra.config import RunFailed, UserError, flatten
 from electra.console import ignore, redirect_warnings
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.engine.rendezvous import assert_same_on_all_ranks
+from electra.files import parse_json, read_bounded_text
 from electra.finetuning.loop import finetune_seed, speed_of
 from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
 from electra.finetuning.results import RESULT, Summary, summarise
@@ -27,6 +28,7 @@ from electra.provenance import environment
 from electra.runs import run_dir
 from electra.runs.lock import LOCK, run_lock
 from electra.runs.signals import stop_signals
+from electra.settings import as_toml, differing_keys
 from electra.tasks.models import RESULTS
 
 RUN = "run.json"  # what this folder is a fine-tuning of
@@ -189,7 +191,7 @@ def begin(setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, worl
     """The folder of this fine-tuning, and of no other."""
     speed_of(setup, world)  # refuses what this device does not have
     asked = json.loads(json.dumps(setup.identity()))
-    assert_same_on_all_ranks(dict(config.leaves(asked)))
+    assert_same_on_all_ranks(dict(flatten(asked)))
     there = (output_dir / RUN).exists()
     if there and options.resume == "never" and not options.overwrite:
         raise UserError(
@@ -206,8 +208,8 @@ def begin(setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, worl
         )
     if there and not options.overwrite:
         here = read_run(output_dir)
-        if changed := [key for key in config.differences(asked, here) if key not in MAY_CHANGE]:
-            wanted, found = dict(config.leaves(asked)), dict(config.leaves(here))
+        if changed := [key for key in differing_keys(asked, here) if key not in MAY_CHANGE]:
+            wanted, found = dict(flatten(asked)), dict(flatten(here))
             lines = "".join(
                 f"\n  {key}: here {found.get(key)!r}, asked {wanted.get(key)!r}" for key in changed
             )
@@ -225,7 +227,7 @@ def begin(setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, worl
                     shutil.rmtree(path)
             (output_dir / RESULTS).unlink(missing_ok=True)
         atomic.write_json(output_dir / run_dir.ENVIRONMENT, environment())
-        atomic.write(output_dir / run_dir.CONFIG, config.as_toml(setup.config))
+        atomic.write(output_dir / run_dir.CONFIG, as_toml(setup.config))
         atomic.write_json(output_dir / RUN, asked)
         set_status(output_dir, "running", [], world)
     world.barrier()
@@ -233,7 +235,7 @@ def begin(setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, worl
 
 def read_run(output_dir: Path) -> dict[str, Any]:
     try:
-        found = config.from_json(config.whole_text(output_dir / RUN))
+        found = parse_json(read_bounded_text(output_dir / RUN))
     except (OSError, ValueError) as error:
         raise UserError(
             f"{output_dir / RUN}: cannot be read: {error}; start over with --resume never "
@@ -278,7 +280,7 @@ def introduce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str
 def finished(place: Path) -> dict[str, Any] | None:
     """The result of a seed that is done."""
     try:
-        found = config.from_json(config.whole_text(place / RESULT))
+        found = parse_json(read_bounded_text(place / RESULT))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

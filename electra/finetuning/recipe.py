@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from electra import config
-from electra.config import RECIPES, Layer, UserError
+from electra.config import RECIPES, Layer, SettingError, UserError, suggest, suggest_or_list
 from electra.engine.settings import OptimizerConfig, Precision, Switch
+from electra.files import read_toml
 from electra.model.shape import EncoderShape
+from electra.settings import build_layers, merge, parse_environment, parse_flags
 from electra.tasks import KINDS
 
 SIZES = ("small", "base", "large")  # of the paper
@@ -73,17 +74,17 @@ class FinetuneConfig:
             "eval_steps",
         ):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+                raise SettingError(name, "must be at least 1", self)
         if self.length < 8:
-            raise ValueError(f"length={self.length} leaves no room for text; use 8 or more")
+            raise SettingError("length", "leaves no room for text; use 8 or more", self)
         if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay={self.layer_decay} must be in (0, 1]")
+            raise SettingError("layer_decay", "must be in (0, 1]", self)
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must be in [0, 1)")
+            raise SettingError("dropout", "must be in [0, 1)", self)
         if not 0 <= self.warmup_share <= 1:
-            raise ValueError(f"warmup_share={self.warmup_share} must be in [0, 1]")
+            raise SettingError("warmup_share", "must be in [0, 1]", self)
         if self.epochs <= 0:
-            raise ValueError(f"epochs={self.epochs} must be above 0")
+            raise SettingError("epochs", "must be above 0", self)
         self.optimizer(steps=1)  # what is wrong with its numbers is said here
 
     def steps(self, examples: int) -> int:
@@ -91,19 +92,16 @@ class FinetuneConfig:
         return self.max_steps or max(1, round(self.epochs * per_epoch))
 
     def optimizer(self, *, steps: int) -> OptimizerConfig:
-        try:
-            return OptimizerConfig(
-                learning_rate=self.learning_rate,
-                warmup_steps=round(self.warmup_share * steps),
-                schedule=self.schedule,
-                weight_decay=self.weight_decay,
-                betas=self.betas,
-                epsilon=self.epsilon,
-                bias_correction=self.bias_correction,
-                max_grad_norm=self.max_grad_norm,
-            )
-        except ValueError as error:
-            raise ValueError(str(error).replace("optimizer.", "")) from None
+        return OptimizerConfig(
+            learning_rate=self.learning_rate,
+            warmup_steps=round(self.warmup_share * steps),
+            schedule=self.schedule,
+            weight_decay=self.weight_decay,
+            betas=self.betas,
+            epsilon=self.epsilon,
+            bias_correction=self.bias_correction,
+            max_grad_norm=self.max_grad_norm,
+        )
 
 
 def names() -> list[str]:
@@ -136,16 +134,16 @@ def load_finetune_config(
     ):  # what it says for all models gives way to a model with fewer positions
         recipe["length"] = min(recipe["length"], shape.positions)
     layers = {f"recipe {name}": recipe}
-    layers |= {str(file): config.read(Path(file)) for file in files}
+    layers |= {str(file): read_toml(Path(file)) for file in files}
     layers |= {
-        "environment": config.environment(os.environ, FinetuneConfig, prefix=PREFIX),
-        "command line": config.flags(flags, FinetuneConfig),
+        "environment": parse_environment(os.environ, FinetuneConfig, prefix=PREFIX),
+        "command line": parse_flags(flags, FinetuneConfig),
     }
-    return config.build_layers(FinetuneConfig, layers)
+    return build_layers(FinetuneConfig, layers)
 
 
 def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer:
-    whole = config.read(path)
+    whole = read_toml(path)
     for_frozen = section(whole, "frozen", path)
     chosen = []
     for name, wanted, known in (
@@ -158,10 +156,10 @@ def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer
             section(dict(found), part, path)
             if known is not None and part not in known:
                 raise UserError(
-                    f"{path}: unknown section [{name}.{part}]{config.nearest(part, known)}"
+                    f"{path}: unknown section [{name}.{part}]{suggest_or_list(part, known)}"
                 )
         chosen.append(found.get(wanted, {}))
-    return config.merge(whole, *chosen, for_frozen if frozen else {})
+    return merge(whole, *chosen, for_frozen if frozen else {})
 
 
 def section(layer: Layer, name: str, path: Path) -> Layer:
@@ -177,5 +175,5 @@ def find(name: str) -> Path:
         return built_in
     if (path := Path(name)).suffix == ".toml":
         return path
-    known = config.meant(name, names()) or f"; built in are {', '.join(names())}."
+    known = suggest(name, names()) or f"; built in are {', '.join(names())}."
     raise UserError(f"unknown fine-tuning recipe {name!r}{known} A file of your own ends in .toml.")

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra import __version__, atomic, config
+from electra import __version__, atomic
 from electra.provenance import commit
+from electra.settings import as_dict, fingerprint
 from electra.tasks.models import RESULTS
 
 if TYPE_CHECKING:
@@ -70,14 +71,14 @@ def summarise(setup: FinetuneSetup, runs: Sequence[dict[str, Any]]) -> Summary:
 
 def provenance(setup: FinetuneSetup) -> dict[str, Any]:
     """How the number was made."""
-    settings = config.as_dict(setup.config)
+    settings = as_dict(setup.config)
     return {
         "date": time.strftime("%Y-%m-%d"),
         "electra": __version__,
         "commit": commit(),
         "recipe": setup.recipe,
         "settings": settings,
-        "settings_hash": config.fingerprint(settings),
+        "settings_hash": fingerprint(settings),
         "model": setup.model.name,
         "weights": setup.weights,
         "data": dict(setup.data),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from electra import __version__, config
+from electra import __version__
 from electra.config import UserError
 from electra.console import redirect_warnings
 from electra.data.batches import random_key
@@ -22,6 +22,7 @@ from electra.finetuning.recipe import FinetuneConfig
 from electra.model.huggingface import Loaded
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
+from electra.settings import as_dict, fingerprint
 from electra.tasks.features import Features
 from electra.tasks.models import load_pretrained, weights_hash
 from electra.tasks.task import Files
@@ -50,14 +51,14 @@ class FinetuneSetup:
         """What makes it this fine-tuning and no other; where model and data lie does not."""
         model = {
             "weights": self.weights,
-            "shape": config.as_dict(self.shape),
+            "shape": as_dict(self.shape),
             "tokenizer": self.tokenizer.fingerprint,
         }
         return {
             "model": model,
             "task": self.task.settings(),
             "data": self.data,
-            "config": config.as_dict(self.config),
+            "config": as_dict(self.config),
         }
 
 
@@ -199,7 +200,7 @@ def encode(
     path = None
     if len(examples) >= CACHED_FROM and (code := source_of(task)):
         path = cache_folder() / (
-            config.fingerprint(
+            fingerprint(
                 {
                     "version": __version__,
                     "code": code,

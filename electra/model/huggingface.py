@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra import atomic
-from electra.config import UserError, convert, from_json, whole_text
+from electra.config import SettingError, UserError, convert
+from electra.files import parse_json, read_bounded_text
 from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS, Encoder
 from electra.model.flops import encoder_parameters
 from electra.model.shape import EncoderShape
@@ -293,8 +294,8 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
         )
     try:
         shape = EncoderShape(**values)
-    except ValueError as error:
-        raise UserError(f"{source}: {error}") from None
+    except SettingError as error:
+        raise error.in_section("encoder.").with_source(source) from None
     vocabulary = convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size")
     if vocabulary < 1:
         raise UserError(f"{source}: vocab_size is {vocabulary}; it must be at least 1")
@@ -448,7 +449,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        content = from_json(whole_text(folder / name))
+        content = parse_json(read_bounded_text(folder / name))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{folder}: no {name} there; name a folder that holds {CONFIG} and {WEIGHTS}"

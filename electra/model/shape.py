@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from electra.config import SettingError
+
 # deeper than any; building a million narrow ones would take hours and no memory to speak of
 MOST_LAYERS = 1000
 
@@ -26,17 +28,18 @@ class EncoderShape:
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "feedforward", "embedding", "positions"):
             if getattr(self, name) < 1:
-                raise ValueError(f"encoder.{name}={getattr(self, name)} must be at least 1")
+                raise SettingError(name, "must be at least 1", self)
         if self.layers > MOST_LAYERS:
-            raise ValueError(f"encoder.layers={self.layers} must be at most {MOST_LAYERS}")
+            raise SettingError("layers", f"must be at most {MOST_LAYERS}", self)
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"encoder.{name}={getattr(self, name)} must be in [0, 1)")
+                raise SettingError(name, "must be in [0, 1)", self)
         if self.width % self.heads:
-            raise ValueError(
-                f"encoder.width={self.width} does not split into encoder.heads={self.heads} equal "
-                "heads; "
-                f"the next width that does is {self.width + -self.width % self.heads}"
+            raise SettingError(
+                "width",
+                "does not split into {heads} equal heads; the next width that does is "
+                f"{self.width + -self.width % self.heads}",
+                self,
             )
 
     @property
@@ -65,10 +68,10 @@ class GeneratorShape:
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"objective.generator.fraction={self.fraction} must be in (0, 1]")
+            raise SettingError("fraction", "must be in (0, 1]", self)
         for name in ("layers", "width", "heads", "feedforward"):
             if (size := getattr(self, name)) is not None and size < 1:
-                raise ValueError(f"objective.generator.{name}={size} must be at least 1")
+                raise SettingError(name, "must be at least 1", self)
 
     def beside(self, discriminator: EncoderShape) -> EncoderShape:
         """The generator's encoder next to this discriminator: same depth and embedding width unless
@@ -79,22 +82,19 @@ class GeneratorShape:
         alike = max(
             1, width // discriminator.head_width
         )  # heads as wide as the discriminator's, or nearly
-        try:
-            shape = replace(
-                discriminator,
-                layers=self.layers or discriminator.layers,
-                width=width,
-                heads=self.heads
-                or next(heads for heads in range(alike, 0, -1) if width % heads == 0),
-                feedforward=self.feedforward or feedforward,
-            )
-        except ValueError as error:
-            raise ValueError(str(error).replace("encoder.", "objective.generator.")) from None
+        shape = replace(
+            discriminator,
+            layers=self.layers or discriminator.layers,
+            width=width,
+            heads=self.heads or next(heads for heads in range(alike, 0, -1) if width % heads == 0),
+            feedforward=self.feedforward or feedforward,
+        )
         if self.tie == "all" and shape != discriminator:
-            raise ValueError(
-                "objective.generator.tie='all' makes one encoder of both networks, but the "
-                "generator is "
-                f"{shape.layers}×{shape.width} and the discriminator {discriminator.layers}×"
-                f"{discriminator.width}; set objective.generator.fraction=1.0"
+            raise SettingError(
+                "tie",
+                f"makes one encoder of both networks, but the generator is {shape.layers}×"
+                f"{shape.width} and the discriminator {discriminator.layers}×"
+                f"{discriminator.width}; set {{fraction:name}}=1.0",
+                self,
             )
         return shape

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from electra.config import SettingError, in_section
 from electra.model.flops import Head, Workload
 from electra.model.shape import EncoderShape, GeneratorShape
 
@@ -30,12 +31,12 @@ class Masking:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
-            raise ValueError(f"objective.masking.rate={self.rate} must be between 0 and 1")
+            raise SettingError("rate", "must be between 0 and 1", self)
         if self.keep < 0 or self.random < 0 or self.keep + self.random > 1:
-            raise ValueError(
-                f"objective.masking.keep={self.keep} and objective.masking.random={self.random} "
-                "are "
-                "shares of the chosen positions; they must add up to at most 1"
+            raise SettingError(
+                "keep",
+                "and {random} are shares of the chosen positions; they must add up to at most 1",
+                self,
             )
 
     def most(self, length: int) -> int:
@@ -66,41 +67,40 @@ class ReplacedTokenDetectionConfig:
     def __post_init__(self) -> None:
         for name in ("generator_weight", "discriminator_weight"):
             if getattr(self, name) < 0:
-                raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
+                raise SettingError(name, "must not be negative", self)
         if self.temperature <= 0:
-            raise ValueError(f"objective.temperature={self.temperature} must be above 0")
+            raise SettingError("temperature", "must be above 0", self)
         if self.generator_training != "mlm" and self.generator.kind != "network":
-            raise ValueError(
-                f"objective.generator_training={self.generator_training!r} is about a network, but "
-                f"objective.generator.kind={self.generator.kind!r} draws by chance and never "
-                "learns; "
-                "leave one of the two out"
+            raise SettingError(
+                "generator_training",
+                "is about a network, but {generator.kind} draws by chance and never learns; "
+                "leave one of the two out",
+                self,
             )
         if self.generator_training == "frozen" and self.generator.tie != "none":
-            raise ValueError(
-                "objective.generator_training='frozen' freezes the generator, but the "
-                "discriminator would "
-                f"change what objective.generator.tie={self.generator.tie!r} shares; set "
-                "objective.generator.tie to 'none'"
+            raise SettingError(
+                "generator_training",
+                "freezes the generator, but the discriminator would change what {generator.tie} "
+                "shares; set {generator.tie:name} to 'none'",
+                self,
             )
         if self.generator_training == "adversarial" and (
             self.temperature != 1 or self.disallow_correct
         ):
-            named = (
-                "disallow_correct=true"
-                if self.disallow_correct
-                else f"temperature={self.temperature}"
-            )
-            raise ValueError(
-                f"objective.{named} samples from another distribution than the one that "
-                "objective.generator_training='adversarial' improves; leave it out"
+            key = "disallow_correct" if self.disallow_correct else "temperature"
+            raise SettingError(
+                key,
+                "samples from another distribution than the one that {generator_training} "
+                "improves; leave it out",
+                self,
             )
         check_disallowing(self)
         if self.disallow_correct and self.scored == "masked":
-            raise ValueError(
-                f"objective.scored={self.scored!r} with objective.disallow_correct=true: every "
-                "judged "
-                "token would be a replacement, so there is nothing to learn; leave one of them out"
+            raise SettingError(
+                "scored",
+                "with {disallow_correct}: every judged token would be a replacement, so there is "
+                "nothing to learn; leave one of them out",
+                self,
             )
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
@@ -113,7 +113,7 @@ class ReplacedTokenDetectionConfig:
             tie=self.generator.tie,
             vocabulary=vocabulary,
             length=length,
-            generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
+            generator=generator_shape(self.generator, encoder),
             generator_is_trained=self.generator_training != "frozen",
             mask_rate=self.masking.rate,
         )
@@ -168,9 +168,9 @@ class RestorationConfig:
     def __post_init__(self) -> None:
         for name in ("generator_weight", "encoder_weight"):
             if getattr(self, name) < 0:
-                raise ValueError(f"objective.{name}={getattr(self, name)} must not be negative")
+                raise SettingError(name, "must not be negative", self)
         if self.temperature <= 0:
-            raise ValueError(f"objective.temperature={self.temperature} must be above 0")
+            raise SettingError("temperature", "must be above 0", self)
         check_disallowing(self)
 
     def work(self, head: Head, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
@@ -180,7 +180,7 @@ class RestorationConfig:
             tie=self.generator.tie,
             vocabulary=vocabulary,
             length=length,
-            generator=self.generator.beside(encoder) if self.generator.kind == "network" else None,
+            generator=generator_shape(self.generator, encoder),
             mask_rate=self.masking.rate,
         )
 
@@ -207,13 +207,21 @@ class AllTokensMLMConfig(RestorationConfig):
         return self.work("all-tokens", encoder, vocabulary=vocabulary, length=length)
 
 
+def generator_shape(generator: GeneratorShape, encoder: EncoderShape) -> EncoderShape | None:
+    """Return the shape of the generator's network beside this encoder; None where it has none."""
+    if generator.kind != "network":
+        return None
+    with in_section("generator"):
+        return generator.beside(encoder)
+
+
 def check_disallowing(config: ReplacedTokenDetectionConfig | RestorationConfig) -> None:
     if config.disallow_correct and config.masking.draws == "official":
-        raise ValueError(
-            "objective.disallow_correct=true goes with objective.masking.draws='distinct': the "
-            "official "
-            "code leaves the mean of two samples' ids where it drew twice, which may be the "
-            "original"
+        raise SettingError(
+            "disallow_correct",
+            "goes with {masking.draws:name}='distinct': the official code leaves the mean of two "
+            "samples' ids where it drew twice, which may be the original",
+            config,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from electra import __version__, config
+from electra import __version__
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
@@ -13,6 +13,7 @@ from electra.model import huggingface
 from electra.model.card import model_card
 from electra.model.pair import Discriminator, Generator
 from electra.objectives.objective import Objective
+from electra.settings import as_dict
 
 if TYPE_CHECKING:
     from electra.pretraining.run import Run
@@ -36,7 +37,7 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
                 "pad_token_id": tokenizer.pad,
                 "electra_version": __version__,
                 "electra_step": run.step,
-                "electra_recipe": config.as_dict(run.recipe),
+                "electra_recipe": as_dict(run.recipe),
             },
             card=model_card(
                 f"{run.output_dir.name}-{role}",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from safetensors import SafetensorError
 
-from electra import __version__, config
+from electra import __version__
 from electra.config import RunFailed
 from electra.data.batches import Batch, Batches, in_order, random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
@@ -19,6 +19,7 @@ from electra.pretraining import diagnosis
 from electra.pretraining.run import Run
 from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal, Window
+from electra.settings import as_dict
 
 
 def train(
@@ -153,7 +154,7 @@ def save(run: Run, writer: AsyncCheckpointer) -> None:
         return
     step, keep = run.step, run.recipe.training.save_total_limit
     state = {
-        "recipe": config.as_dict(run.recipe),
+        "recipe": as_dict(run.recipe),
         "data": run.shards.fingerprint,
         "tokens_seen": run.tokens_seen,
         "skipped": run.steps.skipped,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from electra import config
-from electra.config import RECIPES, UserError
+from electra.config import RECIPES, SettingError, UserError, in_section, suggest
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
+from electra.files import read_toml
 from electra.model.flops import Workload
 from electra.model.shape import EncoderShape
 from electra.objectives.settings import (
@@ -22,6 +22,7 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
+from electra.settings import build_layers, parse_environment, parse_flags
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,29 +75,27 @@ class TrainingConfig:
             "save_total_limit",
         ):
             if getattr(self, name) < 1:
-                raise ValueError(f"training.{name}={getattr(self, name)} must be at least 1")
+                raise SettingError(name, "must be at least 1", self)
         if not 0.05 <= self.timeout_minutes <= 1e6:
-            raise ValueError(
-                f"training.timeout_minutes={self.timeout_minutes} must be from 0.05 to 1,000,000"
-            )
+            raise SettingError("timeout_minutes", "must be from 0.05 to 1,000,000", self)
         if self.skip_not_finite < 0:
-            raise ValueError(
-                f"training.skip_not_finite={self.skip_not_finite} must not be negative"
-            )
+            raise SettingError("skip_not_finite", "must not be negative", self)
         if not 0 <= self.seed < 2**63:
-            raise ValueError(f"training.seed={self.seed} must be a number from 0 to 2^63 − 1")
+            raise SettingError("seed", "must be a number from 0 to 2^63 − 1", self)
         if self.micro_batch_size is not None and (
             self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size
         ):
-            raise ValueError(
-                f"training.batch_size={self.batch_size} is not made of whole micro-batches of "
-                f"training.micro_batch_size={self.micro_batch_size}; choose a divisor"
+            raise SettingError(
+                "batch_size",
+                "is not made of whole micro-batches of {micro_batch_size}; choose a divisor",
+                self,
             )
         if self.precision == "fp16" and self.parallel == "fsdp":
-            raise ValueError(
-                "training.precision='fp16' does not go with training.parallel='fsdp', where no "
-                "process "
-                "sees an overflow in the others' part of a gradient; choose bf16, or ddp"
+            raise SettingError(
+                "precision",
+                "does not go with {parallel}, where no process sees an overflow in the others' "
+                "part of a gradient; choose bf16, or ddp",
+                self,
             )
 
     def spread_over(self, processes: int) -> int | None:
@@ -116,33 +115,30 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.data.length > self.encoder.positions:
-            raise ValueError(
-                f"data.length={self.data.length} is more than "
-                f"encoder.positions={self.encoder.positions}"
-            )
+            raise SettingError("data.length", "is more than {encoder.positions}", self)
         if self.encoder.causal != isinstance(self.objective, LeftToRightConfig):
-            wanted = "false" if self.encoder.causal else "true"
-            raise ValueError(
-                f"encoder.causal={str(self.encoder.causal).lower()} does not go with "
-                "objective.name="
-                f"{self.objective.name!r}, whose tokens must "
-                f"{'' if self.encoder.causal else 'not '}see "
-                f"those after them; set encoder.causal to {wanted}"
+            must, remedy = ("must", "false") if self.encoder.causal else ("must not", "true")
+            raise SettingError(
+                "encoder.causal",
+                f"does not go with {{objective.name}}, whose tokens {must} see those after them; "
+                f"set {{encoder.causal:name}} to {remedy}",
+                self,
             )
         if (
             isinstance(self.objective, MaskedLMConfig)
             and self.objective.next_sentence
             and 1 in (self.training.batch_size, self.training.micro_batch_size)
         ):
-            raise ValueError(
-                "objective.next_sentence=true takes second segments from other rows of a "
-                "micro-batch, and "
-                "in one of a single row there is no other; set training.micro_batch_size to 2 or "
-                "more"
+            raise SettingError(
+                "objective.next_sentence",
+                "takes second segments from other rows of a micro-batch, and in one of a single "
+                "row there is no other; set {training.micro_batch_size:name} to 2 or more",
+                self,
             )
-        self.workload(
-            self.data.vocab_size
-        )  # a generator that cannot stand beside this encoder is refused here
+        with in_section(
+            "objective"
+        ):  # a generator that cannot stand beside this encoder is refused
+            self.workload(self.data.vocab_size)
 
     def workload(self, vocabulary: int) -> Workload:
         """What a token goes through in this run."""
@@ -178,13 +174,13 @@ def names() -> list[str]:
 def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Recipe:
     """A recipe by name or file; further files, the environment, then flags win over it."""
     path = find(name)
-    layers = {str(path) if path.parent != RECIPES else f"recipe {name}": config.read(path)}
-    layers |= {str(file): config.read(Path(file)) for file in files}
+    layers = {str(path) if path.parent != RECIPES else f"recipe {name}": read_toml(path)}
+    layers |= {str(file): read_toml(Path(file)) for file in files}
     layers |= {
-        "environment": config.environment(os.environ, Recipe),
-        "command line": config.flags(flags, Recipe),
+        "environment": parse_environment(os.environ, Recipe),
+        "command line": parse_flags(flags, Recipe),
     }
-    return config.build_layers(Recipe, layers)
+    return build_layers(Recipe, layers)
 
 
 def find(name: str) -> Path:
@@ -192,5 +188,5 @@ def find(name: str) -> Path:
         return built_in
     if (path := Path(name)).suffix == ".toml":
         return path
-    known = config.meant(name, names()) or f"; built in are {', '.join(names())}."
+    known = suggest(name, names()) or f"; built in are {', '.join(names())}."
     raise UserError(f"unknown recipe {name!r}{known} A file of your own ends in .toml.")

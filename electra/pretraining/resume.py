@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from electra import atomic, config
-from electra.config import UserError
+from electra import atomic
+from electra.config import UserError, build, convert, flatten
+from electra.files import read_toml
 from electra.model.huggingface import Role
 from electra.pretraining.recipe import MAY_CHANGE, Recipe
 from electra.provenance import environment
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
 from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS, check_place
+from electra.settings import as_dict, as_toml, differing_keys
 
 
 def continued(
@@ -51,14 +53,12 @@ def continued(
             f"--resume never --overwrite to replace it"
         )
     if (run / CONFIG).exists():
-        earlier = config.build(Recipe, config.read(run / CONFIG), source=str(run / CONFIG))
+        earlier = build(Recipe, read_toml(run / CONFIG), source=str(run / CONFIG))
         recipe = same_run(recipe, earlier, run)
     last = newest(run)
     found = last if resume == "auto" else chosen(Path(resume))
     if found is not None:
-        earlier = config.convert(
-            found.state.get("recipe"), Recipe, source=str(found.folder), key="recipe"
-        )
+        earlier = convert(found.state.get("recipe"), Recipe, source=str(found.folder), key="recipe")
         recipe = same_run(recipe, earlier, found.folder)
         if last is not None and last.step > found.step:
             raise UserError(
@@ -129,9 +129,9 @@ def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
             },
         ),
     )
-    wanted, found = config.as_dict(recipe), config.as_dict(earlier)
-    if changed := [key for key in config.differences(wanted, found) if key not in MAY_CHANGE]:
-        asked, here = dict(config.leaves(wanted)), dict(config.leaves(found))
+    wanted, found = as_dict(recipe), as_dict(earlier)
+    if changed := [key for key in differing_keys(wanted, found) if key not in MAY_CHANGE]:
+        asked, here = dict(flatten(wanted)), dict(flatten(found))
         lines = "".join(
             f"\n  {key}: here {here.get(key)!r}, asked {asked.get(key)!r}" for key in changed
         )
@@ -155,7 +155,7 @@ def begin(run: Path, recipe: Recipe, *, fresh: bool) -> None:
         for name in (METRICS, STATUS, CONFIG):
             (run / name).unlink(missing_ok=True)
     atomic.write_json(run / ENVIRONMENT, environment())
-    atomic.write(run / CONFIG, config.as_toml(recipe))
+    atomic.write(run / CONFIG, as_toml(recipe))
 
 
 def models(run: Path) -> list[Path]:

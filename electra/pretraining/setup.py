@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 
-from electra import config
-from electra.config import UserError
+from electra.config import UserError, flatten
 from electra.console import progress_bars
 from electra.data.prepare import prepare as prepare_data
 from electra.data.shards import Shards
@@ -42,11 +41,12 @@ from electra.pretraining.recipe import Recipe
 from electra.pretraining.run import Run
 from electra.runs import checkpoint, run_dir
 from electra.runs.checkpoint import Checkpoint
+from electra.settings import as_dict
 
 
 def prepare(recipe: Recipe, start: PretrainOptions, world: World) -> tuple[Run, list[str]]:
     """The run, and what to tell the user about its start."""
-    assert_same_on_all_ranks(dict(config.leaves(config.as_dict(recipe))))
+    assert_same_on_all_ranks(dict(flatten(as_dict(recipe))))
     if restarted() and checkpoint.numbered(
         start.output_dir
     ):  # begun over, or elsewhere, as asked; now it goes on

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from electra.config import leaves
+from electra.config import flatten
 from electra.experiments.findings import Finding, Findings
 from electra.experiments.plan import Arm
 from electra.reports.ordering import of_arm
@@ -66,7 +66,7 @@ def flat(recipes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if not recipes:
         return {}
-    *earlier, last = [dict(leaves(recipe)) for recipe in recipes]
+    *earlier, last = [dict(flatten(recipe)) for recipe in recipes]
     own = {
         f"stage {number}: {key}": recipe.get(key)
         for number, recipe in enumerate(earlier, 1)
@@ -90,7 +90,7 @@ def environment(findings: Findings) -> Iterator[Block]:
     """Versions, hardware, commit, date: a value once where all runs share it."""
     facts: dict[str, dict[str, None]] = {}
     for finding in findings.found:
-        for key, value in leaves(
+        for key, value in flatten(
             {key: value for key, value in finding.made.items() if key not in RECIPES}
         ):
             text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

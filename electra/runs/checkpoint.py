@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra import atomic
-from electra.config import convert, from_json, whole_text
+from electra.config import convert
+from electra.files import parse_json, read_bounded_text
 
 FORMAT = 1
 STATE = "state.json"  # a folder without it is not a checkpoint
@@ -68,7 +69,7 @@ def newest(run: Path) -> Checkpoint | None:
 def opened(folder: Path) -> Checkpoint:
     """This checkpoint, if it is whole."""
     try:
-        state = from_json(whole_text(folder / STATE))
+        state = parse_json(read_bounded_text(folder / STATE))
         wanted, step = (
             dict(state["checksums"]),
             convert(state["step"], int, source=str(folder / STATE), key="step"),

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from electra import atomic
-from electra.config import UserError, from_json, whole_bytes
+from electra.config import UserError
+from electra.files import parse_json, read_bounded_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,9 +153,11 @@ def duration(seconds: float) -> str:
 def read(path: Path) -> list[dict[str, Any]]:
     """Every whole line of a journal; a run that was killed or lost its power may have torn some."""
     entries = []
-    for text in whole_bytes(path).decode(errors="replace").splitlines() if path.is_file() else []:
+    for text in (
+        read_bounded_bytes(path).decode(errors="replace").splitlines() if path.is_file() else []
+    ):
         try:
-            entry = from_json(text)
+            entry = parse_json(text)
         except ValueError:
             continue
         if (

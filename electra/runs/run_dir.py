@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from electra import atomic, config
+from electra import atomic
 from electra.config import UserError
+from electra.files import parse_json, read_bounded_text
 
 CONFIG, STATUS, ENVIRONMENT, METRICS = (
     "config.toml",
@@ -40,7 +41,7 @@ def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
 
 def get_status(run: Path) -> dict[str, Any]:
     try:
-        found = config.from_json(config.whole_text(run / STATUS))
+        found = parse_json(read_bounded_text(run / STATUS))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_origin, get_type_hints
 
-from electra.config import Flag, UserError, convert, nearest
+from electra.config import Flag, UserError, convert, suggest_or_list
 
 KINDS: dict[str, str | type] = {
     "classify": "electra.tasks.classify.Classify",
@@ -54,7 +54,7 @@ def kind_class(kind: str) -> Any:
         module, _, name = found.rpartition(".")
         return getattr(importlib.import_module(module), name)
     if found is None:
-        raise UserError(f"unknown kind of task {kind!r}{nearest(kind, KINDS)}")
+        raise UserError(f"unknown kind of task {kind!r}{suggest_or_list(kind, KINDS)}")
     return found
 
 
@@ -67,7 +67,7 @@ def task_class(name: str) -> Any:
     kind = "glue" if name.lower().startswith("glue/") else NAMES.get(name.lower())
     if kind is None:
         raise UserError(
-            f"--task {name}: unknown{nearest(name, [*NAMES, 'glue/rte'])}; tasks are glue, "
+            f"--task {name}: unknown{suggest_or_list(name, [*NAMES, 'glue/rte'])}; tasks are glue, "
             "glue/NAME, "
             f"{', '.join(NAMES)}"
         )

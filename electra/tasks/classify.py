@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from electra.config import UserError, nearest
+from electra.config import UserError, suggest_or_list
 from electra.data.sources import warn
 from electra.data.tables import Numbered, Table, lines, number, require, rows, text
 from electra.data.wordpiece import WordPiece
@@ -165,7 +165,7 @@ class Classify(Task[Text, Array]):
         for name in (self.metric, *self.metrics):
             if name not in known:
                 raise UserError(
-                    f"metric {name!r} is none of a {self.task_type}{nearest(name, known)}"
+                    f"metric {name!r} is none of a {self.task_type}{suggest_or_list(name, known)}"
                 )
         if "f1" in (self.metric, *self.metrics) and len(self.labels) != 2:
             raise UserError(

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from electra.config import UserError, nearest
+from electra.config import UserError, suggest_or_list
 from electra.data.sources import HUB_NAME, warn
 from electra.data.tables import Numbered, Table, is_hub_name, lines, rows, table
 from electra.tasks.classify import Classify, Columns, Text
@@ -252,7 +252,7 @@ def official(name: str) -> str:
     """glue/sst2 and glue/SST-2 are glue/sst-2."""
     known = {plain(each): each for each in GLUE}
     if plain(name) not in known:
-        raise UserError(f"{name}: no such GLUE task{nearest(name, GLUE)}")
+        raise UserError(f"{name}: no such GLUE task{suggest_or_list(name, GLUE)}")
     return known[plain(name)]
 
 

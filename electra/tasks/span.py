@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from electra import atomic
-from electra.config import UserError, nearest
+from electra.config import UserError, suggest_or_list
 from electra.data.sources import warn
 from electra.data.tables import Table, is_hub_name, table
 from electra.data.wordpiece import WordPiece
@@ -118,7 +118,7 @@ class Span(Task[Question, SpanAnswer]):
     def named(cls, name: str = "span", **options: Any) -> Self:
         """squad-1.1, squad-2.0, a set of MRQA, or span for data of one's own."""
         if name not in FILES:
-            raise UserError(f"--task {name}: no such task{nearest(name, FILES)}")
+            raise UserError(f"--task {name}: no such task{suggest_or_list(name, FILES)}")
         return cls(name=name, **{"unanswerable": name == "squad-2.0", **options})
 
     # ---- reading ---------------------------------------------------------------------------------

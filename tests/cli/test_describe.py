@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from electra import config
 from electra.__main__ import main
 from electra.cli.describe import Description, as_json, describe_folder, describe_recipe, show
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
+from electra.settings import as_toml
 
 STOCK = {
     "vocab_size": 60,
@@ -169,7 +169,7 @@ def test_a_stock_model_is_described_by_its_shape_and_says_what_is_assumed(
 
 
 def test_a_run_that_has_no_model_yet_is_described_by_its_settings(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(config.as_toml(load_recipe("tiny")))
+    (tmp_path / "config.toml").write_text(as_toml(load_recipe("tiny")))
     described = describe_folder(tmp_path)
     assert described.name == f"{tmp_path} (no model yet)"
     assert described.parameters == describe_recipe(load_recipe("tiny"), name="x").parameters

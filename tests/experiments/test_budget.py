@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import pytest
 
-from electra import config
 from electra.config import UserError
 from electra.experiments.budget import parsed, planned
 from electra.experiments.plan import Arm, Stage, Trial, load_scale, load_trial, trials
 from electra.pretraining.recipe import load_recipe
+from electra.settings import as_dict, differing_keys
 
 WHOLE = Fraction(1)
 
@@ -34,7 +34,7 @@ def test_every_arm_has_a_valid_recipe_at_every_scale(trial, arm, scale):
 
 def test_the_paper_scale_at_budget_one_is_the_recipe():
     (stage,) = stages("efficiency", "electra")
-    changed = config.differences(config.as_dict(stage.recipe), config.as_dict(load_recipe("base")))
+    changed = differing_keys(as_dict(stage.recipe), as_dict(load_recipe("base")))
     assert changed == []
 
 

@@ -81,7 +81,7 @@ def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
         (
             ("found", 0, "scores", 0, "values"),
             [],
-            r"scores\[0\]: values must hold a score for each fine-tuning seed",
+            r"scores\[0\]: values=\[\] must hold a score for each fine-tuning seed",
         ),
         (
             ("found", 0, "journal", 1, "eval_auc"),

@@ -16,7 +16,6 @@ import pyarrow.parquet
 import torch
 from rich.console import Console
 
-from electra import config
 from electra.cli import show
 from electra.config import RECIPES
 from electra.data.corpus import documents
@@ -34,6 +33,7 @@ from electra.reports import plots
 from electra.reports.page import markdown
 from electra.reports.report import whole
 from electra.runs import checkpoint, journal, run_dir
+from electra.settings import as_dict, as_toml
 from electra.tasks import find_task
 from electra.tasks.models import build_network, load_pretrained, load_tuned, save_tuned
 from tests.experiments.invented import efficiency
@@ -144,7 +144,7 @@ def run_folder(root: Path) -> Specimen:
     """A run that stopped after step 4."""
     (root / "checkpoint-4").mkdir(parents=True)
     recipe = load_recipe("small")
-    (root / run_dir.CONFIG).write_text(config.as_toml(recipe), encoding="utf8")
+    (root / run_dir.CONFIG).write_text(as_toml(recipe), encoding="utf8")
     (root / run_dir.STATUS).write_text(json.dumps(STATE), encoding="utf8")
     (root / run_dir.METRICS).write_text(METRICS, encoding="utf8")
     (root / "run.json").write_text(json.dumps({"task": {"name": "x"}}), encoding="utf8")
@@ -152,9 +152,7 @@ def run_folder(root: Path) -> Specimen:
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    checkpoint.write(
-        root, capture(module, optimizer), step=4, state={"recipe": config.as_dict(recipe)}
-    )
+    checkpoint.write(root, capture(module, optimizer), step=4, state={"recipe": as_dict(recipe)})
 
     def read() -> None:
         run_dir.get_status(root)

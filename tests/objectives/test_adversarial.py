@@ -227,10 +227,10 @@ def test_held_out_rows_tell_what_the_generator_lost():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 2.0}, r"objective\.temperature=2\.0 samples from another distribution"),
+        ({"temperature": 2.0}, r"temperature=2\.0 samples from another distribution"),
         (
             {"generator": GeneratorShape(kind="unigram")},
-            r"objective\.generator\.kind='unigram' draws by chance",
+            r"generator\.kind='unigram' draws by chance",
         ),
     ],
 )

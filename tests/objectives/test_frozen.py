@@ -59,7 +59,7 @@ def test_it_never_drops_out_while_the_discriminator_does(mode):
 @pytest.mark.parametrize("tie", ["embeddings", "all"])
 def test_what_the_discriminator_would_change_cannot_be_frozen(tie):
     with pytest.raises(
-        ValueError, match=rf"change what objective\.generator\.tie='{tie}' shares; set .* to 'none'"
+        ValueError, match=rf"change what generator\.tie='{tie}' shares; set .* to 'none'"
     ):
         ReplacedTokenDetectionConfig(
             generator_training="frozen", generator=GeneratorShape(tie=tie, fraction=1.0)
@@ -69,7 +69,7 @@ def test_what_the_discriminator_would_change_cannot_be_frozen(tie):
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_chance_cannot_be_frozen(kind):
     with pytest.raises(
-        ValueError, match=rf"objective\.generator\.kind='{kind}' draws by chance and never learns"
+        ValueError, match=rf"generator\.kind='{kind}' draws by chance and never learns"
     ):
         ReplacedTokenDetectionConfig(
             generator_training="frozen", generator=GeneratorShape(kind=kind, tie="none")

@@ -255,7 +255,7 @@ def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(
     ("settings", "message"),
     [
         ({"scored": "masked"}, "every judged token would be a replacement"),
-        ({"masking": Masking(draws="official")}, r"goes with objective\.masking\.draws='distinct'"),
+        ({"masking": Masking(draws="official")}, r"goes with masking\.draws='distinct'"),
     ],
 )
 def test_disallowing_the_correct_word_is_refused_where_it_means_nothing(settings, message):

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from electra import config
 from electra.config import UserError
 from electra.engine.training_state import capture
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
 from electra.pretraining.resume import begin, continued
 from electra.runs import checkpoint, run_dir
+from electra.settings import as_dict
 
 CHANGES = {
     "training.max_steps": 50,
@@ -55,7 +55,7 @@ def begun(run: Path, chosen: Recipe, *steps: int) -> Path:
             run,
             capture(module, torch.optim.AdamW(module.parameters())),
             step=step,
-            state={"recipe": config.as_dict(chosen)},
+            state={"recipe": as_dict(chosen)},
         )
     return run
 

@@ -1,0 +1,127 @@
+"""Read files that others wrote: bounded in size, nesting and numbers, refused with their path."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from electra.config import Layer, UserError
+
+# Bounds on files that are read into memory at once. Real files stay far below them.
+MAX_BYTES = 256 * 1024 * 1024
+MAX_DEPTH = 100
+MAX_INTEGER_BITS = 4096
+MAX_TOML_CHARACTERS = 1_000_000
+MAX_TOML_DOTS = 1000  # in a line
+
+
+def read_bounded_bytes(path: Path) -> bytes:
+    """Return the content of a plain file; raise OSError or ValueError where it cannot be read.
+
+    A pipe or a device is refused, since it might never end.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("a folder, a pipe or a device, not a plain file")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"{status.st_size:,} bytes long, where at most {MAX_BYTES:,} are read")
+    return path.read_bytes()
+
+
+def read_bounded_text(path: Path) -> str:
+    """Return the text of a plain UTF-8 file; raise as `read_bounded_bytes` does."""
+    return read_bounded_bytes(path).decode()
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; raise ValueError where it is not JSON or out of bounds."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        check_bounds(value)
+    return value
+
+
+def read_json_object(path: Path, *, remedy: str = "copy it again, or remove it") -> dict[str, Any]:
+    """Return the JSON object that a file holds; raise UserError with path and remedy otherwise."""
+    try:
+        value = parse_json(read_bounded_text(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no such file; {remedy}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON: {error}; {remedy}") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise UserError(f"{path}: must hold a JSON object, found {kind}; {remedy}")
+    return value
+
+
+def read_json_object_or_empty(path: Path) -> dict[str, Any]:
+    """Return the JSON object that a file holds, or an empty one where that cannot be read.
+
+    A run that was killed may not have written the file yet, or not all of it.
+    """
+    try:
+        return read_json_object(path)
+    except UserError:
+        return {}
+
+
+def read_toml(path: Path) -> Layer:
+    """Return the settings of one TOML file as a layer; raise UserError with the path otherwise."""
+    try:
+        text = read_bounded_text(path)
+        check_toml_size(text)
+        layer = tomllib.loads(text)
+        check_bounds(layer)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except RecursionError:
+        raise UserError(f"{path}: not valid TOML: nested more than {MAX_DEPTH} deep") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    return layer
+
+
+def check_toml_size(text: str) -> None:
+    """Refuse a TOML text whose parsing would take minutes.
+
+    The parser takes time by the square of a key's parts: a minute for a file of 60 kB that is one
+    key.
+    """
+    most_dots = max((line.count(".") for line in text.splitlines()), default=0)
+    if len(text) > MAX_TOML_CHARACTERS or most_dots > MAX_TOML_DOTS:
+        raise ValueError(
+            f"longer than {MAX_TOML_CHARACTERS:,} characters, or {MAX_TOML_DOTS:,} dots in a line"
+        )
+
+
+def check_bounds(value: Any) -> None:
+    """Refuse values that fail when they are walked or printed.
+
+    Python's stack ends at a thousand calls, and its printing of integers at a few thousand digits.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for parent in level for child in children(parent)]
+        if any(type(child) is int and child.bit_length() > MAX_INTEGER_BITS for child in level):
+            raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
+        if not level:
+            return
+    raise ValueError(f"nested more than {MAX_DEPTH} deep")
+
+
+def children(value: Any) -> list[Any]:
+    """Return the values of a dict or list, and none of anything else."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list):
+        return value
+    return []

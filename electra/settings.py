@@ -1,0 +1,191 @@
+"""Collect settings from files, the environment and the command line, and write them again.
+
+A layer is a plain nested dict of settings. Later layers win, table by table, and `build_layers`
+makes one dataclass of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from electra.config import (
+    RENAMED,
+    Config,
+    Flag,
+    Layer,
+    Layers,
+    SettingError,
+    UserError,
+    build,
+    flatten,
+    suggest,
+)
+
+
+def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
+    """Build the dataclass that several named layers describe together."""
+    return build(cls, merge(*layers.values()), source=Layers(layers))
+
+
+def merge(*layers: Mapping[str, Any]) -> Layer:
+    """Merge layers into one. Later layers win, table by table."""
+    merged: Layer = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+                merged[key] = merge(merged[key], value)
+            else:
+                merged[key] = value
+    return merged
+
+
+def set_key(layer: Layer, key: str, value: Any) -> None:
+    """Set a dotted key of a layer, adding the sections it needs."""
+    *sections, last = key.split(".")
+    for section in sections:
+        layer = layer.setdefault(section, {})
+    layer[last] = value
+
+
+# ---- the command line and the environment --------------------------------------------------------
+
+
+def parse_flags(tokens: Sequence[str], cls: type, *, other_flags: Sequence[str] = ()) -> Layer:
+    """Return `--optimizer.learning-rate 3e-4 --seed=7` as a layer of settings of `cls`.
+
+    A section may be left out where the last word is unique. `other_flags` are no settings, but a
+    misspelt one may have meant them.
+    """
+    layer: Layer = {}
+    remaining = list(tokens)
+    while remaining:
+        token = remaining.pop(0)
+        if not token.startswith("--"):
+            raise UserError(
+                f"unexpected argument {token!r}; settings are written --section.key value"
+            )
+        name, equals, value = token[2:].partition("=")
+        has_value = bool(equals) or (bool(remaining) and not remaining[0].startswith("--"))
+        if has_value and not equals:
+            value = remaining.pop(0)
+        key = find_key(name, value, cls, other_flags)
+        if not has_value:
+            raise UserError(f"--{name} needs a value")
+        set_key(layer, key, Flag(value))
+    return layer
+
+
+def find_key(name: str, value: str, cls: type, other_flags: Sequence[str]) -> str:
+    """Return the dotted key that a flag's name stands for; raise UserError if there is none."""
+    key = name.replace("-", "_")
+    known = list(setting_keys(cls))
+    if key in known:
+        return key
+    matches = [full for full in known if full.endswith("." + key)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UserError(f"command line: --{name} could be {' or '.join(map(as_flag, matches))}")
+    for old, new in RENAMED.items():
+        if f".{old}".endswith("." + key) and new.key in known:
+            raise SettingError(
+                new.key,
+                f"command line: --{name} is now called {as_flag(new.key)}; write "
+                f"{as_flag(new.key)} {new.value(value)}".rstrip(),
+            )
+    names = [as_flag(part)[2:] for full in known for part in (full, full.rpartition(".")[2])]
+    hint = suggest(key.replace("_", "-"), [*other_flags, *names], prefix="--")
+    raise UserError(
+        f"command line: unknown setting --{name}{hint or '; --print-config lists them all'}"
+    )
+
+
+def as_flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def parse_environment(
+    variables: Mapping[str, str], cls: type, *, prefix: str = "ELECTRA_"
+) -> Layer:
+    """Return variables such as `ELECTRA_OPTIMIZER_LEARNING_RATE=3e-4` as a layer of settings."""
+    names = {as_variable(key, prefix): key for key in setting_keys(cls)}
+    layer: Layer = {}
+    for variable, value in sorted(variables.items()):
+        if not variable.startswith(prefix):
+            continue
+        if variable not in names:
+            raise unknown_variable(variable, value, names, prefix)
+        set_key(layer, names[variable], Flag(value))
+    return layer
+
+
+def unknown_variable(variable: str, value: str, names: Mapping[str, str], prefix: str) -> UserError:
+    for old, new in RENAMED.items():
+        new_variable = as_variable(new.key, prefix)
+        if as_variable(old, prefix) == variable and new_variable in names:
+            return SettingError(
+                new.key,
+                f"environment: {variable} is now called {new_variable}; write "
+                f"{new_variable}={new.value(value)}",
+            )
+    known = [name.removeprefix(prefix) for name in names]
+    hint = suggest(variable.removeprefix(prefix), known, prefix=prefix)
+    hint = hint or "; unset it: names with this beginning are settings"
+    return UserError(f"environment: unknown setting {variable}{hint}")
+
+
+def as_variable(key: str, prefix: str) -> str:
+    return prefix + key.replace(".", "_").upper()
+
+
+def setting_keys(cls: type, prefix: str = "") -> Iterator[str]:
+    """Yield every dotted key that a config of this class may hold, once."""
+    for name, hint in typing.get_type_hints(cls).items():
+        sections = [h for h in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(h)]
+        keys: dict[str, None] = {}  # members of a union have keys in common
+        for section in sections:
+            keys |= dict.fromkeys(setting_keys(typing.cast(type, section), f"{prefix}{name}."))
+        yield from keys or [prefix + name]
+
+
+# ---- writing and comparing -----------------------------------------------------------------------
+
+
+def as_dict(config: Any) -> Layer:
+    """Return the layer that builds this config again.
+
+    TOML has no null, so a field that is None is left out.
+    """
+    layer: Layer = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            layer[field.name] = as_dict(value)
+        elif isinstance(value, tuple):
+            layer[field.name] = list(value)
+        elif value is not None:
+            layer[field.name] = value
+    return layer
+
+
+def as_toml(config: Any) -> str:
+    """Return the TOML text that builds this config again."""
+    import tomli_w
+
+    return tomli_w.dumps(as_dict(config))
+
+
+def fingerprint(values: Any) -> str:
+    """Return a short hash of plain data, the same on every machine."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differing_keys(ours: Layer, theirs: Layer) -> list[str]:
+    """Return the dotted keys in which two layers differ, sorted."""
+    a, b = dict(flatten(ours)), dict(flatten(theirs))
+    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
