@@ -158,11 +158,11 @@ def loaded(
 
     models = fine_tuned(folders, task)
     found, unknown = tasks.split_options(type(models[0].task), options)
-    if learnt := [name for name in found if name not in models[0].task.reading]:
+    if learnt := [name for name in found if name not in models[0].task.inference_options]:
         raise UserError(
             f"--{learnt[0].replace('_', '-')} was decided when {models[0].folder} was fine-tuned; "
             "what may "
-            f"follow is {', '.join('--' + name.replace('_', '-') for name in models[0].task.reading)}"
+            f"follow is {', '.join('--' + name.replace('_', '-') for name in models[0].task.inference_options)}"
         )
     if unknown:
         named = [
@@ -184,6 +184,7 @@ def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
     """A task that is named says how to read; what a model has learnt stays."""
     from electra import tasks
     from electra.tasks.models import load_tuned
+    from electra.tasks.span import Span
 
     if not folders:
         raise UserError("name at least one model")
@@ -192,7 +193,7 @@ def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
     if asked is None or asked.name == models[0].task.name:
         return models
     learnt = models[0].task
-    if learnt.kind != "span" or asked.kind != "span":
+    if not isinstance(learnt, Span) or not isinstance(asked, Span):
         raise UserError(
             f"{models[0].folder} was fine-tuned for {learnt.name}, not for {asked.name}; leave "
             "out --task, "

@@ -354,7 +354,7 @@ def write_result(
 ) -> dict[str, Any]:
     dev, place = state.setup.dev, state.output_dir
     first, (examples, _) = next(iter(dev.items()))
-    task = state.setup.task.tuned(examples, said[first])
+    task = state.setup.task.fit_threshold(examples, said[first])
     scores = {part: task.score(dev[part][0], said[part]) for part in said}
     for part, each in scores.items():
         journal.record(state.step, each, prefix=f"{part}_")

@@ -90,8 +90,8 @@ def prepare_finetuning(
         files = given_files(task, data, train=train, dev=dev)
     task, examples, parts = read(task, files, say)
     examples = chosen(examples, settings.max_train_examples)
-    if task.announcement:
-        say(f"{task.name}: {task.announcement}")
+    if task.description:
+        say(f"{task.name}: {task.description}")
     with redirect_warnings(say):
         encoded = {
             part: encode(
@@ -135,7 +135,7 @@ def read(
         examples = list(task.read(files.train, labelled=True))
         if not examples:
             raise UserError(f"{names(files.train)}: no examples to train on")
-        task = task.learn(examples)
+        task = task.fit_labels(examples)
         parts = {part: list(task.read(tables, labelled=True)) for part, tables in files.dev.items()}
     for part, found in parts.items():
         if not found:

@@ -2,13 +2,13 @@
 
     what a task is        task (the interface), features (rows and batches)
     the tasks             classify and glue, span, tag, choose; embed has no answers to learn
-    what they read        folders (which files), conll, span_files; electra.data.tables reads rows
-    their heads           first_vector, span_heads, tag_heads
-    their scores          metrics, span_scores, entities
-    a model of a task     models (⇄ transformers folders), answering, predictions, submission
+    what they read        splits (which files), conll, span_files; electra.data.tables reads rows
+    their heads           classification_heads, span_heads, tag_heads
+    their scores          metrics, squad_metrics, entities
+    a model of a task     models (⇄ transformers folders), inference, prediction_files
 
-`KINDS` says which class a saved model's task is of; add your own to it, and your task is saved and
-loaded like ours.
+`KINDS` maps the kind of a saved model's task to its class; add your own to it, and your task is
+saved and loaded like ours.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from electra.config import Flag, UserError, convert, suggest_or_list
 
-KINDS: dict[str, str | type] = {
+if TYPE_CHECKING:
+    from electra.tasks.task import AnyTask, Task
+
+KINDS: dict[str, str | type[Task[Any, Any]]] = {
     "classify": "electra.tasks.classify.Classify",
     "glue": "electra.tasks.glue.Glue",
     "span": "electra.tasks.span.Span",
     "tag": "electra.tasks.tag.Tag",
     "choose": "electra.tasks.choose.Choose",
 }
-NAMES = {  # of a task on the command line, and its kind; GLUE's nine are glue/NAME
+NAMES = {  # the kind of each task that the command line names; GLUE's nine are glue/NAME
     "classify": "classify",
     "span": "span",
     "tag": "tag",
@@ -44,77 +47,78 @@ NAMES = {  # of a task on the command line, and its kind; GLUE's nine are glue/N
     "swag": "choose",
     "race": "choose",
 }
+FIELD_OF_FLAG = {"head": "head_kind"}  # the method `head` has taken that name
+# Fields that training data, the recipe or a model folder decides.
+NOT_OPTIONS = ("name", "labels", "metrics", "frozen", "count", "extent", "projected")
 
-SPELLED = {"head": "head_kind"}  # a flag whose field could not have its name
 
-
-def kind_class(kind: str) -> Any:
-    found = KINDS.get(kind)
-    if isinstance(found, str):
-        module, _, name = found.rpartition(".")
-        return getattr(importlib.import_module(module), name)
-    if found is None:
+def kind_class(kind: str) -> type[AnyTask]:
+    """Return the class of tasks of this kind."""
+    known = KINDS.get(kind)
+    if known is None:
         raise UserError(f"unknown kind of task {kind!r}{suggest_or_list(kind, KINDS)}")
-    return found
+    if not isinstance(known, str):
+        return known
+    module, _, name = known.rpartition(".")
+    task_class: type[AnyTask] = getattr(importlib.import_module(module), name)
+    return task_class
 
 
-def find_task(name: str, **options: Any) -> Any:
-    """The task of this name; options are fields of it."""
-    return task_class(name).named(name.lower(), **options)
+def find_task(name: str, **options: Any) -> AnyTask:
+    """Return the task of this name; options are fields of it."""
+    return task_class(name).from_name(name.lower(), **options)
 
 
-def task_class(name: str) -> Any:
-    kind = "glue" if name.lower().startswith("glue/") else NAMES.get(name.lower())
+def task_class(name: str) -> type[AnyTask]:
+    """Return the class of the task of this name."""
+    kind = NAMES.get(name.lower())
+    if name.lower().startswith("glue/"):
+        kind = "glue"
     if kind is None:
         raise UserError(
             f"--task {name}: unknown{suggest_or_list(name, [*NAMES, 'glue/rte'])}; tasks are glue, "
-            "glue/NAME, "
-            f"{', '.join(NAMES)}"
+            f"glue/NAME, {', '.join(NAMES)}"
         )
     return kind_class(kind)
 
 
-def split_options(kind: Any, flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Flags that set a field of a task of this class (its columns, say), converted; and the flags
-    that are left.
-    """
+def split_options(kind: type[AnyTask], flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of a task (its columns, for instance), converted, and the other flags."""
     hints = get_type_hints(kind)
     known = {
-        field.name: hints[field.name]
-        for field in fields(kind)
-        if field.name not in ("name", "labels", "metrics", "frozen", "count", "extent", "projected")
+        field.name: hints[field.name] for field in fields(kind) if field.name not in NOT_OPTIONS
     }
-    options, rest, words = {}, [], list(flags)
-    while words:
-        word = words.pop(0)
-        flag, equals, value = word.removeprefix("--").partition("=")
-        key = SPELLED.get(flag, flag.replace("-", "_"))
+    options: dict[str, Any] = {}
+    others: list[str] = []
+    remaining = list(flags)
+    while remaining:
+        argument = remaining.pop(0)
+        flag, equals, value = argument.removeprefix("--").partition("=")
+        key = FIELD_OF_FLAG.get(flag, flag.replace("-", "_"))
         if key not in known:
-            rest.append(word)
+            others.append(argument)
             continue
         if not equals:
-            if words and not words[0].startswith("--"):
-                value = words.pop(0)
-            elif known[key] in (bool, bool | None):
-                value = "true"
-            else:
-                raise UserError(f"--{flag} needs a value")
-        several = get_origin(known[key]) is tuple
-        options[key] = (
-            tuple(value.split(","))
-            if several
-            else convert(Flag(value), known[key], source="command line", key=flag)
-        )
-    return options, rest
+            value = take_value(remaining, flag, hint=known[key])
+        options[key] = convert(Flag(value), known[key], source="command line", key=flag)
+    return options, others
 
 
-def restore_task(settings: Mapping[str, Any], *, source: str) -> Any:
-    """The task that a model folder carries."""
+def take_value(remaining: list[str], flag: str, *, hint: Any) -> str:
+    """Remove and return the value of a flag from the arguments after it; a bare bool is true."""
+    if remaining and not remaining[0].startswith("--"):
+        return remaining.pop(0)
+    if hint in (bool, bool | None):
+        return "true"
+    raise UserError(f"--{flag} needs a value")
+
+
+def restore_task(settings: Mapping[str, Any], *, source: str) -> AnyTask:
+    """Return the task that a model folder stores."""
     try:
-        return kind_class(settings["kind"]).restore(settings)
+        return kind_class(settings["kind"]).from_settings(settings)
     except (TypeError, KeyError, ValueError) as error:
         raise UserError(
             f"{source}: electra_task cannot be read ({error}); the folder is damaged, or was "
-            "written by "
-            "another version"
+            "written by another version"
         ) from None

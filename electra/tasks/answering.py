@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from electra.data.sources import warn
 from electra.data.tables import Table, table
 from electra.tasks.features import Array, Features, by_length
 from electra.tasks.models import Tuned
-from electra.tasks.task import Network, Outputs
+from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
 CHUNK_EXAMPLES, CHUNK_CHARACTERS = 4_096, 4_000_000  # held at once
@@ -52,7 +51,7 @@ def outputs(
                 name: tensor.float().cpu().numpy()
                 if tensor.is_floating_point()
                 else tensor.cpu().numpy()
-                for name, tensor in network.answer(batch.to(device)).items()
+                for name, tensor in network.outputs(batch.to(device)).items()
             }
             for place, unit in enumerate(units):
                 found[int(unit)] = {name: values[place] for name, values in answered.items()}
@@ -67,11 +66,11 @@ def unit_batches(features: Features, device: torch.device) -> list[Array]:
 
 def answer(
     models: Sequence[Tuned],
-    examples: Sequence[Any],
+    examples: Sequence[Example],
     *,
     device: torch.device | None = None,
     features: Features | None = None,
-) -> list[Any]:
+) -> list[Answer]:
     """One answer for each example: the model's, or several models' combined."""
     device = device or device_here()
     low = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
@@ -89,29 +88,29 @@ def answer(
     return [models[0].task.combine(answers) for answers in zip(*said, strict=True)]
 
 
-def warn_of_cuts(rows: Features, examples: Sequence[Any], *, length: int) -> None:
+def warn_of_cuts(rows: Features, examples: Sequence[Example], *, length: int) -> None:
     cut = np.unique(rows.examples[rows.cut])
     if len(cut):
         warn(
             f"{len(cut):,} of {len(examples):,} texts are longer than the {length} tokens that "
             "the model was "
-            f"fine-tuned with and were cut, {getattr(examples[cut[0]], 'where', 'the first')} for "
+            f"fine-tuned with and were cut, {examples[cut[0]].where} for "
             "one"
         )
 
 
 def stream(
-    models: Sequence[Tuned], examples: Iterable[Any], *, device: torch.device | None = None
-) -> Iterator[tuple[Any, Any]]:
+    models: Sequence[Tuned], examples: Iterable[Example], *, device: torch.device | None = None
+) -> Iterator[tuple[Example, Answer]]:
     """Each example with its answer, in order; no more than a chunk of them is held."""
     check_alike(models)
     for chunk in chunks(examples):
         yield from zip(chunk, answer(models, chunk, device=device), strict=True)
 
 
-def chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
+def chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
     """As many examples as may be held, be they many or long."""
-    chunk: list[Any] = []
+    chunk: list[Example] = []
     size = 0
     for example in examples:
         chunk.append(example)
@@ -123,16 +122,9 @@ def chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def task_of(models: Sequence[Tuned]) -> Any:
-    """The task of several models: the first one's, but with a threshold that is the mean of theirs,
-    as their odds are.
-    """
-    task = models[0].task
-    if not hasattr(task, "null_threshold"):
-        return task
-    return replace(
-        task, null_threshold=float(np.mean([model.task.null_threshold for model in models]))
-    )
+def task_of(models: Sequence[Tuned]) -> AnyTask:
+    """Return the task that scores the averaged answers of several models."""
+    return models[0].task.ensemble([model.task for model in models])
 
 
 def predict(models: Sequence[Tuned], inputs: Sequence[str | Path]) -> Iterator[dict[str, Any]]:
@@ -161,19 +153,11 @@ def evaluate(
 
 def check_alike(models: Sequence[Tuned]) -> None:
     """Only models of one task, with the same labels and the same kind of head, can be averaged."""
-
-    def nature(task: Any) -> list[Any]:
-        return [
-            task.kind,
-            task.config(),
-            *(getattr(task, name, None) for name in ("head_kind", "unanswerable")),
-        ]
-
     first = models[0]
     for model in models[1:]:
-        if nature(model.task) != nature(first.task):
+        if model.task.ensemble_key() != first.task.ensemble_key():
             raise UserError(
                 f"{model.folder} is of task {model.task.name} and {first.folder} of "
-                f"{first.task.name}, or "
-                "their labels or heads differ; only models of one task can be averaged"
+                f"{first.task.name}, or their labels or heads differ; only models of one task can "
+                "be averaged"
             )

@@ -68,7 +68,7 @@ class Choose(Task[Choice, Array]):
     """
 
     kind: ClassVar[str] = "choose"
-    reading: ClassVar[tuple[str, ...]] = ("context", "question", "options", "label")
+    inference_options: ClassVar[tuple[str, ...]] = ("context", "question", "options", "label")
     metric: str = "accuracy"
     context: str = "context"
     question: str = ""
@@ -80,7 +80,7 @@ class Choose(Task[Choice, Array]):
     )
 
     @classmethod
-    def named(cls, name: str, **options: Any) -> Self:
+    def from_name(cls, name: str, **options: Any) -> Self:
         return cls(name=name, **NAMED[name] | options)
 
     # ---- examples --------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ class Choose(Task[Choice, Array]):
                 "needs as many as those of the training data"
             )
 
-    def learn(self, examples: Sequence[Choice]) -> Self:
+    def fit_labels(self, examples: Sequence[Choice]) -> Self:
         count = self.count or len(examples[0].options)
         for choice in examples:
             self.check_count(len(choice.options), choice.where, expected=count)
         return replace(self, count=count)
 
     @property
-    def announcement(self) -> str:
+    def description(self) -> str:
         """What was learnt from the training data, in a line."""
         return f"a choice among {self.count} options, scored by accuracy"
 
@@ -177,7 +177,7 @@ class Choose(Task[Choice, Array]):
     def features(
         self, examples: Sequence[Choice], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        room, count = length - 3, self.learn(examples).count if examples else self.count
+        room, count = length - 3, self.fit_labels(examples).count if examples else self.count
         unique = list(
             {part: None for choice in examples for part in (choice.context, *choice.completions)}
         )

@@ -53,7 +53,7 @@ class Classify(Task[Text, Array]):
     """Answers are the probabilities of the classes [labels], or a score [1]."""
 
     kind: ClassVar[str] = "classify"
-    reading: ClassVar[tuple[str, ...]] = ("text", "text_pair", "label")
+    inference_options: ClassVar[tuple[str, ...]] = ("text", "text_pair", "label")
     metric: str = ""  # empty until learnt, as are `metrics`, `labels` and `regression`
     text: str = "text"
     text_pair: str = ""
@@ -65,7 +65,7 @@ class Classify(Task[Text, Array]):
     swapped: bool = False  # train on B, A as well as on A, B
 
     @classmethod
-    def named(cls, name: str = "classify", **options: Any) -> Self:
+    def from_name(cls, name: str = "classify", **options: Any) -> Self:
         return cls(name=name, **options)
 
     # ---- reading ---------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Classify(Task[Text, Array]):
 
     # ---- what training examples tell -------------------------------------------------------------
 
-    def learn(self, examples: Sequence[Text]) -> Self:
+    def fit_labels(self, examples: Sequence[Text]) -> Self:
         spellings = {example.label for example in examples if example.label is not None}
         if len(spellings) == 1:
             raise UserError(
@@ -194,7 +194,7 @@ class Classify(Task[Text, Array]):
         return "regression" if self.regression else "classification"
 
     @property
-    def announcement(self) -> str:
+    def description(self) -> str:
         """What was found in the labels, for the user to disagree with."""
         if self.regression:
             found = f", labels from {self.extent[0]} to {self.extent[1]}" if self.extent else ""

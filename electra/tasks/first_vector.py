@@ -56,7 +56,7 @@ class LinearHead(VectorHead):
         found: Tensor = self.output(self.dropout(vectors))
         return found
 
-    def stock(self) -> VectorHead:
+    def to_transformers(self) -> VectorHead:
         """transformers puts dense and gelu in front of its output layer; gelu(z) − gelu(−z) = z
         sees through them.
 

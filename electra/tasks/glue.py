@@ -129,7 +129,7 @@ class Glue(Classify):
     label: str = ""
 
     @classmethod
-    def named(cls, name: str = "", **options: Any) -> Self:
+    def from_name(cls, name: str = "", **options: Any) -> Self:
         name = official(name)
         layout = LAYOUTS[name]
         fixed: dict[str, Any] = {
@@ -244,7 +244,7 @@ class Glue(Classify):
         super().check(examples)
 
     @property
-    def announcement(self) -> str:
+    def description(self) -> str:
         return f"{self.layout.folder}, a {self.task_type} scored by {' and '.join(self.metrics)}"
 
 
@@ -265,7 +265,7 @@ def available(data: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise UserError(f"{data}: no such folder, nor a data set on the hub")
-    found = tuple(name for name in GLUE if is_whole(Glue.named(name), folder))
+    found = tuple(name for name in GLUE if is_whole(Glue.from_name(name), folder))
     return found, tuple(name for name in GLUE if name not in found)
 
 

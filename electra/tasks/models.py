@@ -19,7 +19,7 @@ from electra.model.dropout import Dropout
 from electra.model.encoder import Attention, Encoder
 from electra.model.huggingface import CONFIG, Loaded
 from electra.model.layers import layer_width
-from electra.tasks.task import Network, Task
+from electra.tasks.task import AnyTask, Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
 WANTED = [
@@ -178,7 +178,7 @@ class Tuned:
 
     folder: Path
     network: Network
-    task: Any
+    task: AnyTask
     tokenizer: WordPiece
     length: int
 
@@ -194,7 +194,7 @@ def save_tuned(
     facts: Mapping[str, object],
 ) -> Network:
     """Write a transformers folder; returns the network in the form that lies there."""
-    head = network.head.stock() if network.architecture else network.head
+    head = network.head.to_transformers() if network.architecture else network.head
     stored = Network(network.encoder, head, frozen=task.frozen)
     stored.reader = network.reader
     config = {
@@ -218,7 +218,7 @@ def save_tuned(
     return stored
 
 
-def load_tuned(given: str | Path, *, task: Any = None) -> Tuned:
+def load_tuned(given: str | Path, *, task: Task[Any, Any] | None = None) -> Tuned:
     """A folder that `electra finetune` wrote, or one of transformers' task classes (then `task`
     says how to read).
     """
@@ -226,14 +226,14 @@ def load_tuned(given: str | Path, *, task: Any = None) -> Tuned:
     config = huggingface.read_json(folder, CONFIG)
     architecture = huggingface.architecture_of(config)
     if TASK in config:
-        task = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
+        stored: AnyTask = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
     else:
-        task = stock_task(folder, config, architecture, task)
+        stored = stock_task(folder, config, architecture, task)
     shape, vocabulary, _ = huggingface.load_shape(folder)
     encoder = Encoder(shape, vocabulary=vocabulary)
-    width = layer_width(task.frozen or "last", shape.width, layers=shape.layers)
+    width = layer_width(stored.frozen or "last", shape.width, layers=shape.layers)
     network = Network(
-        encoder, task.stored_head(width, architecture=architecture), frozen=task.frozen
+        encoder, stored.stored_head(width, architecture=architecture), frozen=stored.frozen
     )
     loaded = huggingface.load(network, folder)
     if loaded.missing:
@@ -246,7 +246,7 @@ def load_tuned(given: str | Path, *, task: Any = None) -> Tuned:
             f"{folder / CONFIG}: {LENGTH} must be a number from 8 to {shape.positions}, found "
             f"{length!r}"
         )
-    return Tuned(folder, network.eval(), task, tokenizer_of(folder), length)
+    return Tuned(folder, network.eval(), stored, tokenizer_of(folder), length)
 
 
 STOCK = {
@@ -275,7 +275,7 @@ def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked
         raise UserError(
             f"{folder} is of class {architecture}, which --task {asked.name} does not fit"
         )
-    task = asked or tasks.find_task(STOCK[architecture])
+    task: Any = asked or tasks.find_task(STOCK[architecture])
     if architecture == "ElectraForQuestionAnswering":
         return replace(task, head_kind="simple")
     if architecture == "ElectraForMultipleChoice":

@@ -92,7 +92,12 @@ class Span(Task[Question, SpanAnswer]):
     """
 
     kind: ClassVar[str] = "span"
-    reading: ClassVar[tuple[str, ...]] = ("question", "context", "answers", "null_threshold")
+    inference_options: ClassVar[tuple[str, ...]] = (
+        "question",
+        "context",
+        "answers",
+        "null_threshold",
+    )
     metric: str = "f1"
     head_kind: str = "joint"
     unanswerable: bool = False
@@ -115,7 +120,7 @@ class Span(Task[Question, SpanAnswer]):
                 )
 
     @classmethod
-    def named(cls, name: str = "span", **options: Any) -> Self:
+    def from_name(cls, name: str = "span", **options: Any) -> Self:
         """squad-1.1, squad-2.0, a set of MRQA, or span for data of one's own."""
         if name not in FILES:
             raise UserError(f"--task {name}: no such task{suggest_or_list(name, FILES)}")
@@ -311,6 +316,14 @@ class Span(Task[Question, SpanAnswer]):
             sum(answer.null_odds for answer in answers) * share,
         )
 
+    def ensemble_key(self) -> tuple[object, ...]:
+        return *super().ensemble_key(), self.head_kind, self.unanswerable
+
+    def ensemble(self, tasks: Sequence[Self]) -> Self:
+        """Return the task with the mean of the models' thresholds, as the odds are their mean."""
+        thresholds = [task.null_threshold for task in tasks]
+        return replace(self, null_threshold=float(np.mean(thresholds)))
+
     def text(self, example: Question, answer: SpanAnswer) -> str:
         """The answer itself; empty if there is probably none."""
         if not answer.candidates or (self.unanswerable and answer.null_odds > self.null_threshold):
@@ -381,7 +394,7 @@ class Span(Task[Question, SpanAnswer]):
             [answer.null_odds for answer in answers],
         )
 
-    def tuned(self, examples: Sequence[Question], answers: Sequence[SpanAnswer]) -> Self:
+    def fit_threshold(self, examples: Sequence[Question], answers: Sequence[SpanAnswer]) -> Self:
         """The task with the threshold that is best for the F1 of these examples, to be kept with
         the model. Scores of the same examples at it are the official protocol, and a little
         flattering.

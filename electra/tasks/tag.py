@@ -55,7 +55,7 @@ class Tag(Task[Sentence, Array]):
     """
 
     kind: ClassVar[str] = "tag"
-    reading: ClassVar[tuple[str, ...]] = ("words", "tags", "column")
+    inference_options: ClassVar[tuple[str, ...]] = ("words", "tags", "column")
     metric: str = "f1"
     words: str = "tokens"
     tags: str = "tags"
@@ -75,7 +75,7 @@ class Tag(Task[Sentence, Array]):
             object.__setattr__(self, "metric", "accuracy" if scheme == "plain" else "f1")
 
     @classmethod
-    def named(cls, name: str, **options: Any) -> Self:
+    def from_name(cls, name: str, **options: Any) -> Self:
         return cls(name=name, **options)
 
     # ---- examples --------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Tag(Task[Sentence, Array]):
                     labelled=labelled,
                 )
 
-    def learn(self, examples: Sequence[Sentence]) -> Self:
+    def fit_labels(self, examples: Sequence[Sentence]) -> Self:
         tagged = [sentence.tags or () for sentence in examples]
         scheme = self.checked_scheme(examples)
         if scheme == "plain":
@@ -120,11 +120,7 @@ class Tag(Task[Sentence, Array]):
             # I-X even where every X is one word long in training: elsewhere it may not be.
             labels = (
                 OUTSIDE,
-                *(
-                    f"{prefix}-{type}" if type else prefix
-                    for type in types
-                    for prefix in "BI"
-                ),
+                *(f"{prefix}-{type}" if type else prefix for type in types for prefix in "BI"),
             )
         if len(labels) < 2:
             raise UserError(
@@ -158,14 +154,16 @@ class Tag(Task[Sentence, Array]):
         return found if self.scheme == "auto" else self.scheme
 
     @property
-    def announcement(self) -> str:
+    def description(self) -> str:
         """What was learnt from the training data, in a line."""
         if self.scheme == "plain":
             return f"{len(self.labels)} tags without entities, scored by accuracy: {shown(self.labels)}"
         types = sorted(
             {parts(label)[1] or "without a name" for label in self.labels if label != OUTSIDE}
         )
-        return f"entities of {len(types)} types in {self.scheme.upper()}, scored by F1: {shown(types)}"
+        return (
+            f"entities of {len(types)} types in {self.scheme.upper()}, scored by F1: {shown(types)}"
+        )
 
     def check(self, examples: Sequence[Sentence]) -> None:
         known = set(self.labels)

@@ -1,5 +1,7 @@
-"""A task: example → features → head → loss → decode → score. To add one is to write these methods
-and nothing else.
+"""The interface of a task: example → features → head → loss → decode → score.
+
+To add a task is to write the methods of `Task` and nothing else. `Network` joins an encoder and a
+task's head.
 """
 
 from __future__ import annotations
@@ -7,29 +9,43 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from electra.config import build
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader
 from electra.tasks.features import Array, Features, TaskBatch
 
-Example = TypeVar("Example")  # what the task reads; `where` says from which file and line
-Answer = TypeVar(
-    "Answer"
-)  # what a model says of one: probabilities, so that several models can be averaged
-Outputs = Mapping[str, Any]  # of one unit, as numpy arrays
+Outputs: TypeAlias = Mapping[str, Array]  # of one unit
+
+
+class Example(Protocol):
+    """What a task reads. Only the task itself knows more of it than where it was read."""
+
+    @property
+    def where(self) -> str:
+        """The file and the line, for error messages."""
+
+
+# A model's answer to one example, as probabilities, so that several models can be averaged. Only
+# the task itself looks into it.
+Answer: TypeAlias = object
+
+ExampleT = TypeVar("ExampleT", bound=Example)
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set in its official layout. `dev` and `test` may have several parts; the
-    first one counts.
+    """The files of a data set in its official layout.
+
+    `dev` and `test` may have several parts; the first part of `dev` is the one whose score counts.
     """
 
     train: tuple[Table, ...]
@@ -38,151 +54,144 @@ class Files:
 
 
 class Head(nn.Module, ABC):
-    """The vectors of a batch become what `decode` needs; and, against the targets, a loss."""
+    """A head computes a task's outputs, and its loss, from the encoder's hidden states."""
 
     architecture: str | None = None  # the transformers class that holds this head, if one does
 
-    def stock(self) -> Head:
-        """This head in the form that its transformers class holds."""
+    def to_transformers(self) -> Head:
+        """Return this head in the form that its transformers class holds."""
         return self
 
     @abstractmethod
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        """From vectors [R, T, D]; the first axis of every output is the unit (a row, or rows that
-        stay together).
-        """
+        """Compute the outputs from hidden states [R, T, D]; the first axis of each is the unit."""
 
     @abstractmethod
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        """Summed over what is scored in the batch (see `Task.weight`)."""
+        """Compute the loss, summed over what is scored in the batch (see `Task.weight`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(ABC, Generic[Example, Answer]):
-    """One kind of question about text. Its fields, what was learnt from training data among them,
-    are plain data: a model folder carries them, and `restore` makes the task again.
+class Task(ABC, Generic[ExampleT, AnswerT]):
+    """A task defines its examples, features, head, decoding and scores.
+
+    Its fields, those learnt from training data included, are plain data: a model folder stores
+    them (`settings`), and `from_settings` builds the task again.
     """
 
-    kind: ClassVar[str]  # classify, span, tag, choose: how a saved model says which class reads it
-    reading: ClassVar[
-        tuple[str, ...]
-    ] = ()  # fields that may differ when a model is asked: how files call things
+    kind: ClassVar[str]  # classify, span, tag, choose: the key of the class in a saved model
+    # Fields that may be set again for inference: the columns of the files, mostly.
+    inference_options: ClassVar[tuple[str, ...]] = ()
     name: str  # glue/rte, squad-2.0, classify
     metric: str  # the score that counts
-    # which layers of a frozen encoder the head reads; empty: the encoder is trained, its last layer
+    # The layers of a frozen encoder that the head reads. Empty: the encoder is trained too, and the
+    # head reads its last layer.
     frozen: str = ""
+
+    @classmethod
+    def from_name(cls, name: str, **options: Any) -> Self:
+        """Build the task that the command line calls `name`; options are fields of the task."""
+        return cls(name=name, **options)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Build the task that `settings` describe; raise UserError for an unknown or wrong field."""
+        plain = {key: value for key, value in settings.items() if key != "kind"}
+        return build(cls, plain, source="electra_task")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of the task and its kind as plain data."""
+        return {"kind": self.kind, **asdict(self)}
+
+    # ---- examples --------------------------------------------------------------------------------
 
     @abstractmethod
     def locate(self, data: str) -> Files:
-        """The files of `--data`: a folder in the official layout, or a name on the hub."""
+        """Find the files of `--data`: a folder in the official layout, or a name on the hub."""
 
     @abstractmethod
-    def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Example]:
-        """Examples, one by one. `labelled` ones must have their answer; others may."""
+    def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[ExampleT]:
+        """Yield the examples; `labelled` ones must have their label, others may have one."""
 
-    def learn(self, examples: Sequence[Example]) -> Self:
-        """The task with what only training examples can tell: its labels, whether it is a
-        regression.
-        """
+    def fit_labels(self, examples: Sequence[ExampleT]) -> Self:
+        """Return the task with what the training examples determine: its labels, for instance."""
         return self
 
     @property
-    def announcement(self) -> str:
-        """What was found in the training data, for the user to disagree with."""
+    def description(self) -> str:
+        """A line on what was found in the training data, for the user to disagree with."""
         return ""
 
-    def check(self, examples: Sequence[Example]) -> None:
-        """Refuse examples that cannot be scored: a label never seen in training, say."""
+    def check(self, examples: Sequence[ExampleT]) -> None:
+        """Raise UserError for an example that cannot be scored, such as one of an unknown label."""
 
     @abstractmethod
     def features(
-        self, examples: Sequence[Example], tokenizer: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[ExampleT], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        """Rows of at most `length` tokens, in the order of their examples; an example may give
-        several.
-        """
+        """Encode the examples, in their order, as one or more rows each of at most `length` tokens."""
+
+    def weight(self, features: Features) -> Array:
+        """Return how much of each unit is scored, to take means over: 1, or its scored tokens."""
+        return np.ones(len(features))
+
+    # ---- head ------------------------------------------------------------------------------------
 
     @abstractmethod
     def head(self, width: int, *, dropout: float) -> Head:
-        """A fresh head for vectors of this width."""
+        """Build a fresh head for hidden states of this width."""
 
     def stored_head(self, width: int, *, architecture: str) -> Head:
-        """A head to be filled from a model folder of this transformers class."""
+        """Build the head whose weights a model folder of this transformers class holds."""
         return self.head(width, dropout=0.0)
 
-    def weight(self, features: Features) -> Array:
-        """How much of each unit is scored, to take means over: one, or its number of scored tokens."""
-        return np.ones(len(features))
+    def config(self) -> dict[str, Any]:
+        """Return what transformers expects in config.json beside the shape: id2label, for instance."""
+        return {}
+
+    # ---- answers ---------------------------------------------------------------------------------
 
     @abstractmethod
     def decode(
-        self, examples: Sequence[Example], features: Features, outputs: Sequence[Outputs]
-    ) -> list[Answer]:
-        """One answer for each example, from the outputs for each unit of its features."""
+        self, examples: Sequence[ExampleT], features: Features, outputs: Sequence[Outputs]
+    ) -> list[AnswerT]:
+        """Return one answer per example, from the outputs of each unit of the features."""
 
     @abstractmethod
-    def combine(self, answers: Sequence[Answer]) -> Answer:
-        """The answer of several models of this task to one example: the mean of their
-        probabilities.
-        """
+    def combine(self, answers: Sequence[AnswerT]) -> AnswerT:
+        """Average the answers that several models of this task give to one example."""
 
-    @abstractmethod
-    def score(self, examples: Sequence[Example], answers: Sequence[Answer]) -> dict[str, float]:
-        """Scores in [−1, 1], `metric` among them."""
+    def ensemble_key(self) -> tuple[object, ...]:
+        """Return what two tasks must share for the answers of their models to be averaged."""
+        return self.kind, self.config()
 
-    @abstractmethod
-    def baseline(self, examples: Sequence[Example]) -> float:
-        """`metric` of the best answer that ignores the text. A run that is no better has learnt
-        nothing.
-        """
-
-    def tuned(self, examples: Sequence[Example], answers: Sequence[Answer]) -> Self:
-        """The task with what is chosen on dev once a model is trained: a threshold, say."""
+    def ensemble(self, tasks: Sequence[Self]) -> Self:
+        """Return the task that scores averaged answers, given the tasks of all the models."""
         return self
 
     @abstractmethod
-    def record(self, example: Example, answer: Answer) -> dict[str, Any]:
-        """A line of the predictions; plain JSON."""
+    def score(self, examples: Sequence[ExampleT], answers: Sequence[AnswerT]) -> dict[str, float]:
+        """Compute the scores, each in [−1, 1], `metric` among them."""
 
-    def config(self) -> dict[str, Any]:
-        """What transformers should find in config.json beside the shape: id2label, say."""
-        return {}
+    @abstractmethod
+    def baseline(self, examples: Sequence[ExampleT]) -> float:
+        """Compute `metric` for the best answer that ignores the text."""
 
-    def settings(self) -> dict[str, Any]:
-        return {"kind": self.kind, **asdict(self)}
+    def fit_threshold(self, examples: Sequence[ExampleT], answers: Sequence[AnswerT]) -> Self:
+        """Return the task with the thresholds that are chosen on dev once a model is trained."""
+        return self
 
-    @classmethod
-    def restore(cls, settings: Mapping[str, Any]) -> Self:
-        hints = get_type_hints(cls)
-        return cls(
-            **{
-                key: as_declared(value, hints.get(key), key)
-                for key, value in settings.items()
-                if key != "kind"
-            }
-        )
+    @abstractmethod
+    def record(self, example: ExampleT, answer: AnswerT) -> dict[str, Any]:
+        """Return one line of the predictions, as plain JSON."""
 
 
-def as_declared(value: Any, hint: Any, key: str) -> Any:
-    """A value from JSON as its field declares it: a tuple, something that may be missing, or a
-    plain value.
-    """
-    if get_origin(hint) is tuple and isinstance(value, (list, tuple)):
-        return tuple(as_declared(item, get_args(hint)[0], key) for item in value)
-    plain = get_args(hint) or (hint,)
-    if (
-        get_origin(hint) is tuple
-        or not isinstance(value, plain)
-        or (isinstance(value, bool) and bool not in plain)
-    ):
-        raise ValueError(f"{key} is {value!r}")
-    return value
+# Any task, to code that hands its examples and answers from one of its methods to the next.
+AnyTask: TypeAlias = Task[Example, Answer]
 
 
 class Network(nn.Module):
-    """An encoder and a task's head. Calling it gives the summed loss; `answer` gives what is
-    decoded.
-    """
+    """An encoder and a task's head; calling it computes the summed loss of a batch."""
 
     def __init__(self, encoder: Encoder, head: Head, *, frozen: str = "") -> None:
         super().__init__()
@@ -193,52 +202,56 @@ class Network(nn.Module):
 
     @property
     def architecture(self) -> str | None:
-        """The transformers class that holds this network; a frozen or causal encoder's head is ours
-        alone.
-        """
-        return None if self.reader or self.encoder.shape.causal else self.head.architecture
+        """The transformers class that holds this network; none holds a frozen or causal encoder."""
+        if self.reader or self.encoder.shape.causal:
+            return None
+        return self.head.architecture
 
     def forward(self, batch: TaskBatch) -> Tensor:
-        return self.head.loss(self.vectors(batch), batch)
+        return self.head.loss(self.hidden_states(batch), batch)
 
-    def answer(self, batch: TaskBatch) -> dict[str, Tensor]:
-        outputs: dict[str, Tensor] = self.head(self.vectors(batch), batch)
+    def outputs(self, batch: TaskBatch) -> dict[str, Tensor]:
+        """Compute what the task decodes."""
+        outputs: dict[str, Tensor] = self.head(self.hidden_states(batch), batch)
         return outputs
 
-    def logits(self, ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """What stock transformers computes from this network's folder; several kinds of them side
-        by side.
-        """
-        found = list(self.answer(TaskBatch(ids, token_type_ids, attention_mask, {})).values())
-        return found[0] if len(found) == 1 else torch.stack(found, dim=-1)
+    def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Compute what transformers computes from this network's folder; several logits stacked."""
+        batch = TaskBatch(input_ids, token_type_ids, attention_mask, {})
+        logits = list(self.outputs(batch).values())
+        if len(logits) == 1:
+            return logits[0]
+        return torch.stack(logits, dim=-1)
 
-    def vectors(self, batch: TaskBatch) -> Tensor:
+    def hidden_states(self, batch: TaskBatch) -> Tensor:
+        """Compute the vectors [R, T, D] that the head reads."""
+        inputs = batch.input_ids, batch.token_type_ids, batch.attention_mask
         if self.reader is None:
-            hidden: Tensor = self.encoder(
-                batch.input_ids, batch.token_type_ids, batch.attention_mask
-            )
-            return last_first(hidden, batch.attention_mask) if self.encoder.shape.causal else hidden
-        self.encoder.eval()  # features that are frozen do not drop out
+            hidden: Tensor = self.encoder(*inputs)
+            if self.encoder.shape.causal:
+                return move_last_to_first(hidden, batch.attention_mask)
+            return hidden
+        self.encoder.eval()  # no dropout in frozen features
         with torch.no_grad():
-            layers = self.encoder.layers(
-                batch.input_ids, batch.token_type_ids, batch.attention_mask
-            )
-        read: Tensor = self.reader(layers)
-        return read
+            layers = self.encoder.layers(*inputs)
+        features: Tensor = self.reader(layers)
+        return features
 
 
-def last_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
-    """Vectors [R, T, D] with that of the last token, a [SEP], in the place of [CLS]. To a causal
-    encoder [CLS] is the same before every text; only the last token has seen all of it, and heads
-    read the first.
+def move_last_to_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """Replace the first vector of each row, [R, T, D], by that of its last token, a [SEP].
+
+    To a causal encoder [CLS] is the same before every text; only the last token has seen all of it,
+    and heads read the first.
     """
-    last = (
-        (attention_mask.sum(dim=1) - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden.shape[-1])
-    )
-    return torch.cat([hidden.gather(1, last), hidden[:, 1:]], dim=1)
+    last = (attention_mask.sum(dim=1) - 1).clamp(min=0)
+    index = last[:, None, None].expand(-1, 1, hidden.shape[-1])
+    return torch.cat([hidden.gather(1, index), hidden[:, 1:]], dim=1)
 
 
-def first_and_count(found: Iterable[str]) -> str:
-    """'a (and 3 more)', for messages about many."""
-    names = list(found)
-    return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
+def first_and_count(names: Iterable[str]) -> str:
+    """Format many names as 'a (and 3 more)'."""
+    first, *others = names
+    if not others:
+        return first
+    return f"{first} (and {len(others)} more)"

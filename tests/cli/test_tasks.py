@@ -534,7 +534,7 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(
         (torn, "model.safetensors: cannot be read"),
         (alien, "unknown kind of task 'rhyme'"),
         (newer, "electra_task cannot be read"),
-        (wrong, "labels is 5"),
+        (wrong, "labels must be a list, found int 5"),
         (empty, "config.json: cannot be read"),
         (tiny, "an encoder without a task; fine-tune it first"),
     ):

@@ -72,7 +72,7 @@ def learnt(name: str, path: Path, **options: Any) -> None:
     task = find_task(name, **options)
     examples = list(task.read([table(path)], labelled=True))
     if examples:
-        task.learn(examples)
+        task.fit_labels(examples)
     exhausted(task.read([table(path)], labelled=False))
 
 

@@ -52,7 +52,7 @@ def choice(context: str, options: str, answer: int | None, where: str = "train.j
 
 def test_swag_is_read_from_its_official_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", SWAG)
-    assert read(Choose.named("swag"), path) == [
+    assert read(Choose.from_name("swag"), path) == [
         Choice(
             f"{path}:2",
             "The dog sat.",
@@ -67,7 +67,7 @@ def test_a_passage_of_race_gives_a_choice_for_each_question_and_a_blank_is_fille
     tmp_path: Path,
 ) -> None:
     path = written(tmp_path / "train.jsonl", json.dumps(PASSAGE))
-    blank, plain = read(Choose.named("race"), path)
+    blank, plain = read(Choose.from_name("race"), path)
     assert blank.completions == (
         "Anna lives in Paris .",
         "Anna lives in Rome .",
@@ -89,7 +89,7 @@ def test_race_is_also_read_one_question_a_row(tmp_path: Path) -> None:
         "options": ["b", "c", "A", "d"],
         "answer": "A",
     }
-    (found,) = read(Choose.named("race"), written(tmp_path / "dev.jsonl", json.dumps(flat)))
+    (found,) = read(Choose.from_name("race"), written(tmp_path / "dev.jsonl", json.dumps(flat)))
     assert (found.answer, found.id) == (
         0,
         "7",
@@ -100,7 +100,7 @@ def test_the_folders_that_race_was_released_in_are_found(tmp_path: Path) -> None
     for split, level in (("train", "middle"), ("train", "high"), ("dev", "high"), ("test", "high")):
         (tmp_path / split / level).mkdir(parents=True)
         written(tmp_path / split / level / "1.txt", json.dumps(PASSAGE))
-    task = Choose.named("race")
+    task = Choose.from_name("race")
     files = task.locate(str(tmp_path))
     assert [len(files.train), len(files.dev["dev"]), len(files.test["test"])] == [2, 1, 1]
     assert len(list(task.read(files.train, labelled=True))) == 4
@@ -109,7 +109,7 @@ def test_the_folders_that_race_was_released_in_are_found(tmp_path: Path) -> None
 def test_the_files_of_swag_are_found(tmp_path: Path) -> None:
     for name in ("train.csv", "val.csv", "test.csv", "train_full.csv"):
         written(tmp_path / name, SWAG)
-    files = Choose.named("swag").locate(str(tmp_path))
+    files = Choose.from_name("swag").locate(str(tmp_path))
     assert [
         found.source.name for found in (*files.train, *files.dev["dev"], *files.test["test"])
     ] == ["train.csv", "val.csv", "test.csv"]
@@ -118,21 +118,22 @@ def test_the_files_of_swag_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", [2, "2", "C", "c", "sells", " sells "])
 def test_a_label_is_a_position_a_letter_or_a_text(tmp_path: Path, label: Any) -> None:
     assert (
-        read(Choose.named("choose"), written(tmp_path / "a.jsonl", row(label=label)))[0].answer == 2
+        read(Choose.from_name("choose"), written(tmp_path / "a.jsonl", row(label=label)))[0].answer
+        == 2
     )
 
 
 def test_options_may_stand_in_columns_of_their_own(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "context,a,b,label\nthe dog,sat,ran,b\n")
-    assert read(Choose.named("choose", options=("a", "b")), path)[0].options == ("sat", "ran")
+    assert read(Choose.from_name("choose", options=("a", "b")), path)[0].options == ("sat", "ran")
 
 
 @pytest.mark.parametrize("label", [None, "", -1])
 def test_an_answer_may_lack_only_where_none_is_needed(tmp_path: Path, label: Any) -> None:
     path = written(tmp_path / "a.jsonl", row(label=label))
-    assert read(Choose.named("choose"), path, labelled=False)[0].answer is None
+    assert read(Choose.from_name("choose"), path, labelled=False)[0].answer is None
     with pytest.raises(UserError, match=r"a.jsonl:1: 'label' is empty"):
-        read(Choose.named("choose"), path)
+        read(Choose.from_name("choose"), path)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_row_that_cannot_be_used_is_refused_by_its_line(
 ) -> None:
     path = written(tmp_path / "a.jsonl", row() + "\n" + row(**changes))
     with pytest.raises(UserError, match=f"a.jsonl:2: {message}"):
-        read(Choose.named("choose"), path)
+        read(Choose.from_name("choose"), path)
 
 
 def test_a_passage_whose_lists_differ_in_length_is_refused(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_passage_whose_lists_differ_in_length_is_refused(tmp_path: Path) -> No
     with pytest.raises(
         UserError, match=r"a.jsonl:1: 2 questions, but 'answer' is not a list of as many"
     ):
-        read(Choose.named("race"), path)
+        read(Choose.from_name("race"), path)
 
 
 # ---- as many options everywhere ------------------------------------------------------------------
@@ -176,11 +177,11 @@ def test_a_passage_whose_lists_differ_in_length_is_refused(tmp_path: Path) -> No
 
 def test_a_question_with_three_options_among_questions_of_four_is_refused(tmp_path: Path) -> None:
     three = row(options=["sat", "ran", "is"])
-    task = Choose.named("choose")
+    task = Choose.from_name("choose")
     examples = read(task, written(tmp_path / "train.jsonl", row() + "\n" + three))
     with pytest.raises(UserError, match=r"train.jsonl:2: 3 options where 4 are expected"):
-        task.learn(examples)
-    learnt = task.learn(examples[:1])
+        task.fit_labels(examples)
+    learnt = task.fit_labels(examples[:1])
     assert learnt.count == 4
     with pytest.raises(UserError, match=r"dev.jsonl:1: 3 options where 4 are expected"):
         read(learnt, written(tmp_path / "dev.jsonl", three))
@@ -189,19 +190,19 @@ def test_a_question_with_three_options_among_questions_of_four_is_refused(tmp_pa
 def test_an_empty_cell_is_an_option_that_is_missing(tmp_path: Path) -> None:
     path = written(tmp_path / "train.csv", SWAG.replace("lives", ""))
     with pytest.raises(UserError, match=r"train.csv:2: 3 options where 4 are expected"):
-        read(Choose.named("swag", count=4), path)
+        read(Choose.from_name("swag", count=4), path)
 
 
 def test_a_task_survives_its_settings() -> None:
-    task = Choose.named("swag", count=4)
-    assert Choose.restore(json.loads(json.dumps(task.settings()))) == task
+    task = Choose.from_name("swag", count=4)
+    assert Choose.from_settings(json.loads(json.dumps(task.settings()))) == task
 
 
 def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have(
     words: WordPiece,
 ) -> None:
     task, examples = (
-        Choose.named("choose"),
+        Choose.from_name("choose"),
         [Choice("here", "a", ("dog", "cat", "mat"), ("dog", "cat", "mat"))] * 2,
     )
     assert task.features(examples, words, length=16, training=False).together == 3
@@ -218,7 +219,7 @@ def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have
 
 
 def test_an_option_is_a_row_and_those_of_a_question_stay_together(words: WordPiece) -> None:
-    task = Choose.named("choose", count=2)
+    task = Choose.from_name("choose", count=2)
     features = task.features(
         [choice("the dog", "sat|ran home", 1)], words, length=16, training=True
     )
@@ -232,7 +233,7 @@ def test_an_option_is_a_row_and_those_of_a_question_stay_together(words: WordPie
 
 
 def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
-    task = Choose.named("choose", count=2)
+    task = Choose.from_name("choose", count=2)
     features = task.features(
         [choice("the dog sat on a mat", "ran home|is", 0)], words, length=8, training=True
     )
@@ -246,7 +247,7 @@ def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
 
 
 def test_of_a_completion_that_is_too_long_the_end_is_kept(words: WordPiece) -> None:
-    task = Choose.named("choose", count=2)
+    task = Choose.from_name("choose", count=2)
     features = task.features(
         [choice("the dog", "why did he ran home|is", 0)], words, length=6, training=True
     )
@@ -260,7 +261,7 @@ def test_of_a_completion_that_is_too_long_the_end_is_kept(words: WordPiece) -> N
 
 
 def test_scores_become_probabilities_of_the_options_and_a_record() -> None:
-    task = Choose.named("choose", count=2)
+    task = Choose.from_name("choose", count=2)
     examples = [choice("a", "sat|ran", 1), choice("a", "is|he", 1)]
     found = task.decode(
         examples, None, [{"logits": np.log([1.0, 3.0])}, {"logits": np.log([4.0, 1.0])}]
@@ -278,7 +279,7 @@ def test_scores_become_probabilities_of_the_options_and_a_record() -> None:
 
 def test_the_best_answer_that_ignores_the_text_is_the_commonest_position() -> None:
     examples = [choice("a", "b|c", answer) for answer in (0, 1, 1, 1)]
-    assert Choose.named("choose", count=2).baseline(examples) == 0.75
+    assert Choose.from_name("choose", count=2).baseline(examples) == 0.75
 
 
 # ---- the head ------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
 
     from electra.model import huggingface
 
-    task = Choose.named("choose", count=3)
+    task = Choose.from_name("choose", count=3)
     network = Network(toy_encoder(words), task.head(32, dropout=0.1)).eval()
     torch.nn.init.normal_(network.head.output.weight)
     huggingface.save(network, tmp_path / "model", role="encoder", config_extra=task.config())
@@ -306,7 +307,7 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
         theirs = stock(
             input_ids=ids, token_type_ids=token_type_ids, attention_mask=attention_mask.long()
         ).logits
-        torch.testing.assert_close(network.answer(batch)["logits"], theirs, atol=1e-4, rtol=0)
+        torch.testing.assert_close(network.outputs(batch)["logits"], theirs, atol=1e-4, rtol=0)
     assert huggingface.verify(network, tmp_path / "model") < 1e-4
 
 
@@ -316,7 +317,7 @@ def test_a_network_learns_eight_choices_by_heart(words: WordPiece, few_threads: 
         choice(context, "sat|ran|sells|is home", place % 4)
         for place, context in enumerate(contexts)
     ]
-    task = Choose.named("choose").learn(eight)
+    task = Choose.from_name("choose").fit_labels(eight)
     features = task.features(eight, words, length=16, training=True)
     network = Network(toy_encoder(words), task.head(32, dropout=0.0))
     assert overfit(network, task, features, steps=150, rate=5e-3) < 0.05

@@ -40,12 +40,12 @@ def labelled(*labels: object, pairs: bool = False) -> list[Text]:
 
 
 def learnt(*labels: object, **options: Any) -> Classify:
-    return Classify.named("classify", **options).learn(labelled(*labels))
+    return Classify.from_name("classify", **options).fit_labels(labelled(*labels))
 
 
 def read(path: Path, content: str, *, with_labels: bool = True, **options: Any) -> list[Text]:
     path.write_text(content, encoding="utf8")
-    return list(Classify.named("classify", **options).read([table(path)], labelled=with_labels))
+    return list(Classify.from_name("classify", **options).read([table(path)], labelled=with_labels))
 
 
 def network(task: Classify, words: WordPiece) -> Network:
@@ -68,7 +68,7 @@ def answers(
 ) -> list[Array]:
     features = task.features(examples, words, length=32, training=False)
     with torch.no_grad():
-        outputs = model.answer(features.take(np.arange(len(features))))
+        outputs = model.outputs(features.take(np.arange(len(features))))
     return task.decode(examples, features, [{"logits": row.numpy()} for row in outputs["logits"]])
 
 
@@ -174,7 +174,7 @@ def test_a_file_with_names_and_nothing_else_has_no_examples(tmp_path: Path) -> N
 def test_a_folder_gives_its_train_dev_and_test_files(tmp_path: Path) -> None:
     for name in ("train.jsonl", "validation.csv"):
         (tmp_path / name).touch()
-    files = Classify.named("classify").locate(str(tmp_path))
+    files = Classify.from_name("classify").locate(str(tmp_path))
     assert [each.source.name for each in (*files.train, *files.dev["dev"])] == [
         "train.jsonl",
         "validation.csv",
@@ -215,18 +215,18 @@ def test_the_user_may_disagree_with_what_was_detected() -> None:
 
 
 def test_what_was_found_is_announced() -> None:
-    assert learnt("b", "a", "c").announcement == "classification, 3 classes: a, b, c"
+    assert learnt("b", "a", "c").description == "classification, 3 classes: a, b, c"
     assert (
-        learnt("ham", "spam").announcement
+        learnt("ham", "spam").description
         == "classification, 2 classes: ham, spam; f1 is that of spam"
     )
-    assert learnt("1", "3", "2").announcement == (
+    assert learnt("1", "3", "2").description == (
         "classification, 3 classes: 1, 2, 3 (--regression true makes them scores)"
     )
-    assert learnt("0", "2.5", "5").announcement == (
+    assert learnt("0", "2.5", "5").description == (
         "regression, labels from 0.0 to 5.0 (--regression false makes them classes)"
     )
-    assert learnt(*(f"c{n:02}" for n in range(30))).announcement.endswith("c19 and 10 more")
+    assert learnt(*(f"c{n:02}" for n in range(30))).description.endswith("c19 and 10 more")
 
 
 def test_one_class_only_is_refused() -> None:
@@ -261,7 +261,7 @@ def test_a_metric_that_does_not_fit_is_refused() -> None:
 
 def test_what_was_learnt_survives_a_model_folder() -> None:
     for task in (learnt("a", "b"), learnt("0", "2.5")):
-        assert Classify.restore(json.loads(json.dumps(task.settings()))) == task
+        assert Classify.from_settings(json.loads(json.dumps(task.settings()))) == task
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_what_was_learnt_survives_a_model_folder() -> None:
 
 def test_a_pair_is_trained_both_ways_round_and_read_once(words: WordPiece) -> None:
     examples = labelled("0.5", "2", pairs=True)
-    task = Classify.named("classify", swapped=True).learn(examples)
+    task = Classify.from_name("classify", swapped=True).fit_labels(examples)
     trained = task.features(examples, words, length=32, training=True)
     a, b = words.encode(["dog 2", "cat 2"])
     assert trained.examples.tolist() == [0, 0, 1, 1]
@@ -300,7 +300,7 @@ def test_text_that_does_not_fit_is_cut_and_marked(words: WordPiece) -> None:
 
 def test_both_ways_round_are_one_answer(words: WordPiece) -> None:
     examples = labelled("a", "b", pairs=True)
-    task = Classify.named("classify", swapped=True).learn(examples)
+    task = Classify.from_name("classify", swapped=True).fit_labels(examples)
     features = task.features(examples, words, length=32, training=True)
     logits = np.log(np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8], [0.2, 0.8]]))
     found = task.decode(examples, features, [{"logits": row} for row in logits])
@@ -321,7 +321,7 @@ def random_head(outputs: int, *, width: int = WIDTH) -> LinearHead:
 @pytest.mark.parametrize("outputs", [1, 2, 3, WIDTH // 2])
 def test_the_stock_head_holds_the_papers_exactly(outputs: int) -> None:
     head, vectors = random_head(outputs), torch.randn(64, WIDTH) * 3
-    stock = head.stock()
+    stock = head.to_transformers()
     assert isinstance(stock, StockHead)
     torch.testing.assert_close(
         stock.eval().logits(vectors), head.logits(vectors), rtol=0, atol=1e-5
@@ -332,7 +332,7 @@ def test_the_stock_head_is_the_one_of_transformers() -> None:
     from transformers import ElectraConfig
     from transformers.models.electra.modeling_electra import ElectraClassificationHead
 
-    ours = random_head(3).stock()
+    ours = random_head(3).to_transformers()
     assert isinstance(ours, StockHead)
     theirs = ElectraClassificationHead(ElectraConfig(hidden_size=WIDTH, num_labels=3)).eval()
     names = {"dense": "dense", "output": "out_proj"}
@@ -354,7 +354,7 @@ def test_the_stock_head_is_the_one_of_transformers() -> None:
 
 def test_a_head_too_wide_for_the_stock_one_says_that_transformers_cannot_hold_it() -> None:
     head = random_head(WIDTH // 2 + 1)
-    assert (head.architecture, head.stock()) == (None, head)
+    assert (head.architecture, head.to_transformers()) == (None, head)
     assert random_head(WIDTH // 2).architecture == "ElectraForSequenceClassification"
 
 
@@ -455,7 +455,7 @@ def test_eight_examples_are_learnt_by_heart(words: WordPiece) -> None:
             Text(f"x:{n}", f"the {noun}", label=label)
             for n, (noun, label) in enumerate(zip(NOUNS, labels, strict=False))
         ]
-        task = Classify.named("classify").learn(examples)
+        task = Classify.from_name("classify").fit_labels(examples)
         _, loss = fit(task, examples, words, steps=120)
         assert loss < 0.02
 
@@ -469,7 +469,7 @@ def test_a_planted_word_is_found_in_texts_never_seen(words: WordPiece) -> None:
         text = [*rng.choices(VERBS, k=rng.randint(2, 6)), planted]
         rng.shuffle(text)
         examples.append(Text(f"x:{n}", " ".join(text), label=label))
-    task = Classify.named("classify").learn(examples[:200])
+    task = Classify.from_name("classify").fit_labels(examples[:200])
     model, _ = fit(task, examples[:200], words, steps=60)
     assert (
         task.score(examples[200:], answers(task, examples[200:], words, model))["accuracy"] >= 0.95

@@ -66,7 +66,7 @@ def write(path: Path, content: str = "index\tsentence1\n") -> Path:
 
 
 def read(name: str, path: Path, *, labelled: bool = True) -> list[Text]:
-    return list(Glue.named(name).read([table(path)], labelled=labelled))
+    return list(Glue.from_name(name).read([table(path)], labelled=labelled))
 
 
 # ---- layouts -------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_official_files_are_read_from_the_glue_folder_and_from_the_tasks_own(
 ) -> None:
     file, content = OFFICIAL[name]
     write(tmp_path / file, content)
-    task = Glue.named(name)
+    task = Glue.from_name(name)
     for data in (tmp_path, tmp_path / LAYOUTS[name].folder):
         (example,) = task.read(task.locate(str(data)).train, labelled=True)
         assert (example.first, example.second, example.label, example.id) == EXPECTED[name]
@@ -86,7 +86,7 @@ def test_official_files_are_read_from_the_glue_folder_and_from_the_tasks_own(
 
 
 def test_tasks_are_in_the_papers_order_with_its_metrics() -> None:
-    assert {name.removeprefix("glue/"): Glue.named(name).metrics for name in GLUE} == {
+    assert {name.removeprefix("glue/"): Glue.from_name(name).metrics for name in GLUE} == {
         "cola": ("matthews_correlation",),
         "sst-2": ("accuracy",),
         "mrpc": ("accuracy", "f1"),
@@ -97,17 +97,17 @@ def test_tasks_are_in_the_papers_order_with_its_metrics() -> None:
         "rte": ("accuracy",),
         "wnli": ("accuracy",),
     }
-    assert [name for name in GLUE if Glue.named(name).swapped] == ["glue/mrpc", "glue/sts-b"]
+    assert [name for name in GLUE if Glue.from_name(name).swapped] == ["glue/mrpc", "glue/sts-b"]
 
 
 def test_a_task_answers_to_the_hubs_spelling_and_no_other_name() -> None:
-    assert [Glue.named(name).name for name in ("glue/sst2", "glue/STS-B", "glue/stsb")] == [
+    assert [Glue.from_name(name).name for name in ("glue/sst2", "glue/STS-B", "glue/stsb")] == [
         "glue/sst-2",
         "glue/sts-b",
         "glue/sts-b",
     ]
     with pytest.raises(UserError, match=r"glue/mprc: no such GLUE task; did you mean glue/mrpc\?"):
-        Glue.named("glue/mprc")
+        Glue.from_name("glue/mprc")
 
 
 def test_colas_test_file_has_a_line_of_names_and_its_others_have_none(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_mnli_has_two_dev_sets_and_a_diagnostic_set_beside_it(tmp_path: Path) ->
     for name in ("dev_matched", "dev_mismatched", "test_matched", "test_mismatched"):
         write(tmp_path / "MNLI" / f"{name}.tsv")
     write(tmp_path / "diagnostic" / "diagnostic.tsv")
-    files = Glue.named("glue/mnli").locate(str(tmp_path))
+    files = Glue.from_name("glue/mnli").locate(str(tmp_path))
     assert {part: found.source.name for part, (found,) in files.dev.items()} == {
         "matched": "dev_matched.tsv",
         "mismatched": "dev_mismatched.tsv",
@@ -138,7 +138,7 @@ def test_mnli_with_one_dev_file_has_the_matched_part_alone_and_says_so(tmp_path:
     with pytest.warns(
         UserWarning, match="no mismatched part of the dev data; scored on matched alone"
     ):
-        assert list(Glue.named("glue/mnli").locate(str(tmp_path)).dev) == ["matched"]
+        assert list(Glue.from_name("glue/mnli").locate(str(tmp_path)).dev) == ["matched"]
 
 
 def test_pairs_on_which_annotators_did_not_agree_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_label_of_another_task_is_refused_with_those_of_this_one(tmp_path: Pat
         match=r"train\.tsv:2: label 'neutral' is none of RTE's, which are entailment, "
         "not_entailment",
     ):
-        Glue.named("glue/rte").check(
+        Glue.from_name("glue/rte").check(
             read("glue/rte", write(tmp_path / "train.tsv", f"{PAIR}neutral\n"))
         )
 
@@ -187,16 +187,18 @@ def test_a_file_of_another_layout_is_refused_with_the_columns_it_has(tmp_path: P
 
 def test_other_columns_may_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", "a,b\nIt rained.,It was wet.\n")
-    (example,) = Glue.named("glue/rte", text="a", text_pair="b").read([table(path)], labelled=False)
+    (example,) = Glue.from_name("glue/rte", text="a", text_pair="b").read(
+        [table(path)], labelled=False
+    )
     assert (example.first, example.second) == ("It rained.", "It was wet.")
 
 
 def test_what_was_learnt_survives_a_model_folder() -> None:
-    task = Glue.named("glue/sts-b").learn(
+    task = Glue.from_name("glue/sts-b").fit_labels(
         [Text("x:1", "a", "b", "0.0"), Text("x:2", "a", "b", "5.0")]
     )
-    assert task.announcement == "STS-B, a regression scored by spearmanr and pearson"
-    assert Glue.restore(json.loads(json.dumps(task.settings()))) == task
+    assert task.description == "STS-B, a regression scored by spearmanr and pearson"
+    assert Glue.from_settings(json.loads(json.dumps(task.settings()))) == task
 
 
 # ---- what there is -------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ def test_a_folder_without_the_tasks_files_is_refused_with_what_it_holds(tmp_path
     with pytest.raises(
         UserError, match=r"RTE: holds no RTE files; train\.tsv, dev\.tsv .*, found notes\.md"
     ):
-        Glue.named("glue/rte").locate(str(tmp_path))
+        Glue.from_name("glue/rte").locate(str(tmp_path))
     with pytest.raises(UserError, match=r"nowhere: no such folder"):
         available(str(tmp_path / "nowhere"))
 
@@ -250,13 +252,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_the_hub_is_asked_for_the_tasks_own_configuration_and_splits() -> None:
-    files = Glue.named("glue/sst-2").locate("nyu-mll/glue")
+    files = Glue.from_name("glue/sst-2").locate("nyu-mll/glue")
     assert [str(*found) for found in (files.train, files.dev["dev"], files.test["test"])] == [
         "nyu-mll/glue:sst2/train",
         "nyu-mll/glue:sst2/validation",
         "nyu-mll/glue:sst2/test",
     ]
-    files = Glue.named("glue/mnli").locate("nyu-mll/glue:mnli")
+    files = Glue.from_name("glue/mnli").locate("nyu-mll/glue:mnli")
     assert [str(*found) for found in (*files.dev.values(), *files.test.values())] == [
         f"nyu-mll/glue:mnli/{split}"
         for split in (
@@ -292,14 +294,14 @@ def test_the_hub_is_asked_for_the_tasks_own_configuration_and_splits() -> None:
 def test_the_hubs_columns_and_class_names_mean_the_official_ones(
     name: str, row: dict[str, object], label: str
 ) -> None:
-    example = Glue.named(name).example(row, "hub, row 1", labelled=True)
+    example = Glue.from_name(name).example(row, "hub, row 1", labelled=True)
     assert (example.first, example.label, example.id) == ("a", label, "4")
 
 
 @pytest.mark.parametrize("label", [None, -1, -1.0])
 def test_the_hubs_secret_labels_are_none(label: float | None) -> None:
     row = {"sentence1": "a", "sentence2": "b", "label": label, "idx": 0}
-    assert Glue.named("glue/sts-b").example(row, "hub, row 1", labelled=False).label is None
+    assert Glue.from_name("glue/sts-b").example(row, "hub, row 1", labelled=False).label is None
 
 
 # ---- the server ----------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ def test_a_submission_has_an_index_and_the_label_as_the_server_spells_it(tmp_pat
     examples = [Text("x:1", "a", "b", id="10"), Text("x:2", "a", "b", id="11")]
     write_glue(
         tmp_path / "RTE.tsv",
-        Glue.named("glue/rte"),
+        Glue.from_name("glue/rte"),
         examples,
         [np.array([0.2, 0.8]), np.array([0.7, 0.3])],
     )
@@ -321,7 +323,7 @@ def test_a_submission_has_an_index_and_the_label_as_the_server_spells_it(tmp_pat
 def test_a_submission_of_scores_keeps_to_the_scale(tmp_path: Path) -> None:
     examples = [Text("x:1", "a", "b")] * 3
     answers = [np.array([score]) for score in (-0.2, 2.71828, 5.1)]
-    write_glue(tmp_path / "STS-B.tsv", Glue.named("glue/sts-b"), examples, answers)
+    write_glue(tmp_path / "STS-B.tsv", Glue.from_name("glue/sts-b"), examples, answers)
     assert (
         tmp_path / "STS-B.tsv"
     ).read_text() == "index\tprediction\n0\t0.000\n1\t2.718\n2\t5.000\n"

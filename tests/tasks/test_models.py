@@ -20,7 +20,7 @@ from electra.model.pair import Generator
 from electra.tasks import find_task
 from electra.tasks.answering import answer, predict
 from electra.tasks.models import Tuned, load_pretrained, load_tuned, model_folder
-from electra.tasks.task import last_first
+from electra.tasks.task import move_last_to_first
 from tests.tasks.toys import TOYS, tiny_model, toy_words, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -271,5 +271,5 @@ def test_of_a_causal_encoder_the_last_token_stands_for_the_text(tmp_path: Path) 
 
 def test_the_last_vector_takes_the_first_place_and_the_others_keep_theirs() -> None:
     hidden = 10 * torch.arange(2.0)[:, None, None] + torch.arange(4.0)[:, None]
-    moved = last_first(hidden, torch.tensor([[True] * 4, [True, True, False, False]]))
+    moved = move_last_to_first(hidden, torch.tensor([[True] * 4, [True, True, False, False]]))
     assert moved.squeeze(-1).tolist() == [[3, 1, 2, 3], [11, 11, 12, 13]]

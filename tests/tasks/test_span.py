@@ -69,7 +69,7 @@ def rows_of(features: Features) -> list[list[int]]:
 
 
 def test_a_long_paragraph_becomes_windows_with_the_question_before_each(words: WordPiece) -> None:
-    task = Span.named("span", stride=2)
+    task = Span.from_name("span", stride=2)
     found = task.features([about("a b c d e f", "d e")], words, length=8, training=True)
     assert rows_of(found) == [
         [CLS, *ids("q"), SEP, *ids(window), SEP] for window in ("a b c d", "c d e f")
@@ -85,7 +85,7 @@ def test_a_long_paragraph_becomes_windows_with_the_question_before_each(words: W
 def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(
     words: WordPiece,
 ) -> None:
-    task = Span.named("squad-2.0", stride=3)
+    task = Span.from_name("squad-2.0", stride=3)
     found = task.features(
         [about("a b c d e", "a"), about("a b", None)], words, length=8, training=True
     )
@@ -97,7 +97,7 @@ def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(
 def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so(
     words: WordPiece,
 ) -> None:
-    task = Span.named("span", stride=2)
+    task = Span.from_name("span", stride=2)
     examples = [
         about("a b c d e f", "a b c d e", identity="7"),
         about("a b", "b"),
@@ -118,17 +118,17 @@ def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_parag
     words: WordPiece,
 ) -> None:
     examples = [about("a b c", "b", question="q r s t u v"), about("a b c", "b", question="q r")]
-    found = Span.named("span", question_length=3).features(
+    found = Span.from_name("span", question_length=3).features(
         examples, words, length=32, training=True
     )
     assert rows_of(found)[0] == [CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]
     assert found.cut.tolist() == [True, False]
-    narrow = Span.named("span").features(examples[:1], words, length=9, training=False)
+    narrow = Span.from_name("span").features(examples[:1], words, length=9, training=False)
     assert rows_of(narrow) == [[CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]]
 
 
 def test_tokens_carry_their_characters_only_where_answers_are_decoded(words: WordPiece) -> None:
-    task = Span.named("span")
+    task = Span.from_name("span")
     found = task.features(
         [about("a  b", "b")], words, length=16, training=False
     )  # [CLS] q [SEP] a b [SEP]
@@ -152,7 +152,7 @@ def logits_for(features: Features, *, seed: int, padded_to: int = 0) -> list[dic
 
 @pytest.mark.parametrize("seed", range(5))
 def test_decoding_two_sums_of_logits_equals_brute_force(words: WordPiece, seed: int) -> None:
-    task = Span.named("span", head_kind="simple", answer_length=3, beam=50)
+    task = Span.from_name("span", head_kind="simple", answer_length=3, beam=50)
     example = about("a b c d e f g", "b")
     features = task.features([example], words, length=32, training=False)
     (output,) = logits_for(features, seed=seed, padded_to=14)
@@ -175,7 +175,7 @@ def test_decoding_two_sums_of_logits_equals_brute_force(words: WordPiece, seed: 
 @pytest.mark.parametrize("seed", range(3))
 @torch.no_grad()
 def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed: int) -> None:
-    task = Span.named("squad-2.0", answer_length=4, beam=64)
+    task = Span.from_name("squad-2.0", answer_length=4, beam=64)
     examples = [about("a b c d e f g h", "b"), about("a b c")]
     features = task.features(examples, words, length=32, training=False)
     batch = features.take(np.array([0, 1]))
@@ -198,7 +198,7 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
                 *(part[row : row + 1] for part in batch[:3]),
                 {name: values[row : row + 1] for name, values in batch.labels.items()},
             )
-            without = Span.named("span").head(16, dropout=0.0)
+            without = Span.from_name("span").head(16, dropout=0.0)
             without.load_state_dict(head.state_dict(), strict=False)
             if j - i < 4:
                 pairs.append(
@@ -211,7 +211,7 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
 
 
 def test_the_best_span_of_all_windows_wins_and_counts_once(words: WordPiece) -> None:
-    task = Span.named("squad-2.0", head_kind="simple", stride=2)
+    task = Span.from_name("squad-2.0", head_kind="simple", stride=2)
     example = about("a b c d e f", "e f")
     features = task.features([example], words, length=8, training=False)  # a b c d | c d e f
     outputs = [
@@ -230,7 +230,7 @@ def test_the_best_span_of_all_windows_wins_and_counts_once(words: WordPiece) -> 
 
 def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
     for kind in ("joint", "simple"):
-        task = Span.named("squad-2.0", head_kind=kind)
+        task = Span.from_name("squad-2.0", head_kind=kind)
         features = task.features([about("")], words, length=8, training=False)
         batch = features.take(np.array([0]))
         outputs = task.head(8, dropout=0.0)(torch.zeros(1, batch.input_ids.shape[1], 8), batch)
@@ -242,7 +242,7 @@ def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
 
 
 def test_an_answer_keeps_the_accent_that_is_a_character_of_its_own(words: WordPiece) -> None:
-    task, example = Span.named("span", head_kind="simple"), about("a e\u0301 b", "e\u0301")
+    task, example = Span.from_name("span", head_kind="simple"), about("a e\u0301 b", "e\u0301")
     features = task.features([example], words, length=16, training=False)
     outputs = [{name: np.eye(7, dtype=np.float32)[4] for name in ("start_logits", "end_logits")}]
     (answer,) = task.decode([example], features, outputs)
@@ -252,7 +252,7 @@ def test_an_answer_keeps_the_accent_that_is_a_character_of_its_own(words: WordPi
 def test_several_models_are_combined_by_the_mean_of_their_probabilities() -> None:
     one = SpanAnswer((Candidate(0, 1, 0.6), Candidate(2, 3, 0.4)), null_odds=1.0)
     other = SpanAnswer((Candidate(2, 3, 0.9), Candidate(4, 5, 0.1)), null_odds=-2.0)
-    combined = Span.named("squad-2.0").combine([one, other])
+    combined = Span.from_name("squad-2.0").combine([one, other])
     assert combined.null_odds == -0.5
     assert [(c.start, c.end, round(c.probability, 9)) for c in combined.candidates] == [
         (2, 3, 0.65),
@@ -278,7 +278,7 @@ ANSWERS = [
 
 
 def test_scores_of_squad_2_are_those_worked_by_hand() -> None:
-    found = Span.named("squad-2.0").score(FOUR, ANSWERS)
+    found = Span.from_name("squad-2.0").score(FOUR, ANSWERS)
     assert found == pytest.approx(
         {
             "f1": (2 / 3 + 0 + 1 + 0) / 4,
@@ -296,34 +296,36 @@ def test_scores_of_squad_2_are_those_worked_by_hand() -> None:
 
 
 def test_a_tuned_task_scores_its_best_on_the_same_examples_and_remembers_it() -> None:
-    task = Span.named("squad-2.0")
-    tuned = task.tuned(FOUR, ANSWERS)
+    task = Span.from_name("squad-2.0")
+    tuned = task.fit_threshold(FOUR, ANSWERS)
     assert tuned.score(FOUR, ANSWERS)["f1"] == pytest.approx(task.score(FOUR, ANSWERS)["best_f1"])
-    assert Span.restore(json.loads(json.dumps(tuned.settings()))) == tuned
-    assert Span.named("squad-1.1").tuned(FOUR[:2], ANSWERS[:2]) == Span.named("squad-1.1")
+    assert Span.from_settings(json.loads(json.dumps(tuned.settings()))) == tuned
+    assert Span.from_name("squad-1.1").fit_threshold(FOUR[:2], ANSWERS[:2]) == Span.from_name(
+        "squad-1.1"
+    )
 
 
 def test_scores_of_squad_1_ask_for_an_answer_whatever_the_odds() -> None:
-    assert Span.named("squad-1.1").score(FOUR[:2], ANSWERS[:2]) == pytest.approx(
+    assert Span.from_name("squad-1.1").score(FOUR[:2], ANSWERS[:2]) == pytest.approx(
         {"f1": (2 / 3 + 1) / 2, "exact_match": 1 / 2}
     )
 
 
 def test_saying_nothing_scores_the_share_of_questions_without_answer() -> None:
-    assert Span.named("squad-2.0").baseline(FOUR) == 0.5
-    assert Span.named("squad-1.1").baseline(FOUR[:2]) == 0.0
+    assert Span.from_name("squad-2.0").baseline(FOUR) == 0.5
+    assert Span.from_name("squad-1.1").baseline(FOUR[:2]) == 0.0
 
 
 def test_a_record_holds_the_answer_its_probability_and_the_alternatives() -> None:
     answer = SpanAnswer((Candidate(2, 5, 0.75), Candidate(2, 3, 0.25)), 0.0)
-    assert Span.named("squad-1.1").record(FOUR[0], answer) == {
+    assert Span.from_name("squad-1.1").record(FOUR[0], answer) == {
         "id": "1",
         "answer": "b c",
         "probability": 0.75,
         "start": 2,
         "alternatives": [{"answer": "b", "probability": 0.25, "start": 2}],
     }
-    silent = Span.named("squad-2.0", null_threshold=-1.0).record(FOUR[0], answer)
+    silent = Span.from_name("squad-2.0", null_threshold=-1.0).record(FOUR[0], answer)
     assert (silent["answer"], silent["probability"], silent["null_odds"]) == ("", 0.5, 0.0)
     assert [other["answer"] for other in silent["alternatives"]] == ["b c", "b"]
 
@@ -331,7 +333,7 @@ def test_a_record_holds_the_answer_its_probability_and_the_alternatives() -> Non
 def test_the_files_for_the_official_evaluation_hold_texts_and_probabilities_by_id(
     tmp_path: Path,
 ) -> None:
-    write_squad(tmp_path / "predictions.json", Span.named("squad-2.0"), FOUR, ANSWERS)
+    write_squad(tmp_path / "predictions.json", Span.from_name("squad-2.0"), FOUR, ANSWERS)
     assert json.loads((tmp_path / "predictions.json").read_text()) == {
         "1": "b",
         "2": "",
@@ -342,7 +344,7 @@ def test_the_files_for_the_official_evaluation_hold_texts_and_probabilities_by_i
     assert null == pytest.approx(
         {str(n): 1 / (1 + math.exp(-odds)) for n, odds in enumerate([-3, 1, 2, -1], start=1)}
     )
-    write_squad(tmp_path / "answers.json", Span.named("squad-1.1"), FOUR[:2], ANSWERS[:2])
+    write_squad(tmp_path / "answers.json", Span.from_name("squad-1.1"), FOUR[:2], ANSWERS[:2])
     assert not (tmp_path / "answers.na_prob.json").exists()
 
 
@@ -365,29 +367,29 @@ def test_a_folder_in_the_official_layout_is_enough(
     for part in (train, dev):
         (tmp_path / part).parent.mkdir(exist_ok=True)
         (tmp_path / part).touch()
-    found = Span.named(name).locate(str(tmp_path))
+    found = Span.from_name(name).locate(str(tmp_path))
     assert [str(t) for t in found.train] == [str(tmp_path / train)]
     assert {part: [str(t) for t in tables] for part, tables in found.dev.items()} == {
         "dev": [str(tmp_path / dev)]
     }
     (tmp_path / train).unlink()
-    assert Span.named(name).locate(str(tmp_path)).train == ()
+    assert Span.from_name(name).locate(str(tmp_path)).train == ()
 
 
 def test_a_folder_without_the_files_is_refused_with_their_names(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"no dev-v2.0.json, and none for train; name your files with --train"
     ):
-        Span.named("squad-2.0").locate(str(tmp_path))
+        Span.from_name("squad-2.0").locate(str(tmp_path))
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match=r"--task squad-2: no such task; did you mean squad-2\.0"):
-        Span.named("squad-2")
+        Span.from_name("squad-2")
     with pytest.raises(UserError, match="--head must be one of joint, simple, found 'double'"):
-        Span.named("squad-1.1", head_kind="double")
+        Span.from_name("squad-1.1", head_kind="double")
     with pytest.raises(UserError, match="--answer-length must be at least 1, found 0"):
-        Span.named("squad-1.1", answer_length=0)
+        Span.from_name("squad-1.1", answer_length=0)
 
 
 # ---- the whole way -------------------------------------------------------------------------------
@@ -396,7 +398,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize("head_kind", ["joint", "simple"])
 @pytest.mark.usefixtures("few_threads")
 def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -> None:
-    task = Span.named("squad-2.0", head_kind=head_kind, stride=4)
+    task = Span.from_name("squad-2.0", head_kind=head_kind, stride=4)
     answers = {
         "k": "b",
         "l": "b c",
@@ -437,7 +439,7 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
 
     features = task.features(examples, words, length=12, training=False)
     with torch.no_grad():
-        outputs = network.eval().answer(features.take(np.arange(len(features))))
+        outputs = network.eval().outputs(features.take(np.arange(len(features))))
     units = [
         {name: value[row].numpy() for name, value in outputs.items()}
         for row in range(len(features))

@@ -38,7 +38,7 @@ def asked(identity: str = "q1", *answers: tuple[str, Any], **more: Any) -> dict[
 
 def read(*paths: Path, task: Span | None = None, labelled: bool = True) -> list[Question]:
     return list(
-        (task or Span.named("span")).read([table(path) for path in paths], labelled=labelled)
+        (task or Span.from_name("span")).read([table(path) for path in paths], labelled=labelled)
     )
 
 
@@ -137,8 +137,8 @@ def test_answers_are_not_looked_at_where_none_are_needed(tmp_path: Path) -> None
 
 def test_a_question_may_be_without_answer_only_where_the_task_says_so(tmp_path: Path) -> None:
     path = squad_file(tmp_path / "a.json", asked("q1", is_impossible=True))
-    assert read(path, task=Span.named("squad-2.0"))[0].references == ()
-    assert refusal(path, task=Span.named("squad-1.1")) == (
+    assert read(path, task=Span.from_name("squad-2.0"))[0].references == ()
+    assert refusal(path, task=Span.from_name("squad-1.1")) == (
         f"{path}, question q1: no answer; if questions may have none, use --task squad-2.0 or "
         "--unanswerable"
     )
@@ -146,7 +146,9 @@ def test_a_question_may_be_without_answer_only_where_the_task_says_so(tmp_path: 
 
 def test_an_empty_cell_is_a_question_without_answer(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("question,context,answer,answer_start\nWhy?,Because.,,\n")
-    assert read(tmp_path / "a.csv", task=Span.named("span", unanswerable=True))[0].references == ()
+    assert (
+        read(tmp_path / "a.csv", task=Span.from_name("span", unanswerable=True))[0].references == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_an_answer_that_is_not_in_its_paragraph_is_refused(
 def test_an_answer_of_a_question_said_to_be_impossible_is_refused(tmp_path: Path) -> None:
     path = squad_file(tmp_path / "a.json", asked("q1", ("Alps", 23), is_impossible=True))
     assert "question q1: is_impossible, but has the answer 'Alps'" in refusal(
-        path, task=Span.named("squad-2.0")
+        path, task=Span.from_name("squad-2.0")
     )
 
 
@@ -189,7 +191,7 @@ def test_an_id_that_a_file_has_twice_is_refused_unless_the_file_is_only_asked_ab
 ) -> None:
     path = squad_file(tmp_path / "a.json", asked("q1", ("Alps", 23)), asked("q1", ("Alps", 23)))
     assert f"{path}, question q1: id 'q1' was seen before, at {path}, question q1" in refusal(path)
-    assert len(list(Span.named("squad-1.1").read([table(path)], labelled=False))) == 2
+    assert len(list(Span.from_name("squad-1.1").read([table(path)], labelled=False))) == 2
 
 
 def test_files_that_are_joined_may_have_ids_in_common(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_files_that_are_joined_may_have_ids_in_common(tmp_path: Path) -> None:
         table(squad_file(tmp_path / name, asked("q1", ("Alps", 23))))
         for name in ("a.json", "b.json")
     ]
-    assert len(list(Span.named("squad-1.1").read(both, labelled=True))) == 2
+    assert len(list(Span.from_name("squad-1.1").read(both, labelled=True))) == 2
 
 
 def test_rows_name_the_line_of_the_mistake_and_the_columns_there_are(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_rows_name_the_line_of_the_mistake_and_the_columns_there_are(tmp_path: P
     assert "columns here are q, context, answer; name the right one with --question" in refusal(
         tmp_path / "a.csv"
     )
-    assert read(tmp_path / "a.csv", task=Span.named("span", question="q"))[0].span == ALPS
+    assert read(tmp_path / "a.csv", task=Span.from_name("span", question="q"))[0].span == ALPS
 
 
 @pytest.mark.parametrize(

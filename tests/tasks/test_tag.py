@@ -47,7 +47,7 @@ def words() -> WordPiece:
 
 @pytest.fixture(scope="module")
 def ner() -> Tag:
-    return Tag.named("ner").learn(EIGHT)
+    return Tag.from_name("ner").fit_labels(EIGHT)
 
 
 # ---- learning what there is ----------------------------------------------------------------------
@@ -55,7 +55,7 @@ def ner() -> Tag:
 
 def test_labels_are_iob2_whatever_the_scheme_of_the_data() -> None:
     for tags in ("I-PER I-PER B-PER", "B-PER I-PER B-PER", "B-PER E-PER S-PER"):
-        assert Tag.named("ner").learn([sentence("anna berg carla", tags)]).labels == (
+        assert Tag.from_name("ner").fit_labels([sentence("anna berg carla", tags)]).labels == (
             "O",
             "B-PER",
             "I-PER",
@@ -63,19 +63,19 @@ def test_labels_are_iob2_whatever_the_scheme_of_the_data() -> None:
 
 
 def test_a_longer_entity_than_any_in_training_can_be_named() -> None:
-    task = Tag.named("ner").learn([sentence("anna sat", "B-PER O")])
+    task = Tag.from_name("ner").fit_labels([sentence("anna sat", "B-PER O")])
     task.check([sentence("anna berg", "B-PER I-PER", where="dev.txt:1")])
 
 
 def test_what_was_found_is_announced(ner: Tag) -> None:
-    assert ner.announcement == "entities of 3 types in IOB2, scored by F1: LOC, ORG, PER"
-    plain = Tag.named("tag").learn([sentence("the dog sat", "DET NOUN VERB")])
-    assert plain.announcement == "3 tags without entities, scored by accuracy: DET, NOUN, VERB"
+    assert ner.description == "entities of 3 types in IOB2, scored by F1: LOC, ORG, PER"
+    plain = Tag.from_name("tag").fit_labels([sentence("the dog sat", "DET NOUN VERB")])
+    assert plain.description == "3 tags without entities, scored by accuracy: DET, NOUN, VERB"
     assert plain.metric == "accuracy"
 
 
 def test_a_task_survives_its_settings(ner: Tag) -> None:
-    assert Tag.restore(json.loads(json.dumps(ner.settings()))) == ner
+    assert Tag.from_settings(json.loads(json.dumps(ner.settings()))) == ner
 
 
 def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
@@ -84,8 +84,8 @@ def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
         with pytest.raises(
             UserError, match=r"train.txt:77: 'PERSON' is no tag of an entity.*--scheme plain"
         ):
-            Tag.named(name).learn(data)
-    assert Tag.named("tag", scheme="plain").learn(data).metric == "accuracy"
+            Tag.from_name(name).fit_labels(data)
+    assert Tag.from_name("tag", scheme="plain").fit_labels(data).metric == "accuracy"
 
 
 @pytest.mark.parametrize("tag", ["B-MISC", "PERSON"])
@@ -110,14 +110,14 @@ def test_training_data_with_one_tag_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"train.txt:1: the training data that begins here has no tag but 'O'"
     ):
-        Tag.named("ner").learn([sentence("the cat", "O O")])
+        Tag.from_name("ner").fit_labels([sentence("the cat", "O O")])
 
 
 def test_an_unknown_scheme_is_refused_with_those_there_are() -> None:
     with pytest.raises(
         UserError, match="--scheme bio: unknown; choose auto, iob1, iob2, bioes, plain"
     ):
-        Tag.named("ner", scheme="bio")
+        Tag.from_name("ner", scheme="bio")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_unknown_scheme_is_refused_with_those_there_are() -> None:
 def test_the_labels_of_a_model_that_others_trained_say_how_it_is_scored(
     labels: tuple[str, ...], scheme: str, metric: str
 ) -> None:
-    task = Tag.named("tag", labels=labels)
+    task = Tag.from_name("tag", labels=labels)
     assert (task.scheme, task.metric) == (scheme, metric)
     if scheme != "plain":
         task.check([sentence("paris rome", "B-LOC I-LOC")])  # in whichever scheme the file is
@@ -152,7 +152,7 @@ def test_the_labels_of_a_model_that_others_trained_say_how_it_is_scored(
 def test_a_folder_is_found_in_its_official_layout(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         written(tmp_path / name, "a O\n")
-    files = Tag.named("ner").locate(str(tmp_path))
+    files = Tag.from_name("ner").locate(str(tmp_path))
 
     def called(tables: tuple[Table, ...]) -> list[str]:
         return [found.source.name for found in tables]
@@ -165,14 +165,14 @@ def test_a_folder_is_found_in_its_official_layout(tmp_path: Path, names: tuple[s
 def test_chunks_without_a_dev_set_are_scored_on_a_part_called_test(tmp_path: Path) -> None:
     for name in ("train.txt", "test.txt"):
         written(tmp_path / name, "a O\n")
-    assert list(Tag.named("chunk").locate(str(tmp_path)).dev) == ["test"]
+    assert list(Tag.from_name("chunk").locate(str(tmp_path)).dev) == ["test"]
 
 
 def test_files_that_could_both_be_meant_are_refused(tmp_path: Path) -> None:
     for name in ("train.txt", "train.jsonl"):
         written(tmp_path / name, "a O\n")
     with pytest.raises(UserError, match=r"train.jsonl and train.txt could both be its train data"):
-        Tag.named("ner").locate(str(tmp_path))
+        Tag.from_name("ner").locate(str(tmp_path))
 
 
 def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"no file is called as a part of a data set is .*it holds README"
     ):
-        Tag.named("ner").locate(str(tmp_path))
+        Tag.from_name("ner").locate(str(tmp_path))
 
 
 # ---- features ------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def answer(task: Tag, tags: str, sure: float = 1.0) -> np.ndarray:
 
 
 def test_a_record_names_entities_in_the_scheme_of_the_training_data() -> None:
-    task = Tag.named("ner").learn([sentence("anna berg rome", "I-PER I-PER I-LOC")])
+    task = Tag.from_name("ner").fit_labels([sentence("anna berg rome", "I-PER I-PER I-LOC")])
     record = task.record(
         sentence("carla berg visits paris"), answer(task, "B-PER I-PER O B-LOC", sure=0.9)
     )
@@ -310,7 +310,7 @@ def test_accuracy_counts_words_and_f1_counts_entities(ner: Tag) -> None:
 def test_the_best_answer_that_ignores_the_text_is_no_entity_or_the_commonest_tag(ner: Tag) -> None:
     assert ner.baseline(EIGHT) == 0.0
     plain = [sentence("the dog sat on", "DET NOUN NOUN VERB")]
-    assert Tag.named("tag").learn(plain).baseline(plain) == 0.5
+    assert Tag.from_name("tag").fit_labels(plain).baseline(plain) == 0.5
 
 
 def test_several_models_answer_with_the_mean_of_their_probabilities(ner: Tag) -> None:
@@ -369,7 +369,7 @@ def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(ner: Tag, words: 
 def test_a_tagger_learns_eight_sentences_by_heart(
     words: WordPiece, frozen: str, few_threads: None
 ) -> None:
-    task = Tag.named("ner", frozen=frozen, lstm_width=16).learn(EIGHT)
+    task = Tag.from_name("ner", frozen=frozen, lstm_width=16).fit_labels(EIGHT)
     features = task.features(EIGHT, words, length=32, training=True)
     torch.manual_seed(0)
     network = Network(

@@ -89,7 +89,7 @@ def answers(
         with torch.no_grad():
             found = {
                 name: tensor.numpy()
-                for name, tensor in network.answer(features.take(units)).items()
+                for name, tensor in network.outputs(features.take(units)).items()
             }
         for place, unit in enumerate(units):
             outputs[unit] = {name: array[place] for name, array in found.items()}
