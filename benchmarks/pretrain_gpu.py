@@ -48,7 +48,7 @@ from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.peer import Words, pretraining_step
 from benchmarks.step_profile import TIMES, profiled
 from electra.config import UserError
-from electra.data.batches import Batches
+from electra.data.dataloader import DataLoader
 from electra.data.shards import Shards
 from electra.model.flops import standard
 from electra.pretraining.pretrain import pretrain
@@ -318,12 +318,14 @@ def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:
         precision=recipe.training.precision,
         compiled=compiled,
     )
-    batches = Batches(shards.train, batch_size=setting.rows, micro_batch_size=setting.rows, seed=0)
+    batches = DataLoader(
+        shards.train, batch_size=setting.rows, micro_batch_size=setting.rows, seed=0
+    )
     steps, windows = bench.steps(setting), []
     for window in range(bench.options.windows):
-        portion = [batches.of_step(window * steps + n + 1, [0])[0] for n in range(steps)]
+        portion = [batches.load_step(window * steps + n + 1, [0])[0] for n in range(steps)]
         if bench.device.type == "cuda":
-            portion = [batch.pinned() for batch in portion]
+            portion = [batch.pin_memory() for batch in portion]
         finish(bench.device)
         began = time.perf_counter()
         for batch in portion:

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.tables import Kept, header, result, row
 from electra.data.examples import id_type
-from electra.data.packing import SHARD_BYTES
+from electra.data.sharding import SHARD_BYTES
 from electra.model.flops import parameters, standard
 from electra.model.memory import FLOAT, training_bytes
 from electra.pretraining.recipe import load_recipe

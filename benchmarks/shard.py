@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.evidence import as_command, keep
 from electra.data.corpus import documents
-from electra.data.harvest import harvest
-from electra.data.packing import shard
+from electra.data.docstring_corpus import write_docstring_corpus
+from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
 
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int) -> dict[str, Any]:
-    corpus = harvest(folder, max_bytes=min(megabytes, 8) * 1_000_000)
+    corpus = write_docstring_corpus(folder, max_bytes=min(megabytes, 8) * 1_000_000)
     wordpiece = train_wordpiece([corpus], folder / "vocabulary", report=print)
     corpus.write_bytes(corpus.read_bytes() * max(1, round(megabytes / 8)))
     lines = [line for document in documents([corpus]) for line in document.lines]

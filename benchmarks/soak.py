@@ -423,7 +423,7 @@ def flip(path: Path, chance: random.Random) -> None:
 
 def toy_data(root: Path) -> Path:
     """A few hundred documents of random words, cut into shards by the package itself."""
-    from electra.data.packing import shard
+    from electra.data.sharding import shard
     from electra.data.vocabulary import train_wordpiece
 
     chance, text = random.Random(0), root / "text.txt"

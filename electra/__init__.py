@@ -34,7 +34,7 @@ PUBLIC = {
     "UserError": "electra.config",
     "train_wordpiece": "electra.data.vocabulary",
     "WordPiece": "electra.data.wordpiece",
-    "shard": "electra.data.packing",
+    "shard": "electra.data.sharding",
     "Shards": "electra.data.shards",
     "Recipe": "electra.pretraining.recipe",
     "load_recipe": "electra.pretraining.recipe",
@@ -60,7 +60,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from electra.config import UserError
-    from electra.data.packing import shard
+    from electra.data.sharding import shard
     from electra.data.shards import Shards
     from electra.data.vocabulary import train_wordpiece
     from electra.data.wordpiece import WordPiece

@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
     )
 
 from electra.data.batches import Batch
-from electra.data.packing import shard
+from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
 
 NOUNS = "dog cat house river stone garden window letter teacher village winter song bridge market forest".split()

@@ -122,8 +122,8 @@ def shard(
         Only check the shards in OUTPUT_DIR against their checksums.
     """
     from electra.console import progress_bars
-    from electra.data.packing import parse_part
-    from electra.data.packing import shard as pack
+    from electra.data.sharding import parse_part
+    from electra.data.sharding import shard as pack
     from electra.data.wordpiece import WordPiece
 
     if merge and verify:

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from electra.cli.show import compared, curves, learned, worked_sentence
-from electra.data.harvest import harvest
-from electra.data.origins import origins
+from electra.data.docstring_corpus import write_docstring_corpus
+from electra.data.library_paragraphs import write_library_paragraphs
 from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
 from electra.pretraining.pretrain import pretrain
@@ -42,7 +42,7 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     recipe = load_recipe("tiny", flags=[] if max_steps is None else ["--max-steps", str(max_steps)])
     console = Console()
     console.rule("text: what Python and its installed libraries say about themselves")
-    corpus = harvest(output_dir / "corpus")
+    corpus = write_docstring_corpus(output_dir / "corpus")
     console.print(f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of English prose")
     console.rule("vocabulary, shards, pre-training")
     outcome = pretrain(recipe, corpus=[corpus], output_dir=output_dir)
@@ -72,7 +72,7 @@ def finetune_both(
     output_dir: Path, corpus: Path, console: Console, *, max_steps: int | None
 ) -> tuple[Summary, Summary] | None:
     """The pre-trained discriminator, and the same network from random weights."""
-    train, dev = origins(corpus, output_dir / "libraries")
+    train, dev = write_library_paragraphs(corpus, output_dir / "libraries")
     console.print(
         f"{train} and {dev.name}: paragraphs and their library, none of whose modules is in both. "
         "(Pre-training has read all of them, without labels.)",

@@ -14,9 +14,10 @@ from pathlib import Path
 from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Progress, silent
-from electra.data.shards import MANIFEST, TOKENIZER, Manifest, Shards
+from electra.data.manifest import MANIFEST, TOKENIZER, Manifest
+from electra.data.shard_writer import manifest_warnings
+from electra.data.shards import Shards
 from electra.data.sources import CONTENT, Report, warn
-from electra.data.writing import manifest_warnings
 
 
 def merge(

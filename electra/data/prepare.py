@@ -10,7 +10,7 @@ from pathlib import Path
 
 from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
-from electra.data.packing import shard
+from electra.data.sharding import shard
 from electra.data.sources import Report, warn
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece

@@ -15,156 +15,30 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import re
-import tokenize
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from electra.config import SettingError, UserError, build
-from electra.data.examples import Ends, Ids
+from electra.config import UserError
+from electra.data.dataset import MemmapDataset, load_integers
+from electra.data.manifest import (
+    COUNTS,
+    MANIFEST,
+    PART,
+    PROGRESS,
+    TOKENIZER,
+    Manifest,
+    merge_manifests,
+    part_name,
+    shard_command,
+)
 from electra.data.sources import CONTENT
 from electra.data.wordpiece import WordPiece
-from electra.files import parse_json, read_bounded_text
 from electra.settings import differing_keys, fingerprint
-
-FORMAT = 1
-LAYOUT = "one example per row"
-MANIFEST, PROGRESS, COUNTS, TOKENIZER = "manifest.json", "progress.json", "counts.npy", "tokenizer"
-PART = re.compile(r"part-(\d+)-of-(\d+)")
-BELOW = re.compile(
-    r"(part-\d+-of-\d+/)?[\w.-]+\.npy"
-)  # names of a manifest's files: none leaves the folder
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class File:
-    """One file of rows' ids or ends, as it must be found."""
-
-    name: str  # below the manifest's folder; after a merger with its part's in front
-    rows: int
-    bytes: int
-    sha256: str
-
-    def __post_init__(self) -> None:
-        if not BELOW.fullmatch(self.name) or self.rows < 0:
-            raise SettingError("name", "with {rows} is not a file of this folder with rows", self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Everything that decides which bytes are written."""
-
-    length: int
-    seed: int
-    held_out: float
-    part: int
-    parts: int
-    shard_bytes: int
-    text_field: str
-    tokenizer: str  # its fingerprint
-    inputs: list[
-        dict[str, Any]
-    ]  # name, size and fingerprint of each file; by file, the last of those it read alone
-    by_file: bool = False  # documents are numbered within their file, not through the corpus
-    layout: str = LAYOUT
-    format: int = FORMAT
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """What a folder of shards holds and how it was made."""
-
-    settings: Settings
-    vocab_size: int
-    documents: int
-    held_out_documents: int
-    rows: int
-    held_out_rows: int
-    tokens: int  # in the rows to train on, [CLS] and [SEP] included, padding not
-    fill: float  # share of those rows that is not padding
-    unknown: float  # share of their text that is [UNK]
-    long_words: int
-    files: list[File] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        return self.settings.length
-
-    @property
-    def tokenizer(self) -> str:
-        return self.settings.tokenizer
-
-    @property
-    def is_merged(self) -> bool:
-        """Whether it stands for parts, in folders of their own."""
-        return any("/" in file.name for file in self.files)
-
-    @classmethod
-    def read(cls, path: Path) -> Manifest:
-        try:
-            values = parse_json(read_bounded_text(path))
-            if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
-                raise UserError(
-                    f"{path}: format {values['settings']['format']} "
-                    f"({values['settings']['layout']}), but "
-                    f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again"
-                )
-            return build(cls, values, source=str(path))
-        except UserError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{path}: not a manifest of shards ({error}); run `electra shard` again with "
-                "--overwrite"
-            ) from None
-
-
-class Rows:
-    """Rows over several memory-mapped files, numbered through."""
-
-    def __init__(self, files: Sequence[tuple[Path, int]]) -> None:
-        """`files`: each file of ids, whose ends lie beside it, and its number of rows."""
-        self.paths = [path for path, _ in files]
-        self.starts = np.cumsum([0, *(rows for _, rows in files)], dtype=np.int64)
-        self.mapped: dict[Path, npt.NDArray[Any]] = {}
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Ids, Ends]:
-        """ids [n, T] and ends [n, 2] of these rows, in this order."""
-        return self.gather(indices, ".ids.npy"), self.gather(indices, ".ends.npy")
-
-    def ends(self, indices: npt.NDArray[np.int64]) -> Ends:
-        """ends [n, 2] of these rows, in this order."""
-        return self.gather(indices, ".ends.npy")
-
-    def gather(self, indices: npt.NDArray[np.int64], suffix: str) -> npt.NDArray[Any]:
-        indices = np.asarray(indices, dtype=np.int64)
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self)}")
-        which = np.searchsorted(self.starts, indices, side="right") - 1
-        gathered: npt.NDArray[Any] | None = None
-        for number in np.unique(which):
-            here = which == number
-            rows = self.open(self.paths[number], suffix)[indices[here] - self.starts[number]]
-            if gathered is None:
-                gathered = np.empty((len(indices), rows.shape[1]), dtype=rows.dtype)
-            gathered[here] = rows
-        return gathered if gathered is not None else np.empty((0, 0), dtype=np.uint16)
-
-    def open(self, path: Path, suffix: str) -> npt.NDArray[Any]:
-        path = path.with_name(path.name.removesuffix(".ids.npy") + suffix)
-        if path not in self.mapped:
-            self.mapped[path] = loaded(path, mmap_mode="r")
-        return self.mapped[path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,8 +61,8 @@ class Shards:
                 size = path.stat().st_size if path.is_file() else None
                 if size != file.bytes:
                     found = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
-                    raise UserError(f"{path}: {found}; run {shard_again(path)}")
-        return cls(folder=folder, manifest=combined(list(parts.values())), parts=parts)
+                    raise UserError(f"{path}: {found}; run {shard_command(path)}")
+        return cls(folder=folder, manifest=merge_manifests(list(parts.values())), parts=parts)
 
     @property
     def length(self) -> int:
@@ -206,11 +80,11 @@ class Shards:
         return check_tokenizer(next(iter(self.parts)), self.manifest.tokenizer)
 
     @cached_property
-    def train(self) -> Rows:
+    def train(self) -> MemmapDataset:
         return self.rows("train-")
 
     @cached_property
-    def held_out(self) -> Rows:
+    def held_out(self) -> MemmapDataset:
         return self.rows("held-out-")
 
     @cached_property
@@ -220,7 +94,7 @@ class Shards:
         for part, manifest in self.parts.items():
             for file in manifest.files:
                 if Path(file.name).name == COUNTS:
-                    found = loaded(part / file.name)
+                    found = load_integers(part / file.name)
                     if found.shape != counts.shape:
                         raise UserError(
                             f"{part / file.name}: {found.shape} numbers for a vocabulary of "
@@ -230,8 +104,8 @@ class Shards:
                     counts += found
         return counts
 
-    def rows(self, prefix: str) -> Rows:
-        return Rows(
+    def rows(self, prefix: str) -> MemmapDataset:
+        return MemmapDataset(
             [
                 (part / file.name, file.rows)
                 for part, manifest in self.parts.items()
@@ -264,7 +138,7 @@ class Shards:
             if found != file.sha256:
                 raise UserError(
                     f"{path}: damaged: its checksum is not the one in {MANIFEST}; run "
-                    f"{shard_again(path)}"
+                    f"{shard_command(path)}"
                 )
             progress(number / len(files))
 
@@ -277,35 +151,6 @@ def check_tokenizer(folder: Path, fingerprint: str) -> WordPiece:
             "`electra shard` again with --overwrite"
         )
     return wordpiece
-
-
-def loaded(path: Path, *, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[Any]:
-    """An array of whole numbers. Objects would come as a pickle, which is never opened."""
-    try:
-        found: npt.NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-        if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
-            raise ValueError("not an array of whole numbers")
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        tokenize.TokenError,
-    ) as error:  # a header is read as Python's literals are
-        raise UserError(
-            f"{path}: damaged ({error}); run `electra shard` again with --overwrite"
-        ) from None
-    return found
-
-
-def part_name(part: int, parts: int) -> str:
-    return f"part-{part:05}-of-{parts:05}"
-
-
-def shard_again(file: Path) -> str:
-    """The command that makes a file anew: in a part's folder, that part alone."""
-    if part := PART.fullmatch(file.parent.name):
-        return f"`electra shard … --part {int(part[1])}/{int(part[2])} --overwrite`"
-    return "`electra shard` again with --overwrite"
 
 
 def part_folders(folder: Path) -> list[Path]:
@@ -376,38 +221,5 @@ def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> N
         )
         raise UserError(
             f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: {shown}; run "
-            f"{shard_again(folder / MANIFEST)} with the settings and the text of the others"
+            f"{shard_command(folder / MANIFEST)} with the settings and the text of the others"
         )
-
-
-def combined(manifests: list[Manifest]) -> Manifest:
-    """One manifest for all parts: counts added up, shares weighed by the rows they are shares of."""
-    if len(manifests) == 1:
-        return manifests[0]
-    added = {
-        name: sum(getattr(m, name) for m in manifests)
-        for name in (
-            "documents",
-            "held_out_documents",
-            "rows",
-            "held_out_rows",
-            "tokens",
-            "long_words",
-        )
-    }
-    unknown = sum(m.unknown * m.tokens for m in manifests) / max(1, added["tokens"])
-    fill = added["tokens"] / max(1, added["rows"] * manifests[0].length)
-    # By file, the part that read a file knows most of it.
-    inputs = [
-        max(told, key=len) for told in zip(*(m.settings.inputs for m in manifests), strict=True)
-    ]
-    settings = dataclasses.replace(manifests[0].settings, part=1, parts=1, inputs=inputs)
-    return dataclasses.replace(
-        manifests[0],
-        **added,
-        unknown=round(unknown, 6),
-        fill=round(fill, 4),
-        files=[],
-        settings=settings,
-        warnings=list(dict.fromkeys(w for m in manifests for w in m.warnings)),
-    )

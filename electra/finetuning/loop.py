@@ -18,7 +18,7 @@ from torch import Tensor
 from electra import atomic
 from electra.config import RunFailed, UserError
 from electra.console import redirect_warnings
-from electra.data.batches import random_key
+from electra.data.shuffle import random_key
 from electra.engine.distributed import World
 from electra.engine.hardware import Speed, autocast, free_bytes, resolve_precision, resolve_speed
 from electra.engine.optimizer import build_optimizer, layer_lr_scale

@@ -14,7 +14,7 @@ import numpy as np
 from electra import __version__
 from electra.config import UserError
 from electra.console import redirect_warnings
-from electra.data.batches import random_key
+from electra.data.shuffle import random_key
 from electra.data.tables import Table, table
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.feature_cache import CACHED_FROM, cache_folder, cached, keep, source_of

@@ -28,8 +28,13 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, attention_mask: Tensor) -> Rows:
         """Of a batch whose `real` [B, T] says where there is text: at the beginning of each row."""
-        if (packed := getattr(attention_mask, "packed", None)) is not None:
-            return cls(packed.bounds, attention_mask.shape[1], packed.tokens, attention_mask.shape)
+        if (packing := getattr(attention_mask, "packing", None)) is not None:
+            return cls(
+                packing.cu_seqlens,
+                attention_mask.shape[1],
+                packing.token_indices,
+                attention_mask.shape,
+            )
         begins = torch.arange(
             0,
             attention_mask.numel() + 1,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from electra.data.batches import Batch, Batches, random_key
+from electra.data.batches import Batch
+from electra.data.dataloader import DataLoader
 from electra.data.shards import Shards
+from electra.data.shuffle import random_key
 from electra.engine.fsdp import is_sharded, local_tensor, reshard
 from electra.engine.hardware import autocast
 from electra.kernels import enable
@@ -98,13 +100,13 @@ def first_bad_tensor(run: Run, step: int) -> str:
     again, plainly. All processes take as many, whatever they find, and say the same.
     """
     settings = run.recipe.training
-    batches = Batches(
+    batches = DataLoader(
         run.shards.train,
         batch_size=settings.batch_size,
         micro_batch_size=run.micro_batch_size,
         seed=settings.seed,
     )
-    share = run.world.my_micro_batches(batches.micro_batches)
+    share = run.world.my_micro_batches(batches.micro_batches_per_step)
     enable(run.objective, False)
     named = list(run.objective.named_parameters())
     found = [
@@ -112,9 +114,10 @@ def first_bad_tensor(run: Run, step: int) -> str:
         for name, parameter in named
         if not torch.isfinite(local_tensor(parameter)).all()
     ]
-    passes = list(zip(share, batches.of_step(step, share), strict=True))
+    passes = list(zip(share, batches.load_step(step, share), strict=True))
     idle = (
-        [passes[-1]] * (run.world.max_micro_batches_per_rank(batches.micro_batches) - len(passes))
+        [passes[-1]]
+        * (run.world.max_micro_batches_per_rank(batches.micro_batches_per_step) - len(passes))
         if is_sharded(run.objective)
         else []
     )

@@ -9,7 +9,9 @@ from safetensors import SafetensorError
 
 from electra import __version__
 from electra.config import RunFailed
-from electra.data.batches import Batch, Batches, in_order, random_key
+from electra.data.batches import Batch
+from electra.data.dataloader import DataLoader, eval_batches
+from electra.data.shuffle import random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.fsdp import is_sharded, reshard
 from electra.engine.hardware import autocast, peak_flops
@@ -27,7 +29,7 @@ def train(
 ) -> None:
     """Six things happen in a step: read, descend, update, say, measure, save."""
     settings, world = run.recipe.training, run.world
-    batches = Batches(
+    batches = DataLoader(
         run.shards.train,
         batch_size=settings.batch_size,
         micro_batch_size=run.micro_batch_size,
@@ -35,11 +37,11 @@ def train(
     )
     steps, share = (
         range(run.step + 1, settings.max_steps + 1),
-        world.my_micro_batches(batches.micro_batches),
+        world.my_micro_batches(batches.micro_batches_per_step),
     )
     if settings.compile == "on" and steps:
-        rehearse(run, batches.of_step(steps[0], share[:1])[0])
-    stream = batches.stream(steps, share, pinned=world.device.type == "cuda")
+        rehearse(run, batches.load_step(steps[0], share[:1])[0])
+    stream = batches.iterate(steps, share, pin_memory=world.device.type == "cuda")
     peak, flops = (
         peak_flops(world),
         standard(run.recipe.workload(run.shards.tokenizer.size)).training,
@@ -122,8 +124,8 @@ def evaluate(run: Run) -> dict[str, float]:
     """Scores on the held-out rows: the same rows, masks and samples every time."""
     settings, world = run.recipe.training, run.world
     batches = list(
-        in_order(
-            run.shards.held_out, micro_batch_size=run.micro_batch_size, most=settings.eval_rows
+        eval_batches(
+            run.shards.held_out, micro_batch_size=run.micro_batch_size, max_rows=settings.eval_rows
         )
     )
     mine, tallies = range(len(batches))[world.rank :: world.size], []

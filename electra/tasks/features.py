@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from electra.data.batches import random_key
+from electra.data.shuffle import random_key
 from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]

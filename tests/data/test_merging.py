@@ -9,19 +9,20 @@ import pytest
 
 from electra.__main__ import main
 from electra.config import UserError
-from electra.data import corpus, packing
+from electra.data import corpus, sharding
+from electra.data.manifest import Manifest
 from electra.data.merging import merge
-from electra.data.packing import own_files, shard
-from electra.data.shards import Manifest, Shards
+from electra.data.sharding import own_files, shard
+from electra.data.shards import Shards
 from electra.data.sources import Source, resolve
 from electra.data.wordpiece import WordPiece
 from tests.data.conftest import prose
-from tests.data.test_packing import examples
+from tests.data.test_sharding import examples
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 5_000)
+    monkeypatch.setattr(sharding, "BLOCK_CHARACTERS", 5_000)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +243,7 @@ def test_a_part_interrupted_by_an_earlier_version_goes_on(
     texts: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(packing.Writer, "finish", None)
+        patched.setattr(sharding.Writer, "finish", None)
         with pytest.raises(TypeError):
             pack(texts, wordpiece, tmp_path / "begun")
     progress = tmp_path / "begun" / "progress.json"

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from electra.config import UserError
-from electra.data import packing
-from electra.data.packing import shard
-from electra.data.shards import Rows, Shards
+from electra.data import sharding
+from electra.data.dataset import MemmapDataset
+from electra.data.sharding import shard
+from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 
 
@@ -18,7 +19,7 @@ from electra.data.wordpiece import WordPiece
 def folder(
     text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(sharding, "BLOCK_CHARACTERS", 20_000)
     for part in (1, 2):
         shard(
             [text],
@@ -42,7 +43,7 @@ def test_rows_are_numbered_through_files_and_come_in_the_order_asked_for(tmp_pat
             tmp_path / f"train-{number:05}.ends.npy", np.full((rows, 2), number, dtype=np.uint16)
         )
         files.append((path, rows))
-    rows = Rows(files)
+    rows = MemmapDataset(files)
     ids, ends = rows.take(np.array([7, 0, 3, 0, 4]))
     assert len(rows) == 8
     assert ids.tolist() == [[206, 207], [0, 1], [100, 101], [0, 1], [200, 201]]

@@ -99,7 +99,7 @@ def test_training_and_loading_import_neither_torch_nor_transformers(corpus: Path
     train(corpus)
     program = (
         "import sys; from electra.data.vocabulary import train_wordpiece; "
-        "from electra.data.packing import shard; "
+        "from electra.data.sharding import shard; "
         "w = train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200); "
         "shard([sys.argv[1]], tokenizer=w, output_dir=sys.argv[3]); "
         "assert not {'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)"

@@ -19,7 +19,7 @@ from rich.console import Console
 from electra.cli import show
 from electra.config import RECIPES
 from electra.data.corpus import documents
-from electra.data.packing import shard
+from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.tables import table
 from electra.data.vocabulary import train_wordpiece

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from electra.data.batches import Batch, packing
+from electra.data.batches import Batch, pack_rows
 from electra.kernels import enable
 from electra.kernels.rows import Rows
 from electra.model.encoder import Encoder
@@ -26,7 +26,7 @@ def batch_of(lengths: list[int], length: int) -> Batch:
         torch.zeros_like(input_ids),
         attention_mask,
         attention_mask,
-        packing(np.array(lengths), length),
+        pack_rows(np.array(lengths), length),
     ).to(DEVICE)
 
 
@@ -44,13 +44,13 @@ def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_i
 ):
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
     rows = Rows.of(batch.attention_mask)
-    assert batch.packed is not None
+    assert batch.packing is not None
     assert (
-        len(batch.packed.tokens) == 12
+        len(batch.packing.token_indices) == 12
     )  # ten real tokens, and padding up to whole portions of four
     assert pieces(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
     assert (
-        sorted(batch.packed.tokens[:10].tolist())
+        sorted(batch.packing.token_indices[:10].tolist())
         == batch.attention_mask.flatten().nonzero().flatten().tolist()
     )
 
@@ -68,9 +68,9 @@ def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
 
 
 def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
-    assert packing(np.array([4, 4, 4]), 4) is None
-    assert packing(np.array([4, 4, 3]), 4) is None
-    assert packing(np.array([4, 4, 1, 1]), 4) is not None
+    assert pack_rows(np.array([4, 4, 4]), 4) is None
+    assert pack_rows(np.array([4, 4, 3]), 4) is None
+    assert pack_rows(np.array([4, 4, 1, 1]), 4) is not None
 
 
 def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> None:
@@ -101,7 +101,7 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
     enable(encoder)
     lengths = [length // 2, 3, length - 1]
     batch = batch_of(lengths, length)
-    assert batch.packed is not None
+    assert batch.packing is not None
     weights = torch.randn(len(lengths), length, 16, device=DEVICE) * batch.attention_mask[..., None]
 
     def run(batch: Batch) -> list[Tensor]:
@@ -110,5 +110,5 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
         gradients = torch.autograd.grad((found.float() * weights).sum(), list(encoder.parameters()))
         return [found[batch.attention_mask].detach(), *gradients]
 
-    for packed, apart in zip(run(batch), run(batch._replace(packed=None)), strict=True):
+    for packed, apart in zip(run(batch), run(batch._replace(packing=None)), strict=True):
         assert float((packed.float() - apart.float()).norm()) < 2e-3 * float(apart.float().norm())

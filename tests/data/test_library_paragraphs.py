@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from electra.config import UserError
-from electra.data.origins import origins
+from electra.data.library_paragraphs import write_library_paragraphs
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve"
 
@@ -35,7 +35,10 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_every_library_has_as_many_paragraphs_and_no_module_is_in_both_files(tmp_path):
     corpus = corpus_of(tmp_path / "corpus.jsonl", {"big": 60, "middle": 50, "small": 40, "tiny": 2})
     train, dev = (
-        read(path) for path in origins(corpus, tmp_path / "set", libraries=3, train=30, dev=10)
+        read(path)
+        for path in write_library_paragraphs(
+            corpus, tmp_path / "set", libraries=3, train=30, dev=10
+        )
     )
     assert Counter(row["label"] for row in train) == {"big": 30, "middle": 30, "small": 30}
     assert Counter(row["label"] for row in dev) == {"big": 10, "middle": 10, "small": 10}
@@ -48,7 +51,8 @@ def test_every_library_has_as_many_paragraphs_and_no_module_is_in_both_files(tmp
 def test_the_largest_libraries_are_taken_and_the_set_is_always_the_same(tmp_path):
     corpus = corpus_of(tmp_path / "corpus.jsonl", {"small": 40, "big": 60, "middle": 50})
     first, again = (
-        origins(corpus, tmp_path / name, libraries=2, train=20, dev=5) for name in ("a", "b")
+        write_library_paragraphs(corpus, tmp_path / name, libraries=2, train=20, dev=5)
+        for name in ("a", "b")
     )
     assert {row["label"] for row in read(first[0])} == {"big", "middle"}
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
@@ -60,4 +64,4 @@ def test_a_harvest_of_one_library_is_refused_with_what_to_do(tmp_path):
         UserError,
         match=r"corpus\.jsonl: fewer than two libraries .* harvest where more is installed",
     ):
-        origins(corpus, tmp_path / "set", train=20, dev=5)
+        write_library_paragraphs(corpus, tmp_path / "set", train=20, dev=5)

@@ -19,10 +19,10 @@ from typing import Any
 from electra.config import UserError
 from electra.data.corpus import Document, Progress, placed_documents, silent
 from electra.data.examples import Cutter, Cuttings, Passage
-from electra.data.shards import MANIFEST, Manifest, Settings, part_name
+from electra.data.manifest import MANIFEST, Manifest, ShardSettings, part_name
+from electra.data.shard_writer import Writer, check_same_settings, clear
 from electra.data.sources import Report, Source, check_outside, resolve, warn
 from electra.data.wordpiece import WordPiece
-from electra.data.writing import Writer, check_same_settings, clear
 
 SHARD_BYTES = 64 * 1024 * 1024
 BLOCK_CHARACTERS = (
@@ -71,7 +71,7 @@ def shard(
     check_outside(Path(output_dir), inputs)
     sources = resolve(inputs, report=note)
     read = own_files(sources, part) if by_file else dict(enumerate(sources))
-    settings = Settings(
+    settings = ShardSettings(
         length=length,
         seed=seed,
         held_out=held_out,
@@ -170,7 +170,7 @@ def check_settings(
         raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
 
 
-def finished(folder: Path, settings: Settings) -> Manifest:
+def finished(folder: Path, settings: ShardSettings) -> Manifest:
     manifest = Manifest.read(folder / MANIFEST)
     check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
     return manifest
@@ -250,7 +250,7 @@ def blocks(
 
 
 def own_blocks(
-    every: Iterable[list[Passage]], settings: Settings, *, done: int
+    every: Iterable[list[Passage]], settings: ShardSettings, *, done: int
 ) -> Iterator[tuple[int, list[Passage]]]:
     """Blocks of the whole corpus are dealt to the parts like cards; those before `done` are on disk
     already.

@@ -79,7 +79,7 @@ WORD = re.compile(r"[\"'(]*[A-Za-z]+([-'’/][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')]*"
 SENTENCES = re.compile(r"[\"'(]*[A-Z].*[.!?:][\"')]*")
 
 
-def harvest(
+def write_docstring_corpus(
     output_dir: str | Path,
     *,
     max_bytes: int = 9_000_000,

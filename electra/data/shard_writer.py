@@ -15,7 +15,15 @@ import numpy.typing as npt
 from electra import atomic
 from electra.config import UserError
 from electra.data.examples import LONG_WORD, Cuttings
-from electra.data.shards import COUNTS, MANIFEST, PROGRESS, TOKENIZER, File, Manifest, Settings
+from electra.data.manifest import (
+    COUNTS,
+    MANIFEST,
+    PROGRESS,
+    TOKENIZER,
+    Manifest,
+    ShardFile,
+    ShardSettings,
+)
 from electra.data.sources import Report
 from electra.data.wordpiece import WordPiece
 from electra.files import parse_json, read_bounded_text
@@ -34,7 +42,7 @@ class State:
     held_out_documents: int = 0
     long_words: int = 0
     tokens: int = 0
-    files: list[File] = field(default_factory=list)
+    files: list[ShardFile] = field(default_factory=list)
 
 
 class Writer:
@@ -43,7 +51,7 @@ class Writer:
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, wordpiece: WordPiece, state: State
+        self, folder: Path, settings: ShardSettings, wordpiece: WordPiece, state: State
     ) -> None:
         self.folder, self.settings, self.wordpiece, self.state = folder, settings, wordpiece, state
         self.gathered: list[Cuttings] = []
@@ -51,7 +59,7 @@ class Writer:
         self.counts = np.zeros(wordpiece.size, dtype=np.int64)
 
     @classmethod
-    def begin(cls, folder: Path, settings: Settings, wordpiece: WordPiece) -> Writer:
+    def begin(cls, folder: Path, settings: ShardSettings, wordpiece: WordPiece) -> Writer:
         folder.mkdir(parents=True, exist_ok=True)
         state = State()
         if (folder / PROGRESS).is_file():
@@ -59,7 +67,8 @@ class Writer:
                 saved = parse_json(read_bounded_text(folder / PROGRESS))
                 before = saved["settings"]
                 state = State(
-                    **saved["state"] | {"files": [File(**file) for file in saved["state"]["files"]]}
+                    **saved["state"]
+                    | {"files": [ShardFile(**file) for file in saved["state"]["files"]]}
                 )
             except (OSError, ValueError, TypeError, LookupError):
                 raise UserError(
@@ -110,12 +119,12 @@ class Writer:
         self.gathered, self.gathered_bytes = [], 0
         self.save()
 
-    def write(self, name: str, rows: npt.NDArray[Any]) -> File:
+    def write(self, name: str, rows: npt.NDArray[Any]) -> ShardFile:
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
         content = buffer.getbuffer()
         atomic.write(self.folder / name, content)
-        return File(
+        return ShardFile(
             name=name,
             rows=len(rows),
             bytes=len(content),
@@ -181,7 +190,7 @@ def rows_in(folder: Path) -> list[Path]:
     return [*folder.glob("train-*.npy"), *folder.glob("held-out-*.npy")]
 
 
-def check_same_settings(folder: Path, settings: Settings, made_with: dict[str, Any]) -> None:
+def check_same_settings(folder: Path, settings: ShardSettings, made_with: dict[str, Any]) -> None:
     ours = dataclasses.asdict(settings)
     made_with = {"by_file": False} | made_with  # as all were before there was a choice
     if keys := differing_keys(ours, made_with):

@@ -11,9 +11,10 @@ import pytest
 
 from electra import atomic
 from electra.config import UserError
-from electra.data import packing
-from electra.data.packing import shard
-from electra.data.shards import Manifest, Shards
+from electra.data import sharding
+from electra.data.manifest import Manifest
+from electra.data.sharding import shard
+from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 
 SMALL = 20_000  # bytes of rows in a shard, so that a small corpus makes several
@@ -21,7 +22,7 @@ SMALL = 20_000  # bytes of rows in a shard, so that a small corpus makes several
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 5_000)
+    monkeypatch.setattr(sharding, "BLOCK_CHARACTERS", 5_000)
 
 
 def pack(text: Path, wordpiece: WordPiece, folder: Path, **options: object) -> Manifest:
@@ -112,15 +113,15 @@ def test_a_run_killed_outright_leaves_no_worker_behind_and_goes_on(
 import os, signal
 from concurrent.futures import ProcessPoolExecutor
 from electra import atomic
-from electra.data import packing, wordpiece
-packing.BLOCK_CHARACTERS = 5_000
+from electra.data import sharding, wordpiece
+sharding.BLOCK_CHARACTERS = 5_000
 def kill(path, content, write=atomic.write):
     write(path, content)
     if path.name == "train-00002.ids.npy":
-        print(*(child.pid for child in packing.multiprocessing.active_children()), flush=True)
+        print(*(child.pid for child in sharding.multiprocessing.active_children()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 atomic.write = kill
-packing.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}), length=32,
+sharding.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}), length=32,
               output_dir={str(tmp_path / "killed")!r}, held_out=0.05, shard_bytes={SMALL}, workers=2)
 """
     killed = subprocess.run(
@@ -140,7 +141,7 @@ def test_a_finished_run_is_not_done_again(
     text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = pack(text, wordpiece, tmp_path)
-    monkeypatch.setattr(packing, "cut_in_order", None)
+    monkeypatch.setattr(sharding, "cut_in_order", None)
     assert pack(text, wordpiece, tmp_path) == first
 
 

@@ -7,21 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra.data.batches import Batches, in_order, random_key, shuffled
+from electra.data.dataloader import DataLoader, eval_batches
 from electra.data.shards import Shards
+from electra.data.shuffle import random_key, shuffle_indices
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 2**62))
 def test_an_epoch_is_a_permutation_of_the_rows(size, key):
-    assert sorted(shuffled(np.arange(size), size=size, key=key).tolist()) == list(range(size))
+    assert sorted(shuffle_indices(np.arange(size), size=size, key=key).tolist()) == list(
+        range(size)
+    )
 
 
 def test_shuffling_leaves_no_trace_of_the_order_on_disk():
-    found = shuffled(np.arange(100_000), size=100_000, key=1)
+    found = shuffle_indices(np.arange(100_000), size=100_000, key=1)
     assert abs(np.corrcoef(np.arange(100_000), found)[0, 1]) < 0.01
     assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.01
-    assert (found != shuffled(np.arange(100_000), size=100_000, key=2)).mean() > 0.99
+    assert (found != shuffle_indices(np.arange(100_000), size=100_000, key=2)).mean() > 0.99
 
 
 @pytest.fixture
@@ -30,10 +33,10 @@ def rows(toy_shards):
 
 
 def test_no_row_comes_twice_in_an_epoch_and_none_is_left_out(rows):
-    batches = Batches(rows, batch_size=7, micro_batch_size=7, seed=3)
+    batches = DataLoader(rows, batch_size=7, micro_batch_size=7, seed=3)
     epochs = 3
     seen = np.concatenate(
-        [batches.step_rows(step) for step in range(1, epochs * len(rows) // 7 + 2)]
+        [batches.step_indices(step) for step in range(1, epochs * len(rows) // 7 + 2)]
     )
     for epoch in range(epochs):
         assert sorted(seen[epoch * len(rows) : (epoch + 1) * len(rows)].tolist()) == list(
@@ -44,7 +47,7 @@ def test_no_row_comes_twice_in_an_epoch_and_none_is_left_out(rows):
 def test_two_epochs_and_two_seeds_have_different_orders(rows):
     size = len(rows)
     first, again, other = (
-        Batches(rows, batch_size=size, micro_batch_size=size, seed=seed).step_rows(step)
+        DataLoader(rows, batch_size=size, micro_batch_size=size, seed=seed).step_indices(step)
         for seed, step in ((0, 1), (0, 2), (1, 1))
     )
     assert (first != again).any()
@@ -52,9 +55,9 @@ def test_two_epochs_and_two_seeds_have_different_orders(rows):
 
 
 def test_the_batch_of_a_step_does_not_depend_on_how_the_stream_came_there(rows):
-    batches = Batches(rows, batch_size=8, micro_batch_size=4, seed=0)
-    walked = list(batches.stream(range(1, 10), range(2)))
-    resumed = list(batches.stream(range(6, 10), range(2)))
+    batches = DataLoader(rows, batch_size=8, micro_batch_size=4, seed=0)
+    walked = list(batches.iterate(range(1, 10), range(2)))
+    resumed = list(batches.iterate(range(6, 10), range(2)))
     for before, after in zip(walked[5:], resumed, strict=True):
         assert all(
             a.input_ids.equal(b.input_ids) and a.token_type_ids.equal(b.token_type_ids)
@@ -65,14 +68,14 @@ def test_the_batch_of_a_step_does_not_depend_on_how_the_stream_came_there(rows):
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_stream_ends_where_its_steps_end(rows, steps):
-    batches = Batches(rows, batch_size=4, micro_batch_size=4, seed=0)
-    assert len(list(batches.stream(range(1, steps + 1), range(1)))) == steps
+    batches = DataLoader(rows, batch_size=4, micro_batch_size=4, seed=0)
+    assert len(list(batches.iterate(range(1, steps + 1), range(1)))) == steps
 
 
 def test_processes_share_a_step_without_overlap(rows):
-    batches = Batches(rows, batch_size=12, micro_batch_size=4, seed=0)
-    whole = batches.of_step(5, range(3))
-    parts = [*batches.of_step(5, range(0, 1)), *batches.of_step(5, range(1, 3))]
+    batches = DataLoader(rows, batch_size=12, micro_batch_size=4, seed=0)
+    whole = batches.load_step(5, range(3))
+    parts = [*batches.load_step(5, range(0, 1)), *batches.load_step(5, range(1, 3))]
     assert all(a.input_ids.equal(b.input_ids) for a, b in zip(whole, parts, strict=True))
     assert all(part.step_lengths.equal(whole[0].step_lengths) for part in parts)
     assert whole[0].step_lengths.sum() == sum(part.lengths.sum() for part in parts)
@@ -81,7 +84,7 @@ def test_processes_share_a_step_without_overlap(rows):
 def test_types_and_padding_follow_the_ends_of_the_segments(toy_shards):
     shards = Shards.open(toy_shards)
     words = shards.tokenizer
-    for batch in in_order(shards.held_out, micro_batch_size=8, most=16):
+    for batch in eval_batches(shards.held_out, micro_batch_size=8, max_rows=16):
         for ids, token_type_ids, attention_mask, length in zip(
             batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.lengths, strict=True
         ):

@@ -19,7 +19,7 @@ MOST_OF_A_MODULE = 10  # paragraphs, so that no long one stands for its library
 Paragraph = tuple[str, str, str]  # text, library, module
 
 
-def origins(
+def write_library_paragraphs(
     corpus: Path, output_dir: Path, *, libraries: int = 6, train: int = 500, dev: int = 150
 ) -> tuple[Path, Path]:
     """Write `train.csv` and `dev.csv` (text, label, module): so many paragraphs of each of the

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from electra.config import UserError
-from electra.data.harvest import harvest, paragraphs
+from electra.data.docstring_corpus import paragraphs, write_docstring_corpus
 
 SENTENCE = "The quick brown fox jumps over the lazy dog {}."
 
@@ -53,7 +53,7 @@ def test_each_module_becomes_a_document_without_repeated_paragraphs(tmp_path: Pa
         c=f'x = """{SENTENCE.format("in a value")}"""\n',
         d="import does_not_exist\n",
     )
-    rows = harvested(harvest(tmp_path, libraries={"lib": folder}))
+    rows = harvested(write_docstring_corpus(tmp_path, libraries={"lib": folder}))
     assert {row["library"] for row in rows} == {"lib"}
     assert {row["module"] for row in rows} <= {"a", "b"}
     assert sorted(line for row in rows for line in row["text"].split("\n")) == [
@@ -67,7 +67,7 @@ def test_pydoc_topics_are_read_from_their_dict(tmp_path: Path) -> None:
         tmp_path / "python" / "pydoc_data",
         topics=f"topics = {{'if': '{SENTENCE.format('here')}\\n'}}\n",
     )
-    rows = harvested(harvest(tmp_path, libraries={"python": folder.parent}))
+    rows = harvested(write_docstring_corpus(tmp_path, libraries={"python": folder.parent}))
     assert rows == [
         {"text": SENTENCE.format("here"), "library": "python", "module": "pydoc_data.topics"}
     ]
@@ -78,7 +78,7 @@ def test_no_library_fills_more_than_its_share_of_the_cap(tmp_path: Path) -> None
     for name in ("one", "two", "three"):
         sources = {f"m{n}": f'"""{SENTENCE.format(f"of {name} number {n}")}"""' for n in range(200)}
         libraries[name] = library(tmp_path / name, **sources)
-    rows = harvested(harvest(tmp_path, max_bytes=10_000, libraries=libraries))
+    rows = harvested(write_docstring_corpus(tmp_path, max_bytes=10_000, libraries=libraries))
     sizes = {
         name: sum(len(row["text"]) for row in rows if row["library"] == name) for name in libraries
     }
@@ -90,15 +90,19 @@ def test_the_same_libraries_give_the_same_bytes_and_a_harvest_is_reused(tmp_path
         tmp_path / "lib", **{f"m{n}": f'"""{SENTENCE.format(f"number {n}")}"""' for n in range(20)}
     )
     first, second = (
-        harvest(tmp_path / name, libraries={"lib": folder}) for name in ("first", "second")
+        write_docstring_corpus(tmp_path / name, libraries={"lib": folder})
+        for name in ("first", "second")
     )
     assert first.read_bytes() == second.read_bytes()
     first.write_text("kept", encoding="utf8")
     assert (
-        harvest(tmp_path / "first", libraries={"lib": folder}).read_text(encoding="utf8") == "kept"
+        write_docstring_corpus(tmp_path / "first", libraries={"lib": folder}).read_text(
+            encoding="utf8"
+        )
+        == "kept"
     )
 
 
 def test_libraries_without_sources_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a corpus of your own"):
-        harvest(tmp_path, libraries={"lib": library(tmp_path / "lib")})
+        write_docstring_corpus(tmp_path, libraries={"lib": library(tmp_path / "lib")})
