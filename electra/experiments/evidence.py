@@ -20,7 +20,7 @@ from electra.config import SettingError, UserError
 from electra.experiments.findings import Finding, Findings
 from electra.files import parse_json, read_bounded_text
 
-FILE, FORM = "findings.json", 2
+FILE, FORM = "findings.json", 3
 POINTS = 200  # of a curve, at most: more than a figure can show
 COUNTED = ("step", "tokens_seen", "operations", "minutes")
 
@@ -124,7 +124,7 @@ def check_plain_data(findings: Findings, where: str) -> None:
         )
         for recipe in (finding.made.get("recipe") or {}, *earlier):
             revived(recipe, dict[str, Any], f"{place}.made.recipe")
-        revived(finding.made.get("runs at once"), int | None, f"{place}.made.runs at once")
+        revived(finding.made.get("concurrency"), int | None, f"{place}.made.concurrency")
 
 
 def revived(value: Any, hint: Any, where: str) -> Any:

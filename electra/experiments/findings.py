@@ -25,7 +25,7 @@ from electra.experiments.plan import Scale, Trial, built_scale, built_trial
 from electra.files import parse_json, read_bounded_text, read_toml
 from electra.runs import journal
 
-FORMAT = 1
+FORMAT = 2
 LAST_SECOND = 2**33  # of what a clock may say, in the year 2242
 RUNS = "runs"
 CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = (
@@ -35,7 +35,8 @@ CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = (
     "metrics.jsonl",
     "results.json",
 )  # of run folders
-CONCURRENCY = "company.json"  # in a run folder: how many runs went on at once
+CONCURRENCY = "concurrency.json"  # in a run folder: how many runs shared the machine
+OLD_CONCURRENCY = "company.json"  # what earlier versions wrote instead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +278,7 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     finished = read_json(begun[-1] / STATUS).get("time")
     is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
     packages, gpus = environment.get("packages"), environment.get("gpus")
-    at_once = read_json(begun[-1] / CONCURRENCY).get("at_once")
+    concurrency = read_concurrency(begun[-1])
     return {
         "recipe": recipes[-1],
         "earlier_recipes": recipes[:-1],
@@ -290,8 +291,23 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
         "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ()))
         or (f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
         "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None,
-        "runs at once": at_once if isinstance(at_once, int) else None,
+        "concurrency": concurrency,
     }
+
+
+def read_concurrency(run: Path) -> int | None:
+    """Return how many runs shared the machine with this one; None where the file is corrupt or
+    missing.
+    """
+    if (run / OLD_CONCURRENCY).exists():
+        raise UserError(
+            f"{run / OLD_CONCURRENCY}: written by an earlier version; this version reads "
+            f'{CONCURRENCY}, with "concurrency" for "at_once"; rename the file and the key'
+        )
+    concurrency = read_json(run / CONCURRENCY).get("concurrency")
+    if isinstance(concurrency, int):
+        return concurrency
+    return None
 
 
 def read_json(path: Path) -> dict[str, Any]:

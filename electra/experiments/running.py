@@ -75,7 +75,7 @@ def perform(job: Job, *, at_once: int, interrupted: Interrupted, say: Say, quiet
                     init_from=before,
                     quiet=quiet,
                 )
-                atomic.write_json(step.folder / CONCURRENCY, {"at_once": at_once})
+                atomic.write_json(step.folder / CONCURRENCY, {"concurrency": at_once})
                 if outcome.status != "finished":
                     return False
             for path in step.folder.glob("checkpoint-*"):  # nobody continues what is finished

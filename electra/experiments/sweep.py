@@ -24,7 +24,7 @@ from electra.data.tables import is_hub_name
 from electra.experiments.arms import at_scale
 from electra.experiments.budget import SMOKE, Planned, parsed, planned
 from electra.experiments.claims import claimed
-from electra.experiments.findings import RUNS, Filed, read_json
+from electra.experiments.findings import FORMAT, RUNS, Filed, read_json
 from electra.experiments.plan import Arm, Evaluation, Scale, Trial, load_scale, load_trial, trials
 from electra.settings import fingerprint
 
@@ -435,6 +435,7 @@ def file(
     with alone(path, quiet=True):
         there = read_json(path)
         if there.get("entries"):
+            check_format(path, there)
             check_settings(path, there, {"trial": asdict(trial), "scale": asdict(asked.scale)})
             check_text(path, [*there["entries"], *entries])
         kept = {(each["arm"], each["seed"]): each for each in there.get("entries", ())}
@@ -458,6 +459,15 @@ def file(
                     entries=list(kept.values()),
                 )
             ),
+        )
+
+
+def check_format(path: Path, before: Mapping[str, Any]) -> None:
+    """Refuse a plan file of an earlier version: its runs measured under other names."""
+    if before.get("format") != FORMAT:
+        raise UserError(
+            f"{path}: plan of format {before.get('format')!r}, this version reads {FORMAT}; give "
+            "another --output-dir"
         )
 
 

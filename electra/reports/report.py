@@ -124,7 +124,7 @@ def chapter(findings: Findings) -> Iterator[Block]:
     yield costs(findings)
     if (
         most := max(
-            (finding.made.get("runs at once") or 1 for finding in findings.found), default=1
+            (finding.made.get("concurrency") or 1 for finding in findings.found), default=1
         )
     ) > 1:
         yield Paragraph(

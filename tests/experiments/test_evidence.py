@@ -55,10 +55,10 @@ def test_only_what_a_report_shows_of_a_journal_is_kept():
         ("{", "cannot be read as JSON"),
         ("[]", "no findings of trials"),
         (
-            '{"form": 1, "findings": []}',
-            "findings of form 1, another version's: this one reads form 2",
+            '{"form": 2, "findings": []}',
+            "findings of form 2, another version's: this one reads form 3",
         ),
-        ('{"form": 2, "findings": [{}]}', r"findings\[0\]: trial is missing"),
+        ('{"form": 3, "findings": [{}]}', r"findings\[0\]: trial is missing"),
     ],
 )
 def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):

@@ -42,7 +42,7 @@ def plan_file(folder, **changed):
         for name, size in (("first", 1), ("second", 2))
     ]
     values = {
-        "format": 1,
+        "format": 2,
         "trial": asdict(load_trial("efficiency")),
         "scale": asdict(load_scale("smoke")),
         "budget": "1",
@@ -135,8 +135,28 @@ def test_a_folder_without_trials_is_refused_with_how_to_begin(tmp_path):
 
 
 def test_a_plan_of_another_format_is_refused(tmp_path):
-    with pytest.raises(UserError, match="plan of format 99, this version reads 1"):
-        collect(plan_file(tmp_path, format=99))
+    with pytest.raises(UserError, match="plan of format 1, this version reads 2"):
+        collect(plan_file(tmp_path, format=1))
+
+
+def test_the_concurrency_of_a_run_is_read_and_a_corrupt_file_is_ignored(tmp_path):
+    run_folder(plan_file(tmp_path) / "runs/first", step=4, status="finished")
+    (tmp_path / "runs/first/config.toml").touch()
+    for text, concurrency in (
+        ('{"concurrency": 12}', 12),
+        ('{"concurrency": "x"}', None),
+        ("{", None),
+    ):
+        (tmp_path / "runs/first/concurrency.json").write_text(text)
+        assert collect(tmp_path)[0].found[0].made["concurrency"] == concurrency
+
+
+def test_a_file_of_concurrency_under_its_old_name_is_refused_with_the_new_one(tmp_path):
+    run_folder(plan_file(tmp_path) / "runs/first", step=4, status="finished")
+    (tmp_path / "runs/first/config.toml").touch()
+    (tmp_path / "runs/first/company.json").write_text('{"at_once": 12}')
+    with pytest.raises(UserError, match=r"company\.json: .* reads concurrency\.json"):
+        collect(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["trial", "scale", "budget"])

@@ -533,7 +533,7 @@ def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
     )
     found = [finding for each in collect(tmp_path) for finding in each.found]
     assert {finding.arm for finding in found if finding.done and finding.steps} == arms
-    assert {finding.made["runs at once"] for finding in found} == {1}
+    assert {finding.made["concurrency"] for finding in found} == {1}
 
 
 @pytest.mark.slow
@@ -561,4 +561,4 @@ def test_every_trial_runs_from_end_to_end_at_toy_size(texts, toy_glue, toy_squad
     found = collect(tmp_path)
     assert {each.trial.name for each in found} == set(trials())
     assert all(finding.done and finding.scores for each in found for finding in each.found)
-    assert {finding.made["runs at once"] for each in found for finding in each.found} == {2}
+    assert {finding.made["concurrency"] for each in found for finding in each.found} == {2}
