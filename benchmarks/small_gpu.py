@@ -22,9 +22,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
-
 from types import SimpleNamespace
+from typing import Any
 
 from benchmarks import finetune_gpu
 from benchmarks.evidence import as_command, check_counts, keep

@@ -52,7 +52,7 @@ def read_json_object(path: Path, *, remedy: str = "copy it again, or remove it")
     try:
         value = parse_json(read_bounded_text(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path}: no such file; {remedy}") from None
+        raise UserError(f"{path.parent}: no {path.name} there; {remedy}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON: {error}; {remedy}") from None
     if not isinstance(value, dict):

@@ -9,10 +9,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from types import SimpleNamespace
 
 from benchmarks import (
     evidence,

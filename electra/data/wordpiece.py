@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from electra import atomic
 from electra.config import UserError
-from electra.files import parse_json, read_bounded_bytes, read_bounded_text
+from electra.files import (
+    parse_json,
+    read_bounded_bytes,
+    read_bounded_text,
+    read_json_object,
+)
 from electra.settings import fingerprint
 
 if TYPE_CHECKING:
@@ -199,10 +204,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            try:
-                config |= parse_json(read_bounded_text(folder / name))
-            except (OSError, ValueError, TypeError) as error:
-                raise UserError(f"{folder / name}: not a JSON object: {error}") from None
+            config |= read_json_object(folder / name, remedy="make the folder again")
     return config
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from electra.config import SettingError, UserError, build
 from electra.experiments.plan import Scale, Trial, built_scale, built_trial
-from electra.files import parse_json, read_bounded_text, read_toml
+from electra.files import read_json_object_or_empty, read_toml
 from electra.runs import journal
 
 FORMAT = 2
@@ -143,7 +143,7 @@ def collect(output_dir: str | Path, names: Sequence[str] = ()) -> list[Findings]
     found = [
         (path, values)
         for path in sorted(folder.glob("*.json"))
-        if "entries" in (values := read_json(path))
+        if "entries" in (values := read_json_object_or_empty(path))
     ]
     for path, values in found:
         if missing := [each.name for each in fields(Filed) if each.name not in values]:
@@ -244,13 +244,13 @@ def with_minutes(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def is_finished(run: Path, steps: int) -> bool:
     """Trained to the end, and its networks written."""
-    status = read_json(run / STATUS)
+    status = read_json_object_or_empty(run / STATUS)
     return status.get("status") == "finished" and status.get("step") == steps
 
 
 def scored(task: str, folder: Path) -> Score | None:
     """What fine-tuning came to; None while it is not done."""
-    result = read_json(folder / RESULTS)
+    result = read_json_object_or_empty(folder / RESULTS)
     if not result.get("runs"):
         return None
     try:
@@ -274,8 +274,8 @@ def provenance(runs: Sequence[Path]) -> dict[str, Any]:
     if not begun:
         return {}
     recipes = [read_toml(run / CONFIG) for run in begun]
-    environment = read_json(begun[-1] / ENVIRONMENT)
-    finished = read_json(begun[-1] / STATUS).get("time")
+    environment = read_json_object_or_empty(begun[-1] / ENVIRONMENT)
+    finished = read_json_object_or_empty(begun[-1] / STATUS).get("time")
     is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
     packages, gpus = environment.get("packages"), environment.get("gpus")
     concurrency = read_concurrency(begun[-1])
@@ -304,18 +304,7 @@ def read_concurrency(run: Path) -> int | None:
             f"{run / OLD_CONCURRENCY}: written by an earlier version; this version reads "
             f'{CONCURRENCY}, with "concurrency" for "at_once"; rename the file and the key'
         )
-    concurrency = read_json(run / CONCURRENCY).get("concurrency")
+    concurrency = read_json_object_or_empty(run / CONCURRENCY).get("concurrency")
     if isinstance(concurrency, int):
         return concurrency
     return None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none: a run that was killed may not have
-    written it yet.
-    """
-    try:
-        found = parse_json(read_bounded_text(path))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

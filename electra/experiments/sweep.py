@@ -24,8 +24,9 @@ from electra.data.tables import is_hub_name
 from electra.experiments.arms import at_scale
 from electra.experiments.budget import SMOKE, Planned, parsed, planned
 from electra.experiments.claims import claimed
-from electra.experiments.findings import FORMAT, RUNS, Filed, read_json
+from electra.experiments.findings import FORMAT, RUNS, Filed
 from electra.experiments.plan import Arm, Evaluation, Scale, Trial, load_scale, load_trial, trials
+from electra.files import read_json_object_or_empty
 from electra.settings import fingerprint
 
 SCHEDULE = (
@@ -433,7 +434,7 @@ def file(
     budget = str(asked.budget)
     path = asked.output_dir / f"{trial.name}-{asked.scale.name}-{budget.replace('/', '_')}.json"
     with alone(path, quiet=True):
-        there = read_json(path)
+        there = read_json_object_or_empty(path)
         if there.get("entries"):
             check_format(path, there)
             check_settings(path, there, {"trial": asdict(trial), "scale": asdict(asked.scale)})

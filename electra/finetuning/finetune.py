@@ -18,7 +18,7 @@ from electra.console import ignore, redirect_warnings
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.engine.rendezvous import assert_same_on_all_ranks
-from electra.files import parse_json, read_bounded_text
+from electra.files import read_json_object, read_json_object_or_empty
 from electra.finetuning.loop import finetune_seed, speed_of
 from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
 from electra.finetuning.results import RESULT, Summary, summarise
@@ -234,14 +234,8 @@ def begin(setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, worl
 
 
 def read_run(output_dir: Path) -> dict[str, Any]:
-    try:
-        found = parse_json(read_bounded_text(output_dir / RUN))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{output_dir / RUN}: cannot be read: {error}; start over with --resume never "
-            "--overwrite"
-        ) from None
-    return found if isinstance(found, dict) else {}
+    remedy = "start over with --resume never --overwrite"
+    return read_json_object(output_dir / RUN, remedy=remedy)
 
 
 def introduce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str], None]) -> None:
@@ -279,11 +273,7 @@ def introduce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str
 
 def finished(place: Path) -> dict[str, Any] | None:
     """The result of a seed that is done."""
-    try:
-        found = parse_json(read_bounded_text(place / RESULT))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return read_json_object_or_empty(place / RESULT) or None
 
 
 def in_words(result: dict[str, Any]) -> str:

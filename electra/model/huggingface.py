@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from electra import atomic
 from electra.config import SettingError, UserError, convert
-from electra.files import parse_json, read_bounded_text
+from electra.files import read_json_object
 from electra.model.encoder import INITIAL_DEVIATION, NORM_EPSILON, SEGMENTS, Encoder
 from electra.model.flops import encoder_parameters
 from electra.model.shape import EncoderShape
@@ -448,17 +448,9 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    try:
-        content = parse_json(read_bounded_text(folder / name))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{folder}: no {name} there; name a folder that holds {CONFIG} and {WEIGHTS}"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / name}: cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{folder / name}: must hold an object, found {type(content).__name__}")
-    return content
+    """Return the JSON object in a file of a model folder."""
+    remedy = f"name a folder that holds {CONFIG} and {WEIGHTS}"
+    return read_json_object(folder / name, remedy=remedy)
 
 
 # ---- proving -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from electra import atomic
 from electra.config import UserError
-from electra.files import parse_json, read_bounded_text
+from electra.files import read_json_object_or_empty
 
 CONFIG, STATUS, ENVIRONMENT, METRICS = (
     "config.toml",
@@ -40,8 +40,4 @@ def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
 
 
 def get_status(run: Path) -> dict[str, Any]:
-    try:
-        found = parse_json(read_bounded_text(run / STATUS))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_json_object_or_empty(run / STATUS)

@@ -535,7 +535,7 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(
         (alien, "unknown kind of task 'rhyme'"),
         (newer, "electra_task cannot be read"),
         (wrong, "labels must be a list, found int 5"),
-        (empty, "config.json: cannot be read"),
+        (empty, "config.json: cannot be read as JSON"),
         (tiny, "an encoder without a task; fine-tune it first"),
     ):
         assert message in complaint("predict", folder, rows)

@@ -235,7 +235,7 @@ def test_a_run_file_that_cannot_be_read_says_how_to_start_over(
     (tmp_path / "run" / "run.json").write_text("{")
     with pytest.raises(
         UserError,
-        match=r"run\.json: cannot be read: .*; start over with --resume never --overwrite",
+        match=r"run\.json: cannot be read as JSON: .*; start over with --resume never --overwrite",
     ):
         learn()
 
