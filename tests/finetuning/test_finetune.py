@@ -180,7 +180,7 @@ def test_what_only_changes_how_a_run_is_watched_may_change(learn: Learn) -> None
     [
         (
             {"flags": [*FEW, "--learning-rate", "1e-3", "--epochs", "9"]},
-            "tuning.learning_rate: here 0.003, asked 0.001",
+            "config.learning_rate: here 0.003, asked 0.001",
         ),
         ({"model": "longer"}, "model.weights: here"),
         ({"dev": "other.csv"}, "data.dev.dev.examples: here 8, asked 6"),
