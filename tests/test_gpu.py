@@ -78,8 +78,10 @@ def test_every_way_to_take_a_step_follows_the_plain_one(
     assert 0.9 * min(plain) < fast < 1.1 * max(plain)
 
 
-@pytest.mark.parametrize("learns", ["mlm", "adversarial"])
-def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards, tmp_path, learns):
+@pytest.mark.parametrize("training", ["mlm", "adversarial"])
+def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(
+    toy_shards, tmp_path, training
+):
     replayed, taken = (
         losses(
             toy_shards,
@@ -89,7 +91,7 @@ def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(toy_shards,
             "--encoder.dropout",
             "0.1",
             "--objective.generator-training",
-            learns,
+            training,
         )
         for graph in ("on", "off")
     )

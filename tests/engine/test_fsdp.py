@@ -176,10 +176,10 @@ def compare(world: World) -> None:
 
 
 WORKER = """
-from electra.engine.distributed import connected
+from electra.engine.distributed import process_group
 from tests.engine.test_fsdp import compare
 
-with connected() as world:
+with process_group() as world:
     compare(world)
 """
 

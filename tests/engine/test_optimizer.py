@@ -70,7 +70,7 @@ def test_the_schedule_multiplies_warm_up_and_decay_and_its_first_step_moves():
 
 
 def test_the_other_schedules_end_where_they_should():
-    base = OptimizerConfig(warmup_steps=10, decay_lr_scale=0.4)
+    base = OptimizerConfig(warmup_steps=10, decay_share=0.4)
     at = {
         name: [
             schedule(replace(base, schedule=name), step=step, max_steps=100)

@@ -283,16 +283,16 @@ WORKER = """
 import sys
 import torch.distributed as dist
 from safetensors.torch import save_file
-from electra.engine.distributed import connected
+from electra.engine.distributed import process_group
 from tests.conftest import toy_batch
 from tests.engine.test_train_step import built
 
-with connected() as world:
+with process_group() as world:
     objective, _, steps = built(kernels=True, world=world)
     for step in range(1, 4):
         steps.forward_backward([(10 * step + world.rank, toy_batch([16, 9], seed=world.rank))])
         steps.optimizer_step(step)
-    if world.leads:
+    if world.is_main:
         save_file({name: p.detach() for name, p in objective.named_parameters()}, sys.argv[1])
 """
 

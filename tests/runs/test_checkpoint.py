@@ -97,11 +97,11 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
     tmp_path, trained, monkeypatch
 ):
     save(tmp_path, 1, trained)
-    attention_mask, calls = checkpoint.save_file, []
+    save_file, calls = checkpoint.save_file, []
 
     def full_disk(tensors, path):
         calls.append(path)
-        attention_mask(tensors, path)
+        save_file(tensors, path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
 
