@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.evidence import as_command, keep
-from electra.data.corpus import documents
+from electra.data.corpus import read_corpus
 from electra.data.docstring_corpus import write_docstring_corpus
 from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
@@ -68,7 +68,7 @@ def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int
     corpus = write_docstring_corpus(folder, max_bytes=min(megabytes, 8) * 1_000_000)
     wordpiece = train_wordpiece([corpus], folder / "vocabulary", report=print)
     corpus.write_bytes(corpus.read_bytes() * max(1, round(megabytes / 8)))
-    lines = [line for document in documents([corpus]) for line in document.lines]
+    lines = [line for document in read_corpus([corpus]) for line in document.lines]
     size = sum(len(line.encode()) for line in lines) / 1e6
     bare, ours = [], []
     for repeat in range(repeats):  # in turn, so that a busy machine slows both

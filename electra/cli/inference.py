@@ -45,7 +45,7 @@ def evaluate(
         For machines.
     """
     from electra.console import redirect_warnings
-    from electra.data.tables import table
+    from electra.data.tables import find_table
     from electra.tasks.answering import evaluate as score
 
     folders, options = apart(model)
@@ -55,7 +55,7 @@ def evaluate(
             "--dev names files; leave out --data and --split, which choose files in a folder"
         )
     if dev:
-        parts: Mapping[str, Any] = {"dev": [table(path) for path in dev]}
+        parts: Mapping[str, Any] = {"dev": [find_table(path) for path in dev]}
     elif data:
         files = models[0].task.locate(data)
         parts = files.dev if split == "dev" else files.test
@@ -118,12 +118,12 @@ def predict(
         )
     *folders, source = places
     from electra.console import redirect_warnings
-    from electra.data.tables import table
+    from electra.data.tables import find_table
     from electra.tasks import predictions
     from electra.tasks.answering import predict as records
 
     if form == "records":
-        table(source)  # what is not there is said before models are loaded
+        find_table(source)  # what is not there is said before models are loaded
     predictions.check_output(output, form=form)
     models = loaded(folders, task, options=options, command="predict")
     with redirect_warnings(to_stderr):
@@ -239,13 +239,13 @@ def embed(
     length
         Tokens at most; by default as many as the model has positions.
     """
-    from electra.data.tables import table
+    from electra.data.tables import find_table
     from electra.tasks import embed as vectors
     from electra.tasks.answering import device_here
     from electra.tasks.models import load_pretrained
 
     vectors.check_output(output, pool=pool)
-    source, loaded = table(input), load_pretrained(model)
+    source, loaded = find_table(input), load_pretrained(model)
     found = vectors.embed(
         loaded.encoder,
         loaded.tokenizer,

@@ -23,9 +23,9 @@ from electra.files import parse_json
 
 # Bounds on what is held at once. A longer document goes on as a further one, a longer line as a
 # further line.
-DOCUMENT_CHARACTERS = 1_000_000
-LINE_CHARACTERS = 100_000
-JSON_LINE_BYTES = 64 * 1024 * 1024
+MAX_DOCUMENT_CHARACTERS = 1_000_000
+MAX_LINE_CHARACTERS = 100_000
+MAX_JSON_LINE_BYTES = 64 * 1024 * 1024
 
 Progress = Callable[[float], None]
 Position = Callable[[], int]  # bytes of the file on disk that have been read
@@ -41,39 +41,39 @@ class Document:
     source: str
 
 
-def silent(fraction: float) -> None:
+def ignore_progress(fraction: float) -> None:
     """Progress that nobody watches."""
 
 
-def documents(
+def read_corpus(
     inputs: Sequence[str | Path],
     *,
     text_field: str = "text",
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     report: Report = warn,
 ) -> Iterator[Document]:
     """Every document of the corpus, in the order of its files; `progress` hears the share of bytes
     read so far.
     """
-    return documents_of(
+    return read_sources(
         resolve(inputs, report=report), text_field=text_field, progress=progress, report=report
     )
 
 
-def documents_of(
+def read_sources(
     sources: Sequence[Source],
     *,
     text_field: str = "text",
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     report: Report = warn,
 ) -> Iterator[Document]:
-    for _, document in placed_documents(
+    for _, document in read_indexed_sources(
         dict(enumerate(sources)), text_field=text_field, progress=progress, report=report
     ):
         yield document
 
 
-def placed_documents(
+def read_indexed_sources(
     sources: Mapping[int, Source],
     *,
     text_field: str,
@@ -82,25 +82,25 @@ def placed_documents(
     may_be_empty: bool = False,
 ) -> Iterator[tuple[int, Document]]:
     """Every document, after the place of its file in the corpus."""
-    counter = Counter(total=sum(source.size for source in sources.values()), progress=progress)
+    counter = ReadCounter(total=sum(source.size for source in sources.values()), progress=progress)
     for place, source in sources.items():
         before = counter.documents + counter.blank
-        for document in read(source, text_field=text_field, counter=counter):
+        for document in read_source(source, text_field=text_field, counter=counter):
             counter.documents += 1
             yield place, document
         if counter.documents + counter.blank == before:
-            report(f"{source.shown}: holds no text")
+            report(f"{source.display_name}: holds no text")
         counter.finish(source)
     if counter.blank:
         report(f"{counter.blank} documents hold nothing but white space")
     if not counter.documents and not may_be_empty:
         raise UserError(
-            f"the corpus holds no text: {', '.join(s.shown for s in list(sources.values())[:5])}"
+            f"the corpus holds no text: {', '.join(s.display_name for s in list(sources.values())[:5])}"
             f"{' …' if len(sources) > 5 else ''}"
         )
 
 
-class Counter:
+class ReadCounter:
     """What has been read so far."""
 
     def __init__(self, *, total: int, progress: Progress) -> None:
@@ -119,12 +119,12 @@ class Counter:
         self.at(0)
 
 
-def read(source: Source, *, text_field: str, counter: Counter) -> Iterator[Document]:
+def read_source(source: Source, *, text_field: str, counter: ReadCounter) -> Iterator[Document]:
     if source.kind == "text":
-        with opened(source) as (stream, position):
-            yield from paragraphs(source, stream, position, counter)
+        with open_source(source) as (stream, position):
+            yield from read_text(source, stream, position, counter)
         return
-    rows = {"jsonl": json_rows, "parquet": parquet_rows, "hub": hub_rows}[source.kind]
+    rows = {"jsonl": read_jsonl, "parquet": read_parquet, "hub": read_hub}[source.kind]
     for where, text in rows(source, text_field, counter):
         if "\0" in text:
             raise UserError(f"{where}: {text_field!r} holds a NUL character; this is not text")
@@ -132,7 +132,7 @@ def read(source: Source, *, text_field: str, counter: Counter) -> Iterator[Docum
             check_encodable(text, where)
         lines = [line for raw in text.split("\n") if (line := raw.strip())]
         counter.blank += not lines
-        yield from bounded(lines, where)
+        yield from split_document(lines, where)
 
 
 def check_encodable(text: str, where: str) -> None:
@@ -149,13 +149,13 @@ def check_encodable(text: str, where: str) -> None:
 # ---- bounded memory ------------------------------------------------------------------------------
 
 
-def bounded(lines: Iterable[str], where: str) -> Iterator[Document]:
+def split_document(lines: Iterable[str], where: str) -> Iterator[Document]:
     """One document, or as many as keep each under the bound."""
     gathered: list[str] = []
     size = 0
     for line in lines:
-        for piece in (line,) if len(line) <= LINE_CHARACTERS else pieces(line):
-            if gathered and size + len(piece) > DOCUMENT_CHARACTERS:
+        for piece in (line,) if len(line) <= MAX_LINE_CHARACTERS else split_line(line):
+            if gathered and size + len(piece) > MAX_DOCUMENT_CHARACTERS:
                 yield Document(gathered, where)
                 gathered, size = [], 0
             gathered.append(piece)
@@ -164,18 +164,18 @@ def bounded(lines: Iterable[str], where: str) -> Iterator[Document]:
         yield Document(gathered, where)
 
 
-def pieces(line: str) -> Iterator[str]:
+def split_line(line: str) -> Iterator[str]:
     """A line in parts no longer than the bound, cut at white space where there is any."""
     start = 0
-    while len(line) - start > LINE_CHARACTERS:
-        head, follows = line[start : start + LINE_CHARACTERS], line[start + LINE_CHARACTERS]
+    while len(line) - start > MAX_LINE_CHARACTERS:
+        head, follows = line[start : start + MAX_LINE_CHARACTERS], line[start + MAX_LINE_CHARACTERS]
         words = head.rsplit(maxsplit=1)
         # Without white space, or with it only at the end, there is no better place than the bound
         # itself.
         cut = (
             len(head) - len(words[1])
             if len(words) == 2 and not follows.isspace()
-            else LINE_CHARACTERS
+            else MAX_LINE_CHARACTERS
         )
         yield head[:cut].rstrip()
         start += cut
@@ -189,22 +189,22 @@ def pieces(line: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
+def open_source(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
     """A file as its uncompressed bytes, and the position in the file on disk."""
     with source.path.open("rb") as raw:
         try:
-            yield uncompressed(raw, source.compression), raw.tell
+            yield decompress(raw, source.compression), raw.tell
         except UserError:
             raise
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             form = source.compression or source.path.suffix
             raise UserError(
-                f"{source.shown}: damaged, cut short, or not a {form} file ({error}); "
+                f"{source.display_name}: damaged, cut short, or not a {form} file ({error}); "
                 "fetch or write it again"
             ) from None
 
 
-def uncompressed(raw: IO[bytes], compression: str) -> IO[bytes]:
+def decompress(raw: IO[bytes], compression: str) -> IO[bytes]:
     if compression == ".zst":
         import pyarrow
 
@@ -221,32 +221,35 @@ def uncompressed(raw: IO[bytes], compression: str) -> IO[bytes]:
     return raw
 
 
-def paragraphs(
-    source: Source, stream: IO[bytes], position: Position, counter: Counter
+def read_text(
+    source: Source, stream: IO[bytes], position: Position, counter: ReadCounter
 ) -> Iterator[Document]:
     """Plain text: a blank line ends a document."""
-    lines = ((number, decoded(raw, source, number)) for number, raw in numbered(stream))
+    lines = (
+        (number, decode_line(raw, source, number)) for number, raw in read_numbered_lines(stream)
+    )
     for is_text, group in itertools.groupby(lines, key=lambda line: bool(line[1])):
         if is_text:
             number, first = next(group)
-            for document in bounded(
-                itertools.chain([first], (line for _, line in group)), f"{source.shown}:{number}"
+            for document in split_document(
+                itertools.chain([first], (line for _, line in group)),
+                f"{source.display_name}:{number}",
             ):
                 counter.at(position())
                 yield document
 
 
-def numbered(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+def read_numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers; a line too long to hold comes in parts under the same
     number.
     """
     number, rest = 1, b""
-    while raw := stream.readline(LINE_CHARACTERS):
+    while raw := stream.readline(MAX_LINE_CHARACTERS):
         raw = rest + raw
         if raw.endswith(b"\n"):
             yield number, raw
             number, rest = number + 1, b""
-        elif len(raw) < LINE_CHARACTERS:
+        elif len(raw) < MAX_LINE_CHARACTERS:
             rest = raw
         else:
             cut = raw.rstrip().rfind(b" ")
@@ -260,11 +263,11 @@ def numbered(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         yield number, rest
 
 
-def decoded(raw: bytes, source: Source, number: int) -> str:
+def decode_line(raw: bytes, source: Source, number: int) -> str:
     """A line of a file as text, without the white space around it."""
     if b"\0" in raw:
         raise UserError(
-            f"{source.shown}:{number}: a NUL byte; this is not UTF-8 text. If the file is UTF-16, "
+            f"{source.display_name}:{number}: a NUL byte; this is not UTF-8 text. If the file is UTF-16, "
             "convert "
             f"it: iconv -f UTF-16 -t UTF-8; if it is binary, leave it out"
         )
@@ -272,28 +275,28 @@ def decoded(raw: bytes, source: Source, number: int) -> str:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{source.shown}:{number}: byte 0x{raw[error.start]:02x} at column {error.start + 1} "
+            f"{source.display_name}:{number}: byte 0x{raw[error.start]:02x} at column {error.start + 1} "
             "is not "
             "UTF-8; convert the file, from Latin-1 for example: iconv -f LATIN1 -t UTF-8"
         ) from None
 
 
-def json_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:
-    with opened(source) as (stream, position):
+def read_jsonl(source: Source, text_field: str, counter: ReadCounter) -> Iterator[tuple[str, str]]:
+    with open_source(source) as (stream, position):
         number = 0
-        while raw := stream.readline(JSON_LINE_BYTES + 1):
+        while raw := stream.readline(MAX_JSON_LINE_BYTES + 1):
             number += 1
-            where = f"{source.shown}:{number}"
-            if len(raw) > JSON_LINE_BYTES:
+            where = f"{source.display_name}:{number}"
+            if len(raw) > MAX_JSON_LINE_BYTES:
                 raise UserError(
-                    f"{where}: longer than {JSON_LINE_BYTES >> 20} MB; write one document per line"
+                    f"{where}: longer than {MAX_JSON_LINE_BYTES >> 20} MB; write one document per line"
                 )
             counter.at(position())
-            if line := decoded(raw, source, number):
-                yield where, text_of(parsed(line, where), text_field, where)
+            if line := decode_line(raw, source, number):
+                yield where, require_text_field(parse_json_line(line, where), text_field, where)
 
 
-def parsed(line: str, where: str) -> dict[str, Any]:
+def parse_json_line(line: str, where: str) -> dict[str, Any]:
     try:
         row = parse_json(line)
     except ValueError as error:
@@ -311,7 +314,7 @@ def parsed(line: str, where: str) -> dict[str, Any]:
     return row
 
 
-def text_of(row: dict[str, Any], text_field: str, where: str) -> str:
+def require_text_field(row: dict[str, Any], text_field: str, where: str) -> str:
     text = row.get(text_field)
     if isinstance(text, str):
         return text
@@ -327,21 +330,26 @@ def text_of(row: dict[str, Any], text_field: str, where: str) -> str:
     )
 
 
-def parquet_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:
-    with opened(source) as (stream, position):
-        there = parquet.names(stream)
+def read_parquet(
+    source: Source, text_field: str, counter: ReadCounter
+) -> Iterator[tuple[str, str]]:
+    with open_source(source) as (stream, position):
+        there = parquet.column_names(stream)
         if text_field not in there:
-            text_of(dict.fromkeys(there), text_field, source.shown)
+            require_text_field(dict.fromkeys(there), text_field, source.display_name)
         row = 0
-        for batch in parquet.batches(stream, [text_field]):
+        for batch in parquet.read_batches(stream, [text_field]):
             counter.at(position())
             for value in batch.column(0):
                 row += 1
-                where = f"{source.shown}, row {row}"
-                yield where, text_of({text_field: parquet.python(value)}, text_field, where)
+                where = f"{source.display_name}, row {row}"
+                yield (
+                    where,
+                    require_text_field({text_field: parquet.to_python(value)}, text_field, where),
+                )
 
 
-def hub_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tuple[str, str]]:
+def read_hub(source: Source, text_field: str, counter: ReadCounter) -> Iterator[tuple[str, str]]:
     """The training split, streamed: nothing of it is kept on this disk."""
     import datasets
 
@@ -350,13 +358,13 @@ def hub_rows(source: Source, text_field: str, counter: Counter) -> Iterator[tupl
             source.name, source.config, split="train", revision=source.revision, streaming=True
         )
         for number, row in enumerate(rows, start=1):
-            where = f"{source.shown}, row {number}"
-            yield where, text_of(row, text_field, where)
+            where = f"{source.display_name}, row {number}"
+            yield where, require_text_field(row, text_field, where)
     except UserError:
         raise
     except Exception as error:  # each builder and each transport raises its own kinds
         raise UserError(
-            f"{source.shown}: cannot be read from the hub "
+            f"{source.display_name}: cannot be read from the hub "
             f"({str(error).strip().partition(chr(10))[0]}); "
             "fetch its .parquet files, put them into a folder on this machine and give that "
             "folder"

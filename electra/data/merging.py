@@ -13,15 +13,15 @@ from pathlib import Path
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.corpus import Progress, silent
+from electra.data.corpus import Progress, ignore_progress
 from electra.data.manifest import MANIFEST, TOKENIZER, Manifest
 from electra.data.shard_writer import manifest_warnings
 from electra.data.shards import Shards
-from electra.data.sources import CONTENT, Report, warn
+from electra.data.sources import CONTENT_HASH, Report, warn
 
 
 def merge(
-    output_dir: str | Path, *, progress: Progress = silent, report: Report = warn
+    output_dir: str | Path, *, progress: Progress = ignore_progress, report: Report = warn
 ) -> Manifest:
     """Check all parts in `output_dir` and write their common manifest; shards that were never
     divided are checked.
@@ -64,7 +64,7 @@ def check_every_file_read_once(shards: Shards) -> None:
         place
         for part in shards.parts.values()
         for place, file in enumerate(part.settings.inputs)
-        if CONTENT in file
+        if CONTENT_HASH in file
     )
     for place, file in enumerate(shards.manifest.settings.inputs):
         if "size" in file and readers[place] != 1:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-BYTES_AT_ONCE = 1 << 26  # of rows that are decoded together, by what the file says of them
-ROWS_AT_ONCE = 256
+MAX_BATCH_BYTES = 1 << 26  # of rows that are decoded together, by what the file says of them
+MAX_BATCH_ROWS = 256
 
 
-def names(stream: IO[bytes]) -> list[str]:
+def column_names(stream: IO[bytes]) -> list[str]:
     """Of its columns."""
     import pyarrow
     import pyarrow.parquet
@@ -22,7 +22,7 @@ def names(stream: IO[bytes]) -> list[str]:
     return found
 
 
-def batches(stream: IO[bytes], columns: Sequence[str] | None = None) -> Iterator[Any]:
+def read_batches(stream: IO[bytes], columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Record batches. Text that a file stores once for many rows is not repeated in memory, so take
     values one at a time. What is damaged raises OSError.
     """
@@ -37,13 +37,13 @@ def batches(stream: IO[bytes], columns: Sequence[str] | None = None) -> Iterator
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
-            rows = min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // row_bytes))
+            rows = min(MAX_BATCH_ROWS, max(1, MAX_BATCH_BYTES // row_bytes))
             yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns)
     except pyarrow.ArrowInvalid as error:
         raise OSError(str(error)) from None
 
 
-def python(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError as error:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import UserError
-from electra.data.corpus import Document, Progress, placed_documents, silent
+from electra.data.corpus import Document, Progress, ignore_progress, read_indexed_sources
 from electra.data.examples import Cutter, Cuttings, Passage
 from electra.data.manifest import MANIFEST, Manifest, ShardSettings, part_name
 from electra.data.shard_writer import Writer, check_same_settings, clear
-from electra.data.sources import Report, Source, check_outside, resolve, warn
+from electra.data.sources import Report, Source, check_outside_corpus, resolve, warn
 from electra.data.wordpiece import WordPiece
 
 SHARD_BYTES = 64 * 1024 * 1024
@@ -48,7 +48,7 @@ def shard(
     workers: int | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     report: Report = warn,
 ) -> Manifest:
     """Pack a corpus into `output_dir`. Done before: its manifest is returned. Interrupted: it goes
@@ -68,7 +68,7 @@ def shard(
     check_settings(
         length=length, held_out=held_out, part=part, workers=workers, shard_bytes=shard_bytes
     )
-    check_outside(Path(output_dir), inputs)
+    check_outside_corpus(Path(output_dir), inputs)
     sources = resolve(inputs, report=note)
     read = own_files(sources, part) if by_file else dict(enumerate(sources))
     settings = ShardSettings(
@@ -95,7 +95,7 @@ def shard(
         missing_ok=True
     )  # of a merger: it cannot vouch for a part still to be made
     writer = Writer.begin(folder, settings, tokenizer)
-    documents = placed_documents(
+    documents = read_indexed_sources(
         read,
         text_field=text_field,
         progress=lambda f: progress(0.99 * f),

@@ -36,7 +36,7 @@ from electra.data.manifest import (
     part_name,
     shard_command,
 )
-from electra.data.sources import CONTENT
+from electra.data.sources import CONTENT_HASH
 from electra.data.wordpiece import WordPiece
 from electra.settings import differing_keys, fingerprint
 
@@ -209,7 +209,7 @@ def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> N
     if ours["by_file"] and theirs["by_file"]:
         for each in (ours, theirs):
             each["inputs"] = [
-                {key: value for key, value in file.items() if key != CONTENT}
+                {key: value for key, value in file.items() if key != CONTENT_HASH}
                 for file in each["inputs"]
             ]
     if keys := differing_keys(ours, theirs):

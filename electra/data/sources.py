@@ -28,16 +28,18 @@ READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .g
 HUB_NAME = re.compile(
     r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
 )
-CONTENT = "sha256_of_blocks"  # the key of a fingerprint that only a reader of the file can know
+CONTENT_HASH = (
+    "sha256_of_blocks"  # the key of a fingerprint that only a reader of the file can know
+)
 BLOCK_BYTES = 64 * 1024
-MOST_BLOCKS = 4096  # so files up to 256 MB are read whole, and larger ones no more than that
+MAX_HASHED_BLOCKS = 4096  # so files up to 256 MB are read whole, and larger ones no more than that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """One file of a corpus, or one data set on the hub."""
 
-    shown: str  # as messages name it
+    display_name: str  # as messages name it
     name: str  # the same on every machine: the file's path below the input that named it
     kind: Kind
     path: Path = Path()
@@ -62,15 +64,15 @@ class Source:
             with self.path.open("rb") as stream:
                 content = hashlib.sha256()
                 for start in range(
-                    0, max(1, self.size), max(BLOCK_BYTES, self.size // MOST_BLOCKS)
+                    0, max(1, self.size), max(BLOCK_BYTES, self.size // MAX_HASHED_BLOCKS)
                 ):
                     stream.seek(start)
                     content.update(stream.read(BLOCK_BYTES))
                 stream.seek(max(0, self.size - BLOCK_BYTES))
                 content.update(stream.read(BLOCK_BYTES))
         except OSError as error:
-            raise UserError(f"{self.shown}: cannot be read: {error.strerror}") from None
-        return self.identity() | {CONTENT: content.hexdigest()}
+            raise UserError(f"{self.display_name}: cannot be read: {error.strerror}") from None
+        return self.identity() | {CONTENT_HASH: content.hexdigest()}
 
 
 def warn(message: str) -> None:
@@ -90,7 +92,7 @@ def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Sour
         for source in expand(str(given), report=report):
             if source.kind != "hub":
                 if (real := source.path.resolve()) in seen:
-                    report(f"{source.shown}: named more than once; it is read once")
+                    report(f"{source.display_name}: named more than once; it is read once")
                     continue
                 seen.add(real)
             sources.append(source)
@@ -106,22 +108,22 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
     """The sources behind one input. What lies on this disk always wins over a name on the hub."""
     path = Path(given).expanduser()
     if path.is_dir():
-        yield from in_folder(path, report=report)
+        yield from find_in_folder(path, report=report)
     elif path.exists():
-        source = recognise(checked_file(path), name=path.name)
+        source = recognize_file(check_regular_file(path), name=path.name)
         if source is None:
             raise UserError(
                 f"{given}: cannot tell what this file holds from its name; readable are {READABLE}"
             )
         yield source
     elif matches := sorted(glob.glob(str(path), recursive=True)):
-        yield from known(
+        yield from recognize_files(
             [Path(m) for m in matches if Path(m).is_file()], given=given, report=report
         )
         for folder in (m for m in matches if Path(m).is_dir() and "**" not in given):
             yield from expand(folder, report=report)
-    elif (name := HUB_NAME.fullmatch(given)) and kind_of(path) is None:
-        yield on_hub(name["dataset"], name["config"], name["revision"])
+    elif (name := HUB_NAME.fullmatch(given)) and file_kind(path) is None:
+        yield find_on_hub(name["dataset"], name["config"], name["revision"])
     else:
         nothing = (
             "no file matches this pattern" if glob.has_magic(given) else "no such file or folder"
@@ -129,7 +131,7 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
         raise UserError(f"{given}: {nothing}; looked in {Path.cwd()}")
 
 
-def check_outside(output_dir: Path, given: Sequence[str | Path]) -> None:
+def check_outside_corpus(output_dir: Path, given: Sequence[str | Path]) -> None:
     """What is made of a text must not become part of it."""
     place = output_dir.resolve()
     if inside := [each for each in given if Path(each).resolve() in (place, *place.parents)]:
@@ -140,7 +142,7 @@ def check_outside(output_dir: Path, given: Sequence[str | Path]) -> None:
         )
 
 
-def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
+def find_in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
     """Every file below that is not hidden, through links too; each real folder once, so no link
     leads in circles.
     """
@@ -159,7 +161,7 @@ def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
         entered.add(real)
     for dangling in [file for file in visible if not file.exists()]:
         report(f"{dangling}: a link that leads nowhere; not read")
-    yield from known(
+    yield from recognize_files(
         sorted(file for file in visible if file.is_file()),
         given=str(folder),
         below=folder,
@@ -167,7 +169,7 @@ def in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
     )
 
 
-def known(
+def recognize_files(
     files: Sequence[Path], *, given: str, below: Path | None = None, report: Report
 ) -> Iterator[Source]:
     """The files that can be read; a stray README is no reason to refuse a whole folder, but it is
@@ -175,7 +177,9 @@ def known(
     """
     unknown = []
     for path in files:
-        source = recognise(path, name=path.relative_to(below).as_posix() if below else path.name)
+        source = recognize_file(
+            path, name=path.relative_to(below).as_posix() if below else path.name
+        )
         if source is None:
             unknown.append(path)
         else:
@@ -187,13 +191,13 @@ def known(
         )
 
 
-def recognise(path: Path, *, name: str) -> Source | None:
-    kind = kind_of(path)
+def recognize_file(path: Path, *, name: str) -> Source | None:
+    kind = file_kind(path)
     if kind is None:
         return None
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     return Source(
-        shown=spelled(path),
+        display_name=printable_path(path),
         name=name,
         kind=kind,
         path=path,
@@ -202,18 +206,18 @@ def recognise(path: Path, *, name: str) -> Source | None:
     )
 
 
-def checked_file(path: Path) -> Path:
+def check_regular_file(path: Path) -> Path:
     """A path that a plain file is at: what is read twice, to recognise it and to use it, cannot be
     a pipe.
     """
     if not path.is_file():
         raise UserError(
-            f"{spelled(path)}: a pipe or a device; write what it gives into a file, and name that"
+            f"{printable_path(path)}: a pipe or a device; write what it gives into a file, and name that"
         )
     return path
 
 
-def spelled(path: Path) -> str:
+def printable_path(path: Path) -> str:
     """A path as messages and manifests name it, on one line."""
     try:
         str(path).encode()
@@ -222,7 +226,7 @@ def spelled(path: Path) -> str:
     return str(path) if str(path).isprintable() else repr(str(path))
 
 
-def kind_of(path: Path) -> Kind | None:
+def file_kind(path: Path) -> Kind | None:
     suffix = path.suffix.lower()
     if suffix not in COMPRESSIONS:
         return KINDS.get(suffix)
@@ -230,7 +234,7 @@ def kind_of(path: Path) -> Kind | None:
     return None if kind == "parquet" else kind
 
 
-def on_hub(dataset: str, config: str | None, revision: str | None) -> Source:
+def find_on_hub(dataset: str, config: str | None, revision: str | None) -> Source:
     """A data set pinned to the commit that its name means today, so that a second run reads the
     same text.
     """
@@ -255,5 +259,7 @@ def on_hub(dataset: str, config: str | None, revision: str | None) -> Source:
             "folder "
             "on this machine and give that folder"
         ) from None
-    shown = dataset + (f":{config}" if config else "")
-    return Source(shown=shown, name=dataset, kind="hub", config=config, revision=commit)
+    display_name = dataset + (f":{config}" if config else "")
+    return Source(
+        display_name=display_name, name=dataset, kind="hub", config=config, revision=commit
+    )

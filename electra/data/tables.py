@@ -15,26 +15,26 @@ from typing import Any
 
 from electra.config import UserError, suggest
 from electra.data import parquet
-from electra.data.corpus import JSON_LINE_BYTES, check_encodable, opened, parsed
+from electra.data.corpus import MAX_JSON_LINE_BYTES, check_encodable, open_source, parse_json_line
 from electra.data.sources import (
     COMPRESSIONS,
     HUB_NAME,
     Report,
     Source,
-    checked_file,
-    on_hub,
-    spelled,
+    check_regular_file,
+    find_on_hub,
+    printable_path,
 )
 from electra.files import parse_json
 
-FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
-DOCUMENT_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, unpacked
-ROW_CHARACTERS = (
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+MAX_JSON_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, unpacked
+MAX_ROW_CHARACTERS = (
     16 * 1024 * 1024
 )  # of CSV or TSV; split into its fields it takes some twenty times as much memory
-MOST_COLUMNS = 10_000
+MAX_COLUMNS = 10_000
 
-Numbered = tuple[
+LocatedRow = tuple[
     str, dict[str, Any]
 ]  # where a row stands ("file:line" or "file, row n"), and the row
 
@@ -44,17 +44,19 @@ class Table:
     """One file of labelled data, or one split of a data set on the hub."""
 
     source: Source
-    form: str  # csv, tsv, jsonl, json, parquet, hub, or text for anything else
+    format: str  # csv, tsv, jsonl, json, parquet, hub, or text for anything else
     split: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.source.shown}/{self.split}" if self.split else self.source.shown
+        return (
+            f"{self.source.display_name}/{self.split}" if self.split else self.source.display_name
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         return {**self.source.fingerprint(), "split": self.split}
 
 
-def table(given: str | Path, *, split: str | None = None, form: str | None = None) -> Table:
+def find_table(given: str | Path, *, split: str | None = None, format: str | None = None) -> Table:
     """A file that is there, or a data set on the hub that answers; what cannot be read is refused
     now.
     """
@@ -68,16 +70,18 @@ def table(given: str | Path, *, split: str | None = None, form: str | None = Non
         compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
         suffix = Path(path.stem).suffix.lower() if compression else path.suffix.lower()
         source = Source(
-            shown=spelled(path),
+            display_name=printable_path(path),
             name=path.name,
             kind="text",
-            path=checked_file(path),
+            path=check_regular_file(path),
             compression=compression,
             size=path.stat().st_size,
         )
-        return Table(source, form or FORMS.get(suffix, "text"))
+        return Table(source, format or FORMATS.get(suffix, "text"))
     if match := HUB_NAME.fullmatch(str(given)):
-        return Table(on_hub(match["dataset"], match["config"], match["revision"]), "hub", split)
+        return Table(
+            find_on_hub(match["dataset"], match["config"], match["revision"]), "hub", split
+        )
     raise UserError(f"{given}: no such file")
 
 
@@ -85,25 +89,25 @@ def is_hub_name(given: str | Path) -> bool:
     return not Path(given).expanduser().exists() and HUB_NAME.fullmatch(str(given)) is not None
 
 
-def rows(
+def read_rows(
     table: Table,
     *,
     header: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     ragged: Report | None = None,
-) -> Iterator[Numbered]:
+) -> Iterator[LocatedRow]:
     """Each row with its place. `header` names the columns of a file that has no first line of
     names; `columns` are those wanted, which must be there. Lines with too many or too few fields go
     to `ragged`; without it, the first one is an error.
     """
-    if table.form in ("csv", "tsv"):
-        return delimited(table, header=header, wanted=columns or (), ragged=ragged)
-    if table.form == "jsonl":
-        return json_lines(table)
-    if table.form == "parquet":
-        return parquet_rows(table, wanted=columns)
-    if table.form == "hub":
-        return on_the_hub(table)
+    if table.format in ("csv", "tsv"):
+        return read_delimited(table, header=header, wanted=columns or (), ragged=ragged)
+    if table.format == "jsonl":
+        return read_json_lines(table)
+    if table.format == "parquet":
+        return read_parquet_rows(table, wanted=columns)
+    if table.format == "hub":
+        return read_hub_rows(table)
     raise UserError(
         f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, "
         ".xz, "
@@ -111,7 +115,7 @@ def rows(
     )
 
 
-def require(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
+def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
     """A row's value in a column, or an error that lists the columns there are and the flag that
     names another.
     """
@@ -124,24 +128,24 @@ def require(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") ->
     return row[name]
 
 
-def text(row: Mapping[str, Any], name: str, where: str) -> str:
+def require_text(row: Mapping[str, Any], name: str, where: str) -> str:
     """A row's text in a column."""
-    value = require(row, name, where)
+    value = require_column(row, name, where)
     if not isinstance(value, str):
         raise UserError(f"{where}: {name!r} is {type(value).__name__}, not text")
     check_encodable(value, where)
     return value
 
 
-def lines(table: Table) -> Iterator[tuple[str, str]]:
+def read_lines(table: Table) -> Iterator[tuple[str, str]]:
     """Each line with its place, without its end."""
-    with opened(table.source) as (stream, _):
+    with open_source(table.source) as (stream, _):
         number = 0
-        while raw := stream.readline(JSON_LINE_BYTES + 1):
+        while raw := stream.readline(MAX_JSON_LINE_BYTES + 1):
             number += 1
             where = f"{table}:{number}"
-            if len(raw) > JSON_LINE_BYTES:
-                raise UserError(f"{where}: a line of more than {JSON_LINE_BYTES >> 20} MB")
+            if len(raw) > MAX_JSON_LINE_BYTES:
+                raise UserError(f"{where}: a line of more than {MAX_JSON_LINE_BYTES >> 20} MB")
             if b"\0" in raw:
                 raise UserError(f"{where}: a NUL byte; this is not UTF-8 text")
             try:
@@ -154,13 +158,13 @@ def lines(table: Table) -> Iterator[tuple[str, str]]:
                 ) from None
 
 
-def document(table: Table) -> Any:
+def read_json(table: Table) -> Any:
     """A file that is one JSON value, as SQuAD's are."""
-    with opened(table.source) as (stream, _):
-        content = stream.read(DOCUMENT_BYTES + 1)
-    if len(content) > DOCUMENT_BYTES:
+    with open_source(table.source) as (stream, _):
+        content = stream.read(MAX_JSON_BYTES + 1)
+    if len(content) > MAX_JSON_BYTES:
         raise UserError(
-            f"{table}: more than {DOCUMENT_BYTES >> 20} MB in one JSON value; split it into "
+            f"{table}: more than {MAX_JSON_BYTES >> 20} MB in one JSON value; split it into "
             "several files"
         )
     try:
@@ -172,13 +176,15 @@ def document(table: Table) -> Any:
 # ---- forms ---------------------------------------------------------------------------------------
 
 
-def delimited(
+def read_delimited(
     table: Table, *, header: Sequence[str] | None, wanted: Sequence[str], ragged: Report | None
-) -> Iterator[Numbered]:
+) -> Iterator[LocatedRow]:
     """CSV with its quotes. TSV as GLUE has it: a quote is a character like any other."""
-    csv.field_size_limit(ROW_CHARACTERS)
+    csv.field_size_limit(MAX_ROW_CHARACTERS)
     dialect: Any = (
-        {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if table.form == "tsv" else {"strict": True}
+        {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        if table.format == "tsv"
+        else {"strict": True}
     )
     given = RowLines(table)
     reader = csv.reader(iter(given), **dialect)
@@ -190,9 +196,9 @@ def delimited(
             if not fields:
                 continue
             if names is None:
-                names = checked_header(fields, table)
+                names = check_header(fields, table)
                 for name in wanted:
-                    require(dict.fromkeys(names), name, str(table))
+                    require_column(dict.fromkeys(names), name, str(table))
             elif len(fields) == len(names):
                 yield where, dict(zip(names, fields, strict=True))
             else:
@@ -202,13 +208,13 @@ def delimited(
                         found
                         + (
                             "; mend this line"
-                            if table.form == "tsv"
+                            if table.format == "tsv"
                             else "; mend this line, or quote what holds a comma"
                         )
                     )
                 ragged(found)
     except csv.Error as error:
-        raise UserError(f"{table}:{begins}: not valid {table.form.upper()}: {error}") from None
+        raise UserError(f"{table}:{begins}: not valid {table.format.upper()}: {error}") from None
 
 
 class RowLines:
@@ -220,21 +226,21 @@ class RowLines:
         self.table, self.gathered = table, 0  # characters since the last row
 
     def __iter__(self) -> Iterator[str]:
-        for where, line in lines(self.table):
+        for where, line in read_lines(self.table):
             self.gathered += len(line) + 1
-            if self.gathered > ROW_CHARACTERS:
+            if self.gathered > MAX_ROW_CHARACTERS:
                 raise UserError(
-                    f"{where}: a row of more than {ROW_CHARACTERS >> 20} million characters; "
+                    f"{where}: a row of more than {MAX_ROW_CHARACTERS >> 20} million characters; "
                     "split it, or "
                     "close the quote that was left open"
                 )
             yield line + "\n"
 
 
-def checked_header(names: Sequence[str], table: Table) -> list[str]:
-    if len(names) > MOST_COLUMNS:
+def check_header(names: Sequence[str], table: Table) -> list[str]:
+    if len(names) > MAX_COLUMNS:
         raise UserError(
-            f"{table}:1: {len(names):,} columns, where at most {MOST_COLUMNS:,} are read; keep "
+            f"{table}:1: {len(names):,} columns, where at most {MAX_COLUMNS:,} are read; keep "
             "those that "
             "are needed"
         )
@@ -243,31 +249,31 @@ def checked_header(names: Sequence[str], table: Table) -> list[str]:
     return list(names)
 
 
-def json_lines(table: Table) -> Iterator[Numbered]:
-    for where, line in lines(table):
+def read_json_lines(table: Table) -> Iterator[LocatedRow]:
+    for where, line in read_lines(table):
         if line.strip():
-            yield where, parsed(line, where)
+            yield where, parse_json_line(line, where)
 
 
-def parquet_rows(table: Table, *, wanted: Sequence[str] | None) -> Iterator[Numbered]:
-    with opened(table.source) as (stream, _):
-        there = dict.fromkeys(parquet.names(stream))
+def read_parquet_rows(table: Table, *, wanted: Sequence[str] | None) -> Iterator[LocatedRow]:
+    with open_source(table.source) as (stream, _):
+        there = dict.fromkeys(parquet.column_names(stream))
         for name in wanted or ():
-            require(there, name, str(table))
+            require_column(there, name, str(table))
         row = 0
-        for batch in parquet.batches(stream):
+        for batch in parquet.read_batches(stream):
             for index in range(batch.num_rows):
                 row += 1
                 yield (
                     f"{table}, row {row}",
                     {
-                        name: parquet.python(column[index])
+                        name: parquet.to_python(column[index])
                         for name, column in zip(batch.schema.names, batch.columns, strict=True)
                     },
                 )
 
 
-def on_the_hub(table: Table) -> Iterator[Numbered]:
+def read_hub_rows(table: Table) -> Iterator[LocatedRow]:
     """One split, streamed; a class that the hub stores as a number comes with its name."""
     import datasets
 
@@ -280,7 +286,10 @@ def on_the_hub(table: Table) -> Iterator[Numbered]:
         for number, row in enumerate(found, start=1):
             yield (
                 f"{table}, row {number}",
-                {column: by_name(value, names.get(column)) for column, value in row.items()},
+                {
+                    column: decode_class_label(value, names.get(column))
+                    for column, value in row.items()
+                },
             )
     except UserError:
         raise
@@ -292,17 +301,17 @@ def on_the_hub(table: Table) -> Iterator[Numbered]:
         ) from None
 
 
-def by_name(value: Any, feature: Any) -> Any:
+def decode_class_label(value: Any, feature: Any) -> Any:
     """A class by its name; −1 is the hub's word for an answer that is kept secret."""
     inner = getattr(feature, "feature", None)
     if isinstance(value, list) and inner is not None:
-        return [by_name(item, inner) for item in value]
+        return [decode_class_label(item, inner) for item in value]
     if hasattr(feature, "int2str") and isinstance(value, int):
         return None if value < 0 else feature.int2str(value)
     return value
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """A value as a finite number, if it is one."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None

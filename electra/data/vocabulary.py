@@ -13,7 +13,7 @@ import numpy as np
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.corpus import Progress, documents_of, silent
+from electra.data.corpus import Progress, ignore_progress, read_sources
 from electra.data.sources import Report, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, stock_config
 from electra.files import parse_json, read_bounded_text
@@ -42,7 +42,7 @@ def train_wordpiece(
     sample_bytes: int = SAMPLE_BYTES,
     text_field: str = "text",
     overwrite: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     report: Report = warn,
 ) -> WordPiece:
     """A tokenizer folder for this corpus, re-used if it is already there, refused if another one
@@ -65,7 +65,7 @@ def train_wordpiece(
     }
     if not overwrite and (made := already_made(folder, settings)):
         return made
-    text = documents_of(
+    text = read_sources(
         sources, text_field=text_field, progress=lambda f: progress(READING * f), report=report
     )
     sample = Sample.of(("\n".join(document.lines).encode() for document in text), most=sample_bytes)

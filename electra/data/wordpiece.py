@@ -46,14 +46,14 @@ class WordPiece:
         *,
         config: dict[str, Any] | None = None,
         companions: dict[str, bytes] | None = None,
-        shown: str = "tokenizer",
+        display_name: str = "tokenizer",
     ) -> None:
         self.definition = definition  # the text of tokenizer.json
         self.config = config or {}
         self.companions = companions or {}
-        self.shown = shown
+        self.display_name = display_name
         self.pad, self.unk, self.cls, self.sep, self.mask = special_ids(
-            self.backend_tokenizer, self.config, shown=shown
+            self.backend_tokenizer, self.config, display_name=display_name
         )
 
     @classmethod
@@ -74,7 +74,10 @@ class WordPiece:
         if (folder / "tokenizer.json").is_file():
             definition = read_definition(folder)
             return cls(
-                definition, config=read_config(folder), companions=companions, shown=str(folder)
+                definition,
+                config=read_config(folder),
+                companions=companions,
+                display_name=str(folder),
             )
         if "vocab.txt" in companions:
             definition = converted(folder)
@@ -82,7 +85,7 @@ class WordPiece:
                 definition,
                 config=read_config(folder) or stock_config(definition),
                 companions=companions,
-                shown=str(folder),
+                display_name=str(folder),
             )
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         raise UserError(
@@ -99,7 +102,7 @@ class WordPiece:
             tokenizer = Tokenizer.from_str(self.definition)
         except Exception as error:  # the library raises plain Exception
             raise UserError(
-                f"{self.shown}: tokenizer.json cannot be read: {error}; make the folder again"
+                f"{self.display_name}: tokenizer.json cannot be read: {error}; make the folder again"
             ) from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -153,14 +156,14 @@ class WordPiece:
         )  # last: with it the folder is whole
 
 
-def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> list[int]:
+def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, display_name: str) -> list[int]:
     ids = []
     for role, stock in ROLES.items():
         named = config.get(f"{role}_token") or stock
         token = named.get("content") if isinstance(named, dict) else named
         if not isinstance(token, str):
             raise UserError(
-                f"{shown}: {role}_token in tokenizer_config.json is {str(named)[:60]!r}, which is "
+                f"{display_name}: {role}_token in tokenizer_config.json is {str(named)[:60]!r}, which is "
                 "no text; "
                 f"write its spelling, {stock!r} for one"
             )
@@ -170,7 +173,7 @@ def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, shown: str) -> 
                 t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special
             ]
             raise UserError(
-                f"{shown}: no {token} token, which pre-training needs; its special tokens are "
+                f"{display_name}: no {token} token, which pre-training needs; its special tokens are "
                 f"{', '.join(special) or 'none'}; add it and name it {role}_token in "
                 "tokenizer_config.json, or make a vocabulary of your own with `electra vocab`"
             )

@@ -15,7 +15,7 @@ from electra import __version__
 from electra.config import UserError
 from electra.console import redirect_warnings
 from electra.data.shuffle import random_key
-from electra.data.tables import Table, table
+from electra.data.tables import Table, find_table
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.feature_cache import CACHED_FROM, cache_folder, cached, keep, source_of
 from electra.finetuning.recipe import FinetuneConfig
@@ -150,9 +150,9 @@ def given_files(
     """Named files win over those that a data folder holds."""
     found = task.locate(data) if data else Files(train=(), dev={}, test={})
     if train:
-        found = replace(found, train=tuple(table(path) for path in train))
+        found = replace(found, train=tuple(find_table(path) for path in train))
     if dev:
-        found = replace(found, dev={"dev": tuple(table(path) for path in dev)})
+        found = replace(found, dev={"dev": tuple(find_table(path) for path in dev)})
     if not found.train:
         raise UserError(
             f"{data or task.name}: no training data; name files with --train"

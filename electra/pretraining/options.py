@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from electra.config import UserError
-from electra.data.sources import check_outside
+from electra.data.sources import check_outside_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class PretrainOptions:
             raise UserError(
                 "give either --corpus (text files) or --data (shards from `electra shard`)"
             )
-        check_outside(self.output_dir, self.corpus or ())
+        check_outside_corpus(self.output_dir, self.corpus or ())
         if self.init_from is not None and not self.init_from.is_dir():
             raise UserError(
                 f"--init-from {self.init_from}: no such folder; name a run or a model's folder"

@@ -14,7 +14,7 @@ import torch
 
 from electra.config import UserError
 from electra.data.sources import warn
-from electra.data.tables import Table, table
+from electra.data.tables import Table, find_table
 from electra.tasks.features import Array, Features, by_length
 from electra.tasks.models import Tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
@@ -131,7 +131,7 @@ def predict(models: Sequence[Tuned], inputs: Sequence[str | Path]) -> Iterator[d
     """What the models say of each example in files of any form: a label, an answer, tags, a choice."""
     task = task_of(models)
     for example, found in stream(
-        models, task.read([table(path) for path in inputs], labelled=False)
+        models, task.read([find_table(path) for path in inputs], labelled=False)
     ):
         yield task.record(example, found)
 

@@ -21,7 +21,15 @@ from torch import Tensor, nn
 
 from electra.config import UserError
 from electra.data.corpus import check_encodable
-from electra.data.tables import Numbered, Table, document, require, rows, table, text
+from electra.data.tables import (
+    LocatedRow,
+    Table,
+    find_table,
+    read_json,
+    read_rows,
+    require_column,
+    require_text,
+)
 from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout
 from electra.model.encoder import initialise
@@ -101,9 +109,9 @@ class Choose(Task[Choice, Array]):
 
     def choice(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Choice:
         options = self.given_options(row, where)
-        context = text(row, self.context, where)
-        question = text(row, self.question, where) if self.question else ""
-        given = require(row, self.label, where) if labelled else row.get(self.label)
+        context = require_text(row, self.context, where)
+        question = require_text(row, self.question, where) if self.question else ""
+        given = require_column(row, self.label, where) if labelled else row.get(self.label)
         is_given = given is not None and given not in (
             "",
             -1,
@@ -130,7 +138,7 @@ class Choose(Task[Choice, Array]):
 
     def given_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
         """The options of a row, as many as in any other."""
-        named = [require(row, name, where) for name in self.options]
+        named = [require_column(row, name, where) for name in self.options]
         listed = (
             named[0]
             if len(named) == 1
@@ -301,16 +309,16 @@ def passages(folder: Path) -> Splits:
             path for level in LEVELS for path in sorted((folder / split / level).glob("*.txt"))
         ]
         if files:
-            found[split] = tuple(table(path, form="json") for path in files)
+            found[split] = tuple(find_table(path, format="json") for path in files)
     return found
 
 
-def whole_rows(source: Table) -> Iterator[Numbered]:
+def whole_rows(source: Table) -> Iterator[LocatedRow]:
     """Rows; a file that is one JSON value is a row itself, or a list of rows."""
-    if source.form not in ("json", "text"):
-        yield from rows(source)
+    if source.format not in ("json", "text"):
+        yield from read_rows(source)
         return
-    found = document(source)
+    found = read_json(source)
     for number, row in enumerate(found if isinstance(found, list) else [found], start=1):
         if not isinstance(row, dict):
             raise UserError(
@@ -325,7 +333,7 @@ def questions(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if not isinstance(row.get("questions"), list):
         yield row
         return
-    columns = {"question": row["questions"], "options": require(row, "options", where)}
+    columns = {"question": row["questions"], "options": require_column(row, "options", where)}
     columns |= {"answer": row["answers"]} if row.get("answers") is not None else {}
     for name, values in columns.items():
         if not isinstance(values, list) or len(values) != len(row["questions"]):

@@ -13,7 +13,15 @@ import numpy as np
 
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import warn
-from electra.data.tables import Numbered, Table, lines, number, require, rows, text
+from electra.data.tables import (
+    LocatedRow,
+    Table,
+    parse_number,
+    read_lines,
+    read_rows,
+    require_column,
+    require_text,
+)
 from electra.data.wordpiece import WordPiece
 from electra.tasks.features import Array, Features, Row, pair
 from electra.tasks.first_vector import ARCHITECTURE, LinearHead, StockHead, VectorHead
@@ -88,12 +96,12 @@ class Classify(Task[Text, Array]):
             if blank:
                 warn(f"{source}: {blank} rows hold no text; they are kept")
 
-    def rows(self, source: Table, *, labelled: bool) -> Iterator[Numbered]:
+    def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         if (
-            source.form == "text" and not labelled and not self.text_pair
+            source.format == "text" and not labelled and not self.text_pair
         ):  # to be asked about: a text a line
-            return ((where, {self.text: line}) for where, line in lines(source))
-        return rows(source)
+            return ((where, {self.text: line}) for where, line in read_lines(source))
+        return read_rows(source)
 
     def columns(self, row: Mapping[str, Any]) -> Columns:
         return Columns(self.text, self.text_pair, self.label, "id" if "id" in row else "")
@@ -102,7 +110,7 @@ class Classify(Task[Text, Array]):
         columns = self.columns(row)
         for flag, name in zip(("--text", "--text-pair", "--label"), columns, strict=False):
             if name and (labelled or flag != "--label"):
-                require(row, name, where, flag=flag)
+                require_column(row, name, where, flag=flag)
         found = row.get(columns.label)
         label = self.meaning(spelled(found, where))
         if labelled and label is None:
@@ -113,8 +121,8 @@ class Classify(Task[Text, Array]):
             )
         return Text(
             where,
-            text(row, columns.text, where),
-            text(row, columns.text_pair, where) if columns.text_pair else None,
+            require_text(row, columns.text, where),
+            require_text(row, columns.text_pair, where) if columns.text_pair else None,
             label,
             None if row.get(columns.id) is None else str(row[columns.id]),
         )
@@ -132,7 +140,7 @@ class Classify(Task[Text, Array]):
                 f"{examples[0].where}: all {len(examples)} training rows have the same label, "
                 f"{spellings.pop()!r}; there is nothing to learn from fewer than two"
             )
-        numbers = [number(label) for label in spellings]
+        numbers = [parse_number(label) for label in spellings]
         regression = self.regression
         if regression is None:
             regression = (
@@ -176,7 +184,7 @@ class Classify(Task[Text, Array]):
         for example in examples:
             if example.label is None:
                 continue
-            if self.regression and number(example.label) is None:
+            if self.regression and parse_number(example.label) is None:
                 raise UserError(
                     f"{example.where}: label {example.label!r} is not a number, and this is a "
                     "regression; "
@@ -200,7 +208,7 @@ class Classify(Task[Text, Array]):
             found = f", labels from {self.extent[0]} to {self.extent[1]}" if self.extent else ""
             return f"regression{found} (--regression false makes them classes)"
         more = f"; f1 is that of {self.labels[1]}" if "f1" in self.metrics else ""
-        if len(self.labels) > 2 and all(number(label) is not None for label in self.labels):
+        if len(self.labels) > 2 and all(parse_number(label) is not None for label in self.labels):
             more = " (--regression true makes them scores)"
         return f"classification, {len(self.labels)} classes: {shortened(self.labels)}{more}"
 
@@ -226,7 +234,7 @@ class Classify(Task[Text, Array]):
 
     def target(self, example: Text) -> float:
         if self.regression:
-            return float(number(example.label) or 0.0)
+            return float(parse_number(example.label) or 0.0)
         return self.numbers.get(example.label or "", 0)
 
     @cached_property
@@ -279,7 +287,7 @@ class Classify(Task[Text, Array]):
     def record(self, example: Text, answer: Array) -> dict[str, Any]:
         found: dict[str, Any] = {} if example.id is None else {"id": example.id}
         if self.regression:
-            gold = number(example.label)
+            gold = parse_number(example.label)
             return found | {"score": float(answer[0])} | ({} if gold is None else {"gold": gold})
         best = int(answer.argmax())
         found |= {

@@ -12,7 +12,7 @@ from typing import Any
 
 from electra.config import UserError
 from electra.data.corpus import check_encodable
-from electra.data.tables import Table, lines, require, rows
+from electra.data.tables import Table, read_lines, read_rows, require_column
 from electra.tasks.entities import parts
 
 DOCUMENT = "-DOCSTART-"
@@ -42,7 +42,7 @@ def from_text(
     One that has a word a line, or a tag the task knows (`known`) in its column, is read as columns
     all the same.
     """
-    source = iter(lines(table))
+    source = iter(read_lines(table))
     opening = list(itertools.islice(source, LOOKED_AT))
     found = itertools.chain(opening, source)
     if (
@@ -119,13 +119,13 @@ def from_rows(
     """A sentence a row: lists, or text with blanks between, in the column `words` and the first of
     `tags` there is.
     """
-    for where, row in rows(table):
-        found = listed(require(row, words, where), words, where)
+    for where, row in read_rows(table):
+        found = listed(require_column(row, words, where), words, where)
         name = next((name for name in tags if name in row), tags[0])
         if not labelled and row.get(name) is None:
             yield Sentence(where, found, None)
             continue
-        given = listed(require(row, name, where), name, where)
+        given = listed(require_column(row, name, where), name, where)
         if len(given) != len(found):
             raise UserError(
                 f"{where}: {len(found)} words in {words!r}, but {len(given)} tags in {name!r}; "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.tables import Table, lines, rows, text
+from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
@@ -39,9 +39,9 @@ class Embedded(NamedTuple):
 
 def texts(source: Table, column: str = "text") -> Iterator[str]:
     """A text for each line of plain text, blank ones too, or for each row of a table."""
-    if source.form == "text":
-        return (line for _, line in lines(source))
-    return (text(row, column, where) for where, row in rows(source))
+    if source.format == "text":
+        return (line for _, line in read_lines(source))
+    return (require_text(row, column, where) for where, row in read_rows(source))
 
 
 def embed(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from electra.config import UserError
-from electra.data.tables import Table, is_hub_name, table
+from electra.data.tables import Table, find_table, is_hub_name
 
 Splits = dict[str, tuple[Table, ...]]
 
@@ -25,7 +25,7 @@ def splits(
     follows the dot.
     """
     if is_hub_name(data):
-        whole = table(data)
+        whole = find_table(data)
         return {name: (replace(whole, split=split),) for name, split in on_hub.items()}
     folder = Path(data).expanduser()
     if not folder.is_dir():
@@ -64,5 +64,5 @@ def split_files(folder: Path, stems: Sequence[str]) -> tuple[Table, ...]:
                 "or name files with --train and --dev"
             )
         if found:
-            return tuple(table(path) for path in found)
+            return tuple(find_table(path) for path in found)
     return ()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import HUB_NAME, warn
-from electra.data.tables import Numbered, Table, is_hub_name, lines, rows, table
+from electra.data.tables import LocatedRow, Table, find_table, is_hub_name, read_lines, read_rows
 from electra.tasks.classify import Classify, Columns, Text
 from electra.tasks.folders import split_files
 from electra.tasks.metrics import OF_NUMBERS
@@ -181,7 +181,7 @@ class Glue(Classify):
             data = f"{name['dataset']}:{self.layout.hub_config}" + (
                 f"@{name['revision']}" if name["revision"] else ""
             )
-        train = table(data, split="train")
+        train = find_table(data, split="train")
         return Files(
             train=(train,),
             dev={
@@ -192,11 +192,11 @@ class Glue(Classify):
             },
         )
 
-    def rows(self, source: Table, *, labelled: bool) -> Iterator[Numbered]:
+    def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         ragged: list[str] = []
         header = self.layout.header if is_headless(source, self.layout.header) else None
         undecided = 0
-        for where, row in rows(
+        for where, row in read_rows(
             source, header=header, ragged=ragged.append if self.layout.has_ragged_lines else None
         ):
             if labelled and row.get("gold_label") == NO_AGREEMENT:
@@ -320,7 +320,7 @@ def is_headless(source: Table, header: Sequence[str]) -> bool:
     """CoLA's training and dev files begin with an example, its test file with the names of its
     columns.
     """
-    if not header or source.form != "tsv":
+    if not header or source.format != "tsv":
         return False
-    first = next((line for _, line in lines(source)), "").split("\t")
+    first = next((line for _, line in read_lines(source)), "").split("\t")
     return len(first) == len(header) and not set(first) & set(header)

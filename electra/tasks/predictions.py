@@ -15,7 +15,7 @@ from typing import Any
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.tables import Table, table
+from electra.data.tables import Table, find_table
 from electra.tasks.answering import stream as answered
 from electra.tasks.answering import task_of
 from electra.tasks.models import Tuned
@@ -61,7 +61,7 @@ def write_official(models: Sequence[Tuned], source: str, output: Path, *, form: 
             raise UserError(f"{source}: no test data for {task.name} there")
         output.mkdir(exist_ok=True)
     count = 0
-    for path, tables in (targets or {output: [table(source)]}).items():
+    for path, tables in (targets or {output: [find_table(source)]}).items():
         found = list(answered(models, task.read(tables, labelled=False)))
         write(path, task, [example for example, _ in found], [answer for _, answer in found])
         count += len(found)

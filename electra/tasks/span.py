@@ -22,7 +22,7 @@ import numpy as np
 from electra import atomic
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import warn
-from electra.data.tables import Table, is_hub_name, table
+from electra.data.tables import Table, find_table, is_hub_name
 from electra.data.wordpiece import WordPiece
 from electra.tasks.features import IGNORED, Features, Row
 from electra.tasks.span_files import Question, QuestionReader
@@ -131,13 +131,13 @@ class Span(Task[Question, SpanAnswer]):
     def locate(self, data: str) -> Files:
         """A part that is not there is left out. The official test sets are secret."""
         if is_hub_name(data):
-            whole = table(data, split="train")
+            whole = find_table(data, split="train")
             return Files(
                 train=(whole,), dev={"dev": (replace(whole, split="validation"),)}, test={}
             )
         train, dev = (
             tuple(
-                table(path)
+                find_table(path)
                 for pattern in FILES[self.name]
                 if (path := Path(data, pattern.format(split=split))).is_file()
             )[:1]

@@ -22,7 +22,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from electra.config import UserError
-from electra.data.tables import Table, document, number, require, rows, text
+from electra.data.tables import (
+    Table,
+    parse_number,
+    read_json,
+    read_rows,
+    require_column,
+    require_text,
+)
 
 AROUND = 20  # characters shown of what stands where an answer should
 
@@ -57,7 +64,7 @@ class QuestionReader:
         places: dict[str, str] = {}
         for table in tables:  # of questions without answers the ids are the asker's own affair
             places.clear()
-            for found in self.squad(table) if table.form == "json" else self.lines(table):
+            for found in self.squad(table) if table.format == "json" else self.lines(table):
                 if self.labelled and found.id in places:
                     raise UserError(
                         f"{found.where}: id {found.id!r} was seen before, at {places[found.id]}; "
@@ -69,15 +76,15 @@ class QuestionReader:
                 yield found
 
     def squad(self, table: Table) -> Iterator[Question]:
-        for a, article in enumerate(entries(document(table), "data", str(table))):
+        for a, article in enumerate(entries(read_json(table), "data", str(table))):
             for p, paragraph in enumerate(entries(article, "paragraphs", f"{table}, data[{a}]")):
                 where = f"{table}, data[{a}].paragraphs[{p}]"
-                context = text(paragraph, "context", where)
+                context = require_text(paragraph, "context", where)
                 for q, asked in enumerate(entries(paragraph, "qas", where)):
                     place = f"{where}.qas[{q}]"
-                    name = str(require(asked, "id", place))
+                    name = str(require_column(asked, "id", place))
                     found = Question(
-                        f"{table}, question {name}", name, text(asked, "question", place), context
+                        f"{table}, question {name}", name, require_text(asked, "question", place), context
                     )
                     yield self.squad_answered(found, asked) if self.labelled else found
 
@@ -92,21 +99,21 @@ class QuestionReader:
 
     def lines(self, table: Table) -> Iterator[Question]:
         """MRQA or rows of one's own, line by line."""
-        for where, row in rows(table):
+        for where, row in read_rows(table):
             if "qas" in row:
                 yield from self.mrqa(row, where)
             elif "header" not in row or self.question in row:
                 yield self.row(row, where)
 
     def mrqa(self, paragraph: Mapping[str, Any], where: str) -> Iterator[Question]:
-        context = text(paragraph, "context", where)
+        context = require_text(paragraph, "context", where)
         for q, asked in enumerate(entries(paragraph, "qas", where)):
             name = str(asked.get("qid") or asked.get("id") or f"{where}, qas[{q}]")
             place = f"{where}, question {name}"
-            found = Question(place, name, text(asked, "question", place), context)
+            found = Question(place, name, require_text(asked, "question", place), context)
             if self.labelled:
                 answers = [
-                    answer for answer, _ in listed_answers(require(asked, "answers", place), place)
+                    answer for answer, _ in listed_answers(require_column(asked, "answers", place), place)
                 ]
                 if not answers:
                     raise UserError(
@@ -119,15 +126,15 @@ class QuestionReader:
     def row(self, row: Mapping[str, Any], where: str) -> Question:
         name = str(row["id"]) if row.get("id") not in (None, "") else where
         place = where if name == where else f"{where}, question {name}"
-        require(row, self.question, where, flag="--question")
-        require(row, self.context, where, flag="--context")
+        require_column(row, self.question, where, flag="--question")
+        require_column(row, self.context, where, flag="--context")
         found = Question(
-            place, name, text(row, self.question, where), text(row, self.context, where)
+            place, name, require_text(row, self.question, where), require_text(row, self.context, where)
         )
         if not self.labelled:
             return found
         column = "answer" if self.answers not in row and "answer" in row else self.answers
-        value = require(row, column, where, flag="--answers")
+        value = require_column(row, column, where, flag="--answers")
         if isinstance(value, str):
             value = (
                 [{"text": value, "answer_start": row.get("answer_start")}] if value.strip() else []
@@ -171,7 +178,7 @@ def listed_answers(value: Any, where: str) -> list[tuple[str, int | None]]:
     found = []
     for item in value:
         item = item if isinstance(item, Mapping) else {"text": item}
-        answer = text(item, "text", where)
+        answer = require_text(item, "text", where)
         if not answer.strip():
             raise UserError(
                 f"{where}: an answer without text; a question without answer has an empty list"
@@ -183,7 +190,7 @@ def listed_answers(value: Any, where: str) -> list[tuple[str, int | None]]:
 def offset(value: Any, where: str) -> int | None:
     if value is None or value == "":
         return None
-    found = number(value)
+    found = parse_number(value)
     if found is None or found < 0 or found != int(found):
         raise UserError(f"{where}: answer_start must be a whole number from 0, found {value!r}")
     return int(found)

@@ -98,7 +98,7 @@ class Tag(Task[Sentence, Array]):
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Sentence]:
         for table in tables:
-            if table.form == "text":
+            if table.format == "text":
                 yield from from_text(
                     table, column=self.column, labelled=labelled, known={OUTSIDE, *self.labels}
                 )

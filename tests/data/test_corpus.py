@@ -14,15 +14,15 @@ import pytest
 
 from electra.config import UserError
 from electra.data import corpus, sources
-from electra.data.corpus import documents
+from electra.data.corpus import read_corpus
 from electra.data.sources import resolve
-from electra.data.tables import rows, table
+from electra.data.tables import find_table, read_rows
 
 TEXT = "one\ntwo\n\nthree\n"
 
 
 def read(*inputs: Path | str, **options: object) -> list[list[str]]:
-    return [document.lines for document in documents(list(inputs), **options)]  # type: ignore[arg-type]
+    return [document.lines for document in read_corpus(list(inputs), **options)]  # type: ignore[arg-type]
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -39,7 +39,7 @@ def zstd(content: bytes) -> bytes:
 
 
 def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
-    found = list(documents([write(tmp_path / "a.txt", "\n \n one\ntwo\r\n\t\n\nthree")]))
+    found = list(read_corpus([write(tmp_path / "a.txt", "\n \n one\ntwo\r\n\t\n\nthree")]))
     assert [d.lines for d in found] == [["one", "two"], ["three"]]
     assert [d.source for d in found] == [f"{tmp_path / 'a.txt'}:3", f"{tmp_path / 'a.txt'}:7"]
 
@@ -103,7 +103,7 @@ def test_a_fingerprint_is_the_same_wherever_the_files_lie(tmp_path: Path) -> Non
 
 
 def test_a_long_document_goes_on_as_another_and_loses_nothing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(corpus, "DOCUMENT_CHARACTERS", 10)
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT_CHARACTERS", 10)
     assert read(write(tmp_path / "a.txt", "four\nfive\nsix\nseven\n")) == [
         ["four", "five"],
         ["six", "seven"],
@@ -118,7 +118,7 @@ def test_a_long_document_goes_on_as_another_and_loses_nothing(tmp_path: Path, mo
 def test_a_long_line_is_cut_at_white_space_and_loses_nothing(
     tmp_path: Path, monkeypatch, text: str, name: str
 ) -> None:
-    monkeypatch.setattr(corpus, "LINE_CHARACTERS", 8)
+    monkeypatch.setattr(corpus, "MAX_LINE_CHARACTERS", 8)
     content = text if name == "a.txt" else json.dumps({"text": text})
     (lines,) = read(write(tmp_path / name, content))
     assert max(map(len, lines)) <= 8
@@ -178,7 +178,7 @@ def test_what_cannot_be_read_is_named_with_its_place(
 
 
 def test_a_json_line_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(corpus, "JSON_LINE_BYTES", 100)
+    monkeypatch.setattr(corpus, "MAX_JSON_LINE_BYTES", 100)
     path = write(
         tmp_path / "a.jsonl", json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "a" * 100})
     )
@@ -193,7 +193,7 @@ def test_text_in_parquet_that_is_no_utf8_is_refused_in_words(tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"a\.parquet: damaged, cut short, or not a \.parquet file"):
         read(tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: damaged, cut short, or not a \.parquet file"):
-        list(rows(table(tmp_path / "a.parquet")))
+        list(read_rows(find_table(tmp_path / "a.parquet")))
 
 
 def test_a_parquet_file_without_the_field_lists_its_columns(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_data_set_is_pinned_to_a_commit_and_streamed(monkeypatch) -> None:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: Answer)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    (found,) = documents(["owner/name:small@v1"])
+    (found,) = read_corpus(["owner/name:small@v1"])
     assert (found.lines, found.source) == (["one", "two"], "owner/name:small, row 1")
     assert asked == {
         "names": ("owner/name", "small"),
@@ -281,7 +281,7 @@ def test_links_are_followed_once_and_a_dangling_one_is_reported(tmp_path: Path) 
     (tmp_path / "corpus" / "circle").symlink_to(tmp_path / "corpus")
     (tmp_path / "corpus" / "gone.txt").symlink_to(tmp_path / "nowhere")
     heard: list[str] = []
-    assert len(list(documents([tmp_path / "corpus"], report=heard.append))) == 2
+    assert len(list(read_corpus([tmp_path / "corpus"], report=heard.append))) == 2
     assert any("gone.txt: a link that leads nowhere" in text for text in heard)
 
 

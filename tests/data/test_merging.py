@@ -196,13 +196,13 @@ def test_by_file_a_part_opens_its_own_files_alone(
     texts: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    read = corpus.read
+    read = corpus.read_source
 
     def watched(source: Source, **options: object) -> object:
         opened.append(source.name)
         return read(source, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(corpus, "read", watched)
+    monkeypatch.setattr(corpus, "read_source", watched)
     pack(texts, wordpiece, tmp_path, of=3, by_file=True)
     assert sorted(opened) == sorted(path.name for path in texts.iterdir())
 

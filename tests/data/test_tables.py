@@ -11,23 +11,32 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
-from electra.data.tables import Table, is_hub_name, lines, number, require, rows, table, text
+from electra.data.tables import (
+    Table,
+    find_table,
+    is_hub_name,
+    parse_number,
+    read_lines,
+    read_rows,
+    require_column,
+    require_text,
+)
 
 TWO_ROWS = [{"text": "the river", "label": "1"}, {"text": "a stone", "label": "0"}]
 
 
 def write(path: Path, content: str | bytes) -> Table:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return table(path)
+    return find_table(path)
 
 
 def values(source: Table, **options: Any) -> list[dict[str, Any]]:
-    return [row for _, row in rows(source, **options)]
+    return [row for _, row in read_rows(source, **options)]
 
 
 def refuse(source: Table, match: str, **options: Any) -> None:
     with pytest.raises(UserError, match=match):
-        list(rows(source, **options))
+        list(read_rows(source, **options))
 
 
 # ---- forms ---------------------------------------------------------------------------------------
@@ -41,12 +50,12 @@ def test_the_same_rows_come_from_every_form(tmp_path: Path) -> None:
     assert values(write(tmp_path / "a.csv", "text,label\nthe river,1\na stone,0\n")) == TWO_ROWS
     assert values(write(tmp_path / "a.tsv", "text\tlabel\nthe river\t1\na stone\t0\n")) == TWO_ROWS
     assert values(write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, TWO_ROWS)))) == TWO_ROWS
-    assert values(table(tmp_path / "a.parquet")) == TWO_ROWS
+    assert values(find_table(tmp_path / "a.parquet")) == TWO_ROWS
 
 
 def test_a_csv_field_in_quotes_may_hold_commas_quotes_and_line_ends(tmp_path: Path) -> None:
     source = write(tmp_path / "a.csv", 'text,label\r\n"one, ""two""\nthree",1\r\nfour,0\r\n')
-    assert list(rows(source)) == [
+    assert list(read_rows(source)) == [
         (f"{source}:2", {"text": 'one, "two"\nthree', "label": "1"}),
         (f"{source}:4", {"text": "four", "label": "0"}),
     ]
@@ -120,7 +129,7 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pat
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(TWO_ROWS), tmp_path / "a.parquet")
-    for source in (write(tmp_path / "a.csv", "text,label\n"), table(tmp_path / "a.parquet")):
+    for source in (write(tmp_path / "a.csv", "text,label\n"), find_table(tmp_path / "a.parquet")):
         refuse(
             source,
             r"no column 'lable'; did you mean label\?; columns here are text, label$",
@@ -134,7 +143,7 @@ def test_the_columns_are_listed_once_and_with_the_flag_that_names_another() -> N
         match=r"^a:2: no column 'zzz'; columns here are text, label; name the right one with "
         r"--text$",
     ):
-        require(TWO_ROWS[0], "zzz", "a:2", flag="--text")
+        require_column(TWO_ROWS[0], "zzz", "a:2", flag="--text")
 
 
 def test_a_column_named_twice_is_refused(tmp_path: Path) -> None:
@@ -181,15 +190,15 @@ def test_a_file_of_another_kind_is_refused_with_the_kinds_that_can_be_read(tmp_p
     with pytest.raises(
         UserError, match=r"rows are read from \.csv, \.tsv, \.jsonl and \.parquet.*found \.xlsx"
     ):
-        rows(write(tmp_path / "a.xlsx", "x"))
+        read_rows(write(tmp_path / "a.xlsx", "x"))
 
 
 def test_a_folder_and_a_missing_file_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "train.csv").touch()
     with pytest.raises(UserError, match=r"a folder where a file is expected; it holds train\.csv"):
-        table(tmp_path)
+        find_table(tmp_path)
     with pytest.raises(UserError, match=r"dev\.csv: no such file"):
-        table(tmp_path / "dev.csv")
+        find_table(tmp_path / "dev.csv")
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -197,9 +206,9 @@ def test_a_folder_and_a_missing_file_are_refused_before_anything_is_read(tmp_pat
 
 def test_text_must_be_text_that_can_be_written_again() -> None:
     with pytest.raises(UserError, match="a:1: 'text' is int, not text"):
-        text({"text": 3}, "text", "a:1")
+        require_text({"text": 3}, "text", "a:1")
     with pytest.raises(UserError, match="a:1: half a surrogate pair"):
-        text({"text": "\ud800"}, "text", "a:1")
+        require_text({"text": "\ud800"}, "text", "a:1")
 
 
 @pytest.mark.parametrize(
@@ -226,12 +235,12 @@ def test_text_must_be_text_that_can_be_written_again() -> None:
     ids=lambda value: repr(value)[:12],
 )
 def test_a_number_is_finite_or_none(value: object, expected: float | None) -> None:
-    assert number(value) == expected
+    assert parse_number(value) == expected
 
 
 def test_lines_come_without_their_ends_and_with_their_places(tmp_path: Path) -> None:
     source = write(tmp_path / "a.txt", "one\r\n\ntwo")
-    assert list(lines(source)) == [
+    assert list(read_lines(source)) == [
         (f"{source}:1", "one"),
         (f"{source}:2", ""),
         (f"{source}:3", "two"),
@@ -279,7 +288,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_rows_from_the_hub_carry_the_names_of_their_classes_and_none_for_a_secret_one(
     hub: dict[str, Any],
 ) -> None:
-    found = list(rows(table("owner/name:small", split="validation")))
+    found = list(read_rows(find_table("owner/name:small", split="validation")))
     assert found == [
         (
             "owner/name:small/validation, row 1",
@@ -305,7 +314,7 @@ def test_a_failure_of_the_hub_is_a_message_and_no_traceback(
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
     refuse(
-        table("owner/name", split="train"),
+        find_table("owner/name", split="train"),
         r"owner/name/train: cannot be read from the hub \(no route\); fetch its",
     )
 

@@ -18,10 +18,10 @@ from rich.console import Console
 
 from electra.cli import show
 from electra.config import RECIPES
-from electra.data.corpus import documents
+from electra.data.corpus import read_corpus
 from electra.data.sharding import shard
 from electra.data.shards import Shards
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from electra.engine.training_state import capture
@@ -70,10 +70,10 @@ def exhausted(found: Iterator[Any]) -> None:
 def learnt(name: str, path: Path, **options: Any) -> None:
     """A table as fine-tuning reads it: its examples, and what they teach about the task."""
     task = find_task(name, **options)
-    examples = list(task.read([table(path)], labelled=True))
+    examples = list(task.read([find_table(path)], labelled=True))
     if examples:
         task.fit_labels(examples)
-    exhausted(task.read([table(path)], labelled=False))
+    exhausted(task.read([find_table(path)], labelled=False))
 
 
 PROSE = "the old dog sees the house .\n\nthe quiet river – it crosses\nthe bridge .\n" * 3
@@ -126,7 +126,7 @@ def single(root: Path, name: str, content: bytes | str, read: Callable[[Path], o
 
 
 def corpus(root: Path, name: str, content: bytes | str) -> Specimen:
-    return single(root, name, content, lambda path: exhausted(documents([path], report=silent)))
+    return single(root, name, content, lambda path: exhausted(read_corpus([path], report=silent)))
 
 
 def parquet(path: Path) -> bytes:

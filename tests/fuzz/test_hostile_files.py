@@ -21,7 +21,7 @@ import pytest
 from electra.__main__ import main
 from electra.config import UserError
 from electra.data import tables
-from electra.data.corpus import documents
+from electra.data.corpus import read_corpus
 from electra.tasks import find_task
 
 MEMORY = (
@@ -53,20 +53,20 @@ def bounded(script: str, *arguments: object) -> tuple[int, str]:
 
 COUNT = """
 import sys
-from electra.data.corpus import documents
-print(sum(len(line) for document in documents(sys.argv[1:]) for line in document.lines))
+from electra.data.corpus import read_corpus
+print(sum(len(line) for document in read_corpus(sys.argv[1:]) for line in document.lines))
 """
 ROWS = """
 import sys
 from electra.config import UserError
 from electra.data import tables
 try:
-    for _ in tables.rows(tables.table(sys.argv[1])): pass
+    for _ in tables.read_rows(tables.find_table(sys.argv[1])): pass
 except UserError as error: sys.exit(str(error))
 """
 DOCUMENT = ROWS.replace(
-    "for _ in tables.rows(tables.table(sys.argv[1])): pass",
-    "tables.document(tables.table(sys.argv[1]))",
+    "for _ in tables.read_rows(tables.find_table(sys.argv[1])): pass",
+    "tables.read_json(tables.find_table(sys.argv[1]))",
 )
 
 
@@ -133,8 +133,8 @@ def test_a_small_parquet_file_that_repeats_a_long_text_keeps_it_once(tmp_path: P
     for script in (
         COUNT.replace("documents(sys.argv[1:])", "islice(documents(sys.argv[1:]), 3)"),
         ROWS.replace(
-            "in tables.rows(tables.table(sys.argv[1]))",
-            "in islice(tables.rows(tables.table(sys.argv[1])), 300)",
+            "in tables.read_rows(tables.find_table(sys.argv[1]))",
+            "in islice(tables.read_rows(tables.find_table(sys.argv[1])), 300)",
         ),
     ):
         code, said = bounded(f"from itertools import islice\n{script}", tmp_path / "a.parquet")
@@ -177,7 +177,7 @@ def test_a_table_of_a_million_columns_is_refused_by_their_number(tmp_path: Path)
     with pytest.raises(
         UserError, match=r"a\.csv:1: 1,000,001 columns, where at most 10,000 are read"
     ):
-        next(tables.rows(tables.table(path)))
+        next(tables.read_rows(tables.find_table(path)))
 
 
 def test_a_row_with_many_keys_is_refused_at_once(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_row_with_many_keys_is_refused_at_once(tmp_path: Path) -> None:
     path.write_text(json.dumps(dict.fromkeys(map(str, range(100_000)))), encoding="utf8")
     began = time.process_time()
     with pytest.raises(UserError, match=r"a\.jsonl:1: no column 'text'"):
-        list(find_task("classify").read([tables.table(path)], labelled=True))
+        list(find_task("classify").read([tables.find_table(path)], labelled=True))
     assert (
         time.process_time() - began < 1.5
     )  # looking for a name like it among all of them takes longer
@@ -196,7 +196,7 @@ def test_a_text_of_megabytes_without_a_line_end_is_cut_in_one_pass(tmp_path: Pat
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "ab " * 20_000_000}), encoding="utf8")
     assert (
-        sum(len(line.split()) for document in documents([path]) for line in document.lines)
+        sum(len(line.split()) for document in read_corpus([path]) for line in document.lines)
         == 20_000_000
     )
 
@@ -214,9 +214,9 @@ def pipes_and_devices(folder: Path) -> Iterator[Path]:
 def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     for path in pipes_and_devices(tmp_path):
         with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
-            list(documents([path], report=silent))
+            list(read_corpus([path], report=silent))
         with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
-            tables.table(path)
+            tables.find_table(path)
 
 
 def test_pipes_among_the_files_of_a_folder_are_passed_over(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_pipes_among_the_files_of_a_folder_are_passed_over(tmp_path: Path) -> No
     (tmp_path / "folder.txt").mkdir()
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
     (tmp_path / "above").symlink_to(tmp_path)
-    assert [document.lines for document in documents([tmp_path], report=silent)] == [["text"]]
+    assert [document.lines for document in read_corpus([tmp_path], report=silent)] == [["text"]]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_it_reaches_a_manifest(tmp_pat
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt"))
     path.write_text("text", encoding="utf8")
     with pytest.raises(UserError, match="a name that is not UTF-8; rename the file"):
-        list(documents([tmp_path], report=silent))
+        list(read_corpus([tmp_path], report=silent))
 
 
 def test_a_message_neither_fills_the_terminal_nor_steers_it(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.tasks import answering
 from electra.tasks.answering import answer, evaluate, predict, stream, task_of
 from electra.tasks.models import Tuned, load_tuned
@@ -39,7 +39,7 @@ def rows(tmp_path: Path) -> Path:
 def test_several_models_answer_with_the_mean_of_their_probabilities(
     two: list[Tuned], rows: Path
 ) -> None:
-    examples = list(two[0].task.read([table(rows)], labelled=True))
+    examples = list(two[0].task.read([find_table(rows)], labelled=True))
     first, second, both = (
         answer(two[:1], examples),
         answer(two[1:], examples),
@@ -50,9 +50,9 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(
 
 
 def test_scores_are_of_the_averaged_answers(two: list[Tuned], rows: Path) -> None:
-    examples = list(two[0].task.read([table(rows)], labelled=True))
+    examples = list(two[0].task.read([find_table(rows)], labelled=True))
     expected = two[0].task.score(examples, answer(two, examples))
-    assert evaluate(two, {"dev": [table(rows)]}) == {"dev": expected}
+    assert evaluate(two, {"dev": [find_table(rows)]}) == {"dev": expected}
 
 
 def test_models_of_different_tasks_are_not_averaged(by_heart: ByHeart, rows: Path) -> None:
@@ -69,13 +69,13 @@ def test_models_with_other_labels_are_not_averaged(
         tiny, tmp_path / "run", train=[data], dev=[data], flags=[*BY_HEART, "--max-steps", "1"]
     )
     with pytest.raises(UserError, match="their labels or heads differ"):
-        evaluate([two[0], load_tuned(tmp_path / "run")], {"dev": [table(rows)]})
+        evaluate([two[0], load_tuned(tmp_path / "run")], {"dev": [find_table(rows)]})
 
 
 def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(
     two: list[Tuned], rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examples = list(two[0].task.read([table(rows)], labelled=True))
+    examples = list(two[0].task.read([find_table(rows)], labelled=True))
     together = answer(two[:1], examples)
     monkeypatch.setitem(answering.BATCH_TOKENS, "cpu", 1)
     assert np.allclose(answer(two[:1], examples), together, atol=1e-6)
@@ -85,7 +85,7 @@ def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(
 def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(
     two: list[Tuned], rows: Path, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examples = list(two[0].task.read([table(rows)], labelled=True))
+    examples = list(two[0].task.read([find_table(rows)], labelled=True))
     monkeypatch.setattr(
         answering, bound, 2 if bound == "CHUNK_EXAMPLES" else len(repr(examples[0])) + 1
     )
@@ -132,5 +132,5 @@ def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(
 ) -> None:
     empty = written(tmp_path / "empty.csv", "text,label\n")
     with pytest.raises(UserError, match=r"empty\.csv: no examples"):
-        evaluate(two, {"dev": [table(empty)]})
+        evaluate(two, {"dev": [find_table(empty)]})
     assert list(predict(two, [empty])) == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.data.wordpiece import WordPiece
 from electra.tasks.choose import Choice, Choose
 from electra.tasks.task import Network
@@ -33,7 +33,7 @@ def words() -> WordPiece:
 
 
 def read(task: Choose, path: Path, *, labelled: bool = True) -> list[Choice]:
-    return list(task.read([table(path)], labelled=labelled))
+    return list(task.read([find_table(path)], labelled=labelled))
 
 
 def row(**changes: Any) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
@@ -45,7 +45,7 @@ def learnt(*labels: object, **options: Any) -> Classify:
 
 def read(path: Path, content: str, *, with_labels: bool = True, **options: Any) -> list[Text]:
     path.write_text(content, encoding="utf8")
-    return list(Classify.from_name("classify", **options).read([table(path)], labelled=with_labels))
+    return list(Classify.from_name("classify", **options).read([find_table(path)], labelled=with_labels))
 
 
 def network(task: Classify, words: WordPiece) -> Network:

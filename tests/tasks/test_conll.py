@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.tasks.conll import Sentence, from_rows, from_text
 from tests.tasks.toys import written
 
@@ -24,12 +24,12 @@ Rome NNP I-NP I-LOC
 
 
 def read(path: Path, *, column: int = -1, labelled: bool = True) -> list[Sentence]:
-    return list(from_text(table(path), column=column, labelled=labelled, known={"O", "NOUN"}))
+    return list(from_text(find_table(path), column=column, labelled=labelled, known={"O", "NOUN"}))
 
 
 def read_rows(path: Path, *, labelled: bool = True) -> list[Sentence]:
     return list(
-        from_rows(table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled)
+        from_rows(find_table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled)
     )
 
 

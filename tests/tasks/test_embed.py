@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.encoder import Encoder
@@ -141,10 +141,10 @@ def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
 def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
     lines = written(tmp_path / "a.txt", "anna\n\nthe dog\n")
     rows = written(tmp_path / "a.csv", "text,n\nanna,1\n")
-    assert list(texts(table(lines))) == ["anna", "", "the dog"]
-    assert list(texts(table(rows))) == ["anna"]
+    assert list(texts(find_table(lines))) == ["anna", "", "the dog"]
+    assert list(texts(find_table(rows))) == ["anna"]
     with pytest.raises(UserError, match=r"a.csv:2: no column 'body'.*columns here are text, n"):
-        list(texts(table(rows), "body"))
+        list(texts(find_table(rows), "body"))
 
 
 def test_an_array_holds_a_row_for_each_text(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.tasks.classify import Text
 from electra.tasks.glue import GLUE, LAYOUTS, Glue, available
 from electra.tasks.submission import server_file, write_glue
@@ -66,7 +66,7 @@ def write(path: Path, content: str = "index\tsentence1\n") -> Path:
 
 
 def read(name: str, path: Path, *, labelled: bool = True) -> list[Text]:
-    return list(Glue.from_name(name).read([table(path)], labelled=labelled))
+    return list(Glue.from_name(name).read([find_table(path)], labelled=labelled))
 
 
 # ---- layouts -------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_file_of_another_layout_is_refused_with_the_columns_it_has(tmp_path: P
 def test_other_columns_may_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", "a,b\nIt rained.,It was wet.\n")
     (example,) = Glue.from_name("glue/rte", text="a", text_pair="b").read(
-        [table(path)], labelled=False
+        [find_table(path)], labelled=False
     )
     assert (example.first, example.second) == ("It rained.", "It was wet.")
 

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.model.huggingface import stock_logits
 from electra.model.pair import Generator
 from electra.tasks import find_task
@@ -36,7 +36,7 @@ ByHeart = Callable[[str], Path]
 
 
 def examples_of(model: Tuned, path: Path) -> list[Any]:
-    return list(model.task.read([table(path)], labelled=True))
+    return list(model.task.read([find_table(path)], labelled=True))
 
 
 def both_logits(model: Tuned, path: Path) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from electra import tasks
-from electra.data.tables import Table, require, rows, text
+from electra.data.tables import Table, read_rows, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.finetune import finetune
 from electra.tasks.answering import predict
@@ -46,11 +46,11 @@ class HowMany(Task[Text, Array]):
         return Files(train=found.get("train", ()), dev={"dev": found.get("dev", ())}, test={})
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
-        for where, row in (row for table in tables for row in rows(table)):
+        for where, row in (row for table in tables for row in read_rows(table)):
             yield Text(
                 where,
-                text(row, "text", where),
-                int(require(row, "count", where)) if labelled else 0,
+                require_text(row, "text", where),
+                int(require_column(row, "count", where)) if labelled else 0,
             )
 
     def features(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
-from electra.data.tables import table
+from electra.data.tables import find_table
 from electra.tasks.span import Span
 from electra.tasks.span_files import Question
 
@@ -38,7 +38,7 @@ def asked(identity: str = "q1", *answers: tuple[str, Any], **more: Any) -> dict[
 
 def read(*paths: Path, task: Span | None = None, labelled: bool = True) -> list[Question]:
     return list(
-        (task or Span.from_name("span")).read([table(path) for path in paths], labelled=labelled)
+        (task or Span.from_name("span")).read([find_table(path) for path in paths], labelled=labelled)
     )
 
 
@@ -191,12 +191,12 @@ def test_an_id_that_a_file_has_twice_is_refused_unless_the_file_is_only_asked_ab
 ) -> None:
     path = squad_file(tmp_path / "a.json", asked("q1", ("Alps", 23)), asked("q1", ("Alps", 23)))
     assert f"{path}, question q1: id 'q1' was seen before, at {path}, question q1" in refusal(path)
-    assert len(list(Span.from_name("squad-1.1").read([table(path)], labelled=False))) == 2
+    assert len(list(Span.from_name("squad-1.1").read([find_table(path)], labelled=False))) == 2
 
 
 def test_files_that_are_joined_may_have_ids_in_common(tmp_path: Path) -> None:
     both = [
-        table(squad_file(tmp_path / name, asked("q1", ("Alps", 23))))
+        find_table(squad_file(tmp_path / name, asked("q1", ("Alps", 23))))
         for name in ("a.json", "b.json")
     ]
     assert len(list(Span.from_name("squad-1.1").read(both, labelled=True))) == 2
