@@ -41,7 +41,7 @@ KINDS = {
 }
 OUR_KINDS = {
     "activation": "gelu",
-    "words": "vocabulary",
+    "linear_cross_entropy": "vocabulary",
     "adamw": "optimiser",
 }  # other modules are called as they are
 

@@ -9,14 +9,14 @@ same step gives the same bits.
     dropout     which values are kept, from a key and a place alone: recomputed in the backward pass, never stored
     norm        dropout, residual and LayerNorm
     activation  gelu
-    rows        which tokens look at which, padding left out
+    packing     rows of tokens, padding left out
     attention   softmax(QKᵀ)V inside rows, with dropout
     embeddings  a token's word, position and type as one vector
-    verdict     the discriminator's head
-    words       the vocabulary's cross-entropy and a sample from it, without logits in memory
+    rtd_head    the discriminator's head
+    linear_cross_entropy  the vocabulary's cross-entropy and a sample from it, without logits in memory
     block       a transformer block of these and matrix products, its backward pass written out
     adamw       clipping and AdamW over all weights at once
-    columns     sums over programs
+    column_sums sums over programs
 
 The plain path stays the reference: a module runs it unless `enable` was called, and tests compare
 the two. Triton's interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.
@@ -56,7 +56,7 @@ def enable(module: nn.Module, on: bool = True) -> None:
             setattr(part, "fused", on)  # noqa: B010
 
 
-def summed(left: Tensor, right: Tensor) -> Tensor:
+def weight_grad(left: Tensor, right: Tensor) -> Tensor:
     """A product over all tokens, into float32: the gradient of a matrix."""
     return (
         torch.mm(left, right, out_dtype=torch.float32)
@@ -65,7 +65,7 @@ def summed(left: Tensor, right: Tensor) -> Tensor:
     )
 
 
-def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:
+def low_precision_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """A weight in low precision: the copy that the optimiser keeps beside it, or one made now."""
     copy: Tensor | None = getattr(weight, "low", None)
     return copy if copy is not None and copy.dtype == dtype else weight.detach().to(dtype)

@@ -20,7 +20,7 @@ BLOCK = 2048
 
 
 @triton.jit
-def share_and_bell(x):
+def gelu_cdf_pdf(x):
     """Φ(x) and e^(−x²/2)."""
     bell = tl.exp(-0.5 * x * x)
     t = 1.0 / (1.0 + 0.3275911 * 0.7071067811865476 * tl.abs(x))
@@ -35,7 +35,7 @@ def share_and_bell(x):
 def gelu_forward(x, out, count, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + place, mask=place < count, other=0.0).to(tl.float32)
-    share, _ = share_and_bell(value)
+    share, _ = gelu_cdf_pdf(value)
     tl.store(out + place, (value * share).to(out.dtype.element_ty), mask=place < count)
 
 
@@ -48,7 +48,7 @@ def gelu_backward(gradient, x, d_x, sums, rows, width, ROWS: tl.constexpr, COLUM
         inside = (row < rows)[:, None] & (column < width)[None, :]
         place = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-        share, bell = share_and_bell(value)
+        share, bell = gelu_cdf_pdf(value)
         dy = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         dx = dy * (share + value * bell * 0.3989422804014327)
         tl.store(d_x + place, dx.to(d_x.dtype.element_ty), mask=inside)
@@ -63,7 +63,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_gradients(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """d x [N, F], and for `sum_programs` [programs, F]: the gradient of the bias that was added to
+    """d x [N, F], and for `reduce_partials` [programs, F]: the gradient of the bias that was added to
     make x.
     """
     d_x, (rows, width) = torch.empty_like(x), x.shape

@@ -21,9 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.dropout import cutoff, kept, words_of
-from electra.kernels.norm import Site
-from electra.kernels.rows import Rows
+from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
+from electra.kernels.packing import PackedRows
 
 LOG2_E = math.log2(math.e)
 
@@ -39,19 +38,19 @@ def tile(base, at, end, stride, column, width):
 
 
 @triton.jit
-def row_and_head(bounds, tokens, heads):
+def row_and_head(cu_seqlens, tokens, heads):
     """The program's head, where its row begins, how long it is, and the head's first place in [H,
     N].
     """
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    begin = tl.load(bounds + row)
-    return head, begin.to(tl.int64), tl.load(bounds + row + 1) - begin, head * tokens + begin
+    begin = tl.load(cu_seqlens + row)
+    return head, begin.to(tl.int64), tl.load(cu_seqlens + row + 1) - begin, head * tokens + begin
 
 
 @triton.jit
 def attention_forward(
     qkv,
-    bounds,
+    cu_seqlens,
     out,
     log_sums,
     keys,
@@ -67,14 +66,14 @@ def attention_forward(
     WIDTH: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    head, begin, length, place = row_and_head(bounds, tokens, heads)
+    head, begin, length, place = row_and_head(cu_seqlens, tokens, heads)
     if tl.program_id(1) * QUERIES >= length:
         return
     stride, column = 3 * heads * width, tl.arange(0, WIDTH)
     base = qkv + begin * stride + head * width
     query_at = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     query = tile(base, query_at, length, stride, column, width)
-    query_words = words_of(place + query_at, keys, site, False)
+    query_words = random_words(place + query_at, keys, site, False)
     highest = tl.full((QUERIES,), -float("inf"), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     mixed = tl.zeros((QUERIES, WIDTH), tl.float32)
@@ -87,8 +86,8 @@ def attention_forward(
         share, fade = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
         total = total * fade + tl.sum(share, axis=1)
         if DROP:
-            stays = kept(
-                query_words[:, None], words_of(key_at, keys, site, True)[None, :], threshold
+            stays = keep_mask(
+                query_words[:, None], random_words(key_at, keys, site, True)[None, :], threshold
             )
             share = tl.where(stays, share, 0.0)
         value = tile(base + 2 * heads * width, key_at, length, stride, column, width)
@@ -128,7 +127,7 @@ def score_gradients(
     d_share = tl.dot(left_mixed, tl.trans(right_mixed), input_precision="ieee")
     dropped = share
     if DROP:
-        stays = kept(query_words, key_words, threshold)
+        stays = keep_mask(query_words, key_words, threshold)
         dropped = tl.where(stays, share, 0.0)
         d_share = tl.where(stays, d_share, 0.0)
     return dropped, share * (d_share - delta)
@@ -218,7 +217,7 @@ def query_gradients(
         stay,
         False,
     )
-    words = words_of(place + own_at, keys, site, False)[:, None]
+    words = random_words(place + own_at, keys, site, False)[:, None]
     d_query = tl.zeros((KEYS, WIDTH), tl.float32)
     for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
@@ -232,7 +231,7 @@ def query_gradients(
             log_sum[:, None],
             delta[:, None],
             words,
-            words_of(at, keys, site, True)[None, :],
+            random_words(at, keys, site, True)[None, :],
             (at < length)[None, :],
             scale,
             threshold,
@@ -257,7 +256,7 @@ def store_sums(sums, query_sum, key_sum, value_sum, heads, width, column):
 @triton.jit
 def attention_backward(
     qkv,
-    bounds,
+    cu_seqlens,
     out,
     d_out,
     log_sums,
@@ -279,7 +278,7 @@ def attention_backward(
     DROP: tl.constexpr,
     ONE_BLOCK: tl.constexpr,
 ):
-    head, begin, length, place = row_and_head(bounds, tokens, heads)
+    head, begin, length, place = row_and_head(cu_seqlens, tokens, heads)
     block, column = tl.program_id(1), tl.arange(0, WIDTH)
     stride, narrow = 3 * heads * width, heads * width
     if block * KEYS >= length:
@@ -301,7 +300,7 @@ def attention_backward(
     d_key = tl.zeros((KEYS, WIDTH), tl.float32)
     d_value = tl.zeros((KEYS, WIDTH), tl.float32)
     query_sum = tl.zeros((WIDTH,), tl.float32)
-    words = words_of(own_at, keys, site, True)[:, None]
+    words = random_words(own_at, keys, site, True)[:, None]
     for first in range(0, length, QUERIES):
         at = first + tl.arange(0, QUERIES)
         query, d_mixed, log_sum, delta = query_side(
@@ -319,7 +318,7 @@ def attention_backward(
             stay,
             ONE_BLOCK,
         )
-        query_words = words_of(place + at, keys, site, False)[None, :]
+        query_words = random_words(place + at, keys, site, False)[None, :]
         dropped, d_scores = score_gradients(
             key,
             query,
@@ -381,22 +380,22 @@ def attention_backward(
     )
 
 
-def attend(qkv: Tensor, rows: Rows, heads: int, site: Site) -> tuple[Tensor, Tensor]:
+def attend(qkv: Tensor, rows: PackedRows, heads: int, site: DropoutSite) -> tuple[Tensor, Tensor]:
     """Mixed values [N, H·K] of projections [N, 3·H·K], and log₂ Σ 2^S for each query [H, N]."""
     tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
-    block, count = min(64, padded(rows.longest)), len(rows.bounds) - 1
+    block, count = min(64, padded(rows.max_seqlen)), len(rows.cu_seqlens) - 1
     attention_forward[
-        (count * heads, triton.cdiv(rows.longest, block))
+        (count * heads, triton.cdiv(rows.max_seqlen, block))
     ](  # an axis but the first ends at 65,535
         qkv,
-        rows.bounds,
+        rows.cu_seqlens,
         out,
         log_sums,
         site.keys,
-        site.number,
-        cutoff(site.rate),
+        site.key_row,
+        drop_threshold(site.rate),
         1 / (1 - site.rate),
         LOG2_E / math.sqrt(width),
         tokens,
@@ -413,15 +412,21 @@ def attend(qkv: Tensor, rows: Rows, heads: int, site: Site) -> tuple[Tensor, Ten
 
 
 def attend_gradients(
-    qkv: Tensor, rows: Rows, out: Tensor, d_out: Tensor, log_sums: Tensor, heads: int, site: Site
+    qkv: Tensor,
+    rows: PackedRows,
+    out: Tensor,
+    d_out: Tensor,
+    log_sums: Tensor,
+    heads: int,
+    site: DropoutSite,
 ) -> tuple[Tensor, Tensor]:
-    """d qkv [N, 3·H·K], and for `sum_programs` [programs, 3·H·K]: the gradient of the projections'
+    """d qkv [N, 3·H·K], and for `reduce_partials` [programs, 3·H·K]: the gradient of the projections'
     bias.
     """
     d_qkv = torch.empty_like(qkv)
-    tokens, width, count = len(qkv), qkv.shape[1] // (3 * heads), len(rows.bounds) - 1
-    fit = blocking(rows.longest, tokens // rows.longest * heads)
-    blocks = triton.cdiv(rows.longest, fit["KEYS"])
+    tokens, width, count = len(qkv), qkv.shape[1] // (3 * heads), len(rows.cu_seqlens) - 1
+    fit = blocking(rows.max_seqlen, tokens // rows.max_seqlen * heads)
+    blocks = triton.cdiv(rows.max_seqlen, fit["KEYS"])
     sums = torch.empty(count * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
     deltas = log_sums  # not read where one block computes them on the way
     if blocks > 1:
@@ -431,7 +436,7 @@ def attend_gradients(
         )
     attention_backward[(count * heads, blocks)](
         qkv,
-        rows.bounds,
+        rows.cu_seqlens,
         out,
         d_out,
         log_sums,
@@ -439,8 +444,8 @@ def attend_gradients(
         d_qkv,
         sums,
         site.keys,
-        site.number,
-        cutoff(site.rate),
+        site.key_row,
+        drop_threshold(site.rate),
         1 - site.rate,
         LOG2_E / math.sqrt(width),
         1 / math.sqrt(width),

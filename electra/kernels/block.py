@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from electra.kernels import lowered, summed
+from electra.kernels import low_precision_weight, weight_grad
 from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend, attend_gradients
-from electra.kernels.columns import sum_programs
-from electra.kernels.norm import Site, add_norm, add_norm_gradients
-from electra.kernels.rows import Rows
+from electra.kernels.column_sums import reduce_partials
+from electra.kernels.dropout import DropoutSite
+from electra.kernels.norm import add_norm, add_norm_gradients
+from electra.kernels.packing import PackedRows
 
 SITES = 3  # where a block drops values out: shares of attention, and both branches
 
@@ -40,39 +41,41 @@ class Weights(NamedTuple):
     feedforward_shift: Tensor
 
 
-class Plan(NamedTuple):
+class BlockSettings(NamedTuple):
     """What is the same for every token of a pass."""
 
     heads: int
     dropout: float
     attention_dropout: float
     keys: Tensor  # [blocks · SITES, 2] what drops out in this pass
-    first_site: int  # of this block
+    first_key_row: int  # of this block's sites
 
     @property
-    def sites(self) -> tuple[Site, Site, Site]:
+    def dropout_sites(self) -> tuple[DropoutSite, DropoutSite, DropoutSite]:
         rates = (self.attention_dropout, self.dropout, self.dropout)
         first, second, third = (
-            Site(rate, self.keys, self.first_site + i) for i, rate in enumerate(rates)
+            DropoutSite(rate, self.keys, self.first_key_row + i) for i, rate in enumerate(rates)
         )
         return first, second, third
 
 
-def block(hidden: Tensor, rows: Rows, plan: Plan, weights: Weights) -> Tensor:
+def block(hidden: Tensor, rows: PackedRows, settings: BlockSettings, weights: Weights) -> Tensor:
     """[N, D] in low precision."""
-    return cast(Tensor, Block.apply(hidden, rows, plan, *weights))
+    return cast(Tensor, Block.apply(hidden, rows, settings, *weights))
 
 
 class Block(torch.autograd.Function):
     """hidden → attention → add & norm → feed-forward → add & norm."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, rows: Rows, plan: Plan, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, rows: PackedRows, settings: BlockSettings, *parameters: Tensor
+    ) -> Tensor:
         weights = Weights(*parameters)
-        low = Weights(*(lowered(weight, hidden.dtype) for weight in weights))
-        at_scores, at_attention, at_feedforward = plan.sites
+        low = Weights(*(low_precision_weight(weight, hidden.dtype) for weight in weights))
+        at_scores, at_attention, at_feedforward = settings.dropout_sites
         qkv = torch.addmm(low.qkv_bias, hidden, low.qkv.t())
-        mixed, log_sums = attend(qkv, rows, plan.heads, at_scores)
+        mixed, log_sums = attend(qkv, rows, settings.heads, at_scores)
         attention = torch.addmm(low.output_bias, mixed, low.output.t())
         middle = add_norm(
             attention, hidden, weights.attention_scale, weights.attention_shift, at_attention
@@ -87,7 +90,7 @@ class Block(torch.autograd.Function):
             weights.feedforward_shift,
             at_feedforward,
         )
-        ctx.rows, ctx.plan = rows, plan
+        ctx.rows, ctx.settings = rows, settings
         ctx.save_for_backward(
             hidden,
             qkv,
@@ -126,29 +129,29 @@ class Block(torch.autograd.Function):
             attention_scale,
             feedforward_scale,
         ) = ctx.saved_tensors
-        rows: Rows = ctx.rows
-        plan: Plan = ctx.plan
-        at_scores, at_attention, at_feedforward = plan.sites
+        rows: PackedRows = ctx.rows
+        settings: BlockSettings = ctx.settings
+        at_scores, at_attention, at_feedforward = settings.dropout_sites
 
         d_feedforward, d_middle, last_sums = add_norm_gradients(
             gradients[0].contiguous(), feedforward, middle, feedforward_scale, at_feedforward
         )
-        d_contract = summed(d_feedforward.t(), active)
+        d_contract = weight_grad(d_feedforward.t(), active)
         d_expanded, expand_sums = gelu_gradients(d_feedforward @ contract_weight, expanded)
-        d_expand = summed(d_expanded.t(), middle)
+        d_expand = weight_grad(d_expanded.t(), middle)
         d_middle.addmm_(d_expanded, expand_weight)
 
         d_attention, d_hidden, first_sums = add_norm_gradients(
             d_middle, attention, hidden, attention_scale, at_attention
         )
-        d_output = summed(d_attention.t(), mixed)
+        d_output = weight_grad(d_attention.t(), mixed)
         d_mixed = d_attention @ output_weight
         d_qkv, qkv_sums = attend_gradients(
-            qkv, rows, mixed, d_mixed, log_sums, plan.heads, at_scores
+            qkv, rows, mixed, d_mixed, log_sums, settings.heads, at_scores
         )
-        d_weight = summed(d_qkv.t(), hidden)
+        d_weight = weight_grad(d_qkv.t(), hidden)
         d_hidden.addmm_(d_qkv, qkv_weight)
-        last, d_expand_bias, first, d_qkv_bias = sum_programs(
+        last, d_expand_bias, first, d_qkv_bias = reduce_partials(
             last_sums, expand_sums, first_sums, qkv_sums
         )
         return (

@@ -12,6 +12,8 @@ uniform in each argument, and neither rates nor correlations differ from those o
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -21,8 +23,16 @@ FIRST, SECOND = 0x7FEB352D, 0x846CA68B  # odd, found by others' search for hashe
 WORD = 2**32
 
 
+class DropoutSite(NamedTuple):
+    """One place of the network with dropout: its rate, and the keys that decide what it drops."""
+
+    rate: float
+    keys: Tensor  # [sites, 2], of this pass
+    key_row: int
+
+
 @triton.jit
-def hashed(place, first_key, second_key):
+def hash32(place, first_key, second_key):
     x = place.to(tl.uint32) ^ first_key.to(tl.uint32)
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
@@ -33,21 +43,21 @@ def hashed(place, first_key, second_key):
 
 
 @triton.jit
-def words_of(place, keys, site, COLUMNS: tl.constexpr):
+def random_words(place, keys, site, COLUMNS: tl.constexpr):
     """A random word for each row, or for each column; `keys` points at [sites, 2] int32."""
     first, second = tl.load(keys + 2 * site), tl.load(keys + 2 * site + 1)
     if COLUMNS:
-        return hashed(place, second, first) | 1
-    return hashed(place, first, second)
+        return hash32(place, second, first) | 1
+    return hash32(place, first, second)
 
 
 @triton.jit
-def kept(row_words, column_words, threshold):
+def keep_mask(row_words, column_words, threshold):
     """True where a value stays; the words lie along their axes, `threshold` is `cutoff(rate)`."""
     return row_words * column_words >= threshold.to(tl.uint32)
 
 
-def cutoff(rate: float) -> int:
+def drop_threshold(rate: float) -> int:
     """`rate` as a share of the 32-bit words, in the int32 that a kernel takes."""
     words = round(rate * WORD)
     return words - WORD if words >= WORD // 2 else words
@@ -58,16 +68,16 @@ def draw_keys(sites: int, device: torch.device) -> Tensor:
     return torch.randint(-(2**31), 2**31, (sites, 2), dtype=torch.int32, device=device)
 
 
-def kept_plainly(rows: int, columns: int, keys: Tensor, site: int, rate: float) -> Tensor:
+def keep_mask_reference(rows: int, columns: int, keys: Tensor, site: int, rate: float) -> Tensor:
     """[rows, columns] the same in plain torch, for comparison."""
     first, second = (int(key) % WORD for key in keys[site])
     places = torch.arange(max(rows, columns), device=keys.device)
-    row_words = hashed_plainly(places[:rows], first, second)
-    column_words = hashed_plainly(places[:columns], second, first) | 1
+    row_words = hash32_reference(places[:rows], first, second)
+    column_words = hash32_reference(places[:columns], second, first) | 1
     return row_words[:, None] * column_words % WORD >= round(rate * WORD)
 
 
-def hashed_plainly(places: Tensor, first: int, second: int) -> Tensor:
+def hash32_reference(places: Tensor, first: int, second: int) -> Tensor:
     """64-bit words, cut to 32 after every product; where one wraps, its low 32 bits are right all
     the same.
     """

@@ -25,9 +25,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.columns import sum_programs
-from electra.kernels.dropout import cutoff, kept, words_of
-from electra.kernels.norm import EPSILON, Site
+from electra.kernels.column_sums import reduce_partials
+from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
+from electra.kernels.norm import EPSILON
 
 PROGRAMS = 512  # that share the tokens in the backward pass
 # values that a program holds at once: four programs share a multiprocessor in the backward pass
@@ -45,7 +45,11 @@ class Weights(NamedTuple):
 
 
 def embed(
-    input_ids: Tensor, token_type_ids: Tensor, weights: Weights, site: Site, dtype: torch.dtype
+    input_ids: Tensor,
+    token_type_ids: Tensor,
+    weights: Weights,
+    site: DropoutSite,
+    dtype: torch.dtype,
 ) -> Tensor:
     """[B, T, E] in `dtype`, of `ids` and `types` [B, T]."""
     return cast(
@@ -64,7 +68,7 @@ class Embed(torch.autograd.Function):
         ctx: Any,
         input_ids: Tensor,
         token_type_ids: Tensor,
-        site: Site,
+        site: DropoutSite,
         dtype: torch.dtype,
         *parameters: Tensor,
     ) -> Tensor:
@@ -77,8 +81,8 @@ class Embed(torch.autograd.Function):
             *weights,
             out,
             site.keys,
-            site.number,
-            cutoff(site.rate),
+            site.key_row,
+            drop_threshold(site.rate),
             1 / (1 - site.rate),
             input_ids.numel(),
             input_ids.shape[1],
@@ -111,8 +115,8 @@ class Embed(torch.autograd.Function):
             partials,
             peaks,
             site.keys,
-            site.number,
-            cutoff(site.rate),
+            site.key_row,
+            drop_threshold(site.rate),
             1 / (1 - site.rate),
             tokens,
             input_ids.shape[1],
@@ -122,7 +126,7 @@ class Embed(torch.autograd.Function):
             **settings,
         )
         d_words, d_positions = table_gradients(d_sum, input_ids, peaks, weights)
-        (sums,) = sum_programs(partials)
+        (sums,) = reduce_partials(partials)
         return None, None, None, None, d_words, d_positions, sums[2:], sums[0], sums[1]
 
 
@@ -159,7 +163,7 @@ def table_gradients(
     return d_words, d_positions
 
 
-def tiles(width: int, site: Site) -> dict[str, int | bool]:
+def tiles(width: int, site: DropoutSite) -> dict[str, int | bool]:
     whole = triton.next_power_of_2(width)
     return {"ROWS": max(1, TILE // whole), "WIDTH": whole, "DROP": site.rate > 0, "num_warps": 4}
 
@@ -252,9 +256,9 @@ def embed_forward(
     gamma = tl.load(scale + column, mask=column < width, other=0.0)
     y = normal * gamma[None, :] + tl.load(shift + column, mask=column < width, other=0.0)[None, :]
     if DROP:
-        stays = kept(
-            words_of(row, keys, site, False)[:, None],
-            words_of(column, keys, site, True)[None, :],
+        stays = keep_mask(
+            random_words(row, keys, site, False)[:, None],
+            random_words(column, keys, site, True)[None, :],
             threshold,
         )
         y = tl.where(stays, y * boost, 0.0)
@@ -292,7 +296,7 @@ def embed_backward(
     """
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(scale + column, mask=column < width, other=0.0)
-    column_words = words_of(column, keys, site, True)
+    column_words = random_words(column, keys, site, True)
     d_scale = tl.zeros((ROWS, WIDTH), tl.float32)
     d_shift = tl.zeros((ROWS, WIDTH), tl.float32)
     d_first = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -320,8 +324,8 @@ def embed_backward(
         )
         dy = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         if DROP:
-            stays = kept(
-                words_of(row, keys, site, False)[:, None], column_words[None, :], threshold
+            stays = keep_mask(
+                random_words(row, keys, site, False)[:, None], column_words[None, :], threshold
             )
             dy = tl.where(stays, dy * boost, 0.0)
         w = dy * gamma[None, :]

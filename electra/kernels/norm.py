@@ -10,26 +10,16 @@ was added to b, are taken by a fixed number of programs over a fixed set of rows
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.dropout import cutoff, kept, words_of
+from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
 
 EPSILON = 1e-12  # as electra.model.encoder has it
 PROGRAMS = 264  # that share the rows in the backward pass: what an H200 holds at once
 TILE = 4096  # values that a program holds at once
-
-
-class Site(NamedTuple):
-    """Where something drops out: the rate, the keys of this pass, and which of them are meant."""
-
-    rate: float
-    keys: Tensor  # [sites, 2]
-    number: int
 
 
 @triton.jit
@@ -51,7 +41,9 @@ def centred(
     r = tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
     share = tl.full(b.shape, 1.0, tl.float32)
     if DROP:
-        share = tl.where(kept(row_words[:, None], column_words[None, :], threshold), boost, 0.0)
+        share = tl.where(
+            keep_mask(row_words[:, None], column_words[None, :], threshold), boost, 0.0
+        )
     s = r + b * share
     distance = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
     spread = tl.rsqrt(tl.sum(distance * distance, axis=1) / width + epsilon)[:, None]
@@ -84,8 +76,8 @@ def add_norm_forward(
         residual,
         place,
         inside,
-        words_of(row, keys, site, False),
-        words_of(column, keys, site, True),
+        random_words(row, keys, site, False),
+        random_words(column, keys, site, True),
         threshold,
         boost,
         width,
@@ -121,7 +113,7 @@ def add_norm_backward(
 ):
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(scale + column, mask=column < width, other=0.0).to(tl.float32)
-    column_words = words_of(column, keys, site, True)
+    column_words = random_words(column, keys, site, True)
     d_scale = tl.zeros((ROWS, WIDTH), tl.float32)
     d_shift = tl.zeros((ROWS, WIDTH), tl.float32)
     d_bias = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -134,7 +126,7 @@ def add_norm_backward(
             residual,
             place,
             inside,
-            words_of(row, keys, site, False),
+            random_words(row, keys, site, False),
             column_words,
             threshold,
             boost,
@@ -161,7 +153,9 @@ def add_norm_backward(
     tl.store(target + 2 * width, tl.sum(d_bias, axis=0), mask=column < width)
 
 
-def add_norm(branch: Tensor, residual: Tensor, scale: Tensor, shift: Tensor, site: Site) -> Tensor:
+def add_norm(
+    branch: Tensor, residual: Tensor, scale: Tensor, shift: Tensor, site: DropoutSite
+) -> Tensor:
     """LayerNorm(residual + dropout(branch)); [N, D] each."""
     out = torch.empty_like(residual)
     rows, width = residual.shape
@@ -173,8 +167,8 @@ def add_norm(branch: Tensor, residual: Tensor, scale: Tensor, shift: Tensor, sit
         shift,
         out,
         site.keys,
-        site.number,
-        cutoff(site.rate),
+        site.key_row,
+        drop_threshold(site.rate),
         1 / (1 - site.rate),
         rows,
         width,
@@ -185,9 +179,9 @@ def add_norm(branch: Tensor, residual: Tensor, scale: Tensor, shift: Tensor, sit
 
 
 def add_norm_gradients(
-    gradient: Tensor, branch: Tensor, residual: Tensor, scale: Tensor, site: Site
+    gradient: Tensor, branch: Tensor, residual: Tensor, scale: Tensor, site: DropoutSite
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """d branch, d residual [N, D], and for `sum_programs` [programs, 3, D]: dγ, dβ and the branch's
+    """d branch, d residual [N, D], and for `reduce_partials` [programs, 3, D]: dγ, dβ and the branch's
     bias.
     """
     d_branch, d_residual = torch.empty_like(branch), torch.empty_like(residual)
@@ -204,8 +198,8 @@ def add_norm_gradients(
         d_residual,
         sums,
         site.keys,
-        site.number,
-        cutoff(site.rate),
+        site.key_row,
+        drop_threshold(site.rate),
         1 / (1 - site.rate),
         rows,
         width,
@@ -215,6 +209,6 @@ def add_norm_gradients(
     return d_branch, d_residual, sums
 
 
-def tiles(width: int, site: Site) -> dict[str, int | bool]:
+def tiles(width: int, site: DropoutSite) -> dict[str, int | bool]:
     whole = triton.next_power_of_2(width)
     return {"ROWS": max(1, TILE // whole), "WIDTH": whole, "DROP": site.rate > 0, "num_warps": 4}

@@ -22,8 +22,8 @@ from electra.model.gelu import gelu
 from electra.model.shape import EncoderShape
 
 if TYPE_CHECKING:
-    from electra.kernels.block import Plan
-    from electra.kernels.rows import Rows
+    from electra.kernels.block import BlockSettings
+    from electra.kernels.packing import PackedRows
 
 NORM_EPSILON = 1e-12
 INITIAL_DEVIATION = 0.02
@@ -95,18 +95,19 @@ class Encoder(nn.Module):
 
     def fused_layers(
         self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor
-    ) -> Iterator[tuple[Tensor, Rows]]:
+    ) -> Iterator[tuple[Tensor, PackedRows]]:
         """The same in autocast's precision, as the rows that the kernels work on. Padding stands at
         the end of a row.
         """
-        from electra.kernels.block import SITES, Plan
+        from electra.kernels.block import SITES, BlockSettings
         from electra.kernels.dropout import draw_keys
-        from electra.kernels.rows import Rows
+        from electra.kernels.packing import PackedRows
 
         assert not self.shape.causal, (
             "no kernel knows causal attention; resolve_speed leaves them off"
         )
-        rows, hidden = Rows.of(attention_mask), self.first_vectors(input_ids, token_type_ids)
+        rows = PackedRows.from_mask(attention_mask)
+        hidden = self.first_vectors(input_ids, token_type_ids)
         tokens = rows.pack(hidden.to(torch.get_autocast_dtype(hidden.device.type)))
         yield tokens, rows
         keys = draw_keys(SITES * len(self.blocks), hidden.device)
@@ -114,7 +115,7 @@ class Encoder(nn.Module):
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             tokens = block.fused_forward(
-                tokens, rows, Plan(self.shape.heads, *rates, keys, SITES * number)
+                tokens, rows, BlockSettings(self.shape.heads, *rates, keys, SITES * number)
             )
             yield tokens, rows
 
@@ -152,9 +153,8 @@ class Embeddings(nn.Module):
 
     def fused_forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """In autocast's precision."""
-        from electra.kernels.dropout import draw_keys
+        from electra.kernels.dropout import DropoutSite, draw_keys
         from electra.kernels.embeddings import Weights, embed
-        from electra.kernels.norm import Site
 
         weights = Weights(
             self.words.weight,
@@ -163,7 +163,9 @@ class Embeddings(nn.Module):
             self.norm.weight,
             self.norm.bias,
         )
-        site = Site(self.dropout.rate if self.training else 0.0, draw_keys(1, input_ids.device), 0)
+        site = DropoutSite(
+            self.dropout.rate if self.training else 0.0, draw_keys(1, input_ids.device), 0
+        )
         return embed(
             input_ids,
             token_type_ids,
@@ -202,7 +204,7 @@ class Block(nn.Module):
         hidden = self.feedforward_norm(hidden + self.dropout(transformed))
         return hidden
 
-    def fused_forward(self, tokens: Tensor, rows: Rows, plan: Plan) -> Tensor:
+    def fused_forward(self, tokens: Tensor, rows: PackedRows, settings: BlockSettings) -> Tensor:
         from electra.kernels.block import Weights, block
 
         parts = (
@@ -216,7 +218,7 @@ class Block(nn.Module):
         return block(
             tokens,
             rows,
-            plan,
+            settings,
             Weights(*(tensor for part in parts for tensor in (part.weight, part.bias))),
         )
 

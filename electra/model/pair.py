@@ -35,9 +35,9 @@ class Discriminator(nn.Module):
         return logits
 
     def fused_head(self, hidden: Tensor) -> Tensor:
-        from electra.kernels.verdict import verdict
+        from electra.kernels.rtd_head import rtd_head
 
-        return verdict(
+        return rtd_head(
             hidden.to(torch.get_autocast_dtype(hidden.device.type)),
             self.dense.weight,
             self.dense.bias,

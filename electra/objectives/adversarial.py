@@ -77,10 +77,12 @@ class AdversarialDetection(ReplacedTokenDetection):
         own = play.masked._replace(originals=play.sampled)
         if play.guesses is not None:
             return word_losses(play.guesses, own)
-        from electra.kernels.words import guess
+        from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 
         assert play.hidden is not None
         predicted = self.generator.transform(play.hidden).flatten(0, 1)
         low = predicted.to(torch.get_autocast_dtype(predicted.device.type))
-        losses, _ = guess(low, self.generator.table, self.generator.bias, play.sampled.flatten())
+        losses, _ = fused_linear_cross_entropy(
+            low, self.generator.table, self.generator.bias, play.sampled.flatten()
+        )
         return losses.view_as(play.sampled) * play.masked.scored

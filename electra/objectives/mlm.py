@@ -106,13 +106,13 @@ def guess_words(
             )
         )
         return Guesses(word_losses(logits, masked), sampled, logits, hidden)
-    from electra.kernels.words import guess
+    from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 
     predicted = predicted.flatten(0, 1)
     uniform = (
         None if temperature is None else torch.rand(len(predicted), device=device, generator=rng)
     )
-    losses, words = guess(
+    losses, words = fused_linear_cross_entropy(
         predicted.to(torch.get_autocast_dtype(device.type)),
         network.table,
         network.bias,

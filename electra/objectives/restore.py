@@ -152,10 +152,10 @@ def surprises_everywhere(network: Generator, predicted: Tensor, originals: Tenso
     over, so only tiles or a few rows of it exist at a time, and backward computes them again.
     """
     if network.fused and torch.is_autocast_enabled(predicted.device.type):
-        from electra.kernels.words import guess
+        from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 
         low = predicted.to(torch.get_autocast_dtype(predicted.device.type))
-        return guess(low, network.table, network.bias, originals)[0]
+        return fused_linear_cross_entropy(low, network.table, network.bias, originals)[0]
     parts = [
         slice(start, start + ROWS_OF_LOGITS) for start in range(0, len(predicted), ROWS_OF_LOGITS)
     ]

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from electra.kernels.block import SITES, Plan, Weights, block
-from electra.kernels.dropout import draw_keys, kept_plainly
-from electra.kernels.norm import EPSILON, Site
-from electra.kernels.rows import Rows
+from electra.kernels.block import SITES, BlockSettings, Weights, block
+from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
+from electra.kernels.norm import EPSILON
+from electra.kernels.packing import PackedRows
 from electra.model.encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -21,23 +21,23 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3} | (
 )
 
 
-def dropped(values: Tensor, site: Site) -> Tensor:
+def dropped(values: Tensor, site: DropoutSite) -> Tensor:
     """Rows are whatever stands before the last axis."""
-    stays = kept_plainly(
-        values[..., 0].numel(), values.shape[-1], site.keys, site.number, site.rate
+    stays = keep_mask_reference(
+        values[..., 0].numel(), values.shape[-1], site.keys, site.key_row, site.rate
     )
     return values * stays.view(values.shape) / (1 - site.rate)
 
 
-def in_place(lengths: Tensor, length: int) -> Rows:
-    return Rows.of(torch.arange(length, device=DEVICE) < lengths[:, None])
+def in_place(lengths: Tensor, length: int) -> PackedRows:
+    return PackedRows.from_mask(torch.arange(length, device=DEVICE) < lengths[:, None])
 
 
-def plain(hidden: Tensor, lengths: Tensor, plan: Plan, w: Weights) -> Tensor:
-    at_scores, at_attention, at_feedforward = plan.sites
+def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: Weights) -> Tensor:
+    at_scores, at_attention, at_feedforward = settings.dropout_sites
     query, key, value = (
         F.linear(hidden, w.qkv, w.qkv_bias)
-        .unflatten(-1, (3, plan.heads, -1))
+        .unflatten(-1, (3, settings.heads, -1))
         .permute(2, 0, 3, 1, 4)
     )
     scores = query @ key.mT / query.shape[-1] ** 0.5
@@ -115,7 +115,7 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     )  # where it is quick, other values every time
     torch.manual_seed(seed)
     lengths = torch.randint(3, length + 1, (rows,), dtype=torch.int32, device=DEVICE)
-    plan = Plan(heads, rate, rate, draw_keys(2 * SITES, DEVICE), SITES)
+    settings = BlockSettings(heads, rate, rate, draw_keys(2 * SITES, DEVICE), SITES)
     hidden, gradient = torch.randn(2, rows, length, width, device=DEVICE).to(dtype)
     attention_mask = torch.arange(length, device=DEVICE) < lengths[:, None]
     gradient *= attention_mask[..., None]  # nobody reads padding
@@ -123,9 +123,9 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
     found = block(
-        ours[0].flatten(0, 1), in_place(lengths, length), plan, Weights(*ours[1:])
+        ours[0].flatten(0, 1), in_place(lengths, length), settings, Weights(*ours[1:])
     ).view_as(ours[0])
-    wanted = plain(reference[0], lengths, plan, Weights(*reference[1:]))
+    wanted = plain(reference[0], lengths, settings, Weights(*reference[1:]))
     found.backward(gradient)
     wanted.backward(gradient.double())
     errors = {"out": error(found[attention_mask], wanted[attention_mask])}
@@ -140,10 +140,12 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
 
 def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
     torch.manual_seed(0)
-    plan, w = Plan(2, 0.0, 0.0, draw_keys(SITES, DEVICE), 0), weights(32, 64)
+    settings, w = BlockSettings(2, 0.0, 0.0, draw_keys(SITES, DEVICE), 0), weights(32, 64)
     hidden, length = torch.randn(40, 32, device=DEVICE), torch.tensor([24], device=DEVICE)
-    found = block(hidden, in_place(length, 40), plan, w)
-    assert torch.allclose(found[:24], block(hidden[:24], in_place(length, 24), plan, w), atol=1e-5)
+    found = block(hidden, in_place(length, 40), settings, w)
+    assert torch.allclose(
+        found[:24], block(hidden[:24], in_place(length, 24), settings, w), atol=1e-5
+    )
 
 
 def test_the_norm_of_the_kernels_is_that_of_the_network() -> None:

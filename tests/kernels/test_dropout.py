@@ -5,7 +5,13 @@ import torch
 import triton
 import triton.language as tl
 
-from electra.kernels.dropout import cutoff, draw_keys, kept, kept_plainly, words_of
+from electra.kernels.dropout import (
+    draw_keys,
+    drop_threshold,
+    keep_mask,
+    keep_mask_reference,
+    random_words,
+)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -13,9 +19,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 @triton.jit
 def write_kept(out, keys, site, threshold, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    stays = kept(
-        words_of(row, keys, site, False)[:, None],
-        words_of(column, keys, site, True)[None, :],
+    stays = keep_mask(
+        random_words(row, keys, site, False)[:, None],
+        random_words(column, keys, site, True)[None, :],
         threshold,
     )
     tl.store(out + row[:, None] * COLUMNS + column[None, :], stays.to(tl.int32))
@@ -24,14 +30,17 @@ def write_kept(out, keys, site, threshold, ROWS: tl.constexpr, COLUMNS: tl.const
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_a_kernel_keeps_what_the_plain_twin_keeps(rate: float) -> None:
     keys, out = draw_keys(3, DEVICE), torch.full((256, 64), -1, dtype=torch.int32, device=DEVICE)
-    write_kept[(1,)](out, keys, 2, cutoff(rate), ROWS=256, COLUMNS=64)
-    assert torch.equal(out.bool(), kept_plainly(256, 64, keys, 2, rate))
+    write_kept[(1,)](out, keys, 2, drop_threshold(rate), ROWS=256, COLUMNS=64)
+    assert torch.equal(out.bool(), keep_mask_reference(256, 64, keys, 2, rate))
 
 
 def test_rates_and_correlations_are_those_of_independent_draws() -> None:
     torch.manual_seed(0)
     masks = torch.stack(
-        [kept_plainly(4096, 128, draw_keys(1, torch.device("cpu")), 0, 0.1) for _ in range(4)]
+        [
+            keep_mask_reference(4096, 128, draw_keys(1, torch.device("cpu")), 0, 0.1)
+            for _ in range(4)
+        ]
     ).double()
     assert masks.mean() == pytest.approx(0.9, abs=4 * (0.09 / masks.numel()) ** 0.5)
     for columns in masks:
@@ -48,7 +57,7 @@ def test_rates_and_correlations_are_those_of_independent_draws() -> None:
 
 def test_another_site_and_another_seed_keep_other_values() -> None:
     keys = draw_keys(2, torch.device("cpu"))
-    first, second = (kept_plainly(512, 128, keys, site, 0.5) for site in (0, 1))
+    first, second = (keep_mask_reference(512, 128, keys, site, 0.5) for site in (0, 1))
     assert 0.49 < (first == second).float().mean() < 0.51
     torch.manual_seed(7)
     again = draw_keys(2, torch.device("cpu"))

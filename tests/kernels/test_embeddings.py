@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from electra import kernels
 from electra.config import UserError
-from electra.kernels.dropout import draw_keys, kept_plainly
+from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.embeddings import Weights, embed
-from electra.kernels.norm import EPSILON, Site
+from electra.kernels.norm import EPSILON
 from electra.model.encoder import Embeddings
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
@@ -30,7 +30,7 @@ def weights(width: int) -> Weights:
 
 
 def in_float64(
-    input_ids: torch.Tensor, token_type_ids: torch.Tensor, tables: Weights, site: Site
+    input_ids: torch.Tensor, token_type_ids: torch.Tensor, tables: Weights, site: DropoutSite
 ) -> torch.Tensor:
     vectors = (
         tables.words[input_ids]
@@ -38,8 +38,8 @@ def in_float64(
         + tables.token_type_ids[token_type_ids]
     )
     normal = F.layer_norm(vectors, vectors.shape[-1:], tables.scale, tables.shift, EPSILON)
-    stays = kept_plainly(
-        input_ids.numel(), normal.shape[-1], site.keys.cpu(), site.number, site.rate
+    stays = keep_mask_reference(
+        input_ids.numel(), normal.shape[-1], site.keys.cpu(), site.key_row, site.rate
     )
     return normal * stays.view_as(normal) / (1 - site.rate)
 
@@ -57,7 +57,7 @@ def ours_and_plain(
     exactly.
     """
     torch.manual_seed(0)
-    tables, site = weights(width), Site(rate, draw_keys(2, DEVICE), 1)
+    tables, site = weights(width), DropoutSite(rate, draw_keys(2, DEVICE), 1)
     gradient = (torch.randn(*input_ids.shape, width) * size).to(dtype)
     out = embed(input_ids.to(DEVICE), token_type_ids.to(DEVICE), tables, site, dtype)
     ours = [out, *torch.autograd.grad(out, tables, gradient.to(DEVICE))]
@@ -105,7 +105,9 @@ def test_one_word_in_all_places_gets_all_their_gradients():
 def test_the_largest_sum_that_tokens_can_have_does_not_overflow():
     """All of them alike: the sum is the count of tokens times the largest gradient there is."""
     tables, input_ids = weights(24), torch.zeros(100, 1, dtype=torch.int64, device=DEVICE)
-    out = embed(input_ids, input_ids, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
+    out = embed(
+        input_ids, input_ids, tables, DropoutSite(0.0, draw_keys(1, DEVICE), 0), torch.float32
+    )
     gradient = torch.eye(24, device=DEVICE)[0].expand_as(out)
     d_words, d_types = torch.autograd.grad(out, (tables.words, tables.token_type_ids), gradient)
     torch.testing.assert_close(d_words[0], d_types[0], rtol=1e-5, atol=0)
@@ -123,7 +125,7 @@ def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
             input_ids[order],
             input_ids[order] % 2,
             tables,
-            Site(0.0, draw_keys(1, DEVICE), 0),
+            DropoutSite(0.0, draw_keys(1, DEVICE), 0),
             torch.float32,
         )
         found.append(torch.autograd.grad(out, tables.words, gradient[order])[0])
@@ -140,7 +142,7 @@ def test_gradients_of_any_size_keep_their_bits(size):
 
 def test_a_rare_word_with_a_millionth_of_the_largest_gradient_keeps_its_bits():
     torch.manual_seed(0)
-    tables, site = weights(24), Site(0.0, draw_keys(1, DEVICE), 0)
+    tables, site = weights(24), DropoutSite(0.0, draw_keys(1, DEVICE), 0)
     input_ids, gradient = torch.arange(12).view(2, 6), torch.randn(2, 6, 24)
     gradient[0, 0] *= 1e6
     out = embed(
@@ -166,7 +168,9 @@ def test_no_gradient_in_gives_none_out():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
     input_ids, tables = torch.randint(VOCABULARY, (2, 5), device=DEVICE), weights(24)
-    out = embed(input_ids, input_ids % 2, tables, Site(0.0, draw_keys(1, DEVICE), 0), torch.float32)
+    out = embed(
+        input_ids, input_ids % 2, tables, DropoutSite(0.0, draw_keys(1, DEVICE), 0), torch.float32
+    )
     gradient = torch.ones_like(out)
     gradient[1, 2, 3] = value
     for found in torch.autograd.grad(out, tables, gradient):
@@ -174,7 +178,8 @@ def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
 
 
 @pytest.mark.parametrize(
-    ("ids", "types"), [([[1, VOCABULARY]], [[0, 0]]), ([[1, -1]], [[0, 0]]), ([[1, 1]], [[0, 2]])]
+    ("input_ids", "token_type_ids"),
+    [([[1, VOCABULARY]], [[0, 0]]), ([[1, -1]], [[0, 0]]), ([[1, 1]], [[0, 2]])],
 )
 def test_an_id_without_a_row_gives_nan_forward_and_backward(input_ids, token_type_ids):
     tables = weights(24)
@@ -182,7 +187,7 @@ def test_an_id_without_a_row_gives_nan_forward_and_backward(input_ids, token_typ
         torch.tensor(input_ids, device=DEVICE),
         torch.tensor(token_type_ids, device=DEVICE),
         tables,
-        Site(0.0, draw_keys(1, DEVICE), 0),
+        DropoutSite(0.0, draw_keys(1, DEVICE), 0),
         torch.float32,
     )
     assert out[0, 0].isfinite().all()

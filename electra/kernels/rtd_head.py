@@ -20,24 +20,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import lowered, summed
-from electra.kernels.activation import share_and_bell
-from electra.kernels.columns import sum_programs
+from electra.kernels import low_precision_weight, weight_grad
+from electra.kernels.activation import gelu_cdf_pdf
+from electra.kernels.column_sums import reduce_partials
 
 PROGRAMS = 512
 TILE = 2048  # values that a program holds at once
 
 
-def verdict(
+def rtd_head(
     hidden: Tensor, dense: Tensor, dense_bias: Tensor, output: Tensor, output_bias: Tensor
 ) -> Tensor:
     """Logits [B, T] in float32, of `hidden` [B, T, D] in low precision; `dense` is [D, D], `output`
     [1, D].
     """
-    return cast(Tensor, Verdict.apply(hidden, dense, dense_bias, output, output_bias))
+    return cast(Tensor, RTDHeadFunction.apply(hidden, dense, dense_bias, output, output_bias))
 
 
-class Verdict(torch.autograd.Function):
+class RTDHeadFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -47,11 +47,11 @@ class Verdict(torch.autograd.Function):
         output: Tensor,
         output_bias: Tensor,
     ) -> Tensor:
-        flat, low = hidden.reshape(-1, hidden.shape[-1]), lowered(dense, hidden.dtype)
-        x = torch.addmm(lowered(dense_bias, hidden.dtype), flat, low.t())
+        flat, low = hidden.reshape(-1, hidden.shape[-1]), low_precision_weight(dense, hidden.dtype)
+        x = torch.addmm(low_precision_weight(dense_bias, hidden.dtype), flat, low.t())
         logits = torch.empty(len(x), dtype=torch.float32, device=x.device)
         settings = tiles(x.shape[1])
-        verdict_forward[(triton.cdiv(len(x), settings["ROWS"]),)](
+        rtd_head_forward[(triton.cdiv(len(x), settings["ROWS"]),)](
             x, output, output_bias, logits, *x.shape, **settings
         )
         ctx.save_for_backward(flat, low, x, output)
@@ -67,12 +67,12 @@ class Verdict(torch.autograd.Function):
             output.new_empty(programs, 2, width),
             output.new_empty(programs, 1),
         )
-        verdict_backward[(programs,)](
+        rtd_head_backward[(programs,)](
             gradients[0].contiguous(), x, output, d_x, sums, logit_sums, count, width, **settings
         )
-        (d_output, d_bias), d_output_bias = sum_programs(sums, logit_sums)
+        (d_output, d_bias), d_output_bias = reduce_partials(sums, logit_sums)
         d_hidden = (d_x @ low).view(*gradients[0].shape, -1)
-        return d_hidden, summed(d_x.t(), flat), d_bias, d_output[None], d_output_bias
+        return d_hidden, weight_grad(d_x.t(), flat), d_bias, d_output[None], d_output_bias
 
 
 def tiles(width: int) -> dict[str, int]:
@@ -81,7 +81,7 @@ def tiles(width: int) -> dict[str, int]:
 
 
 @triton.jit
-def verdict_forward(
+def rtd_head_forward(
     x, output, output_bias, logits, count, width, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
@@ -90,13 +90,13 @@ def verdict_forward(
         tl.float32
     )
     weight = tl.load(output + column, mask=column < width, other=0.0)
-    share, _ = share_and_bell(value)
+    share, _ = gelu_cdf_pdf(value)
     logit = tl.sum(value * share * weight[None, :], axis=1) + tl.load(output_bias)
     tl.store(logits + row, logit, mask=row < count)
 
 
 @triton.jit
-def verdict_backward(
+def rtd_head_backward(
     gradient,
     x,
     output,
@@ -119,7 +119,7 @@ def verdict_backward(
         place = row[:, None] * width + column[None, :]
         value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
         d_logit = tl.load(gradient + row, mask=row < count, other=0.0)
-        share, bell = share_and_bell(value)
+        share, bell = gelu_cdf_pdf(value)
         dx = d_logit[:, None] * weight[None, :] * (share + value * bell * 0.3989422804014327)
         tl.store(d_x + place, dx.to(d_x.dtype.element_ty), mask=inside)
         d_output += d_logit[:, None] * value * share

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from electra import kernels
-from electra.kernels.verdict import verdict
+from electra.kernels.rtd_head import rtd_head
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator
 from electra.model.shape import EncoderShape
@@ -34,7 +34,7 @@ def ours_and_plain(
     ]
     gradient = torch.randn(*shape[:2], generator=rng)
     gradient[0, 1] = 0
-    logits = verdict(*given)
+    logits = rtd_head(*given)
     ours = [logits, *torch.autograd.grad(logits, given, gradient.to(DEVICE))]
 
     plain = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
@@ -57,8 +57,8 @@ def test_logits_and_gradients_are_those_of_plain_torch(shape, dtype, within):
 
 
 def test_more_tokens_than_programs_are_shared_among_them(monkeypatch):
-    monkeypatch.setattr("electra.kernels.verdict.PROGRAMS", 2)
-    monkeypatch.setattr("electra.kernels.verdict.TILE", 64)
+    monkeypatch.setattr("electra.kernels.rtd_head.PROGRAMS", 2)
+    monkeypatch.setattr("electra.kernels.rtd_head.TILE", 64)
     ours, plain = ours_and_plain((4, 11, 24), torch.float32)
     for our, their in zip(ours, plain, strict=True):
         torch.testing.assert_close(

@@ -7,7 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from electra.kernels.words import AT_ONCE, guess, guess_plainly
+from electra.kernels.linear_cross_entropy import (
+    AT_ONCE,
+    fused_linear_cross_entropy,
+    linear_cross_entropy_reference,
+)
 from electra.model.shape import EncoderShape
 from electra.objectives import build_objective, mlm
 from electra.objectives.mlm import word_losses
@@ -57,10 +61,10 @@ def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
         torch.arange(count, device=DEVICE) % 3 > 0
     )
     asked = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
-    losses, sampled = guess(*asked, originals)
+    losses, sampled = fused_linear_cross_entropy(*asked, originals)
     assert sampled is None
     plain = in_float64(*asked)
-    expected, _ = guess_plainly(*plain, originals.cpu(), torch.zeros(count))
+    expected, _ = linear_cross_entropy_reference(*plain, originals.cpu(), torch.zeros(count))
     return (
         (losses, *torch.autograd.grad((losses * weights).sum(), asked)),
         (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)),
@@ -103,7 +107,7 @@ def test_in_low_precision_only_the_gradients_of_logits_are_rounded(dtype):
 
 def test_a_row_whose_loss_counts_for_nothing_gets_no_gradient():
     predicted, table, bias, originals, _ = inputs(7, 300, 32, torch.float32)
-    losses, _ = guess(predicted.requires_grad_(), table, bias, originals)
+    losses, _ = fused_linear_cross_entropy(predicted.requires_grad_(), table, bias, originals)
     losses[[0, 1, 2, 4, 5, 6]].sum().backward()
     assert not predicted.grad[3].any()
     assert predicted.grad[[0, 1, 2, 4, 5, 6]].any(dim=1).all()
@@ -111,7 +115,7 @@ def test_a_row_whose_loss_counts_for_nothing_gets_no_gradient():
 
 def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
     whole, _ = ours_and_plain(300, 200, 16, torch.float32)
-    monkeypatch.setattr("electra.kernels.words.AT_ONCE", 128)
+    monkeypatch.setattr("electra.kernels.linear_cross_entropy.AT_ONCE", 128)
     parts, _ = ours_and_plain(300, 200, 16, torch.float32)
     assert AT_ONCE > 300
     for our, their in zip(parts, whole, strict=True):
@@ -124,11 +128,11 @@ def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_
     size, temperature
 ):
     predicted, table, bias, originals, uniform = inputs(*size, LOW[-1])
-    losses, sampled = guess(
+    losses, sampled = fused_linear_cross_entropy(
         predicted, table, bias, originals, uniform=uniform, temperature=temperature
     )
     plain = in_float64(predicted, table, bias)
-    expected_losses, expected = guess_plainly(
+    expected_losses, expected = linear_cross_entropy_reference(
         *plain, originals.cpu(), uniform.cpu().double(), temperature
     )
     torch.testing.assert_close(
@@ -144,7 +148,7 @@ def test_samples_follow_the_softmax_over_tiles_and_inside_them():
     predicted, table, bias, _, _ = inputs(1, 300, 16, torch.float32, seed=1)
     count = 150
     uniform = (torch.arange(count, device=DEVICE) + 0.5) / count
-    _, sampled = guess(
+    _, sampled = fused_linear_cross_entropy(
         predicted.expand(count, -1),
         table,
         bias,
@@ -166,7 +170,7 @@ def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
     bias[word] = 1e4
     uniform = torch.tensor([0.0, 1e-38, 0.5, 1 - 2**-24], device=DEVICE)
     originals = torch.full((4,), word, device=DEVICE)
-    losses, sampled = guess(
+    losses, sampled = fused_linear_cross_entropy(
         torch.zeros(4, 16, device=DEVICE), table, bias, originals, uniform=uniform
     )
     assert sampled.tolist() == [word] * 4
@@ -176,7 +180,7 @@ def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
 def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_word_that_have_mass():
     bias = torch.zeros(300, device=DEVICE)
     bias[:10], bias[290:] = -1e4, -1e4
-    _, sampled = guess(
+    _, sampled = fused_linear_cross_entropy(
         torch.zeros(2, 16, device=DEVICE),
         torch.zeros(300, 16, device=DEVICE),
         bias,
@@ -289,10 +293,12 @@ def test_a_generator_is_as_surprised_by_its_own_words_without_logits_as_with_the
         ReplacedTokenDetectionConfig(generator_training="adversarial"), fused=False
     )
     found = []
-    for kept in (True, False):
+    for keep_logits in (True, False):
         with low_precision():
             play = model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded())
-            surprises = model.surprises_of_own_words(play if kept else play._replace(guesses=None))
+            surprises = model.surprises_of_own_words(
+                play if keep_logits else play._replace(guesses=None)
+            )
         model.zero_grad()
         surprises.sum().backward()
         found.append(

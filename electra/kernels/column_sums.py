@@ -76,7 +76,7 @@ def column_sums(
         )
 
 
-def sum_programs(*partials: Tensor) -> list[Tensor]:
+def reduce_partials(*partials: Tensor) -> list[Tensor]:
     """[programs, …] float32 → […], of up to four pieces."""
     widths = [each[0].numel() for each in partials]
     empty = AT_ONCE - len(partials)

@@ -23,15 +23,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import lowered, summed
-from electra.kernels.columns import sum_programs
+from electra.kernels import low_precision_weight, weight_grad
+from electra.kernels.column_sums import reduce_partials
 
 ROWS = 128  # of a tile of logits
 SHARE = 768  # words of a program: it reads its rows once for all of them
 AT_ONCE = 16_384  # rows whose dℓ are in memory together: 1 GB for 30,522 words
 
 
-def guess(
+def fused_linear_cross_entropy(
     predicted: Tensor,
     table: Tensor,
     bias: Tensor,
@@ -48,13 +48,13 @@ def guess(
     """
     return cast(
         "tuple[Tensor, Tensor | None]",
-        Guess.apply(
+        LinearCrossEntropy.apply(
             predicted.contiguous(), table, bias, originals.contiguous(), uniform, temperature
         ),
     )
 
 
-class Guess(torch.autograd.Function):
+class LinearCrossEntropy(torch.autograd.Function):
     """One pass over the vocabulary forward, one backward."""
 
     @staticmethod
@@ -67,7 +67,7 @@ class Guess(torch.autograd.Function):
         uniform: Tensor | None,
         temperature: float,
     ) -> tuple[Tensor, Tensor | None]:
-        low = lowered(table, predicted.dtype)
+        low = low_precision_weight(table, predicted.dtype)
         (count, width), vocabulary = predicted.shape, len(low)
         fit = blocks(width)
         tiles = triton.cdiv(vocabulary, fit["WORDS"])
@@ -144,10 +144,10 @@ class Guess(torch.autograd.Function):
                 **blocks(width),
             )
             torch.mm(d_logits, padded, out=d_predicted[rows])
-            part = summed(d_logits.T, predicted[rows])
+            part = weight_grad(d_logits.T, predicted[rows])
             d_table = part if d_table is None else d_table.add_(part)
         assert d_table is not None
-        return d_predicted, d_table[:vocabulary], sum_programs(partial)[0], None, None, None
+        return d_predicted, d_table[:vocabulary], reduce_partials(partial)[0], None, None, None
 
 
 def launch(count: int, vocabulary: int) -> tuple[int]:
@@ -358,7 +358,7 @@ def drawn(logits, uniform, COUNT: tl.constexpr):
     return chosen, (wanted - before) / own
 
 
-def guess_plainly(
+def linear_cross_entropy_reference(
     predicted: Tensor,
     table: Tensor,
     bias: Tensor,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from electra.data.batches import Batch, pack_rows
 from electra.kernels import enable
-from electra.kernels.rows import Rows
+from electra.kernels.packing import PackedRows
 from electra.model.encoder import Encoder
 from electra.model.shape import EncoderShape
 
@@ -30,20 +30,20 @@ def batch_of(lengths: list[int], length: int) -> Batch:
     ).to(DEVICE)
 
 
-def pieces(rows: Rows) -> list[tuple[int, int]]:
-    return [(begin, end) for begin, end in pairwise(rows.bounds.tolist()) if begin < end]
+def pieces(rows: PackedRows) -> list[tuple[int, int]]:
+    return [(begin, end) for begin, end in pairwise(rows.cu_seqlens.tolist()) if begin < end]
 
 
 def test_without_an_order_each_row_is_followed_by_its_padding() -> None:
     attention_mask = torch.arange(4) < torch.tensor([[2], [4], [1]])
-    assert pieces(Rows.of(attention_mask)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
+    assert pieces(PackedRows.from_mask(attention_mask)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
 
 
 def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_in_rows_of_its_own() -> (
     None
 ):
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
-    rows = Rows.of(batch.attention_mask)
+    rows = PackedRows.from_mask(batch.attention_mask)
     assert batch.packing is not None
     assert (
         len(batch.packing.token_indices) == 12
@@ -59,12 +59,14 @@ def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         lengths = torch.randint(1, 17, (40,)).tolist()
-        rows = Rows.of(batch_of(lengths, 16).attention_mask)
-        assert max(end - begin for begin, end in pieces(rows)) <= rows.longest == 16
-        assert rows.bounds[-1] == (40 * 16 if rows.packed is None else len(rows.packed))
+        rows = PackedRows.from_mask(batch_of(lengths, 16).attention_mask)
+        assert max(end - begin for begin, end in pieces(rows)) <= rows.max_seqlen == 16
+        assert rows.cu_seqlens[-1] == (
+            40 * 16 if rows.token_indices is None else len(rows.token_indices)
+        )
         assert [end - begin for begin, end in pieces(rows)][
-            : 40 if rows.packed is not None else 0
-        ] == (lengths if rows.packed is not None else [])
+            : 40 if rows.token_indices is not None else 0
+        ] == (lengths if rows.token_indices is not None else [])
 
 
 def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
@@ -75,7 +77,7 @@ def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
 
 def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> None:
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
-    rows, attention_mask = Rows.of(batch.attention_mask), batch.attention_mask
+    rows, attention_mask = PackedRows.from_mask(batch.attention_mask), batch.attention_mask
     hidden = torch.randn(6, 4, 5, device=DEVICE, requires_grad=True)
     found = rows.unpack(rows.pack(hidden) * 2)
     assert torch.equal(found[attention_mask], 2 * hidden[attention_mask])
