@@ -31,7 +31,7 @@ class FinetuneConfig:
     learning_rate: float = 3e-4
     layer_decay: float = 0.8
     layer_counting: Literal["per-layer", "official"] = "per-layer"
-    warmup_share: float = 0.1
+    warmup_ratio: float = 0.1
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
@@ -81,8 +81,8 @@ class FinetuneConfig:
             raise SettingError("layer_decay", "must be in (0, 1]", self)
         if not 0 <= self.dropout < 1:
             raise SettingError("dropout", "must be in [0, 1)", self)
-        if not 0 <= self.warmup_share <= 1:
-            raise SettingError("warmup_share", "must be in [0, 1]", self)
+        if not 0 <= self.warmup_ratio <= 1:
+            raise SettingError("warmup_ratio", "must be in [0, 1]", self)
         if self.epochs <= 0:
             raise SettingError("epochs", "must be above 0", self)
         self.optimizer(steps=1)  # what is wrong with its numbers is said here
@@ -94,7 +94,7 @@ class FinetuneConfig:
     def optimizer(self, *, steps: int) -> OptimizerConfig:
         return OptimizerConfig(
             learning_rate=self.learning_rate,
-            warmup_steps=round(self.warmup_share * steps),
+            warmup_steps=round(self.warmup_ratio * steps),
             schedule=self.schedule,
             weight_decay=self.weight_decay,
             betas=self.betas,

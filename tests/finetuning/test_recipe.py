@@ -61,7 +61,7 @@ def test_rates_are_those_of_the_paper_and_of_the_official_code(
         found.layer_counting,
         found.loss,
     ) == (learning_rate, layer_decay, weight_decay, counting, loss)
-    assert (found.batch_size, found.warmup_share, found.schedule, found.dropout) == (
+    assert (found.batch_size, found.warmup_ratio, found.schedule, found.dropout) == (
         32,
         0.1,
         "linear",
@@ -164,6 +164,10 @@ def test_a_frozen_encoder_has_settings_of_its_own() -> None:
     ("content", "message"),
     [
         ("epoch = 3\n", r"unknown key epoch; did you mean epochs\?"),
+        (
+            "warmup_share = 0.2\n",
+            r"warmup_share is now called warmup_ratio; write warmup_ratio = 0.2 instead",
+        ),
         ("epochs = -1.0\n", r"epochs=-1.0 must be above 0"),
         (
             "[kind.clasify]\nepochs = 1.0\n",
@@ -185,6 +189,11 @@ def test_a_mistake_in_a_recipe_is_named_with_its_file(
     with pytest.raises(UserError, match=message) as error:
         tuning(str(recipe))
     assert "mine.toml" in str(error.value)
+
+
+def test_a_flag_with_a_former_name_is_refused_with_the_present_one() -> None:
+    with pytest.raises(UserError, match="--warmup-share is now called --warmup-ratio"):
+        tuning(flags=["--warmup-share", "0.2"])
 
 
 def test_an_unknown_recipe_is_refused_with_the_one_that_was_meant() -> None:
@@ -225,7 +234,7 @@ def test_a_tenth_of_the_steps_is_warm_up() -> None:
         ("layer_decay", 0.0),
         ("layer_decay", 1.1),
         ("dropout", 1.0),
-        ("warmup_share", 1.5),
+        ("warmup_ratio", 1.5),
         ("epochs", 0.0),
         ("max_steps", 0),
         ("learning_rate", -1.0),
