@@ -11,9 +11,11 @@ import hashlib
 import json
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from electra.config import (
+    RECIPES,
     RENAMED,
     Config,
     Flag,
@@ -50,6 +52,29 @@ def set_key(layer: Layer, key: str, value: Any) -> None:
     for section in sections:
         layer = layer.setdefault(section, {})
     layer[last] = value
+
+
+# ---- recipes -------------------------------------------------------------------------------------
+
+
+def recipe_names(folder: Path = RECIPES) -> list[str]:
+    """Return the names of the built-in recipes in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def find_recipe(name: str, folder: Path = RECIPES, *, kind: str = "recipe") -> Path:
+    """Return the file of a built-in recipe, or the user's own .toml file.
+
+    `kind` is what an error message calls the recipe.
+    """
+    built_in, own = folder / f"{name}.toml", Path(name)
+    if built_in.is_file() and "/" not in name:
+        return built_in
+    if own.suffix == ".toml":
+        return own
+    names = recipe_names(folder)
+    hint = suggest(name, names) or f"; built in are {', '.join(names)}."
+    raise UserError(f"unknown {kind} {name!r}{hint} A file of your own ends in .toml.")
 
 
 # ---- the command line and the environment --------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from electra.config import RENAMED, Renamed, SettingError, UserError, build, convert, in_section
 from electra.files import read_json_object, read_json_object_or_empty, read_toml
 from electra.finetuning.recipe import FinetuneConfig
-from electra.pretraining.recipe import Recipe, load_recipe, names
+from electra.pretraining.recipe import Recipe, load_recipe
 from electra.settings import (
     as_dict,
     as_toml,
@@ -24,6 +24,7 @@ from electra.settings import (
     merge,
     parse_environment,
     parse_flags,
+    recipe_names,
     setting_keys,
 )
 
@@ -540,7 +541,7 @@ def test_values_that_clash_are_refused_with_every_place_they_came_from() -> None
 # ---- writing and comparing -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_written_as_toml_reads_back_as_itself(tmp_path: Path, name: str) -> None:
     recipe = load_recipe(name)
     (tmp_path / "again.toml").write_text(as_toml(recipe))

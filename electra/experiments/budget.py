@@ -17,8 +17,8 @@ from electra.config import Layer, UserError, build, flatten
 from electra.experiments.plan import Arm, Scale, Stage, Trial
 from electra.files import read_toml
 from electra.model.flops import official, standard
-from electra.pretraining.recipe import MAY_CHANGE, Recipe, find
-from electra.settings import as_dict, build_layers, merge, set_key
+from electra.pretraining.recipe import MAY_CHANGE, Recipe
+from electra.settings import as_dict, build_layers, find_recipe, merge, set_key
 
 LEAST, MOST = Fraction(1, 10**9), 1000
 BOUNDS = (
@@ -148,7 +148,8 @@ def is_as_named(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -> bo
     try:
         found = planned(trial, arm, scale, budget=budget, seed=0)
         written = [
-            build_layers(Recipe, {stage.name: read_toml(find(stage.name))}) for stage in found
+            build_layers(Recipe, {stage.name: read_toml(find_recipe(stage.name))})
+            for stage in found
         ]
     except UserError:  # a recipe of somebody's own that is not on this machine
         return False
@@ -166,7 +167,7 @@ def smallest(budget: Fraction, steps: float) -> str:
 
 def sized(stage: Stage, scale: Scale, *, trial: Trial, vocabularies: Mapping[int, int]) -> Planned:
     """The recipe at a scale, for as long as the recipe says."""
-    written = read_toml(find(stage.recipe))
+    written = read_toml(find_recipe(stage.recipe))
     objective = written.get("objective", {}).get("name", "")
     layers = {
         f"recipe {stage.recipe}": written,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from electra.config import RECIPES, Layer, SettingError, UserError, suggest, suggest_or_list
+from electra.config import RECIPES, Layer, SettingError, UserError, suggest_or_list
 from electra.engine.settings import OptimizerConfig, Precision, Switch
 from electra.files import read_toml
 from electra.model.shape import EncoderShape
-from electra.settings import build_layers, merge, parse_environment, parse_flags
+from electra.settings import build_layers, find_recipe, merge, parse_environment, parse_flags
 from electra.tasks import KINDS
 
 SIZES = ("small", "base", "large")  # of the paper
@@ -104,10 +104,6 @@ class FinetuneConfig:
         )
 
 
-def names() -> list[str]:
-    return sorted(path.stem for path in FINETUNING.glob("*.toml"))
-
-
 def size_of(shape: EncoderShape) -> str:
     """Which of the paper's sizes a model is nearest to, by its width: the paper has 256, 768 and
     1024.
@@ -128,7 +124,13 @@ def load_finetune_config(
     """A recipe for one model and task: its general part, then its parts for this size, kind, task
     and use; further files, the environment and flags win over all of it.
     """
-    recipe = parts(find(name), size=size_of(shape), kind=kind, task=task, frozen=frozen)
+    recipe = parts(
+        find_recipe(name, FINETUNING, kind="fine-tuning recipe"),
+        size=size_of(shape),
+        kind=kind,
+        task=task,
+        frozen=frozen,
+    )
     if isinstance(
         recipe.get("length"), int
     ):  # what it says for all models gives way to a model with fewer positions
@@ -168,12 +170,3 @@ def section(layer: Layer, name: str, path: Path) -> Layer:
     if not isinstance(found, dict):
         raise UserError(f"{path}: {name} = {found!r} should be a section of settings")
     return found
-
-
-def find(name: str) -> Path:
-    if (built_in := FINETUNING / f"{name}.toml").is_file() and "/" not in name:
-        return built_in
-    if (path := Path(name)).suffix == ".toml":
-        return path
-    known = suggest(name, names()) or f"; built in are {', '.join(names())}."
-    raise UserError(f"unknown fine-tuning recipe {name!r}{known} A file of your own ends in .toml.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from electra.config import RECIPES, SettingError, UserError, in_section, suggest
+from electra.config import RECIPES, SettingError, in_section
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
 from electra.files import read_toml
@@ -22,7 +22,7 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
-from electra.settings import build_layers, parse_environment, parse_flags
+from electra.settings import build_layers, find_recipe, parse_environment, parse_flags
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,13 +167,9 @@ MAY_CHANGE = {
 }
 
 
-def names() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
 def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Recipe:
     """A recipe by name or file; further files, the environment, then flags win over it."""
-    path = find(name)
+    path = find_recipe(name)
     layers = {str(path) if path.parent != RECIPES else f"recipe {name}": read_toml(path)}
     layers |= {str(file): read_toml(Path(file)) for file in files}
     layers |= {
@@ -181,12 +177,3 @@ def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] =
         "command line": parse_flags(flags, Recipe),
     }
     return build_layers(Recipe, layers)
-
-
-def find(name: str) -> Path:
-    if (built_in := RECIPES / f"{name}.toml").is_file() and "/" not in name:
-        return built_in
-    if (path := Path(name)).suffix == ".toml":
-        return path
-    known = suggest(name, names()) or f"; built in are {', '.join(names())}."
-    raise UserError(f"unknown recipe {name!r}{known} A file of your own ends in .toml.")

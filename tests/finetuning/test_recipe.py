@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
-from electra.finetuning.recipe import FinetuneConfig, find, load_finetune_config, names, size_of
+from electra.finetuning.recipe import FINETUNING, FinetuneConfig, load_finetune_config, size_of
 from electra.model.shape import EncoderShape
+from electra.settings import find_recipe, recipe_names
 from tests.tasks.toys import written
 
 SHAPES = {
@@ -113,10 +114,12 @@ def test_the_default_settings_are_the_paper_recipe_for_small() -> None:
 
 
 def test_every_recipe_begins_with_the_command_that_uses_it() -> None:
-    assert names() == ["bert", "official", "paper"]
-    for name in names():
-        assert find(name).read_text().startswith("# electra finetune MODEL --task ")
-        assert f"--recipe {name}\n" in find(name).read_text()
+    names = recipe_names(FINETUNING)
+    assert names == ["bert", "official", "paper"]
+    for name in names:
+        content = find_recipe(name, FINETUNING).read_text()
+        assert content.startswith("# electra finetune MODEL --task ")
+        assert f"--recipe {name}\n" in content
 
 
 def test_a_size_is_told_by_the_width() -> None:

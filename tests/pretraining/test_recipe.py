@@ -9,8 +9,8 @@ import pytest
 from electra.config import RECIPES, UserError
 from electra.engine.settings import OptimizerConfig
 from electra.model.shape import EncoderShape
-from electra.pretraining.recipe import TrainingConfig, load_recipe, names
-from electra.settings import as_dict, differing_keys
+from electra.pretraining.recipe import TrainingConfig, load_recipe
+from electra.settings import as_dict, differing_keys, recipe_names
 
 BUILT_IN = [
     "adversarial-base",
@@ -36,7 +36,7 @@ BUILT_IN = [
 
 
 def test_the_built_in_recipes_are_those_that_the_help_names() -> None:
-    assert names() == BUILT_IN
+    assert recipe_names() == BUILT_IN
 
 
 @pytest.mark.parametrize(
