@@ -41,7 +41,7 @@ KINDS = {
 }
 OUR_KINDS = {
     "activation": "gelu",
-    "linear_cross_entropy": "vocabulary",
+    "linear_cross_entropy_kernels": "vocabulary",
     "adamw": "optimiser",
 }  # other modules are called as they are
 

@@ -57,15 +57,7 @@ def enable(module: nn.Module, on: bool = True) -> None:
 
 
 def weight_grad(left: Tensor, right: Tensor) -> Tensor:
-    """A product over all tokens, into float32: the gradient of a matrix."""
-    return (
-        torch.mm(left, right, out_dtype=torch.float32)
-        if left.is_cuda
-        else left.float() @ right.float()
-    )
-
-
-def low_precision_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """A weight in low precision: the copy that the optimiser keeps beside it, or one made now."""
-    copy: Tensor | None = getattr(weight, "low", None)
-    return copy if copy is not None and copy.dtype == dtype else weight.detach().to(dtype)
+    """Return the gradient of a matrix in float32: a product over all tokens."""
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from electra.kernels import low_precision_weight, weight_grad
+from electra.kernels import weight_grad
 from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend, attend_gradients
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.dropout import DropoutSite
+from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import add_norm, add_norm_gradients
 from electra.kernels.packing import PackedRows
 
@@ -59,9 +60,15 @@ class BlockSettings(NamedTuple):
         return first, second, third
 
 
-def block(hidden: Tensor, rows: PackedRows, settings: BlockSettings, weights: Weights) -> Tensor:
-    """[N, D] in low precision."""
-    return cast(Tensor, Block.apply(hidden, rows, settings, *weights))
+def block(
+    hidden: Tensor,
+    rows: PackedRows,
+    settings: BlockSettings,
+    weights: Weights,
+    low_precision: LowPrecisionCopies,
+) -> Tensor:
+    """Return the output [N, D] of one transformer block, in the low precision of `hidden`."""
+    return cast(Tensor, Block.apply(hidden, rows, settings, low_precision, *weights))
 
 
 class Block(torch.autograd.Function):
@@ -69,10 +76,15 @@ class Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, rows: PackedRows, settings: BlockSettings, *parameters: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        rows: PackedRows,
+        settings: BlockSettings,
+        low_precision: LowPrecisionCopies,
+        *parameters: Tensor,
     ) -> Tensor:
         weights = Weights(*parameters)
-        low = Weights(*(low_precision_weight(weight, hidden.dtype) for weight in weights))
+        low = Weights(*(low_precision(weight, hidden.dtype) for weight in weights))
         at_scores, at_attention, at_feedforward = settings.dropout_sites
         qkv = torch.addmm(low.qkv_bias, hidden, low.qkv.t())
         mixed, log_sums = attend(qkv, rows, settings.heads, at_scores)
@@ -156,6 +168,7 @@ class Block(torch.autograd.Function):
         )
         return (
             d_hidden,
+            None,
             None,
             None,
             d_weight,

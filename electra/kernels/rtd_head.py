@@ -20,35 +20,44 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import low_precision_weight, weight_grad
+from electra.kernels import weight_grad
 from electra.kernels.activation import gelu_cdf_pdf
 from electra.kernels.column_sums import reduce_partials
+from electra.kernels.low_precision import LowPrecisionCopies
 
 PROGRAMS = 512
 TILE = 2048  # values that a program holds at once
 
 
 def rtd_head(
-    hidden: Tensor, dense: Tensor, dense_bias: Tensor, output: Tensor, output_bias: Tensor
+    hidden: Tensor,
+    dense: Tensor,
+    dense_bias: Tensor,
+    output: Tensor,
+    output_bias: Tensor,
+    low_precision: LowPrecisionCopies,
 ) -> Tensor:
     """Logits [B, T] in float32, of `hidden` [B, T, D] in low precision; `dense` is [D, D], `output`
     [1, D].
     """
-    return cast(Tensor, RTDHeadFunction.apply(hidden, dense, dense_bias, output, output_bias))
+    return cast(
+        Tensor, RTDHeadFunction.apply(low_precision, hidden, dense, dense_bias, output, output_bias)
+    )
 
 
 class RTDHeadFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        low_precision: LowPrecisionCopies,
         hidden: Tensor,
         dense: Tensor,
         dense_bias: Tensor,
         output: Tensor,
         output_bias: Tensor,
     ) -> Tensor:
-        flat, low = hidden.reshape(-1, hidden.shape[-1]), low_precision_weight(dense, hidden.dtype)
-        x = torch.addmm(low_precision_weight(dense_bias, hidden.dtype), flat, low.t())
+        flat, low = hidden.reshape(-1, hidden.shape[-1]), low_precision(dense, hidden.dtype)
+        x = torch.addmm(low_precision(dense_bias, hidden.dtype), flat, low.t())
         logits = torch.empty(len(x), dtype=torch.float32, device=x.device)
         settings = tiles(x.shape[1])
         rtd_head_forward[(triton.cdiv(len(x), settings["ROWS"]),)](
@@ -58,7 +67,7 @@ class RTDHeadFunction(torch.autograd.Function):
         return logits.view(hidden.shape[:-1])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         flat, low, x, output = cast("tuple[Tensor, ...]", ctx.saved_tensors)
         (count, width), settings = x.shape, tiles(x.shape[1])
         programs = min(PROGRAMS, triton.cdiv(count, settings["ROWS"]))
@@ -72,7 +81,7 @@ class RTDHeadFunction(torch.autograd.Function):
         )
         (d_output, d_bias), d_output_bias = reduce_partials(sums, logit_sums)
         d_hidden = (d_x @ low).view(*gradients[0].shape, -1)
-        return d_hidden, weight_grad(d_x.t(), flat), d_bias, d_output[None], d_output_bias
+        return None, d_hidden, weight_grad(d_x.t(), flat), d_bias, d_output[None], d_output_bias
 
 
 def tiles(width: int) -> dict[str, int]:

@@ -206,6 +206,7 @@ class Block(nn.Module):
 
     def fused_forward(self, tokens: Tensor, rows: PackedRows, settings: BlockSettings) -> Tensor:
         from electra.kernels.block import Weights, block
+        from electra.kernels.low_precision import COPIES_ON_PARAMETERS
 
         parts = (
             self.attention.query_key_value,
@@ -220,6 +221,7 @@ class Block(nn.Module):
             rows,
             settings,
             Weights(*(tensor for part in parts for tensor in (part.weight, part.bias))),
+            COPIES_ON_PARAMETERS,
         )
 
 

@@ -35,6 +35,7 @@ class Discriminator(nn.Module):
         return logits
 
     def fused_head(self, hidden: Tensor) -> Tensor:
+        from electra.kernels.low_precision import COPIES_ON_PARAMETERS
         from electra.kernels.rtd_head import rtd_head
 
         return rtd_head(
@@ -43,6 +44,7 @@ class Discriminator(nn.Module):
             self.dense.bias,
             self.output.weight,
             self.output.bias,
+            COPIES_ON_PARAMETERS,
         )
 
     def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:

@@ -78,11 +78,16 @@ class AdversarialDetection(ReplacedTokenDetection):
         if play.guesses is not None:
             return word_losses(play.guesses, own)
         from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
+        from electra.kernels.low_precision import COPIES_ON_PARAMETERS
 
         assert play.hidden is not None
         predicted = self.generator.transform(play.hidden).flatten(0, 1)
         low = predicted.to(torch.get_autocast_dtype(predicted.device.type))
         losses, _ = fused_linear_cross_entropy(
-            low, self.generator.table, self.generator.bias, play.sampled.flatten()
+            low,
+            self.generator.table,
+            self.generator.bias,
+            play.sampled.flatten(),
+            COPIES_ON_PARAMETERS,
         )
         return losses.view_as(play.sampled) * play.masked.scored

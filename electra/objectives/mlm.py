@@ -107,6 +107,7 @@ def guess_words(
         )
         return Guesses(word_losses(logits, masked), sampled, logits, hidden)
     from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
+    from electra.kernels.low_precision import COPIES_ON_PARAMETERS
 
     predicted = predicted.flatten(0, 1)
     uniform = (
@@ -117,6 +118,7 @@ def guess_words(
         network.table,
         network.bias,
         masked.originals.flatten(),
+        COPIES_ON_PARAMETERS,
         uniform=uniform,
         temperature=temperature or 1.0,
     )

@@ -153,9 +153,12 @@ def surprises_everywhere(network: Generator, predicted: Tensor, originals: Tenso
     """
     if network.fused and torch.is_autocast_enabled(predicted.device.type):
         from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
+        from electra.kernels.low_precision import COPIES_ON_PARAMETERS
 
         low = predicted.to(torch.get_autocast_dtype(predicted.device.type))
-        return fused_linear_cross_entropy(low, network.table, network.bias, originals)[0]
+        return fused_linear_cross_entropy(
+            low, network.table, network.bias, originals, COPIES_ON_PARAMETERS
+        )[0]
     parts = [
         slice(start, start + ROWS_OF_LOGITS) for start in range(0, len(predicted), ROWS_OF_LOGITS)
     ]

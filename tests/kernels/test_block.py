@@ -9,11 +9,13 @@ from torch import Tensor
 
 from electra.kernels.block import SITES, BlockSettings, Weights, block
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
+from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import EPSILON
 from electra.kernels.packing import PackedRows
 from electra.model.encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+NO_COPIES = LowPrecisionCopies()
 # Triton's interpreter multiplies bf16 as if it were whole numbers, so what a GPU does in bf16 is
 # shown there alone.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3} | (
@@ -123,7 +125,7 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
     found = block(
-        ours[0].flatten(0, 1), in_place(lengths, length), settings, Weights(*ours[1:])
+        ours[0].flatten(0, 1), in_place(lengths, length), settings, Weights(*ours[1:]), NO_COPIES
     ).view_as(ours[0])
     wanted = plain(reference[0], lengths, settings, Weights(*reference[1:]))
     found.backward(gradient)
@@ -142,9 +144,9 @@ def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
     torch.manual_seed(0)
     settings, w = BlockSettings(2, 0.0, 0.0, draw_keys(SITES, DEVICE), 0), weights(32, 64)
     hidden, length = torch.randn(40, 32, device=DEVICE), torch.tensor([24], device=DEVICE)
-    found = block(hidden, in_place(length, 40), settings, w)
+    found = block(hidden, in_place(length, 40), settings, w, NO_COPIES)
     assert torch.allclose(
-        found[:24], block(hidden[:24], in_place(length, 24), settings, w), atol=1e-5
+        found[:24], block(hidden[:24], in_place(length, 24), settings, w, NO_COPIES), atol=1e-5
     )
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from electra.kernels.linear_cross_entropy import (
-    AT_ONCE,
+    MAX_LOGIT_ROWS,
     fused_linear_cross_entropy,
     linear_cross_entropy_reference,
 )
+from electra.kernels.low_precision import LowPrecisionCopies
 from electra.model.shape import EncoderShape
 from electra.objectives import build_objective, mlm
 from electra.objectives.mlm import word_losses
@@ -24,6 +25,7 @@ from electra.objectives.settings import (
 from tests.conftest import ToyVocabulary, toy_batch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+NO_COPIES = LowPrecisionCopies()
 # The interpreter multiplies bf16 as if it were integers.
 LOW = [torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float16]
 # No multiples of a tile, nor of a part of a vector: less than one, and a few of each.
@@ -61,7 +63,7 @@ def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
         torch.arange(count, device=DEVICE) % 3 > 0
     )
     asked = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
-    losses, sampled = fused_linear_cross_entropy(*asked, originals)
+    losses, sampled = fused_linear_cross_entropy(*asked, originals, NO_COPIES)
     assert sampled is None
     plain = in_float64(*asked)
     expected, _ = linear_cross_entropy_reference(*plain, originals.cpu(), torch.zeros(count))
@@ -107,7 +109,9 @@ def test_in_low_precision_only_the_gradients_of_logits_are_rounded(dtype):
 
 def test_a_row_whose_loss_counts_for_nothing_gets_no_gradient():
     predicted, table, bias, originals, _ = inputs(7, 300, 32, torch.float32)
-    losses, _ = fused_linear_cross_entropy(predicted.requires_grad_(), table, bias, originals)
+    losses, _ = fused_linear_cross_entropy(
+        predicted.requires_grad_(), table, bias, originals, NO_COPIES
+    )
     losses[[0, 1, 2, 4, 5, 6]].sum().backward()
     assert not predicted.grad[3].any()
     assert predicted.grad[[0, 1, 2, 4, 5, 6]].any(dim=1).all()
@@ -115,9 +119,9 @@ def test_a_row_whose_loss_counts_for_nothing_gets_no_gradient():
 
 def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
     whole, _ = ours_and_plain(300, 200, 16, torch.float32)
-    monkeypatch.setattr("electra.kernels.linear_cross_entropy.AT_ONCE", 128)
+    monkeypatch.setattr("electra.kernels.linear_cross_entropy.MAX_LOGIT_ROWS", 128)
     parts, _ = ours_and_plain(300, 200, 16, torch.float32)
-    assert AT_ONCE > 300
+    assert MAX_LOGIT_ROWS > 300
     for our, their in zip(parts, whole, strict=True):
         torch.testing.assert_close(our, their, atol=1e-6, rtol=1e-5)
 
@@ -129,7 +133,7 @@ def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_
 ):
     predicted, table, bias, originals, uniform = inputs(*size, LOW[-1])
     losses, sampled = fused_linear_cross_entropy(
-        predicted, table, bias, originals, uniform=uniform, temperature=temperature
+        predicted, table, bias, originals, NO_COPIES, uniform=uniform, temperature=temperature
     )
     plain = in_float64(predicted, table, bias)
     expected_losses, expected = linear_cross_entropy_reference(
@@ -153,6 +157,7 @@ def test_samples_follow_the_softmax_over_tiles_and_inside_them():
         table,
         bias,
         torch.zeros(count, dtype=torch.int64, device=DEVICE),
+        NO_COPIES,
         uniform=uniform,
     )
     shares = torch.bincount(sampled, minlength=300) / count
@@ -171,7 +176,7 @@ def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
     uniform = torch.tensor([0.0, 1e-38, 0.5, 1 - 2**-24], device=DEVICE)
     originals = torch.full((4,), word, device=DEVICE)
     losses, sampled = fused_linear_cross_entropy(
-        torch.zeros(4, 16, device=DEVICE), table, bias, originals, uniform=uniform
+        torch.zeros(4, 16, device=DEVICE), table, bias, originals, NO_COPIES, uniform=uniform
     )
     assert sampled.tolist() == [word] * 4
     assert not losses.any()
@@ -185,6 +190,7 @@ def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_word_that_hav
         torch.zeros(300, 16, device=DEVICE),
         bias,
         torch.zeros(2, dtype=torch.int64, device=DEVICE),
+        NO_COPIES,
         uniform=torch.tensor([0.0, 1 - 2**-24], device=DEVICE),
     )
     assert sampled.tolist() == [10, 289]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from electra import kernels
+from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.rtd_head import rtd_head
 from electra.model.encoder import Encoder
 from electra.model.pair import Discriminator
@@ -34,7 +35,7 @@ def ours_and_plain(
     ]
     gradient = torch.randn(*shape[:2], generator=rng)
     gradient[0, 1] = 0
-    logits = rtd_head(*given)
+    logits = rtd_head(*given, LowPrecisionCopies())
     ours = [logits, *torch.autograd.grad(logits, given, gradient.to(DEVICE))]
 
     plain = [tensor.detach().cpu().double().requires_grad_() for tensor in given]

@@ -176,7 +176,7 @@ def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
 def test_rows_of_logits_are_as_many_as_the_kernels_take() -> None:
     from electra.kernels import linear_cross_entropy
 
-    assert (linear_cross_entropy.AT_ONCE, linear_cross_entropy.ROWS) == (KERNEL_LOGITS, KERNEL_ROWS)
+    assert (linear_cross_entropy.MAX_LOGIT_ROWS, linear_cross_entropy.ROWS) == (KERNEL_LOGITS, KERNEL_ROWS)
 
 
 def measured() -> Iterator[tuple[str, int, int, str, float]]:

@@ -1,0 +1,48 @@
+"""Copies of parameters in low precision, for the matrix products of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+class LowPrecisionCopies:
+    """Find the low-precision copy of a parameter that the optimizer updates with the parameter.
+
+    A copy saves the cast of every weight in every pass.
+    """
+
+    def __init__(self) -> None:
+        self.copies: dict[int, Tensor] = {}  # by id(parameter)
+        self.parameters: list[Tensor] = []  # kept alive: Python reuses the id of what is gone
+
+    def register(self, parameters_and_copies: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Add copies; whoever registers them keeps them equal to their parameters."""
+        for parameter, copy in parameters_and_copies:
+            self.parameters.append(parameter)
+            self.copies[id(parameter)] = copy
+
+    def __call__(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the registered copy of `weight` in `dtype`, or cast `weight` now."""
+        copy = self.copies.get(id(weight))
+        if copy is not None and copy.dtype == dtype:
+            return copy
+        return weight.detach().to(dtype)
+
+
+class CopiesOnParameters(LowPrecisionCopies):
+    """TEMPORARY: read the copy from the attribute `low` that FlatAdamW sets on parameters.
+
+    It goes as soon as callers pass the `LowPrecisionCopies` that the optimizer registered.
+    """
+
+    def __call__(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        copy: Tensor | None = getattr(weight, "low", None)
+        if copy is not None and copy.dtype == dtype:
+            return copy
+        return super().__call__(weight, dtype)
+
+
+COPIES_ON_PARAMETERS = CopiesOnParameters()  # TEMPORARY, with its class
