@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import tables
+from benchmarks import finetuning_tables
 from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.peer import build_trainer
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found[part] = values
             if options.output:
                 keep(options.output, found)
-    print("\n" + "\n\n".join(table(found) for table in tables.FINETUNING))
+    print("\n" + "\n\n".join(table(found) for table in finetuning_tables.TABLES))
 
 
 # ---- against the Trainer -------------------------------------------------------------------------

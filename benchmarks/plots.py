@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.evidence import as_command
-from benchmarks.tables import SIDES, compared, hardware
+from benchmarks.markdown import hardware
+from benchmarks.pretraining_tables import SIDES, compared
 from electra.config import UserError
 
 Entry = dict[str, Any]

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import tables
+from benchmarks import pretraining_tables
 from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.peer import Words, pretraining_step
 from benchmarks.step_profile import TIMES, profiled
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     for part in options.only:
         PARTS[part](bench)
-    print("\n" + "\n\n".join(table(bench.found) for table in tables.PRETRAINING))
+    print("\n" + "\n\n".join(table(bench.found) for table in pretraining_tables.TABLES))
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -48,7 +48,7 @@ def main() -> None:
         print(
             f"{arm:<24}",
             "  ".join(
-                f"{task} {100 * each['median']:.1f} (trivial {100 * each['trivial']:.1f})"
+                f"{task} {100 * each['median']:.1f} (baseline {100 * each['baseline']:.1f})"
                 for task, each in tasks.items()
             ),
         )

@@ -17,7 +17,12 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.tables import Kept, header, result, row
+from benchmarks.markdown import (
+    Result,
+    read_result,
+    table_header,
+    table_row,
+)
 from electra.data.examples import id_type
 from electra.data.sharding import SHARD_BYTES
 from electra.model.flops import parameters, standard
@@ -74,7 +79,7 @@ def scale_corpus() -> str:
     )  # ids; two ends
     rows = tokens / (length * fill())
     shards, compressed = rows * row_bytes, site.text_bytes / site.gzip_ratio
-    kept = result("shard")
+    kept = read_result("shard")
     core = median(kept["shard"]) * 1e6 / kept["made"]["threads"]
     cutting = site.text_bytes / (core * site.cores)
     read, disk = (
@@ -130,7 +135,7 @@ def scale_corpus() -> str:
 
 def fill() -> float:
     """The share of a row that is text and not padding, as training on packed text found it."""
-    found = result("small_gpu")["pretraining"]
+    found = read_result("small_gpu")["pretraining"]
     rows, length = map(int, found["rows"].split(" × "))
     return float(found["tokens_seen"] / (found["steps"] * rows * length))
 
@@ -138,11 +143,11 @@ def fill() -> float:
 # ---- one step ------------------------------------------------------------------------------------
 
 
-def one_gpu(kept: Kept | None = None) -> tuple[float, str]:
+def one_gpu(kept: Result | None = None) -> tuple[float, str]:
     """Tokens a second of Large, and where that comes from: measured, or as many operations a second
     as the largest network that was measured at rows as long.
     """
-    found = result("pretrain_gpu") if kept is None else kept
+    found = read_result("pretrain_gpu") if kept is None else kept
     measured = {
         name: entry
         for part in ("scaling", "base")
@@ -223,7 +228,7 @@ def activations(rows: int, *, kernels: bool = False) -> float:
 
 def scale_wire() -> str:
     """What each GPU sends in a step, how long that takes, and beside it how long the step computes."""
-    lines = header(
+    lines = table_header(
         "GPUs",
         "rows a GPU",
         "computing",
@@ -240,7 +245,9 @@ def scale_wire() -> str:
         cells = (
             cell for each in sent for cell in (size(each), f"{1000 * step.seconds(each):.0f} ms")
         )
-        lines.append(row(str(gpus), str(step.rows), f"{1000 * step.computing:.0f} ms", *cells))
+        lines.append(
+            table_row(str(gpus), str(step.rows), f"{1000 * step.computing:.0f} ms", *cells)
+        )
     return "\n".join(lines)
 
 
@@ -278,7 +285,7 @@ def scale_memory() -> str:
 def scale_time() -> str:
     """From all of the communication hidden behind computing to none of it."""
     speed, origin = one_gpu()
-    lines = header(
+    lines = table_header(
         "GPUs, DDP",
         "tokens/s, communication hidden",
         "… not hidden",
@@ -292,7 +299,7 @@ def scale_time() -> str:
         tokens = LARGE.training.batch_size * LARGE.data.length * fill()
         days = (f"{steps * fast / 86400:.1f} to {steps * slow / 86400:.1f}" for steps in STEPS)
         lines.append(
-            row(
+            table_row(
                 str(gpus),
                 f"{tokens / fast / 1e6:.1f}M",
                 f"{tokens / slow / 1e6:.1f}M",
@@ -377,8 +384,8 @@ TABLES = (scale_corpus, scale_memory, scale_wire, scale_time, scale_checkpoint, 
 
 
 def table(title: str, rows: dict[str, tuple[str, str]], *, columns: int = 2) -> str:
-    lines: Iterator[str] = (row(what, *cells[:columns]) for what, cells in rows.items())
-    return "\n".join([*header(title, *("", "from")[:columns]), *lines])
+    lines: Iterator[str] = (table_row(what, *cells[:columns]) for what, cells in rows.items())
+    return "\n".join([*table_header(title, *("", "from")[:columns]), *lines])
 
 
 def size(count: float) -> str:

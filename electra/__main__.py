@@ -1,6 +1,4 @@
-"""`python -m electra`, and the `electra` command: run one command, and say in one line what went
-wrong.
-"""
+"""Run one command of `electra` or `python -m electra`, and print an error as one line."""
 
 from __future__ import annotations
 
@@ -12,52 +10,63 @@ from cyclopts import CycloptsError
 import electra.cli.finetuning
 import electra.cli.inference
 import electra.cli.pretraining
-import electra.cli.trials  # noqa: F401 (to import a command is to have it)
+import electra.cli.trials  # noqa: F401 (importing a module registers its commands)
 from electra.cli import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
 
-MESSAGE_CHARACTERS = 4000
+MAX_CHARACTERS = 4000  # of a message
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command: 0 done, 1 failed, 2 wrong use, 75 stopped early with a checkpoint, 130
-    interrupted.
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    0 is done, 1 failed, 2 wrong use, 75 stopped early with a checkpoint, 130 interrupted.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    if argv is None:
+        argv = sys.argv[1:]
+    debug = "--debug" in argv
+    argv = [argument for argument in argv if argument != "--debug"]
     try:
-        return int(
-            app(words, exit_on_error=False, print_error=False, result_action="return_value") or DONE
-        )
+        code = app(argv, exit_on_error=False, print_error=False, result_action="return_value")
+        return int(code or DONE)
     except (CycloptsError, UserError) as error:
-        return complain(error, WRONG_USE, debug)
+        return print_error(error, WRONG_USE, debug)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `electra describe small | head` has seen enough
+    except BrokenPipeError:  # `head` closes the pipe of `electra describe small | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
-        return complain(error, FAILED, debug)
+        return print_error(error, FAILED, debug)
 
 
-def complain(error: Exception, code: int, debug: bool) -> int:
-    """One clear message; where the error came from only when asked."""
+def print_error(error: Exception, code: int, debug: bool) -> int:
+    """Print the message of an error and return the exit code; raise the error with --debug."""
     if debug:
         raise error
-    expected = isinstance(error, (CycloptsError, UserError, RunFailed, OSError))
-    text = str(error) if expected else f"{type(error).__name__}: {error} (--debug shows where)"
-    print(f"error: {tame(text)}", file=sys.stderr)
+    text = str(error)
+    if not isinstance(error, (CycloptsError, UserError, RunFailed, OSError)):
+        text = f"{type(error).__name__}: {text} (--debug shows where)"
+    print(f"error: {printable(text)}", file=sys.stderr)
     return code
 
 
-def tame(text: str) -> str:
-    """A message that quotes a hostile file, or its name, neither fills the terminal nor steers it."""
-    if len(text) > MESSAGE_CHARACTERS:  # its beginning says where, its end what to do
-        text = f"{text[: MESSAGE_CHARACTERS // 2]} […] {text[-MESSAGE_CHARACTERS // 2 :]}"
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+def printable(text: str) -> str:
+    """Shorten a message and escape its control characters.
+
+    It may quote a hostile file, or its name, which must neither fill the terminal nor control it.
+    """
+    if len(text) > MAX_CHARACTERS:  # the beginning names the place, the end the remedy
+        half = MAX_CHARACTERS // 2
+        text = f"{text[:half]} […] {text[-half:]}"
+    return "".join(map(printable_character, text))
+
+
+def printable_character(character: str) -> str:
+    """Return a character, or its escape sequence if it controls the terminal."""
+    if character.isprintable() or character == "\n":
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 if __name__ == "__main__":

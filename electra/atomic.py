@@ -1,6 +1,4 @@
-"""Files and folders that are whole or absent: written under another name, flushed to disk, then
-renamed.
-"""
+"""Write files and folders atomically: under another name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -14,19 +12,22 @@ from typing import IO, Any
 
 
 def write(path: Path, content: str | bytes | memoryview) -> None:
-    """Whoever opens `path`, now or after a power cut, sees all of `content` or what was there
-    before.
+    """Replace the content of a file.
+
+    A reader, now or after a power cut, sees all of `content` or what the file held before.
     """
+    if isinstance(content, str):
+        content = content.encode()
     try:
-        with writing(path) as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+        with open_write(path) as stream:
+            stream.write(content)
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream that takes the place of `path` once it is whole and on the disk."""
+def open_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a stream whose content replaces the file once it is complete and on the disk."""
     partial = sibling(path, "partial")
     try:
         with partial.open("wb") as stream:
@@ -40,14 +41,16 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_json(path: Path, values: Any) -> None:
+    """Replace the content of a file by JSON."""
     write(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `folder` once it is whole and on the disk."""
-    if standing(folder) != folder:
-        standing(folder).rename(folder)
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces `folder` once it is complete and on the disk."""
+    existing = resolve_folder(folder)
+    if existing != folder:
+        existing.rename(folder)
     fresh, old = sibling(folder, "partial"), sibling(folder, "old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -60,26 +63,27 @@ def replacing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     if folder.exists():
-        folder.rename(old)  # after a crash here the old one is still found: see `standing`
+        folder.rename(old)  # after a crash here the old one is still found: see `resolve_folder`
     fresh.rename(folder)
     sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def standing(folder: Path) -> Path:
-    """Where a folder is: in its place, or just beside it if a crash fell between moving the old out
-    and the new in.
-    """
+def resolve_folder(folder: Path) -> Path:
+    """Return where a folder is: at its path, or beside it after a crash during its replacement."""
     old = sibling(folder, "old")
-    return old if old.exists() and not folder.exists() else folder
+    if old.exists() and not folder.exists():
+        return old
+    return folder
 
 
-def sibling(path: Path, word: str) -> Path:
-    return path.with_name(f".{path.name}.{word}")
+def sibling(path: Path, suffix: str) -> Path:
+    """Return the path of a hidden file beside a file."""
+    return path.with_name(f".{path.name}.{suffix}")
 
 
 def sync(path: Path) -> None:
-    """Make sure that it is on the disk, and not only on its way there."""
+    """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

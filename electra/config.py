@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from electra.renamed import RENAMED
+
 Config = TypeVar("Config")
 Layer = dict[str, Any]
 RECIPES = Path(__file__).parent / "recipes"
@@ -60,9 +62,10 @@ class SettingError(UserError):
     @property
     def keys(self) -> list[str]:
         """The dotted keys of all values that the message shows."""
-        fields = self._fields() if self.settings is not None else []
-        others = [self.section + key for _, key, form, _ in fields if key and form != "name"]
-        return [self.key, *others]
+        if self.settings is None:
+            return [self.key]
+        fields = [key for _, key, form, _ in self._fields() if key and form != "name"]
+        return [self.key, *(self.section + key for key in fields)]
 
     def in_section(self, section: str) -> SettingError:
         """Return the error with its keys below a section such as "encoder."."""
@@ -78,7 +81,9 @@ class SettingError(UserError):
         text = self.message
         if self.settings is not None:
             text = f"{self._with_value(self.relative_key)} {self._filled()}"
-        return f"{self.source}: {text}" if self.source else text
+        if self.source:
+            return f"{self.source}: {text}"
+        return text
 
     def _fields(self) -> list[tuple[str, str | None, str | None, str | None]]:
         return list(string.Formatter().parse(self.message))
@@ -133,8 +138,8 @@ class Layers:
         sources: dict[str, str] = {}
         for source, layer in self.layers.items():
             sources |= {leaf: source for leaf, _ in flatten(layer)}
-        beginning = f"{key.partition('[')[0]}." if key else ""
-        setting = [name for leaf, name in sources.items() if f"{leaf}.".startswith(beginning)]
+        beginning = f".{key.partition('[')[0]}.".replace("..", ".")
+        setting = [name for leaf, name in sources.items() if f".{leaf}.".startswith(beginning)]
         return " and ".join(dict.fromkeys(setting)) or next(iter(self.layers))
 
 
@@ -142,7 +147,10 @@ Source = str | Layers
 
 
 def source_of(source: Source, key: str) -> str:
-    return source if isinstance(source, str) else source.source_of(key)
+    """Return where a key was set: in the one source, or in the last of several layers."""
+    if isinstance(source, str):
+        return source
+    return source.source_of(key)
 
 
 def flatten(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -152,47 +160,6 @@ def flatten(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-# ---- renamed settings ----------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Renamed:
-    """The present name of a setting, and of those of its values that changed too."""
-
-    key: str
-    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def value(self, old: Any) -> Any:
-        return self.values.get(str(old), old)
-
-
-# Former dotted key → present one. A former key is refused with the present name in the message.
-RENAMED = {
-    "objective.generator_learns": Renamed(
-        "objective.generator_training",
-        {"likelihood": "mlm", "adversarially": "adversarial", "nothing": "frozen"},
-    ),
-    "warmup_share": Renamed("warmup_ratio"),
-}
-
-
-def refuse_unknown_key(
-    key: str, value: Any, known: Iterable[str], *, source: Source, prefix: str
-) -> typing.NoReturn:
-    """Raise for a key that no field has: with its present name, or with the nearest field's."""
-    known, old, where = list(known), prefix + key, source_of(source, prefix + key)
-    for former, renamed in RENAMED.items():
-        last = renamed.key.rpartition(".")[2]
-        if f".{old}".endswith(f".{former}") and last in known:
-            new = old.removesuffix(former) + renamed.key
-            text = json.dumps(renamed.value(value), default=str)
-            raise SettingError(
-                old, f"{where}: {old} is now called {new}; write {new} = {text} instead"
-            )
-    hint = suggest_or_list(key, known, prefix=prefix)
-    raise SettingError(old, f"{where}: unknown key {old}{hint}")
 
 
 # ---- building ------------------------------------------------------------------------------------
@@ -218,6 +185,22 @@ def build(
         error = error.in_section(prefix)
         sources = dict.fromkeys(source_of(source, key) for key in error.keys)
         raise error.with_source(" and ".join(sources)) from None
+
+
+def refuse_unknown_key(
+    key: str, value: Any, hints: Mapping[str, Any], *, source: Source, prefix: str
+) -> typing.NoReturn:
+    """Raise for a key that no field has: with its present name, or with the nearest field's."""
+    old, where = prefix + key, source_of(source, prefix + key)
+    for former, renamed in RENAMED.items():
+        new = old.removesuffix(former) + renamed.key
+        if f".{old}".endswith(f".{former}") and new.removeprefix(prefix) in hints:
+            text = json.dumps(renamed.value(value), default=str)
+            message = f"{where}: {old} is now called {new}; write {new} = {text} instead"
+            raise SettingError(old, message)
+    raise SettingError(
+        old, f"{where}: unknown key {old}{suggest_or_list(key, hints, prefix=prefix)}"
+    )
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
@@ -290,7 +273,7 @@ def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str
 
 def convert_literal(value: Any, choices: Sequence[Any], *, source: Source, key: str) -> Any:
     if value in choices:
-        return str(value) if isinstance(value, Flag) else value
+        return choices[choices.index(value)]
     raise SettingError(
         key,
         f"{source_of(source, key)}: {key} must be one of {', '.join(map(repr, choices))}, found "
@@ -353,7 +336,9 @@ def check_section(value: Any, *, source: Source, key: str) -> None:
 
 
 def wrong_type(value: Any, hint: Any, *, source: Source, key: str) -> SettingError:
-    text = f"{value!r}" if isinstance(value, Flag) else f"{type(value).__name__} {value!r}"
+    text = repr(value)
+    if not isinstance(value, Flag):
+        text = f"{type(value).__name__} {text}"
     return SettingError(
         key, f"{source_of(source, key)}: {key} must be {describe_type(hint)}, found {text}"
     )
@@ -379,14 +364,18 @@ def suggest(name: str, known: Iterable[Any], *, prefix: str = "") -> str:
     """Return the end of an error message: the known name that was probably meant, if any."""
     # Comparing takes time by the product of both: a name of pages, or one of a million columns, is
     # not misspelt.
+    if len(name) > 100:
+        return ""
     names = [str(k) for k in itertools.islice(known, 1000)]
-    close = difflib.get_close_matches(name, names, n=1) if len(name) <= 100 else []
-    return f"; did you mean {prefix}{close[0]}?" if close else ""
+    for close in difflib.get_close_matches(name, names, n=1):
+        return f"; did you mean {prefix}{close}?"
+    return ""
 
 
 def suggest_or_list(name: str, known: Iterable[Any], *, prefix: str = "") -> str:
     """Return the end of an error message: the name probably meant, or a short list of all names."""
     names = [str(k) for k in known]
-    if hint := suggest(name, names, prefix=prefix):
-        return hint
-    return f"; known are {', '.join(prefix + n for n in names)}" if len(names) <= 12 else ""
+    hint = suggest(name, names, prefix=prefix)
+    if not hint and len(names) <= 12:
+        return f"; known are {', '.join(prefix + n for n in names)}"
+    return hint

@@ -1,7 +1,8 @@
-"""What the terminal is told: warnings, notes and progress bars."""
+"""Print warnings, notes and progress bars to the terminal."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +10,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-Stage = Callable[[str], Callable[[float], None]]  # name of the stage → what its progress is told to
+Stage = Callable[[str], Callable[[float], None]]  # name of a stage → a function of its progress
 
 
 @contextmanager
 def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], None]]]:
-    """A bar for each stage of a longer piece of work, and a way to report what is worth knowing
-    about it.
-    """
+    """Yield a function that adds the progress bar of a stage, and one that prints a warning."""
     console = Console(stderr=True, quiet=quiet, highlight=False)
     bars = Progress(
         TextColumn("{task.description:<12}"),
@@ -27,24 +26,22 @@ def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str
         disable=not console.is_terminal,
     )
 
-    def stage(name: str) -> Callable[[float], None]:
+    def add_stage(name: str) -> Callable[[float], None]:
         if not console.is_terminal:
             console.print(f"{name} …")
         task = bars.add_task(name, total=1.0)
         return lambda fraction: bars.update(task, completed=fraction)
 
+    def warn(text: str) -> None:
+        console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
+
     with bars:
-        yield (
-            stage,
-            lambda text: console.print(
-                f"warning: {text}", soft_wrap=True, markup=False, style="yellow"
-            ),
-        )
+        yield add_stage, warn
 
 
 @contextmanager
 def redirect_warnings(say: Callable[[str], None]) -> Iterator[None]:
-    """What readers warn of is said to the user, not printed with a line of source code."""
+    """Pass warnings to `say`, without the line of source code that Python prints with them."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: say(f"warning: {message}")
@@ -52,11 +49,9 @@ def redirect_warnings(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def ignore(text: str) -> None:
-    """Where nobody is to be told."""
+    """Print nothing."""
 
 
 def to_stderr(text: str) -> None:
-    """What is worth knowing, where it is not taken for a prediction."""
-    import sys
-
+    """Print to standard error, which is not mistaken for predictions."""
     print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit, versions, hardware and command that made it."""
+"""Record what produced a number: the commit, versions, hardware and command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from electra import __version__
 
 
 def environment() -> dict[str, Any]:
-    """What a reader needs to make these numbers again."""
+    """Return what a reader needs to reproduce the numbers of this process."""
     import torch
 
     packages = ("torch", "transformers", "tokenizers", "numpy", "safetensors", "pyarrow")
@@ -32,11 +32,10 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The version of the code, where it runs from a git checkout."""
+    """Return the git description of the code; None where it does not run from a checkout."""
     checkout = Path(__file__).parent.parent
-    if not (
-        checkout / ".git"
-    ).exists():  # installed: a repository around it would be somebody else's
+    # Where the package is installed, a repository around it is somebody else's.
+    if not (checkout / ".git").exists():
         return None
     try:
         answer = subprocess.run(

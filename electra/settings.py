@@ -16,7 +16,6 @@ from typing import Any
 
 from electra.config import (
     RECIPES,
-    RENAMED,
     Config,
     Flag,
     Layer,
@@ -27,6 +26,7 @@ from electra.config import (
     flatten,
     suggest,
 )
+from electra.renamed import RENAMED, find_renamed
 
 
 def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
@@ -116,13 +116,10 @@ def find_key(name: str, value: str, cls: type, other_flags: Sequence[str]) -> st
         return matches[0]
     if matches:
         raise UserError(f"command line: --{name} could be {' or '.join(map(as_flag, matches))}")
-    for old, new in RENAMED.items():
-        if f".{old}".endswith("." + key) and new.key in known:
-            raise SettingError(
-                new.key,
-                f"command line: --{name} is now called {as_flag(new.key)}; write "
-                f"{as_flag(new.key)} {new.value(value)}".rstrip(),
-            )
+    if renamed := find_renamed(key, known):
+        new, text = as_flag(renamed.key), renamed.value(value)
+        message = f"command line: --{name} is now called {new}; write {new} {text}".rstrip()
+        raise SettingError(renamed.key, message)
     names = [as_flag(part)[2:] for full in known for part in (full, full.rpartition(".")[2])]
     hint = suggest(key.replace("_", "-"), [*other_flags, *names], prefix="--")
     raise UserError(

@@ -18,10 +18,12 @@ from benchmarks import (
     evidence,
     finetune_cpu,
     finetune_gpu,
+    finetuning_tables,
     peer,
     plateau,
     plots,
     pretrain_gpu,
+    pretraining_tables,
     processes,
     small_gpu,
     tables,
@@ -264,7 +266,7 @@ def test_a_side_that_fails_is_kept_as_failed(capsys):
 
     found = pretrain_gpu.measured(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
     assert found == {"failed": "OutOfMemoryError"}
-    assert "failed (OutOfMemoryError)" in tables.speed(
+    assert "failed (OutOfMemoryError)" in pretraining_tables.speed(
         {"best": {"small 128 × 128": entry(ours_fast=found)}}
     )
 
@@ -428,7 +430,7 @@ def test_a_folder_without_all_six_tasks_is_refused_before_any_work(tmp_path):
 
 
 def test_the_table_of_speed_says_ratios_utilisation_and_what_is_missing():
-    table = tables.speed(
+    table = pretraining_tables.speed(
         {"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}}
     )
     assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11 |")
@@ -455,16 +457,18 @@ def test_every_setting_names_the_commit_it_was_measured_at():
         name: {"made": each, "kinds_ms": {}, "wall_ms": 1.0}
         for name, each in zip("AB", made, strict=True)
     }
-    for table in (tables.speed, tables.memory, tables.scaling):
+    for table in (pretraining_tables.speed, pretraining_tables.memory, pretraining_tables.scaling):
         head, _, *rows = table({"best": entries, "scaling": entries}).splitlines()
         assert " a GPU, torch 2.11 |" in head
         assert [line.split(" |")[0] for line in rows[:2]] == ["| A (aaaaaaa)", "| B (bbbbbbb)"]
-    head = tables.profile({"profile": profile}).splitlines()[0]
+    head = pretraining_tables.profile({"profile": profile}).splitlines()[0]
     assert head == "| milliseconds of a step, ours, a GPU, torch 2.11 | A (aaaaaaa) | B (bbbbbbb) |"
 
 
 @pytest.mark.parametrize(
-    "table", [*tables.PRETRAINING, *tables.FINETUNING], ids=lambda table: table.__name__
+    "table",
+    [*pretraining_tables.TABLES, *finetuning_tables.TABLES],
+    ids=lambda table: table.__name__,
 )
 def test_a_table_of_nothing_says_so(table):
     assert "no machine yet" in table({}) or "not measured" in table({})
@@ -474,7 +478,9 @@ def test_a_row_of_finetuning_says_how_long_it_was_measured():
     rounds = {
         side: [{"examples_per_second": 100.0}] for side in ("trainer", "trainer_grouped", "ours")
     }
-    said = tables.tuning_speed({"compare": {"glue/sst-2": {"rounds": rounds, "steps": 150}}})
+    said = finetuning_tables.tuning_speed(
+        {"compare": {"glue/sst-2": {"rounds": rounds, "steps": 150}}}
+    )
     assert "| glue/sst-2, 1 round of 150 steps | 100 |" in said
 
 
@@ -533,13 +539,13 @@ def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
         "minutes": 2.0,
         "at_once": 1,
         "note": "continued once",
-        "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in tables.TWIN},
+        "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in finetuning_tables.TWIN},
     }
-    said = tables.proof(found)
+    said = finetuning_tables.proof(found)
     assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
     assert "1,000,000 steps (published)" in said
     assert said.endswith("Fine-tuning: continued once.")
-    assert f"{training['held_out'][0]['auc']:.3f}" in tables.held_out(found)
+    assert f"{training['held_out'][0]['auc']:.3f}" in finetuning_tables.held_out(found)
 
 
 def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(proof):

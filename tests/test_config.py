@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import pytest
 
-from electra.config import RENAMED, Renamed, SettingError, UserError, build, convert, in_section
+from electra.config import SettingError, UserError, build, convert, in_section
 from electra.files import read_json_object, read_json_object_or_empty, read_toml
 from electra.finetuning.recipe import FinetuneConfig
 from electra.pretraining.recipe import Recipe, load_recipe
+from electra.renamed import RENAMED, Renamed
 from electra.settings import (
     as_dict,
     as_toml,
@@ -299,8 +300,8 @@ def test_json_of_another_kind_is_refused_with_its_place(
 @pytest.fixture
 def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     former = {"wheel.size": Renamed("wheel.spokes", {"few": "28"})}
-    monkeypatch.setattr("electra.config.RENAMED", former)
-    monkeypatch.setattr("electra.settings.RENAMED", former)
+    for module in ("config", "renamed", "settings"):
+        monkeypatch.setattr(f"electra.{module}.RENAMED", former)
 
 
 @pytest.mark.usefixtures("renamed")

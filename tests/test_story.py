@@ -219,7 +219,7 @@ def test_the_python_of_the_readme_runs(home, monkeypatch):
 @pytest.mark.parametrize("document", tables.DOCUMENTS, ids=lambda path: path.name)
 def test_the_tables_are_what_the_recipes_and_the_kept_results_say(document):
     text = document.read_text(encoding="utf8")
-    assert tables.filled(text) == text, "run `python -m benchmarks.tables`"
+    assert tables.fill_tables(text) == text, "run `python -m benchmarks.tables`"
 
 
 def test_every_file_the_documents_name_exists():

@@ -1,5 +1,7 @@
-"""The command line: every command parses, calls and prints, and decides nothing. What a command
-needs is imported where it is used, so that help is quick.
+"""What the commands share: the app, types of parameters, exit codes and checks.
+
+A command parses, calls and prints. It imports what it needs where it uses it, so that help is
+quick.
 """
 
 from __future__ import annotations
@@ -22,38 +24,41 @@ app = App(
 )
 
 
-def whole_number(wanted: type, tokens: Sequence[Token]) -> int:
-    """Left to itself, the parser rounds 2.7 to 3 and says nothing."""
+def parse_int(_: type, tokens: Sequence[Token]) -> int:
+    """Parse a whole number strictly: the parser by itself rounds 2.7 to 3 without a warning."""
     try:
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
-Whole = Annotated[int, Parameter(converter=whole_number)]
+Integer = Annotated[int, Parameter(converter=parse_int)]
 Settings = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
-Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
-Files = Annotated[list[Path] | None, Parameter(consume_multiple=True)]
+StringList = Annotated[list[str] | None, Parameter(consume_multiple=True)]
+PathList = Annotated[list[Path] | None, Parameter(consume_multiple=True)]
 DONE, FAILED, WRONG_USE, STOPPED_EARLY, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 def check_flags(settings: Sequence[str], command: str, known: type) -> None:
-    """A misspelt flag may have meant a setting or an option of the command, and only the parser
-    knows those.
+    """Raise for a misspelt flag, with the setting or the option of the command that was meant.
+
+    Only the parser knows the options of a command.
     """
-    options = [
-        name for argument in app[command].assemble_argument_collection() for name in argument.names
-    ]
-    parse_flags(settings, known, other_flags=[name.removeprefix("--") for name in options])
+    options: list[str] = []
+    for argument in app[command].assemble_argument_collection():
+        options += [name.removeprefix("--") for name in argument.names]
+    parse_flags(settings, known, other_flags=options)
 
 
-def folder(output_dir: Path) -> Path:
+def check_output_dir(output_dir: Path) -> Path:
+    """Return the folder to write to; raise UserError where it is a file."""
     if output_dir.is_file():
         raise UserError(f"--output-dir {output_dir} is a file; name a folder")
     return output_dir
 
 
-def needed(corpus: Sequence[str]) -> Sequence[str]:
+def require_corpus(corpus: Sequence[str]) -> Sequence[str]:
+    """Return the names of the corpus; raise UserError where there are none."""
     if not corpus:
         raise UserError("name at least one file, folder or glob of text")
     return corpus

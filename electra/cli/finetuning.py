@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from electra.cli import DONE, STOPPED_EARLY, Settings, Whole, app, check_flags
+from electra.cli import DONE, STOPPED_EARLY, Integer, Settings, app, check_flags
 from electra.config import UserError
 
 Paths = Annotated[list[Path], Parameter(consume_multiple=True)]
@@ -55,8 +55,8 @@ class Wishes:
     data: str | None = None
     train: Names = field(default_factory=list)
     dev: Names = field(default_factory=list)
-    seeds: Whole = 1
-    seed: Whole = 0
+    seeds: Integer = 1
+    seed: Integer = 0
     recipe: str = "paper"
     config: Paths = field(default_factory=list)
     random_weights: bool = False

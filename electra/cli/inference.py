@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from electra.cli import DONE, Several, Whole, app
+from electra.cli import DONE, Integer, StringList, app
 from electra.config import UserError, suggest
 from electra.console import to_stderr
 
@@ -21,7 +21,7 @@ def evaluate(
     *model: Words,
     task: str | None = None,
     data: str | None = None,
-    dev: Several = None,
+    dev: StringList = None,
     split: Literal["dev", "test"] = "dev",
     json: bool = False,
 ) -> int:
@@ -218,7 +218,7 @@ def embed(
     layer: str = "last",
     pool: Literal["mean", "cls", "tokens"] = "mean",
     text: str = "text",
-    length: Whole | None = None,
+    length: Integer | None = None,
 ) -> int:
     """Turn texts into vectors.
 

@@ -11,14 +11,14 @@ from cyclopts import Parameter
 from electra.cli import (
     DONE,
     STOPPED_EARLY,
-    Files,
+    Integer,
+    PathList,
     Settings,
-    Several,
-    Whole,
+    StringList,
     app,
     check_flags,
-    folder,
-    needed,
+    check_output_dir,
+    require_corpus,
 )
 from electra.config import UserError
 
@@ -27,7 +27,7 @@ from electra.config import UserError
 def vocab(
     *corpus: str,
     output_dir: Path,
-    vocab_size: Whole = 30522,
+    vocab_size: Integer = 30522,
     cased: bool = False,
     keep_accents: bool = False,
     text_field: str = "text",
@@ -58,8 +58,8 @@ def vocab(
 
     with progress_bars() as (stage, report):
         tokenizer = train_wordpiece(
-            needed(corpus),
-            folder(output_dir),
+            require_corpus(corpus),
+            check_output_dir(output_dir),
             vocab_size=vocab_size,
             lowercase=not cased,
             keep_accents=keep_accents,
@@ -77,12 +77,12 @@ def shard(
     *corpus: str,
     output_dir: Path,
     tokenizer: Path | None = None,
-    length: Whole = 128,
+    length: Integer = 128,
     held_out: float = 0.005,
     part: str | None = None,
     by_file: bool = False,
-    seed: Whole = 0,
-    workers: Whole | None = None,
+    seed: Integer = 0,
+    workers: Integer | None = None,
     text_field: str = "text",
     overwrite: bool = False,
     merge: bool = False,
@@ -137,9 +137,9 @@ def shard(
         )
     with progress_bars() as (stage, report):
         made = pack(
-            needed(corpus),
+            require_corpus(corpus),
             tokenizer=WordPiece.load(tokenizer),
-            output_dir=folder(output_dir),
+            output_dir=check_output_dir(output_dir),
             length=length,
             held_out=held_out,
             part=parse_part(part),
@@ -203,7 +203,7 @@ class Beginning:
         optimiser.
     """
 
-    corpus: Several = None
+    corpus: StringList = None
     data: Path | None = None
     tokenizer: Path | None = None
     text_field: str = "text"
@@ -221,9 +221,9 @@ def pretrain(
     *settings: Settings,
     output_dir: Path | None = None,
     beginning: Annotated[Beginning, Parameter(name="*")] = NOTHING_GIVEN,
-    max_steps: Whole | None = None,
-    seed: Whole | None = None,
-    config: Files = None,
+    max_steps: Integer | None = None,
+    seed: Integer | None = None,
+    config: PathList = None,
     dry_run: bool = False,
     print_config: bool = False,
     quiet: bool = False,
@@ -281,7 +281,7 @@ def pretrain(
     from electra.pretraining.pretrain import pretrain as run
 
     if beginning.corpus is not None:
-        needed(beginning.corpus)
+        require_corpus(beginning.corpus)
     outcome = run(chosen, output_dir=output_dir, quiet=quiet, **vars(beginning))
     return DONE if outcome.status == "finished" else STOPPED_EARLY
 
@@ -290,8 +290,8 @@ def pretrain(
 def describe(
     recipe: str,
     *settings: Settings,
-    config: Files = None,
-    world_size: Whole = 1,
+    config: PathList = None,
+    world_size: Integer = 1,
     json: bool = False,
 ) -> int:
     """Say what a recipe or a model is: networks, parameters, operations in both conventions,
@@ -337,7 +337,7 @@ def describe(
 
 
 @app.command
-def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
+def show(model: Path, text: str | None = None, *, seed: Integer = 0) -> int:
     """Put one sentence through a run: what was masked, what the generator guessed, what the
     discriminator doubts.
 
@@ -360,7 +360,7 @@ def show(model: Path, text: str | None = None, *, seed: Whole = 0) -> int:
 
 @app.command
 def quickstart(
-    *, output_dir: Path = Path("runs/quickstart"), max_steps: Whole | None = None
+    *, output_dir: Path = Path("runs/quickstart"), max_steps: Integer | None = None
 ) -> int:
     """See the whole of it in minutes: this machine's own libraries' prose to a tiny ELECTRA, and
     that to a classifier.

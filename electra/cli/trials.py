@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from electra.cli import DONE, FAILED, STOPPED_EARLY, Several, Whole, app, folder
+from electra.cli import DONE, FAILED, STOPPED_EARLY, Integer, StringList, app, check_output_dir
 from electra.config import UserError
 
 if TYPE_CHECKING:
@@ -47,17 +47,17 @@ def list_trials() -> int:
 def run(
     *names: str,
     output_dir: Path,
-    corpus: Several = None,
+    corpus: StringList = None,
     data: Path | None = None,
     glue: str | None = None,
     squad: str | None = None,
     scale: str | None = None,
     budget: str = "1",
-    seeds: Whole = 1,
-    seed: Whole = 0,
-    tasks: Several = None,
-    arms: Several = None,
-    at_once: Whole = 1,
+    seeds: Integer = 1,
+    seed: Integer = 0,
+    tasks: StringList = None,
+    arms: StringList = None,
+    at_once: Integer = 1,
     dry_run: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -120,7 +120,7 @@ def run(
         seeds=seeds,
         seed=seed,
         folders={"glue": glue, "squad": squad},
-        output_dir=folder(output_dir),
+        output_dir=check_output_dir(output_dir),
         corpus=corpus,
         data=data,
     )

@@ -175,7 +175,7 @@ def save(
         raise UserError(
             f"{folder} holds something else than a model and would be replaced; name another folder"
         )
-    with atomic.replacing(folder) as fresh:
+    with atomic.replace_folder(folder) as fresh:
         atomic.write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
         write_weights(network, fresh, shard_bytes=shard_bytes)
         if tokenizer_files is not None:
@@ -252,7 +252,7 @@ class Loaded:
 
 
 def role_of(folder: Path) -> Role:
-    folder = atomic.standing(folder)
+    folder = atomic.resolve_folder(folder)
     config = read_json(folder, CONFIG)
     by_architecture: dict[str, Role] = {
         "ElectraForPreTraining": "discriminator",
@@ -274,7 +274,7 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 
 def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     """The shape, the size of the vocabulary and the role of the model in a folder."""
-    folder = atomic.standing(folder)
+    folder = atomic.resolve_folder(folder)
     config, source = read_json(folder, CONFIG), str(folder / CONFIG)
     for key, fixed in FIXED_KEYS.items():
         found = config.get(key, None if key == "model_type" else fixed)
@@ -331,7 +331,7 @@ def load(network: Network, folder: Path, *, section: str = "encoder") -> Loaded:
 
     `section` is where the settings of this network stand, for a message that says what to change.
     """
-    folder = atomic.standing(folder)
+    folder = atomic.resolve_folder(folder)
     check_fits(network, folder, section=section)
     places = tensor_files(folder)
     ours, found, used = network.state_dict(), {}, set(REDUNDANT)

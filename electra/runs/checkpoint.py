@@ -44,7 +44,7 @@ class Checkpoint:
 def write(run: Path, contents: TrainingState, *, step: int, state: dict[str, Any]) -> Path:
     """`checkpoint-STEP`, whole or not at all."""
     target = run / f"checkpoint-{step}"
-    with atomic.replacing(target) as folder:
+    with atomic.replace_folder(target) as folder:
         for file, tensors in zip(TENSORS, contents, strict=True):
             save_file(
                 {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file

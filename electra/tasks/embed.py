@@ -165,7 +165,7 @@ def write(path: Path, found: Iterable[Embedded], tokenizer: WordPiece, *, pool: 
     [texts, D].
     """
     check_output(path, pool=pool)
-    with atomic.writing(path) as stream:
+    with atomic.open_write(path) as stream:
         written = (
             write_npy(stream, found)
             if path.suffix == ".npy"

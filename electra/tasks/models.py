@@ -39,12 +39,12 @@ def model_folder(given: str | Path) -> Path:
     """A model folder itself, the one to fine-tune in a pre-training run, the best of a fine-tuning,
     or the hub's.
     """
-    path = atomic.standing(Path(given).expanduser())
+    path = atomic.resolve_folder(Path(given).expanduser())
     if (path / CONFIG).is_file():
         return path
     for role in ("discriminator", "encoder"):
-        if (atomic.standing(path / role) / CONFIG).is_file():
-            return atomic.standing(path / role)
+        if (atomic.resolve_folder(path / role) / CONFIG).is_file():
+            return atomic.resolve_folder(path / role)
     if (path / RESULTS).is_file():
         best = huggingface.read_json(path, RESULTS).get("best_model")
         if (

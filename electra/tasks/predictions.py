@@ -71,7 +71,11 @@ def write_official(models: Sequence[Tuned], source: str, output: Path, *, form: 
 def write_records(found: Iterator[dict[str, Any]], output: Path | None) -> int:
     """JSON lines, or a table whose nested values are JSON; under its own name only when whole."""
     count, writer = 0, None
-    with atomic.writing(output) if output is not None else nullcontext(sys.stdout.buffer) as binary:
+    with (
+        atomic.open_write(output)
+        if output is not None
+        else nullcontext(sys.stdout.buffer) as binary
+    ):
         stream = io.TextIOWrapper(binary, encoding="utf8", newline="", write_through=True)
         try:
             for count, record in enumerate(found, start=1):  # noqa: B007 (the number of the last is the count)

@@ -35,9 +35,7 @@ def test_tying_all_weights_of_unequal_networks_is_refused_with_the_remedy() -> N
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_with_the_next_width_that_does() -> None:
-    with pytest.raises(
-        ValueError, match=r"width=250 does not split into heads=4.*252"
-    ):
+    with pytest.raises(ValueError, match=r"width=250 does not split into heads=4.*252"):
         EncoderShape(width=250)
 
 

@@ -43,7 +43,9 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     return SimpleNamespace(
-        steps=SimpleNamespace(synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)),
+        steps=SimpleNamespace(
+            synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)
+        ),
         world=SimpleNamespace(is_main=True),
         shards=SimpleNamespace(fingerprint=""),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
