@@ -29,7 +29,7 @@ import torch
 from benchmarks.evidence import as_command, keep
 from benchmarks.peer import build_trainer
 from electra.config import UserError
-from electra.data.vocabulary import finished, rules
+from electra.data.vocabulary import build_wordpiece, bert_tokenizer
 from electra.data.wordpiece import SPECIAL_TOKENS
 from electra.engine.distributed import process_group
 from electra.finetuning.loop import assembled, begin, train
@@ -91,9 +91,7 @@ def save_model(folder: Path, *, quick: bool) -> None:
     shape = load_recipe("small").encoder
     shape = replace(shape, layers=2) if quick else shape
     entries = [*SPECIAL_TOKENS, *(f"word{n}" for n in range(VOCABULARY - len(SPECIAL_TOKENS)))]
-    words = finished(
-        rules(lowercase=True, keep_accents=False), {entry: n for n, entry in enumerate(entries)}
-    )
+    words = build_wordpiece(bert_tokenizer(), {entry: n for n, entry in enumerate(entries)})
     torch.manual_seed(0)
     huggingface.save(
         Discriminator(Encoder(shape, vocabulary=words.size)),

@@ -23,7 +23,7 @@ from benchmarks.markdown import (
     table_header,
     table_row,
 )
-from electra.data.examples import id_type
+from electra.data.examples import token_dtype
 from electra.data.sharding import SHARD_BYTES
 from electra.model.flops import parameters, standard
 from electra.model.memory import FLOAT, training_bytes
@@ -75,7 +75,7 @@ def scale_corpus() -> str:
     site, length = SITE, LARGE.data.length
     tokens = site.text_bytes / site.bytes_per_token
     row_bytes = (
-        length * id_type(LARGE.data.vocab_size).itemsize + 2 * np.dtype(np.uint16).itemsize
+        length * token_dtype(LARGE.data.vocab_size).itemsize + 2 * np.dtype(np.uint16).itemsize
     )  # ids; two ends
     rows = tokens / (length * fill())
     shards, compressed = rows * row_bytes, site.text_bytes / site.gzip_ratio

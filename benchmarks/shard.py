@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.evidence import as_command, keep
 from electra.data.corpus import read_corpus
 from electra.data.docstring_corpus import write_docstring_corpus
+from electra.data.options import ShardOptions
 from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
 
@@ -85,7 +86,7 @@ def report_speed(folder: Path, megabytes: int, workers: int | None, repeats: int
             [corpus],
             tokenizer=wordpiece,
             output_dir=folder / f"shards-{repeat}",
-            workers=workers,
+            options=ShardOptions(workers=workers),
             report=print,
         )
         ours.append(size / (time.perf_counter() - begin))

@@ -423,6 +423,7 @@ def flip(path: Path, chance: random.Random) -> None:
 
 def toy_data(root: Path) -> Path:
     """A few hundred documents of random words, cut into shards by the package itself."""
+    from electra.data.options import ShardOptions, VocabularyOptions
     from electra.data.sharding import shard
     from electra.data.vocabulary import train_wordpiece
 
@@ -430,8 +431,14 @@ def toy_data(root: Path) -> Path:
     text.write_text(
         "\n\n".join(" ".join(chance.choices(WORDS, k=chance.randint(20, 60))) for _ in range(400))
     )
-    words = train_wordpiece([text], root / "tokenizer", vocab_size=100, report=lambda said: None)
-    shard([text], tokenizer=words, output_dir=root / "rows", length=32, held_out=0.1, workers=1)
+    tokenizer = train_wordpiece(
+        [text],
+        root / "tokenizer",
+        options=VocabularyOptions(vocab_size=100),
+        report=lambda message: None,
+    )
+    options = ShardOptions(length=32, held_out=0.1, workers=1)
+    shard([text], tokenizer=tokenizer, output_dir=root / "rows", options=options)
     return root / "rows"
 
 

@@ -5,8 +5,8 @@ transformers loads.
 
     from electra import finetune, load_recipe, load_tuned, predict, pretrain, shard, train_wordpiece
 
-    words = train_wordpiece(["texts/"], "vocabulary")
-    shard(["texts/"], tokenizer=words, output_dir="rows", length=128)
+    tokenizer = train_wordpiece(["texts/"], "vocabulary")
+    shard(["texts/"], tokenizer=tokenizer, output_dir="rows")
     pretrain(load_recipe("small"), data="rows", output_dir="runs/small")
     finetune("runs/small", "glue/rte", data="glue/", output_dir="runs/rte", seeds=5)
     answers = list(predict([load_tuned("runs/rte")], ["new.tsv"]))

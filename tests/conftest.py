@@ -23,6 +23,7 @@ if not torch.cuda.is_available():
     )
 
 from electra.data.batches import Batch
+from electra.data.options import ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
 
@@ -116,17 +117,14 @@ def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def toy_shards(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of 32 tokens, a tenth of the documents held out."""
     folder = tmp_path_factory.mktemp("shards")
-    words = train_wordpiece(
-        [toy_corpus], folder / "tokenizer", vocab_size=200, report=lambda text: None
-    )
-    shard(
+    tokenizer = train_wordpiece(
         [toy_corpus],
-        tokenizer=words,
-        output_dir=folder / "rows",
-        length=32,
-        held_out=0.1,
-        workers=1,
+        folder / "tokenizer",
+        options=VocabularyOptions(vocab_size=200),
+        report=lambda message: None,
     )
+    options = ShardOptions(length=32, held_out=0.1, workers=1)
+    shard([toy_corpus], tokenizer=tokenizer, output_dir=folder / "rows", options=options)
     return folder / "rows"
 
 

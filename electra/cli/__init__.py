@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from cyclopts import App, Parameter, Token
+from cyclopts import App, Parameter, Token, convert
 
 from electra import __version__
 from electra.config import UserError
 from electra.settings import parse_flags
-
-app = App(
-    name="electra",
-    version=__version__,
-    help="Pre-train a text encoder by replaced token detection (ELECTRA), and use it.",
-    default_parameter=Parameter(negative=""),
-)
 
 
 def parse_int(_: type, tokens: Sequence[Token]) -> int:
@@ -32,6 +25,19 @@ def parse_int(_: type, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
+def parse_value(hint: Any, tokens: Sequence[Token]) -> Any:
+    """Parse the value of any option, integers strictly."""
+    if hint in (int, int | None):
+        return parse_int(hint, tokens)
+    return convert(hint, tokens)
+
+
+app = App(
+    name="electra",
+    version=__version__,
+    help="Pre-train a text encoder by replaced token detection (ELECTRA), and use it.",
+    default_parameter=Parameter(negative="", converter=parse_value),
+)
 Integer = Annotated[int, Parameter(converter=parse_int)]
 Settings = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 StringList = Annotated[list[str] | None, Parameter(consume_multiple=True)]

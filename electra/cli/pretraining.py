@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,17 +23,16 @@ from electra.cli import (
     require_corpus,
 )
 from electra.config import UserError
+from electra.data.options import ShardOptions, VocabularyOptions
+
+DEFAULT_VOCABULARY, DEFAULT_SHARDS = VocabularyOptions(), ShardOptions()
 
 
 @app.command
 def vocab(
     *corpus: str,
     output_dir: Path,
-    vocab_size: Integer = 30522,
-    cased: bool = False,
-    keep_accents: bool = False,
-    text_field: str = "text",
-    overwrite: bool = False,
+    options: Annotated[VocabularyOptions, Parameter(name="*")] = DEFAULT_VOCABULARY,
 ) -> int:
     """Train a WordPiece vocabulary on your text.
 
@@ -42,16 +43,6 @@ def vocab(
         on the hub.
     output_dir
         The tokenizer folder to write; transformers loads it too.
-    vocab_size
-        Number of entries.
-    cased
-        Tell upper from lower case.
-    keep_accents
-        Tell é from e.
-    text_field
-        Field or column that holds the text of .jsonl and .parquet.
-    overwrite
-        Replace a vocabulary that is there already.
     """
     from electra.console import progress_bars
     from electra.data.vocabulary import train_wordpiece
@@ -60,11 +51,7 @@ def vocab(
         tokenizer = train_wordpiece(
             require_corpus(corpus),
             check_output_dir(output_dir),
-            vocab_size=vocab_size,
-            lowercase=not cased,
-            keep_accents=keep_accents,
-            text_field=text_field,
-            overwrite=overwrite,
+            options=options,
             progress=stage("vocabulary"),
             report=report,
         )
@@ -77,14 +64,7 @@ def shard(
     *corpus: str,
     output_dir: Path,
     tokenizer: Path | None = None,
-    length: Integer = 128,
-    held_out: float = 0.005,
-    part: str | None = None,
-    by_file: bool = False,
-    seed: Integer = 0,
-    workers: Integer | None = None,
-    text_field: str = "text",
-    overwrite: bool = False,
+    options: Annotated[ShardOptions, Parameter(name="*")] = DEFAULT_SHARDS,
     merge: bool = False,
     verify: bool = False,
 ) -> int:
@@ -98,68 +78,54 @@ def shard(
         Where the shards go. Interrupted, the same command goes on; finished, it does nothing.
     tokenizer
         Folder from `electra vocab`, or any transformers tokenizer folder.
-    length
-        Tokens in a row.
-    held_out
-        Share of the documents set aside for measuring.
-    part
-        i/N: only this part of the work, for many machines; default from SLURM_ARRAY_TASK_ID and
-        _COUNT.
-    by_file
-        With --part: read this part's files alone. Other rows than without, but the same for any N.
-    seed
-        Decides cuts and held-out documents.
-    workers
-        Processes; the result does not depend on it.
-    text_field
-        Field or column that holds the text of .jsonl and .parquet.
-    overwrite
-        Start over in a folder that holds other shards.
     merge
         Only check that all parts in OUTPUT_DIR are there, alike and whole, and write one manifest
         for them.
     verify
         Only check the shards in OUTPUT_DIR against their checksums.
     """
-    from electra.console import progress_bars
-    from electra.data.sharding import parse_part
-    from electra.data.sharding import shard as pack
-    from electra.data.wordpiece import WordPiece
-
     if merge and verify:
         raise UserError("--merge and --verify do one thing each; a merge checks every file, too")
-    if merge or verify:
-        return merge_shards(output_dir) if merge else verify_shards(output_dir)
+    if merge:
+        return merge_shards(output_dir)
+    if verify:
+        return verify_shards(output_dir)
     if tokenizer is None:
         raise UserError(
             "--tokenizer is missing: a folder from `electra vocab`, or any transformers tokenizer "
             "folder"
         )
+    return cut_shards(corpus, output_dir, tokenizer, options)
+
+
+def cut_shards(
+    corpus: Sequence[str], output_dir: Path, tokenizer: Path, options: ShardOptions
+) -> int:
+    """Cut shards and print what they hold; the part is by default that of a Slurm array task."""
+    from electra.console import progress_bars
+    from electra.data.sharding import shard, slurm_part
+    from electra.data.wordpiece import WordPiece
+
+    if options.part is None:
+        options = dataclasses.replace(options, part=slurm_part())
     with progress_bars() as (stage, report):
-        made = pack(
+        manifest = shard(
             require_corpus(corpus),
             tokenizer=WordPiece.load(tokenizer),
             output_dir=check_output_dir(output_dir),
-            length=length,
-            held_out=held_out,
-            part=parse_part(part),
-            by_file=by_file,
-            seed=seed,
-            workers=workers,
-            text_field=text_field,
-            overwrite=overwrite,
+            options=options,
             progress=stage("shards"),
             report=report,
         )
     print(
-        f"{output_dir}: {made.rows:,} rows of {made.length}, {made.tokens:,} tokens, "
-        f"{made.fill:.1%} filled; "
-        f"{made.held_out_rows:,} rows held out"
+        f"{output_dir}: {manifest.rows:,} rows of {manifest.length}, {manifest.tokens:,} tokens, "
+        f"{manifest.fill:.1%} filled; {manifest.held_out_rows:,} rows held out"
     )
     return DONE
 
 
 def merge_shards(folder: Path) -> int:
+    """Merge the parts of shards and print what they hold."""
     from electra.console import progress_bars
     from electra.data.merging import merge
 
@@ -172,6 +138,7 @@ def merge_shards(folder: Path) -> int:
 
 
 def verify_shards(folder: Path) -> int:
+    """Verify shards against their checksums and print what they hold."""
     from electra.data.shards import Shards
 
     shards = Shards.open(folder)

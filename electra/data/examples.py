@@ -1,8 +1,8 @@
-"""Documents become examples, `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, as the reference code cuts
-but losing nothing.
+"""Build pre-training examples from documents: `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, cut as in
+the reference code, but without truncating anything.
 
-A document is one run of tokens, and an example is a stretch of it: `start` to `middle` is segment
-A, `middle` to `end` segment B. The next example begins where this one ends, so nothing can be lost,
+A document is one run of tokens, and an example is a span of it: `start` to `middle` is segment A,
+`middle` to `end` segment B. The next example begins where this one ends, so nothing is lost,
 repeated or reordered.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from electra.data.wordpiece import WordPiece
 
-LONG_WORD = 200  # characters without white space that no writer meant as one word
+LONG_WORD = 200  # characters; a longer run without white space is no word of any language
 ONE_SEGMENT = 0.1  # chance that an example is a single segment, as classification tasks are
 SHORT_TARGET = 0.05  # chance that the next example aims at a random length
 SHORTEST_TARGET = 5
@@ -28,17 +28,23 @@ Ends = npt.NDArray[np.uint16]
 
 
 class Span(NamedTuple):
+    """The tokens of one example: segment A from `start` to `middle`, B from `middle` to `end`."""
+
     start: int
     middle: int
     end: int
 
+    def shift(self, offset: int) -> Span:
+        """Return the span `offset` tokens further on."""
+        return Span(self.start + offset, self.middle + offset, self.end + offset)
 
-def cut(line_lengths: list[int], *, length: int, rng: random.Random) -> list[Span]:
-    """The examples of a document whose lines have this many tokens each; none is longer than
-    `length` in all.
 
-    Lines are gathered until they reach a target; what does not fit is carried over to the next
-    example, where the reference code throws it away.
+def cut_document(line_lengths: list[int], *, length: int, rng: random.Random) -> list[Span]:
+    """Cut a document whose lines have this many tokens each into examples of at most `length`
+    tokens, special tokens included.
+
+    Lines are collected until they reach a target length; tokens that do not fit are carried over to
+    the next example, where the reference code truncates them.
     """
     bounds = [0, *itertools.accumulate(line_lengths)]
     total = bounds[-1]
@@ -50,23 +56,22 @@ def cut(line_lengths: list[int], *, length: int, rng: random.Random) -> list[Spa
         last = line
         while bounds[last] - start < target and bounds[last] < total:
             last += 1
-        span = split(start, bounds[line : last + 1], target=target, length=length, rng=rng)
+        span = split_segments(start, bounds[line : last + 1], target=target, length=length, rng=rng)
         spans.append(span)
         start = span.end
-        is_short = rng.random() < SHORT_TARGET
-        target = (
-            SHORTEST_TARGET + int(rng.random() * (length - SHORTEST_TARGET + 1))
-            if is_short
-            else length
-        )
+        target = length
+        if rng.random() < SHORT_TARGET:
+            target = SHORTEST_TARGET + int(rng.random() * (length - SHORTEST_TARGET + 1))
     return spans
 
 
-def split(start: int, ends: list[int], *, target: int, length: int, rng: random.Random) -> Span:
-    """Gathered lines, given by where each ends, as segments A and B.
+def split_segments(
+    start: int, ends: list[int], *, target: int, length: int, rng: random.Random
+) -> Span:
+    """Split lines, given by the end of each, into segments A and B.
 
-    The reference code lets a short line that follows the first line of B slip back into A, out of
-    order; here B, once begun, takes all the rest.
+    The reference code moves a short line that follows the first line of B back into A, out of
+    order; here all lines after the first line of B belong to B.
     """
     room_for_two, room_for_one = length - 3, length - 2
     if rng.random() < ONE_SEGMENT:
@@ -85,62 +90,16 @@ def split(start: int, ends: list[int], *, target: int, length: int, rng: random.
     return Span(start, middle, min(ends[-1], start + room_for_two))
 
 
-class Passage(NamedTuple):
-    """A document on its way to a worker: its number in the corpus decides every chance taken with
-    it.
-    """
+class NumberedDocument(NamedTuple):
+    """The lines of a document, and its number in the corpus, which seeds every random draw."""
 
     ordinal: int
     lines: list[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cutter:
-    """Turns passages into rows. What it gives depends on these settings and the passages, and on
-    nothing else.
-    """
-
-    length: int
-    held_out: float
-    seed: int
-
-    def rows(self, passages: list[Passage], wordpiece: WordPiece) -> Cuttings:
-        encoded = iter(wordpiece.encode([line for passage in passages for line in passage.lines]))
-        tokens: list[int] = []
-        spans: list[Span] = []
-        is_held_out: list[bool] = []
-        held_out_documents = long_words = 0
-        for passage in passages:
-            # Mixed by the generator's own seeding, so that neighbouring documents do not share
-            # their chances.
-            rng = random.Random(f"{self.seed}/{passage.ordinal}")
-            is_set_aside = set_aside(passage.ordinal, share=self.held_out, rng=rng)
-            begin, lengths = len(tokens), []
-            for line, found in zip(passage.lines, encoded, strict=False):
-                tokens += found
-                lengths.append(len(found))
-                if len(line) > LONG_WORD and wordpiece.unk in found:
-                    long_words += count_long_words(line)
-            stretches = cut(lengths, length=self.length, rng=rng)
-            spans += [Span(begin + s, begin + m, begin + e) for s, m, e in stretches]
-            is_held_out += [is_set_aside] * len(stretches)
-            held_out_documents += is_set_aside
-        ids, ends = fill(
-            np.array(tokens, dtype=np.int64), spans, length=self.length, wordpiece=wordpiece
-        )
-        chosen = np.array(is_held_out, dtype=bool)
-        return Cuttings(
-            train=(ids[~chosen], ends[~chosen]),
-            held_out=(ids[chosen], ends[chosen]),
-            documents=len(passages),
-            held_out_documents=held_out_documents,
-            long_words=long_words,
-        )
-
-
-class Cuttings(NamedTuple):
-    """What a block of passages gave: rows to train on and rows set aside, each as ids [rows, T] and
-    ends [rows, 2].
+class Examples(NamedTuple):
+    """The rows of a block of documents, to train on and held out, each as ids [rows, T] and ends
+    [rows, 2].
     """
 
     train: tuple[Ids, Ends]
@@ -150,50 +109,92 @@ class Cuttings(NamedTuple):
     long_words: int
 
 
-def set_aside(ordinal: int, *, share: float, rng: random.Random) -> bool:
-    """Whether a document is held out: by chance, and the second one always.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExampleBuilder:
+    """Builds the rows of documents. They depend on these settings and the documents alone."""
+
+    length: int
+    held_out: float
+    seed: int
+
+    def build(self, documents: list[NumberedDocument], tokenizer: WordPiece) -> Examples:
+        """Tokenize, cut and pad documents."""
+        lines = [line for document in documents for line in document.lines]
+        encoded = iter(tokenizer.encode(lines))
+        tokens: list[int] = []
+        spans: list[Span] = []
+        held_out_rows: list[bool] = []
+        held_out_documents = long_words = 0
+        for document in documents:
+            # A string seed is hashed, so that neighbouring documents do not share their draws.
+            rng = random.Random(f"{self.seed}/{document.ordinal}")
+            held_out = draw_held_out(document.ordinal, share=self.held_out, rng=rng)
+            begin, lengths = len(tokens), []
+            for line, line_ids in zip(document.lines, encoded, strict=False):
+                tokens += line_ids
+                lengths.append(len(line_ids))
+                if len(line) > LONG_WORD and tokenizer.unk in line_ids:
+                    long_words += count_long_words(line)
+            document_spans = cut_document(lengths, length=self.length, rng=rng)
+            spans += [span.shift(begin) for span in document_spans]
+            held_out_rows += [held_out] * len(document_spans)
+            held_out_documents += held_out
+        token_ids = np.array(tokens, dtype=np.int64)
+        ids, ends = pad_rows(token_ids, spans, length=self.length, tokenizer=tokenizer)
+        mask = np.array(held_out_rows, dtype=bool)
+        return Examples(
+            train=(ids[~mask], ends[~mask]),
+            held_out=(ids[mask], ends[mask]),
+            documents=len(documents),
+            held_out_documents=held_out_documents,
+            long_words=long_words,
+        )
+
+
+def draw_held_out(ordinal: int, *, share: float, rng: random.Random) -> bool:
+    """Return whether a document is held out: by chance, and the second document always.
 
     So any corpus of two documents has something to measure on, and a corpus of one still has
-    something to train on, without knowing how many documents are still to come.
+    something to train on, without knowing how many documents follow.
     """
     chance = rng.random()  # drawn in any case: the share must not change how documents are cut
     return share > 0 and (ordinal == 1 or chance < share)
 
 
 def count_long_words(line: str) -> int:
+    """Count the words of a line that are too long for any vocabulary."""
     return sum(len(word) > LONG_WORD for word in line.split())
 
 
-def id_type(vocabulary_size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    return np.dtype(np.uint16) if vocabulary_size <= 2**16 else np.dtype(np.uint32)
+def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return the smallest of uint16 and uint32 that holds every id."""
+    if vocab_size <= 2**16:
+        return np.dtype(np.uint16)
+    return np.dtype(np.uint32)
 
 
-def fill(
-    tokens: npt.NDArray[np.int64], spans: list[Span], *, length: int, wordpiece: WordPiece
+def pad_rows(
+    tokens: npt.NDArray[np.int64], spans: list[Span], *, length: int, tokenizer: WordPiece
 ) -> tuple[Ids, Ends]:
-    """Spans of a run of tokens as padded rows [rows, T], and where each row's segments end [rows,
-    2].
+    """Return spans of the tokens as padded rows [rows, T], and where the segments of each row end
+    [rows, 2].
     """
-    # Some word-level tokenizers look a literal "[MASK]" up as a word; in text it is a word nobody
-    # knows.
-    tokens[np.isin(tokens, [wordpiece.pad, wordpiece.cls, wordpiece.sep, wordpiece.mask])] = (
-        wordpiece.unk
-    )
-    start, middle, end = (
-        np.array(spans, dtype=np.int64).reshape(-1, 3).T[:, :, None]
-    )  # each [rows, 1]
+    # Some word-level tokenizers look up a literal "[MASK]" as a word; in text it is an unknown
+    # word.
+    special = [tokenizer.pad, tokenizer.cls, tokenizer.sep, tokenizer.mask]
+    tokens[np.isin(tokens, special)] = tokenizer.unk
+    bounds = np.array(spans, dtype=np.int64).reshape(-1, 3)
+    start, middle, end = bounds.T[:, :, None]  # each [rows, 1]
     first_end = middle - start + 2
     last_end = np.where(end > middle, first_end + end - middle + 1, first_end)
     column = np.arange(length)
-    # [CLS] shifts the first segment by one place, the [SEP] between them the second by another.
+    # [CLS] shifts the first segment by one position, the [SEP] between them the second by another.
     origin = start + column - 1 - (column >= first_end)
-    ids = (
-        tokens[np.clip(origin, 0, len(tokens) - 1)]
-        if spans
-        else np.zeros((0, length), dtype=np.int64)
-    )
-    ids[:, 0] = wordpiece.cls
-    ids[(column == first_end - 1) | (column == last_end - 1)] = wordpiece.sep
-    ids[column >= last_end] = wordpiece.pad
+    ids = np.zeros((0, length), dtype=np.int64)
+    if spans:
+        ids = tokens[np.clip(origin, 0, len(tokens) - 1)]
+    ids[:, 0] = tokenizer.cls
+    ids[(column == first_end - 1) | (column == last_end - 1)] = tokenizer.sep
+    ids[column >= last_end] = tokenizer.pad
     ends = np.concatenate([first_end, last_end], axis=1)
-    return ids.astype(id_type(wordpiece.size)), ends.astype(np.uint16)
+    return ids.astype(token_dtype(tokenizer.size)), ends.astype(np.uint16)

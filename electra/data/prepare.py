@@ -1,6 +1,4 @@
-"""Text files to shards in one go: a vocabulary of their own, then the rows. What is there already
-is used again.
-"""
+"""The data of a recipe: make the vocabulary and the shards of a corpus in one go."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from pathlib import Path
 
 from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
+from electra.data.options import PrepareOptions, ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
 from electra.data.sources import Report, warn
 from electra.data.vocabulary import train_wordpiece
@@ -18,8 +17,8 @@ from electra.data.wordpiece import WordPiece
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """How text is cut. All but `length` matter only when vocabulary and shards are made from a
-    corpus.
+    """The [data] section of a recipe. All but `length` matter only when the vocabulary and the
+    shards are made from a corpus.
     """
 
     length: int = 128
@@ -37,43 +36,35 @@ class DataConfig:
             )
 
 
-def prepare(
+DEFAULTS = PrepareOptions()
+
+
+def prepare_data(
     corpus: Sequence[str | Path],
     folder: Path,
-    settings: DataConfig,
+    config: DataConfig,
     *,
-    tokenizer: Path | None = None,
-    seed: int = 0,
-    text_field: str = "text",
+    options: PrepareOptions = DEFAULTS,
     stage: Callable[[str], Progress],
     report: Report = warn,
 ) -> Path:
-    """Vocabulary and shards of a corpus under `folder`, for a recipe; returns where the shards are.
+    """Make the vocabulary and the shards of a corpus under `folder`, unless they are there, and
+    return the folder of the shards.
 
-    `stage` is called with the name of each step of the work and gives whoever watches its progress.
+    `stage` is called with the name of each stage of the work and returns its progress callback.
     """
+    shard_options = ShardOptions(
+        length=config.length,
+        held_out=config.held_out,
+        seed=options.seed,
+        text_field=options.text_field,
+    )
     try:
-        if tokenizer is None:
-            wordpiece = train_wordpiece(
-                corpus,
-                folder / "tokenizer",
-                vocab_size=settings.vocab_size,
-                lowercase=not settings.cased,
-                keep_accents=settings.keep_accents,
-                text_field=text_field,
-                progress=stage("vocabulary"),
-                report=report,
-            )
-        else:
-            wordpiece = WordPiece.load(tokenizer)
         shard(
             corpus,
-            tokenizer=wordpiece,
+            tokenizer=load_or_train_tokenizer(corpus, folder, config, options, stage, report),
             output_dir=folder / "shards",
-            length=settings.length,
-            held_out=settings.held_out,
-            seed=seed,
-            text_field=text_field,
+            options=shard_options,
             progress=stage("shards"),
             report=report,
         )
@@ -82,6 +73,32 @@ def prepare(
             raise
         raise UserError(
             f"{error} (this folder belongs to an earlier start: remove {folder}, or choose another "
-            f"--output-dir)"
+            "--output-dir)"
         ) from None
     return folder / "shards"
+
+
+def load_or_train_tokenizer(
+    corpus: Sequence[str | Path],
+    folder: Path,
+    config: DataConfig,
+    options: PrepareOptions,
+    stage: Callable[[str], Progress],
+    report: Report,
+) -> WordPiece:
+    """Load the tokenizer that the options name, or else train a vocabulary on the corpus."""
+    if options.tokenizer is not None:
+        return WordPiece.load(options.tokenizer)
+    vocabulary_options = VocabularyOptions(
+        vocab_size=config.vocab_size,
+        cased=config.cased,
+        keep_accents=config.keep_accents,
+        text_field=options.text_field,
+    )
+    return train_wordpiece(
+        corpus,
+        folder / "tokenizer",
+        options=vocabulary_options,
+        progress=stage("vocabulary"),
+        report=report,
+    )

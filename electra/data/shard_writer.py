@@ -1,4 +1,4 @@
-"""Rows reach the disk in shards, each whole or absent, with a note of how far the work has come."""
+"""Write rows to disk in shards, each complete or absent, with a record of the progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.examples import LONG_WORD, Cuttings
+from electra.data.examples import LONG_WORD, Ends, Examples, Ids
 from electra.data.manifest import (
     COUNTS,
     MANIFEST,
@@ -24,19 +24,19 @@ from electra.data.manifest import (
     ShardFile,
     ShardSettings,
 )
+from electra.data.options import describe_changes
 from electra.data.sources import Report
 from electra.data.wordpiece import WordPiece
 from electra.files import parse_json, read_bounded_text
-from electra.settings import differing_keys
 
-UNKNOWN_ALARM = 0.01
+MAX_UNKNOWN = 0.01  # share of [UNK] in the text without a warning
 
 
 @dataclass(kw_only=True)
 class State:
-    """What is on disk for good: all that a killed run needs to go on."""
+    """What is on disk: all that an interrupted run needs to continue."""
 
-    blocks: int = 0  # of the corpus, ours or another part's
+    blocks: int = 0  # of the corpus, of this part or another
     shards: int = 0
     documents: int = 0
     held_out_documents: int = 0
@@ -45,109 +45,105 @@ class State:
     files: list[ShardFile] = field(default_factory=list)
 
 
-class Writer:
-    """Gathers rows, and writes a shard whenever there are enough of them: rows to train on and rows
-    held out together, so that a shard is everything that a run of blocks gave.
+class ShardWriter:
+    """Collects rows and writes a shard whenever there are enough of them. Training and held-out
+    rows are written together, so that a shard holds all rows of consecutive blocks.
     """
 
     def __init__(
-        self, folder: Path, settings: ShardSettings, wordpiece: WordPiece, state: State
+        self, folder: Path, settings: ShardSettings, tokenizer: WordPiece, state: State
     ) -> None:
-        self.folder, self.settings, self.wordpiece, self.state = folder, settings, wordpiece, state
-        self.gathered: list[Cuttings] = []
-        self.gathered_bytes = 0
-        self.counts = np.zeros(wordpiece.size, dtype=np.int64)
+        self.folder = folder
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.state = state
+        self.buffer: list[Examples] = []
+        self.buffer_bytes = 0
+        self.counts = np.zeros(tokenizer.size, dtype=np.int64)
 
     @classmethod
-    def begin(cls, folder: Path, settings: ShardSettings, wordpiece: WordPiece) -> Writer:
+    def open(cls, folder: Path, settings: ShardSettings, tokenizer: WordPiece) -> ShardWriter:
+        """Start writing shards in a folder, or continue after the last complete one."""
         folder.mkdir(parents=True, exist_ok=True)
         state = State()
         if (folder / PROGRESS).is_file():
-            try:
-                saved = parse_json(read_bounded_text(folder / PROGRESS))
-                before = saved["settings"]
-                state = State(
-                    **saved["state"]
-                    | {"files": [ShardFile(**file) for file in saved["state"]["files"]]}
-                )
-            except (OSError, ValueError, TypeError, LookupError):
-                raise UserError(
-                    f"{folder / PROGRESS} is damaged; start over with --overwrite"
-                ) from None
-            check_same_settings(folder, settings, before)
-        elif strangers := rows_in(folder):
+            state, saved_settings = read_progress(folder / PROGRESS)
+            check_same_settings(folder, settings, saved_settings)
+        elif strangers := find_rows(folder):
             raise UserError(
                 f"{folder}: holds {strangers[0].name} but neither {MANIFEST} nor {PROGRESS}; "
-                "choose "
-                "another folder, or start over with --overwrite"
+                "choose another folder, or start over with --overwrite"
             )
-        writer = cls(folder, settings, wordpiece, state)
+        writer = cls(folder, settings, tokenizer, state)
         for file in state.files:
             if file.name.startswith("train-") and file.name.endswith(".ids.npy"):
                 writer.count(np.load(folder / file.name, mmap_mode="r", allow_pickle=False))
         if not state.shards:
-            wordpiece.copy_to(folder / TOKENIZER)
-            writer.save()
+            tokenizer.copy_to(folder / TOKENIZER)
+            writer.save_progress()
         return writer
 
-    def add(self, cuttings: Cuttings, number: int) -> None:
-        self.gathered.append(cuttings)
-        self.gathered_bytes += cuttings.train[0].nbytes + cuttings.held_out[0].nbytes
-        self.state.documents += cuttings.documents
-        self.state.held_out_documents += cuttings.held_out_documents
-        self.state.long_words += cuttings.long_words
+    def add(self, examples: Examples, number: int) -> None:
+        """Add the rows of block `number`."""
+        self.buffer.append(examples)
+        self.buffer_bytes += examples.train[0].nbytes + examples.held_out[0].nbytes
+        self.state.documents += examples.documents
+        self.state.held_out_documents += examples.held_out_documents
+        self.state.long_words += examples.long_words
         self.state.blocks = number + 1
-        if self.gathered_bytes >= self.settings.shard_bytes:
+        if self.buffer_bytes >= self.settings.shard_bytes:
             self.flush()
 
     def flush(self) -> None:
-        if not self.gathered:
+        """Write the collected rows as one shard."""
+        if not self.buffer:
             return
-        for name in ("train", "held_out"):
-            ids = np.concatenate([getattr(cuttings, name)[0] for cuttings in self.gathered])
-            ends = np.concatenate([getattr(cuttings, name)[1] for cuttings in self.gathered])
-            if len(ids):
-                stem = f"{name.replace('_', '-')}-{self.state.shards:05}"
-                self.state.files += [
-                    self.write(f"{stem}.ids.npy", ids),
-                    self.write(f"{stem}.ends.npy", ends),
-                ]
-            if name == "train":
-                self.count(ids)
-                self.state.tokens += int(ends[:, 1].sum(dtype=np.int64))
+        ids, ends = self.write_rows("train", [examples.train for examples in self.buffer])
+        self.count(ids)
+        self.state.tokens += int(ends[:, 1].sum(dtype=np.int64))
+        self.write_rows("held-out", [examples.held_out for examples in self.buffer])
         self.state.shards += 1
-        self.gathered, self.gathered_bytes = [], 0
-        self.save()
+        self.buffer, self.buffer_bytes = [], 0
+        self.save_progress()
 
-    def write(self, name: str, rows: npt.NDArray[Any]) -> ShardFile:
+    def write_rows(self, prefix: str, rows: list[tuple[Ids, Ends]]) -> tuple[Ids, Ends]:
+        """Write and return the ids and ends of rows, if there are any."""
+        ids = np.concatenate([block_ids for block_ids, _ in rows])
+        ends = np.concatenate([block_ends for _, block_ends in rows])
+        if len(ids):
+            stem = f"{prefix}-{self.state.shards:05}"
+            self.state.files.append(self.write_array(f"{stem}.ids.npy", ids))
+            self.state.files.append(self.write_array(f"{stem}.ends.npy", ends))
+        return ids, ends
+
+    def write_array(self, name: str, rows: npt.NDArray[Any]) -> ShardFile:
+        """Write an array atomically and return its entry in the manifest."""
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
         content = buffer.getbuffer()
         atomic.write(self.folder / name, content)
-        return ShardFile(
-            name=name,
-            rows=len(rows),
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-        )
+        checksum = hashlib.sha256(content).hexdigest()
+        return ShardFile(name=name, rows=len(rows), bytes=len(content), sha256=checksum)
 
-    def save(self) -> None:
-        atomic.write_json(
-            self.folder / PROGRESS,
-            {
-                "settings": dataclasses.asdict(self.settings),
-                "state": dataclasses.asdict(self.state),
-            },
-        )
+    def save_progress(self) -> None:
+        """Record the settings and the complete shards."""
+        progress = {
+            "settings": dataclasses.asdict(self.settings),
+            "state": dataclasses.asdict(self.state),
+        }
+        atomic.write_json(self.folder / PROGRESS, progress)
 
     def count(self, ids: npt.NDArray[Any]) -> None:
+        """Count the occurrences of every id."""
         self.counts += np.bincount(ids.ravel(), minlength=len(self.counts))
 
     def finish(self, warnings: list[str], report: Report) -> Manifest:
+        """Write the last shard, the token counts and the manifest."""
         self.flush()
-        special = [self.wordpiece.pad, self.wordpiece.cls, self.wordpiece.sep]
-        self.counts[special] = 0  # text holds none of them; these are ours
-        self.state.files.append(self.write(COUNTS, self.counts))
+        # The text holds none of these; pad_rows adds them.
+        special = [self.tokenizer.pad, self.tokenizer.cls, self.tokenizer.sep]
+        self.counts[special] = 0
+        self.state.files.append(self.write_array(COUNTS, self.counts))
         manifest = self.manifest()
         for message in manifest_warnings(manifest):
             warnings.append(message)
@@ -158,80 +154,87 @@ class Writer:
         return manifest
 
     def manifest(self) -> Manifest:
+        """Return the manifest of what has been written so far."""
         state = self.state
-        rows, held_out_rows = (
-            sum(f.rows for f in state.files if f.name.startswith(prefix) and ".ids." in f.name)
-            for prefix in ("train-", "held-out-")
-        )
+        rows = count_rows(state.files, "train-")
+        unknown = int(self.counts[self.tokenizer.unk]) / max(1, int(self.counts.sum()))
         return Manifest(
             settings=self.settings,
-            vocab_size=self.wordpiece.size,
+            vocab_size=self.tokenizer.size,
             documents=state.documents,
             held_out_documents=state.held_out_documents,
             rows=rows,
-            held_out_rows=held_out_rows,
+            held_out_rows=count_rows(state.files, "held-out-"),
             tokens=state.tokens,
             fill=round(state.tokens / max(1, rows * self.settings.length), 4),
-            unknown=round(int(self.counts[self.wordpiece.unk]) / max(1, int(self.counts.sum())), 6),
+            unknown=round(unknown, 6),
             long_words=state.long_words,
             files=state.files,
         )
 
 
-def clear(folder: Path) -> None:
-    """Only what we would have written goes, and first that which vouches for the rest."""
+def read_progress(path: Path) -> tuple[State, dict[str, Any]]:
+    """Return the state and the settings of an interrupted run."""
+    try:
+        progress = parse_json(read_bounded_text(path))
+        state = dict(progress["state"])
+        state["files"] = [ShardFile(**file) for file in state["files"]]
+        return State(**state), dict(progress["settings"])
+    except (OSError, ValueError, TypeError, LookupError):
+        raise UserError(f"{path} is damaged; start over with --overwrite") from None
+
+
+def count_rows(files: list[ShardFile], prefix: str) -> int:
+    """Count the rows in the files whose names start with a prefix."""
+    return sum(file.rows for file in files if file.name.startswith(prefix) and ".ids." in file.name)
+
+
+def remove_shards(folder: Path) -> None:
+    """Remove the files that a ShardWriter writes, and first the manifest that vouches for them."""
     for name in (MANIFEST, PROGRESS, COUNTS):
         (folder / name).unlink(missing_ok=True)
-    for path in rows_in(folder):
+    for path in find_rows(folder):
         path.unlink()
 
 
-def rows_in(folder: Path) -> list[Path]:
+def find_rows(folder: Path) -> list[Path]:
+    """Return the files of rows in a folder."""
     return [*folder.glob("train-*.npy"), *folder.glob("held-out-*.npy")]
 
 
-def check_same_settings(folder: Path, settings: ShardSettings, made_with: dict[str, Any]) -> None:
-    ours = dataclasses.asdict(settings)
-    made_with = {"by_file": False} | made_with  # as all were before there was a choice
-    if keys := differing_keys(ours, made_with):
-        shown = "; ".join(
-            f"{key} was {made_with.get(key)!r}, now {ours.get(key)!r}"
-            if key != "inputs"
-            else "the text is another"
-            for key in keys
-        )
+def check_same_settings(folder: Path, settings: ShardSettings, saved: dict[str, Any]) -> None:
+    """Raise UserError if the shards in a folder were made with other settings."""
+    current = dataclasses.asdict(settings)
+    saved = {"by_file": False} | saved  # absent in shards made before there was a choice
+    if changes := describe_changes(current, saved):
         raise UserError(
-            f"{folder}: holds shards made otherwise: {shown}; choose another folder, or start "
-            "over with "
-            "--overwrite"
+            f"{folder}: holds shards made otherwise: {changes}; choose another folder, or start "
+            "over with --overwrite"
         )
 
 
 def manifest_warnings(manifest: Manifest) -> list[str]:
-    """What a user should hear before spending days on these shards."""
-    found = []
-    if manifest.unknown > UNKNOWN_ALARM:
-        found.append(
+    """Return what a user should know before spending days on these shards."""
+    messages = []
+    if manifest.unknown > MAX_UNKNOWN:
+        messages.append(
             f"{manifest.unknown:.1%} of the text is [UNK]: the tokenizer does not know this "
-            "language or "
-            "script; train a vocabulary on this corpus with `electra vocab`"
+            "language or script; train a vocabulary on this corpus with `electra vocab`"
         )
     if manifest.long_words:
-        found.append(
+        messages.append(
             f"{manifest.long_words} words of more than {LONG_WORD} characters became [UNK]: text "
-            "without "
-            "white space must be segmented first; encoded data is best left out"
+            "without white space must be segmented first; encoded data is best left out"
         )
     share = manifest.held_out_rows / max(1, manifest.rows + manifest.held_out_rows)
     if share > max(0.1, 2 * manifest.settings.held_out):
-        found.append(
+        messages.append(
             f"{share:.0%} of the rows are held out, because there are only {manifest.documents} "
-            "documents; "
-            "separate documents by blank lines, or set held_out=0"
+            "documents; separate documents by blank lines, or set held_out=0"
         )
     elif manifest.settings.held_out and not manifest.held_out_rows and manifest.settings.parts == 1:
-        found.append(
+        messages.append(
             "nothing is held out, because there is only one document; separate documents by blank "
             "lines"
         )
-    return found
+    return messages

@@ -1,4 +1,4 @@
-"""Documents become shards: the same bytes for the same text, however many workers, parts or
+"""Cut a corpus into shards: the same bytes for the same text, however many workers, parts or
 interruptions it takes.
 """
 
@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -18,177 +18,157 @@ from typing import Any
 
 from electra.config import UserError
 from electra.data.corpus import Document, Progress, ignore_progress, read_indexed_sources
-from electra.data.examples import Cutter, Cuttings, Passage
+from electra.data.examples import ExampleBuilder, Examples, NumberedDocument
 from electra.data.manifest import MANIFEST, Manifest, ShardSettings, part_name
-from electra.data.shard_writer import Writer, check_same_settings, clear
+from electra.data.options import ShardOptions
+from electra.data.shard_writer import ShardWriter, check_same_settings, remove_shards
 from electra.data.sources import Report, Source, check_outside_corpus, resolve, warn
 from electra.data.wordpiece import WordPiece
 
 SHARD_BYTES = 64 * 1024 * 1024
-BLOCK_CHARACTERS = (
-    1_000_000  # what a worker takes at a time; enough to hide the cost of handing it over
-)
+# What a worker takes at a time; large enough to hide the cost of sending it.
+BLOCK_CHARACTERS = 1_000_000
 # Below this one process is quicker than starting several: the tokenizer's own threads use every
 # core, and only the cutting, an eighth of the work, is left to one.
 LARGE_CORPUS_BYTES = 32 * 1024 * 1024
 FILE_DOCUMENTS = 2**40  # more than any file holds: documents numbered by file never share a number
+DEFAULTS = ShardOptions()
+
+Block = list[NumberedDocument]
 
 
 def shard(
-    inputs: Sequence[str | Path],
+    corpus: Sequence[str | Path],
     *,
     tokenizer: WordPiece,
     output_dir: str | Path,
-    length: int = 128,
-    held_out: float = 0.005,
-    seed: int = 0,
-    part: tuple[int, int] = (1, 1),
-    by_file: bool = False,
-    text_field: str = "text",
-    workers: int | None = None,
+    options: ShardOptions = DEFAULTS,
     shard_bytes: int = SHARD_BYTES,
-    overwrite: bool = False,
     progress: Progress = ignore_progress,
     report: Report = warn,
 ) -> Manifest:
-    """Pack a corpus into `output_dir`. Done before: its manifest is returned. Interrupted: it goes
-    on from there.
+    """Cut a corpus into shards in `output_dir` and return their manifest.
 
-    A document's number decides how it is cut. Numbered through the corpus, every part reads all of
-    it, though it cuts only its own blocks: right for a few parts of any files. Numbered `by_file`,
-    a part reads its own files alone, and the rows are others than without, but the same for any
-    number of parts.
+    If the shards are finished already, return their manifest; if an earlier call was interrupted,
+    continue it. The number of a document seeds its cuts. Numbered through the corpus, every part
+    reads all of it and cuts only its own blocks: right for a few parts of any files. Numbered with
+    `by_file`, a part reads its own files alone; the rows differ from those without, but are the
+    same for any number of parts.
+
+        shard(["texts/"], tokenizer=tokenizer, output_dir="rows", options=ShardOptions(length=512))
     """
-    warnings: list[str] = []
-
-    def note(message: str) -> None:
-        warnings.append(message)
-        report(message)
-
-    check_settings(
-        length=length, held_out=held_out, part=part, workers=workers, shard_bytes=shard_bytes
-    )
-    check_outside_corpus(Path(output_dir), inputs)
-    sources = resolve(inputs, report=note)
-    read = own_files(sources, part) if by_file else dict(enumerate(sources))
-    settings = ShardSettings(
-        length=length,
-        seed=seed,
-        held_out=held_out,
-        part=part[0],
-        parts=part[1],
-        by_file=by_file,
-        shard_bytes=shard_bytes,
-        text_field=text_field,
-        tokenizer=tokenizer.fingerprint,
-        inputs=[
-            source.fingerprint() if place in read else source.identity()
-            for place, source in enumerate(sources)
-        ],
-    )
-    folder = own_folder(Path(output_dir), part=part, overwrite=overwrite)
-    if overwrite:
-        clear(folder)
+    output_dir = Path(output_dir)
+    warnings = WarningLog(report)
+    if shard_bytes < 1:
+        raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
+    check_outside_corpus(output_dir, corpus)
+    sources = resolve(corpus, report=warnings.add)
+    own_sources = select_sources(sources, options)
+    settings = shard_settings(options, shard_bytes, tokenizer, sources, own_sources)
+    folder = part_folder(output_dir, options)
+    if options.overwrite:
+        remove_shards(folder)
     if (folder / MANIFEST).is_file():
-        return finished(folder, settings)
-    (Path(output_dir) / MANIFEST).unlink(
-        missing_ok=True
-    )  # of a merger: it cannot vouch for a part still to be made
-    writer = Writer.begin(folder, settings, tokenizer)
-    documents = read_indexed_sources(
-        read,
-        text_field=text_field,
-        progress=lambda f: progress(0.99 * f),
-        report=note,
-        may_be_empty=by_file and part[1] > 1,
+        return read_finished(folder, settings)
+    # Of a merge: it does not cover a part that is still to be cut.
+    (output_dir / MANIFEST).unlink(missing_ok=True)
+    manifest = write_shards(
+        ShardWriter.open(folder, settings, tokenizer),
+        own_sources,
+        workers=options.workers or default_workers(own_sources.values()),
+        progress=progress,
+        warnings=warnings,
     )
-    cutter = Cutter(length=length, held_out=held_out, seed=seed)
-    try:
-        own = own_blocks(blocks(documents, by_file=by_file), settings, done=writer.state.blocks)
-        for number, cuttings in cut_in_order(
-            own, cutter, tokenizer, workers or worthwhile_workers(read.values())
-        ):
-            writer.add(cuttings, number)
-        manifest = writer.finish(warnings, report)
-    except OSError as error:
-        raise OSError(
-            f"{error}; once that is put right, the same command goes on after the last complete "
-            "shard"
-        ) from error
     progress(1.0)
     return manifest
 
 
-def parse_part(text: str | None) -> tuple[int, int]:
-    """`i/N` as numbers; where nothing is said, this task's place in a Slurm array, or the whole."""
-    if text is None:
-        index, first, step, count = (
-            whole_variable(f"SLURM_ARRAY_TASK_{word}") for word in ("ID", "MIN", "STEP", "COUNT")
-        )
-        return (
-            ((index - (first or 0)) // (step or 1) + 1, count)
-            if index is not None and count
-            else (1, 1)
-        )
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal()):
-        raise UserError(f"--part {text}: write it as i/N, for example 1/8")
-    return int(part), int(parts)
+class WarningLog:
+    """Warnings that are reported at once and stored in the manifest."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.messages: list[str] = []
+
+    def add(self, message: str) -> None:
+        self.messages.append(message)
+        self.report(message)
 
 
-def whole_variable(name: str) -> int | None:
+def slurm_part() -> str | None:
+    """Return the part i/N of this task in a Slurm array, or None outside of an array."""
+    index = integer_variable("SLURM_ARRAY_TASK_ID")
+    first = integer_variable("SLURM_ARRAY_TASK_MIN")
+    step = integer_variable("SLURM_ARRAY_TASK_STEP")
+    count = integer_variable("SLURM_ARRAY_TASK_COUNT")
+    if index is None or not count:
+        return None
+    return f"{(index - (first or 0)) // (step or 1) + 1}/{count}"
+
+
+def integer_variable(name: str) -> int | None:
+    """Return an environment variable as an integer, or None where it is empty or not set."""
     text = os.environ.get(name)
-    if text and not text.isdecimal():
+    if not text:
+        return None
+    if not text.isdecimal():
         raise UserError(
             f"{name}={text!r} in the environment is no whole number; unset it, or say --part i/N"
         )
-    return int(text) if text else None
+    return int(text)
 
 
-# ---- before the work -----------------------------------------------------------------------------
+# ---- settings and folders ------------------------------------------------------------------------
 
 
-def check_settings(
-    *, length: int, held_out: float, part: tuple[int, int], workers: int | None, shard_bytes: int
-) -> None:
-    if not 8 <= length < 2**16:
-        raise UserError(
-            f"length={length} must be between 8 and {2**16 - 1} tokens; 128 and 512 are usual"
-        )
-    if not 0 <= held_out < 1:
-        raise UserError(
-            f"held_out={held_out} is a share of the documents; it must be at least 0 and below 1"
-        )
-    if not 1 <= part[0] <= part[1]:
-        raise UserError(
-            f"part {part[0]}/{part[1]} does not exist; parts are counted from 1, as in "
-            f"1/{max(1, part[1])}"
-        )
-    if workers is not None and workers < 1:
-        raise UserError(f"workers={workers} must be at least 1")
-    if shard_bytes < 1:
-        raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
+def shard_settings(
+    options: ShardOptions,
+    shard_bytes: int,
+    tokenizer: WordPiece,
+    sources: Sequence[Source],
+    own_sources: Mapping[int, Source],
+) -> ShardSettings:
+    """Return the settings that decide the bytes of the shards, with a fingerprint of the text."""
+    inputs = [source.identity() for source in sources]
+    for index, source in own_sources.items():
+        inputs[index] = source.fingerprint()
+    part, parts = options.part_numbers
+    return ShardSettings(
+        length=options.length,
+        seed=options.seed,
+        held_out=options.held_out,
+        part=part,
+        parts=parts,
+        by_file=options.by_file,
+        shard_bytes=shard_bytes,
+        text_field=options.text_field,
+        tokenizer=tokenizer.fingerprint,
+        inputs=inputs,
+    )
 
 
-def finished(folder: Path, settings: ShardSettings) -> Manifest:
+def read_finished(folder: Path, settings: ShardSettings) -> Manifest:
+    """Return the manifest of finished shards; raise UserError if other settings made them."""
     manifest = Manifest.read(folder / MANIFEST)
     check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
     return manifest
 
 
-def own_folder(output_dir: Path, *, part: tuple[int, int], overwrite: bool) -> Path:
-    """Where this part goes: nothing that belongs to another division of the work lies there."""
-    number, total = part
+def part_folder(output_dir: Path, options: ShardOptions) -> Path:
+    """Return the folder of this part; raise UserError if the output folder holds parts of another
+    division of the work.
+    """
+    number, total = options.part_numbers
+    suffix = f"-of-{total:05}"
     others = [
-        p.name
-        for p in output_dir.glob("part-*-of-*")
-        if total == 1 or not p.name.endswith(f"-of-{total:05}")
+        path.name
+        for path in output_dir.glob("part-*-of-*")
+        if total == 1 or not path.name.endswith(suffix)
     ]
-    if others and not overwrite:
+    if others and not options.overwrite:
         raise UserError(
             f"{output_dir}: holds {others[0]}, of another division of the work; choose another "
-            "folder, or "
-            "remove those parts"
+            "folder, or remove those parts"
         )
     if total == 1:
         return output_dir
@@ -199,47 +179,83 @@ def own_folder(output_dir: Path, *, part: tuple[int, int], overwrite: bool) -> P
     return output_dir / part_name(number, total)
 
 
-# ---- the work ------------------------------------------------------------------------------------
+# ---- the work of one part ------------------------------------------------------------------------
 
 
-def own_files(sources: Sequence[Source], part: tuple[int, int]) -> dict[int, Source]:
-    """The files that a part reads, by their place in the corpus: the largest first, each to whom
-    has least to read.
+def select_sources(sources: Sequence[Source], options: ShardOptions) -> dict[int, Source]:
+    """Return the sources that this part reads, by their index in the corpus."""
+    if options.by_file:
+        return assign_files(sources, options.part_numbers)
+    return dict(enumerate(sources))
+
+
+def assign_files(sources: Sequence[Source], part: tuple[int, int]) -> dict[int, Source]:
+    """Return the files of one part, by their index in the corpus: the largest file first, each to
+    the part with the fewest bytes so far.
     """
     number, total = part
     if len(sources) < total:
         raise UserError(
             f"by file, {len(sources)} files are too few for {total} parts; choose at most "
-            f"{len(sources)} "
-            "parts, or leave --by-file out: then every part reads the whole corpus and cuts its "
-            "share"
+            f"{len(sources)} parts, or leave --by-file out: then every part reads the whole corpus "
+            "and cuts its share"
         )
-    loads = [
-        (0, each) for each in range(1, total + 1)
-    ]  # bytes and part; a heap, as equal loads are
+    # A heap of (bytes, part): equal loads in ascending order are one already.
+    loads = [(0, reader) for reader in range(1, total + 1)]
     own = {}
-    for place in sorted(range(len(sources)), key=lambda place: -sources[place].size):
+    for index in sorted(range(len(sources)), key=lambda index: -sources[index].size):
         load, reader = heapq.heappop(loads)
-        heapq.heappush(loads, (load + max(1, sources[place].size), reader))
+        heapq.heappush(loads, (load + max(1, sources[index].size), reader))
         if reader == number:
-            own[place] = sources[place]
+            own[index] = sources[index]
     return dict(sorted(own.items()))
 
 
-def blocks(
+def write_shards(
+    writer: ShardWriter,
+    sources: Mapping[int, Source],
+    *,
+    workers: int,
+    progress: Progress,
+    warnings: WarningLog,
+) -> Manifest:
+    """Read, cut and write the documents of one part, after those that are on disk already."""
+    settings = writer.settings
+    documents = read_indexed_sources(
+        sources,
+        text_field=settings.text_field,
+        progress=lambda fraction: progress(0.99 * fraction),
+        report=warnings.add,
+        may_be_empty=settings.by_file and settings.parts > 1,
+    )
+    blocks = group_documents(documents, by_file=settings.by_file)
+    own_blocks = select_blocks(blocks, settings, done=writer.state.blocks)
+    builder = ExampleBuilder(length=settings.length, held_out=settings.held_out, seed=settings.seed)
+    try:
+        for number, examples in build_in_order(own_blocks, builder, writer.tokenizer, workers):
+            writer.add(examples, number)
+        return writer.finish(warnings.messages, warnings.report)
+    except OSError as error:
+        raise OSError(
+            f"{error}; once that is put right, the same command goes on after the last complete "
+            "shard"
+        ) from error
+
+
+def group_documents(
     documents: Iterable[tuple[int, Document]], *, by_file: bool = False
-) -> Iterator[list[Passage]]:
-    """Documents in portions whose borders depend on the text alone, numbered through; or of one
-    file each, and numbered within it.
+) -> Iterator[Block]:
+    """Group documents into blocks whose borders depend on the text alone. Number the documents
+    through the corpus; or, with `by_file`, within their file, and let no block span two files.
     """
-    block: list[Passage] = []
+    block: Block = []
     size = file = ordinal = 0
-    for place, document in documents:
-        if by_file and place != file:
+    for source_index, document in documents:
+        if by_file and source_index != file:
             if block:
                 yield block
-            block, size, file, ordinal = [], 0, place, 0
-        block.append(Passage(file * FILE_DOCUMENTS + ordinal, document.lines))
+            block, size, file, ordinal = [], 0, source_index, 0
+        block.append(NumberedDocument(file * FILE_DOCUMENTS + ordinal, document.lines))
         ordinal += 1
         size += sum(map(len, document.lines))
         if size >= BLOCK_CHARACTERS:
@@ -249,48 +265,50 @@ def blocks(
         yield block
 
 
-def own_blocks(
-    every: Iterable[list[Passage]], settings: ShardSettings, *, done: int
-) -> Iterator[tuple[int, list[Passage]]]:
-    """Blocks of the whole corpus are dealt to the parts like cards; those before `done` are on disk
-    already.
+def select_blocks(
+    blocks: Iterable[Block], settings: ShardSettings, *, done: int
+) -> Iterator[tuple[int, Block]]:
+    """Yield the blocks of this part with their numbers, without the first `done`. Numbered through
+    the corpus, blocks go to the parts in turn.
     """
-    for number, block in enumerate(every):
-        if number >= done and (settings.by_file or number % settings.parts == settings.part - 1):
+    for number, block in enumerate(blocks):
+        is_own = settings.by_file or number % settings.parts == settings.part - 1
+        if number >= done and is_own:
             yield number, block
 
 
-def worthwhile_workers(sources: Collection[Source]) -> int:
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+# ---- worker processes ----------------------------------------------------------------------------
+
+
+def default_workers(sources: Collection[Source]) -> int:
+    """Return the number of worker processes: all cores for a large corpus, otherwise one."""
     size = sum(source.size for source in sources)
-    is_endless = any(source.kind == "hub" for source in sources)
-    return cores if is_endless or size >= LARGE_CORPUS_BYTES else 1
+    is_streamed = any(source.kind == "hub" for source in sources)
+    if not is_streamed and size < LARGE_CORPUS_BYTES:
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def cut_in_order(
-    own: Iterable[tuple[int, list[Passage]]], cutter: Cutter, wordpiece: WordPiece, workers: int
-) -> Iterator[tuple[int, Cuttings]]:
+def build_in_order(
+    blocks: Iterable[tuple[int, Block]], builder: ExampleBuilder, tokenizer: WordPiece, workers: int
+) -> Iterator[tuple[int, Examples]]:
+    """Build the examples of every block, in worker processes where there are several, and yield
+    them in the order of the blocks.
+    """
     if workers == 1:
-        for number, block in own:
-            yield number, cutter.rows(block, wordpiece)
+        for number, block in blocks:
+            yield number, builder.build(block, tokenizer)
         return
-    pending: deque[tuple[int, Future[Cuttings]]] = deque()
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=start_worker,
-        initargs=(cutter, wordpiece.definition, wordpiece.config),
+        initargs=(builder, tokenizer.definition, tokenizer.config),
     )
     try:
-        for number, block in own:
-            pending.append((number, pool.submit(cut_block, block)))
-            if len(pending) > 2 * workers:  # bounds the memory, whatever the size of the corpus
-                number, future = pending.popleft()
-                yield number, future.result()
-        for number, future in pending:
-            yield number, future.result()
+        yield from submit_in_order(pool, blocks, max_pending=2 * workers)
     except BrokenProcessPool:
         raise RuntimeError(
             "a worker process died, most likely for want of memory; the same command with fewer "
@@ -300,25 +318,40 @@ def cut_in_order(
         pool.shutdown(cancel_futures=True)
 
 
-worker: tuple[Cutter, WordPiece]  # of this process, set once by start_worker
+def submit_in_order(
+    pool: ProcessPoolExecutor, blocks: Iterable[tuple[int, Block]], *, max_pending: int
+) -> Iterator[tuple[int, Examples]]:
+    """Yield what the workers build; `max_pending` bounds the memory for any size of corpus."""
+    pending: deque[tuple[int, Future[Examples]]] = deque()
+    for number, block in blocks:
+        pending.append((number, pool.submit(build_block, block)))
+        if len(pending) > max_pending:
+            number, future = pending.popleft()
+            yield number, future.result()
+    for number, future in pending:
+        yield number, future.result()
 
 
-def start_worker(cutter: Cutter, definition: str, config: dict[str, Any]) -> None:
+worker: tuple[ExampleBuilder, WordPiece]  # of this process, set once by start_worker
+
+
+def start_worker(builder: ExampleBuilder, definition: str, config: dict[str, Any]) -> None:
+    """Load the tokenizer in a worker process."""
     global worker
-    os.environ["TOKENIZERS_PARALLELISM"] = (
-        "false"  # one core each: there are as many workers as cores
-    )
-    worker = cutter, WordPiece(definition, config=config)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    # One core each: there are as many workers as cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    worker = builder, WordPiece(definition, config=config)
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def end_with_parent() -> None:
-    """A worker waiting for its next block would outlive a run that was killed."""
+def exit_with_parent() -> None:
+    """End this worker with its parent: waiting for its next block, it would outlive a killed run."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)
 
 
-def cut_block(block: list[Passage]) -> Cuttings:
-    cutter, wordpiece = worker
-    return cutter.rows(block, wordpiece)
+def build_block(block: Block) -> Examples:
+    """Build the examples of one block in a worker process."""
+    builder, tokenizer = worker
+    return builder.build(block, tokenizer)

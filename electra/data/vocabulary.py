@@ -1,4 +1,4 @@
-"""Train a WordPiece vocabulary: same text and settings, same vocabulary, on any machine."""
+"""Train a WordPiece vocabulary: the same text and settings give the same vocabulary on any machine."""
 
 from __future__ import annotations
 
@@ -14,127 +14,141 @@ import numpy as np
 from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Progress, ignore_progress, read_sources
-from electra.data.sources import Report, resolve, warn
-from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, stock_config
+from electra.data.options import VocabularyOptions, describe_changes
+from electra.data.sources import Report, Source, resolve, warn
+from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, default_config
 from electra.files import parse_json, read_bounded_text
-from electra.settings import differing_keys
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SAMPLE_BYTES = (
-    256 * 1024 * 1024
-)  # more text moves no frequent word, and would have to be held in memory
-# share of the characters read that get an entry; the rest, rare scripts and noise, become [UNK]
-COVERED = 0.9999
+# More text changes no frequent word, and would have to be held in memory.
+SAMPLE_BYTES = 256 * 1024 * 1024
+# Share of the characters that get an entry; the others, rare scripts and noise, become [UNK].
+CHARACTER_COVERAGE = 0.9999
 RECORD = "vocabulary.json"
-OBJECT_BYTES = 64  # what Python adds to every document held
-READING = 0.4  # share of the time that goes into reading, for the progress bar
+OBJECT_BYTES = 64  # what Python adds to every document held in memory
+READING_SHARE = 0.4  # of the time, for the progress bar
+DEFAULTS = VocabularyOptions()
 
 
 def train_wordpiece(
-    inputs: Sequence[str | Path],
+    corpus: Sequence[str | Path],
     output_dir: str | Path,
     *,
-    vocab_size: int = 30522,
-    lowercase: bool = True,
-    keep_accents: bool = False,
+    options: VocabularyOptions = DEFAULTS,
     sample_bytes: int = SAMPLE_BYTES,
-    text_field: str = "text",
-    overwrite: bool = False,
     progress: Progress = ignore_progress,
     report: Report = warn,
 ) -> WordPiece:
-    """A tokenizer folder for this corpus, re-used if it is already there, refused if another one
-    is.
+    """Train a WordPiece vocabulary on a corpus, write it as a tokenizer folder and return it.
+
+    If the folder holds the vocabulary of this corpus and these options already, return that; if it
+    holds another tokenizer, raise UserError.
+
+        train_wordpiece(["texts/"], "vocabulary", options=VocabularyOptions(vocab_size=8192))
     """
-    if not 100 <= vocab_size < 2**31:
-        raise UserError(
-            f"vocab_size={vocab_size} must be at least 100; letters alone need about that many "
-            "entries"
-        )
     folder = Path(output_dir)
-    sources = resolve(inputs, report=report)
-    settings = {
-        "vocab_size": vocab_size,
-        "lowercase": lowercase,
-        "keep_accents": keep_accents,
-        "sample_bytes": sample_bytes,
-        "text_field": text_field,
-        "inputs": [s.fingerprint() for s in sources],
-    }
-    if not overwrite and (made := already_made(folder, settings)):
-        return made
-    text = read_sources(
-        sources, text_field=text_field, progress=lambda f: progress(READING * f), report=report
+    sources = resolve(corpus, report=report)
+    settings = vocabulary_settings(options, sample_bytes, sources)
+    if not options.overwrite and (existing := read_existing(folder, settings)):
+        return existing
+    documents = read_sources(
+        sources,
+        text_field=options.text_field,
+        progress=lambda fraction: progress(READING_SHARE * fraction),
+        report=report,
     )
-    sample = Sample.of(("\n".join(document.lines).encode() for document in text), most=sample_bytes)
-    tokenizer = rules(lowercase=lowercase, keep_accents=keep_accents)
-    alphabet = alphabet_of(joined(sample.documents), tokenizer, most=vocab_size // 3)
-    vocabulary = merged(
-        tokenizer, sample, alphabet=alphabet, vocab_size=vocab_size, progress=progress
+    texts = ("\n".join(document.lines).encode() for document in documents)
+    sample = Sample.draw(texts, max_bytes=sample_bytes)
+    backend = bert_tokenizer(cased=options.cased, keep_accents=options.keep_accents)
+    alphabet = choose_alphabet(
+        join_texts(sample.documents), backend, max_size=options.vocab_size // 3
     )
-    if len(vocabulary) < vocab_size:
+    vocab = train_vocab(backend, sample, alphabet, vocab_size=options.vocab_size, progress=progress)
+    if len(vocab) < options.vocab_size:
         report(
-            f"{folder}: {len(vocabulary)} entries instead of {vocab_size}: the text repeats no "
-            "more pieces; "
-            "give more text, or keep the smaller vocabulary"
+            f"{folder}: {len(vocab)} entries instead of {options.vocab_size}: the text repeats no "
+            "more pieces; give more text, or keep the smaller vocabulary"
         )
-    wordpiece = finished(tokenizer, vocabulary)
-    # First, so that a run killed between these files is known for ours and done again, not refused
-    # as a stranger's.
+    tokenizer = build_wordpiece(backend, vocab)
+    write_vocabulary(folder, tokenizer, sample, settings=settings, characters=len(alphabet))
+    progress(1.0)
+    return tokenizer
+
+
+def vocabulary_settings(
+    options: VocabularyOptions, sample_bytes: int, sources: Sequence[Source]
+) -> dict[str, Any]:
+    """Return the settings that decide the vocabulary, with a fingerprint of the text."""
+    return {
+        "vocab_size": options.vocab_size,
+        "lowercase": not options.cased,
+        "keep_accents": options.keep_accents,
+        "sample_bytes": sample_bytes,
+        "text_field": options.text_field,
+        "inputs": [source.fingerprint() for source in sources],
+    }
+
+
+def write_vocabulary(
+    folder: Path,
+    tokenizer: WordPiece,
+    sample: Sample,
+    *,
+    settings: dict[str, Any],
+    characters: int,
+) -> None:
+    """Write the tokenizer folder. The record comes first, so that a run killed between these files
+    is done again and not refused as a tokenizer of unknown origin.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     record = {
         "settings": settings,
-        "tokenizer": wordpiece.fingerprint,
-        "entries": len(vocabulary),
-        "characters": len(alphabet),
+        "tokenizer": tokenizer.fingerprint,
+        "entries": tokenizer.size,
+        "characters": characters,
         "documents": sample.seen,
         "sampled_share": sample.share,
     }
     atomic.write_json(folder / RECORD, record)
-    wordpiece.copy_to(folder)
-    progress(1.0)
-    return wordpiece
+    tokenizer.copy_to(folder)
 
 
-def already_made(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
+def read_existing(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
+    """Return the vocabulary in a folder if these settings made it, None if there is none."""
     if not (folder / RECORD).is_file():
         if not (folder / "tokenizer.json").is_file():
             return None
         raise UserError(
             f"{folder}: holds a tokenizer that `electra vocab` did not make; choose another "
-            "folder, use it "
-            "as it is with --tokenizer, or replace it with --overwrite"
+            "folder, use it as it is with --tokenizer, or replace it with --overwrite"
         )
     try:
         record = parse_json(read_bounded_text(folder / RECORD))
-        made_with, fingerprint = dict(record["settings"]), record["tokenizer"]
+        saved, fingerprint = dict(record["settings"]), record["tokenizer"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{folder / RECORD}: damaged ({error}); choose another folder or replace it with "
             "--overwrite"
         ) from None
-    if keys := differing_keys(settings, made_with):
-        shown = "; ".join(
-            f"{key} was {made_with.get(key)!r}, now {settings.get(key)!r}"
-            if key != "inputs"
-            else "the text is another"
-            for key in keys
-        )
+    if changes := describe_changes(settings, saved):
         raise UserError(
-            f"{folder}: holds a vocabulary made otherwise: {shown}; choose another folder or "
-            "replace it "
-            "with --overwrite"
+            f"{folder}: holds a vocabulary made otherwise: {changes}; choose another folder or "
+            "replace it with --overwrite"
         )
-    made = WordPiece.load(folder) if (folder / "tokenizer.json").is_file() else None
-    return made if made and made.fingerprint == fingerprint else None
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer = WordPiece.load(folder)
+    if tokenizer.fingerprint != fingerprint:
+        return None
+    return tokenizer
 
 
 @dataclass
 class Sample:
-    """An even share of a stream of unknown length: whenever it grows too large, every second
-    document goes.
+    """An even sample of a stream of unknown length: whenever it grows too large, every second
+    document is dropped.
     """
 
     documents: list[bytes] = field(default_factory=list)
@@ -142,7 +156,8 @@ class Sample:
     share: float = 1.0
 
     @classmethod
-    def of(cls, stream: Iterable[bytes], *, most: int) -> Sample:
+    def draw(cls, stream: Iterable[bytes], *, max_bytes: int) -> Sample:
+        """Draw a sample of at most `max_bytes` in memory."""
         sample, stride, held, read = cls(), 1, 0, 0
         for content in stream:
             read += len(content)
@@ -150,51 +165,52 @@ class Sample:
                 sample.documents.append(content)
                 held += len(content) + OBJECT_BYTES
             sample.seen += 1
-            while held > most and len(sample.documents) > 1:
+            while held > max_bytes and len(sample.documents) > 1:
                 stride *= 2
                 del sample.documents[1::2]
-                held = sum(len(d) + OBJECT_BYTES for d in sample.documents)
-        sample.share = round(sum(map(len, sample.documents)) / read, 6) if read else 1.0
+                held = sum(len(document) + OBJECT_BYTES for document in sample.documents)
+        if read:
+            sample.share = round(sum(map(len, sample.documents)) / read, 6)
         return sample
 
 
-def rules(*, lowercase: bool, keep_accents: bool) -> Tokenizer:
-    """BERT's normalisation and word boundaries. A cased vocabulary keeps its accents, as BERT's
-    does.
+def bert_tokenizer(*, cased: bool = False, keep_accents: bool = False) -> Tokenizer:
+    """Return an empty tokenizer with BERT's normalizer and pre-tokenizer. A cased vocabulary keeps
+    its accents, as BERT's does.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token=ROLES["unk"]))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=lowercase, strip_accents=lowercase and not keep_accents
+    backend = Tokenizer(models.WordPiece(unk_token=ROLES["unk"]))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=not cased, strip_accents=not cased and not keep_accents
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return backend
 
 
-def alphabet_of(texts: Iterable[bytes], tokenizer: Tokenizer, *, most: int) -> list[str]:
-    """The characters that make up nearly all of the text once normalised, in code point order."""
+def choose_alphabet(texts: Iterable[bytes], backend: Tokenizer, *, max_size: int) -> list[str]:
+    """Return the characters that make up nearly all of the normalized text, in code point order."""
     occurrences = np.zeros(0x110000, dtype=np.int64)
     for text in texts:
         points = np.frombuffer(text.decode().encode("utf-32-le"), dtype=np.uint32)
         occurrences += np.bincount(points, minlength=len(occurrences))
-    normalised: Counter[str] = Counter()
+    frequency: Counter[str] = Counter()
     for point in np.flatnonzero(occurrences):
-        for character in tokenizer.normalizer.normalize_str(chr(point)):
+        for character in backend.normalizer.normalize_str(chr(point)):
             if not character.isspace():
-                normalised[character] += int(occurrences[point])
-    wanted, covered = COVERED * normalised.total(), 0
-    kept: list[str] = []
-    for character, count in sorted(normalised.items(), key=lambda item: (-item[1], item[0])):
-        if covered >= wanted or len(kept) == most:
+                frequency[character] += int(occurrences[point])
+    target, covered = CHARACTER_COVERAGE * frequency.total(), 0
+    alphabet: list[str] = []
+    for character, count in sorted(frequency.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= target or len(alphabet) == max_size:
             break
-        kept.append(character)
+        alphabet.append(character)
         covered += count
-    return sorted(kept)
+    return sorted(alphabet)
 
 
-def joined(texts: list[bytes]) -> Iterator[bytes]:
-    """Texts by the megabyte: counting costs a pass over all code points, however short the text."""
+def join_texts(texts: list[bytes]) -> Iterator[bytes]:
+    """Join texts to a megabyte each: counting costs a pass over all code points for every text."""
     batch: list[bytes] = []
     size = 0
     for text in texts:
@@ -206,73 +222,71 @@ def joined(texts: list[bytes]) -> Iterator[bytes]:
     yield b"\n".join(batch)
 
 
-def merged(
-    tokenizer: Tokenizer,
+def train_vocab(
+    backend: Tokenizer,
     sample: Sample,
-    *,
     alphabet: list[str],
+    *,
     vocab_size: int,
     progress: Progress,
 ) -> dict[str, int]:
-    """The trainer's vocabulary, special tokens first.
+    """Train the entries and return them with their ids, special tokens first.
 
     Left to itself the trainer numbers `##x` pieces in the order of a randomly seeded hash table,
     and breaks ties between equally frequent merges by those numbers. Handing it every
-    single-character piece up front, as tokens it must have, with no alphabet of its own to add,
-    fixes the numbers and with them the whole vocabulary.
+    single-character piece up front, as special tokens, with no alphabet of its own to add, fixes
+    the numbers and with them the whole vocabulary.
     """
     from tokenizers import trainers
 
-    inner = [f"##{c}" for c in alphabet if continues_a_word(c, tokenizer)]
+    continuations = [f"##{char}" for char in alphabet if continues_a_word(char, backend)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
         limit_alphabet=0,
         show_progress=False,
-        special_tokens=SPECIAL_TOKENS + alphabet + inner,
+        special_tokens=SPECIAL_TOKENS + alphabet + continuations,
     )
-    tokenizer.train_from_iterator(fed(sample.documents, progress), trainer)
-    return dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+    backend.train_from_iterator(decode_texts(sample.documents, progress), trainer)
+    return dict(sorted(backend.get_vocab().items(), key=lambda item: item[1]))
 
 
-def continues_a_word(character: str, tokenizer: Tokenizer) -> bool:
-    """False for punctuation and for scripts in which every character is a word."""
+def continues_a_word(character: str, backend: Tokenizer) -> bool:
+    """Return False for punctuation and for scripts in which every character is a word."""
     if unicodedata.combining(character):
         return True
-    return (
-        len(
-            tokenizer.pre_tokenizer.pre_tokenize_str(
-                tokenizer.normalizer.normalize_str("a" + character)
-            )
-        )
-        == 1
-    )
+    normalized = backend.normalizer.normalize_str("a" + character)
+    return len(backend.pre_tokenizer.pre_tokenize_str(normalized)) == 1
 
 
-def fed(texts: list[bytes], progress: Progress) -> Iterator[str]:
+def decode_texts(texts: list[bytes], progress: Progress) -> Iterator[str]:
+    """Decode texts one by one and report the progress of the trainer that reads them."""
     every = max(1, len(texts) // 200)
     for number, text in enumerate(texts):
         if number % every == 0:
-            progress(READING + (0.9 - READING) * number / len(texts))  # merging comes after
+            # Merging, after the last text, takes the last tenth of the time.
+            progress(READING_SHARE + (0.9 - READING_SHARE) * number / len(texts))
         yield text.decode()
 
 
-def finished(tokenizer: Tokenizer, vocabulary: dict[str, int]) -> WordPiece:
-    """The trained rules as transformers expects them: [CLS] A [SEP] B [SEP], segments 0 and 1."""
+def build_wordpiece(backend: Tokenizer, vocab: dict[str, int]) -> WordPiece:
+    """Return the tokenizer as transformers expects it: [CLS] A [SEP] B [SEP], segments 0 and 1."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-    whole = Tokenizer(models.WordPiece(vocabulary, unk_token=ROLES["unk"]))
-    whole.normalizer, whole.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    whole.add_special_tokens(
+    complete = Tokenizer(models.WordPiece(vocab, unk_token=ROLES["unk"]))
+    complete.normalizer, complete.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    complete.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     )
     cls, sep = ROLES["cls"], ROLES["sep"]
-    whole.post_processor = processors.TemplateProcessing(
+    complete.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
     )
-    whole.decoder = decoders.WordPiece(prefix="##")
-    definition = whole.to_str(pretty=True)
-    spelled = "".join(f"{token}\n" for token in vocabulary).encode()
-    return WordPiece(definition, config=stock_config(definition), companions={"vocab.txt": spelled})
+    complete.decoder = decoders.WordPiece(prefix="##")
+    definition = complete.to_str(pretty=True)
+    vocab_txt = "".join(f"{token}\n" for token in vocab).encode()
+    return WordPiece(
+        definition, config=default_config(definition), companions={"vocab.txt": vocab_txt}
+    )

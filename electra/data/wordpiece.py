@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
-ENCODED_AT_ONCE = 8_192  # lines
+ENCODE_BATCH_LINES = 8_192  # lines
 # What else a transformers tokenizer folder may hold; tokenizer.json and tokenizer_config.json we
 # write ourselves.
 COMPANIONS = (
@@ -80,10 +80,10 @@ class WordPiece:
                 display_name=str(folder),
             )
         if "vocab.txt" in companions:
-            definition = converted(folder)
+            definition = convert_vocab_txt(folder)
             return cls(
                 definition,
-                config=read_config(folder) or stock_config(definition),
+                config=read_config(folder) or default_config(definition),
                 companions=companions,
                 display_name=str(folder),
             )
@@ -133,9 +133,9 @@ class WordPiece:
         # kept of it.
         return [
             found.ids
-            for start in range(0, len(lines), ENCODED_AT_ONCE)
+            for start in range(0, len(lines), ENCODE_BATCH_LINES)
             for found in self.backend_tokenizer.encode_batch_fast(
-                lines[start : start + ENCODED_AT_ONCE], add_special_tokens=False
+                lines[start : start + ENCODE_BATCH_LINES], add_special_tokens=False
             )
         ]
 
@@ -211,7 +211,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def stock_config(definition: str) -> dict[str, Any]:
+def default_config(definition: str) -> dict[str, Any]:
     """What transformers must read in tokenizer_config.json to rebuild a BERT-like tokenizer with
     its segment ids.
     """
@@ -227,7 +227,7 @@ def stock_config(definition: str) -> dict[str, Any]:
     }
 
 
-def converted(folder: Path) -> str:
+def convert_vocab_txt(folder: Path) -> str:
     from transformers import AutoTokenizer, BertTokenizer
 
     loader = AutoTokenizer if (folder / "tokenizer_config.json").is_file() else BertTokenizer

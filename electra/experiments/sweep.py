@@ -276,12 +276,12 @@ def shards_of(asked: SweepOptions, *, quiet: bool = False) -> dict[int, Shards]:
 
 def cut(asked: SweepOptions, settings: DataConfig, *, quiet: bool) -> Shards:
     from electra.console import progress_bars
-    from electra.data.prepare import prepare
+    from electra.data.prepare import prepare_data
 
     assert asked.corpus is not None
     folder = asked.output_dir / "data" / f"{settings.vocab_size}x{settings.length}"
     with alone(folder, quiet=quiet), progress_bars(quiet=quiet) as (stage, report):
-        return Shards.open(prepare(asked.corpus, folder, settings, stage=stage, report=report))
+        return Shards.open(prepare_data(asked.corpus, folder, settings, stage=stage, report=report))
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 
 from electra.config import UserError, flatten
 from electra.console import progress_bars
-from electra.data.prepare import prepare as prepare_data
+from electra.data.options import PrepareOptions
+from electra.data.prepare import prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.fsdp import is_sharded, shard
@@ -161,8 +162,10 @@ def opened(recipe: Recipe, start: PretrainOptions, world: World) -> Shards:
                     start.corpus,
                     start.output_dir / "data",
                     recipe.data,
-                    tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
-                    text_field=start.text_field,
+                    options=PrepareOptions(
+                        tokenizer=start.tokenizer or tokenizer_beside(start.init_from),
+                        text_field=start.text_field,
+                    ),
                     stage=stage,
                     report=report,
                 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from electra.data.options import VocabularyOptions
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 
@@ -46,5 +47,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def wordpiece(text: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
     return train_wordpiece(
-        [text], tmp_path_factory.mktemp("vocabulary"), vocab_size=120, report=lambda _: None
+        [text],
+        tmp_path_factory.mktemp("vocabulary"),
+        options=VocabularyOptions(vocab_size=120),
+        report=lambda _: None,
     )

@@ -12,7 +12,8 @@ from electra.config import UserError
 from electra.data import corpus, sharding
 from electra.data.manifest import Manifest
 from electra.data.merging import merge
-from electra.data.sharding import own_files, shard
+from electra.data.options import ShardOptions
+from electra.data.sharding import assign_files, shard
 from electra.data.shards import Shards
 from electra.data.sources import Source, resolve
 from electra.data.wordpiece import WordPiece
@@ -37,15 +38,16 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pack(
     texts: Path, wordpiece: WordPiece, folder: Path, *parts: int, of: int = 1, **options: object
 ) -> None:
-    options = {
-        "length": 32,
-        "held_out": 0.05,
-        "shard_bytes": 20_000,
-        "workers": 1,
-        "report": lambda _: None,
-    } | options
+    options = {"length": 32, "held_out": 0.05, "workers": 1} | options
     for part in parts or range(1, of + 1):
-        shard([texts], tokenizer=wordpiece, output_dir=folder, part=(part, of), **options)  # type: ignore[arg-type]
+        shard(
+            [texts],
+            tokenizer=wordpiece,
+            output_dir=folder,
+            options=ShardOptions(part=f"{part}/{of}", **options),  # type: ignore[arg-type]
+            shard_bytes=20_000,
+            report=lambda _: None,
+        )
 
 
 # ---- merging -------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ def test_by_file_any_number_of_parts_gives_the_same_rows(
     assert examples(tmp_path / "2") == examples(tmp_path / "7") == whole
 
 
-def test_by_file_a_part_opens_its_own_files_alone(
+def test_by_file_a_part_opens_its_assign_files_alone(
     texts: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -209,7 +211,7 @@ def test_by_file_a_part_opens_its_own_files_alone(
 
 def test_files_are_dealt_by_size_and_each_to_one_part(texts: Path) -> None:
     sources = resolve([texts])
-    dealt = [own_files(sources, (part, 2)) for part in (1, 2)]
+    dealt = [assign_files(sources, (part, 2)) for part in (1, 2)]
     assert sorted(place for own in dealt for place in own) == list(range(7))
     one, two = (sum(source.size for source in own.values()) for own in dealt)
     assert max(one, two) < 1.2 * min(one, two)
@@ -243,7 +245,7 @@ def test_a_part_interrupted_by_an_earlier_version_goes_on(
     texts: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(sharding.Writer, "finish", None)
+        patched.setattr(sharding.ShardWriter, "finish", None)
         with pytest.raises(TypeError):
             pack(texts, wordpiece, tmp_path / "begun")
     progress = tmp_path / "begun" / "progress.json"

@@ -13,6 +13,7 @@ from electra import atomic
 from electra.config import UserError
 from electra.data import sharding
 from electra.data.manifest import Manifest
+from electra.data.options import ShardOptions
 from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
@@ -26,14 +27,16 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pack(text: Path, wordpiece: WordPiece, folder: Path, **options: object) -> Manifest:
-    options = {
-        "length": 32,
-        "held_out": 0.05,
-        "shard_bytes": SMALL,
-        "workers": 1,
-        "report": lambda _: None,
-    } | options
-    return shard([text], tokenizer=wordpiece, output_dir=folder, **options)  # type: ignore[arg-type]
+    report = options.pop("report", lambda _: None)
+    options = {"length": 32, "held_out": 0.05, "workers": 1} | options
+    return shard(
+        [text],
+        tokenizer=wordpiece,
+        output_dir=folder,
+        options=ShardOptions(**options),  # type: ignore[arg-type]
+        shard_bytes=SMALL,
+        report=report,  # type: ignore[arg-type]
+    )
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -67,7 +70,7 @@ def test_the_parts_together_hold_what_one_run_holds(
 ) -> None:
     whole = pack(text, wordpiece, tmp_path / "whole")
     for part in (1, 2, 3):
-        pack(text, wordpiece, tmp_path / "parts", part=(part, 3))
+        pack(text, wordpiece, tmp_path / "parts", part=f"{part}/3")
     assert examples(tmp_path / "parts") == examples(tmp_path / "whole")
     parts = Shards.open(tmp_path / "parts")
     np.testing.assert_array_equal(parts.counts, Shards.open(tmp_path / "whole").counts)
@@ -114,6 +117,7 @@ import os, signal
 from concurrent.futures import ProcessPoolExecutor
 from electra import atomic
 from electra.data import sharding, wordpiece
+from electra.data.options import ShardOptions
 sharding.BLOCK_CHARACTERS = 5_000
 def kill(path, content, write=atomic.write):
     write(path, content)
@@ -121,8 +125,9 @@ def kill(path, content, write=atomic.write):
         print(*(child.pid for child in sharding.multiprocessing.active_children()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 atomic.write = kill
-sharding.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}), length=32,
-              output_dir={str(tmp_path / "killed")!r}, held_out=0.05, shard_bytes={SMALL}, workers=2)
+sharding.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}),
+               options=ShardOptions(length=32, held_out=0.05, workers=2),
+               output_dir={str(tmp_path / "killed")!r}, shard_bytes={SMALL})
 """
     killed = subprocess.run(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60
@@ -141,7 +146,7 @@ def test_a_finished_run_is_not_done_again(
     text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = pack(text, wordpiece, tmp_path)
-    monkeypatch.setattr(sharding, "cut_in_order", None)
+    monkeypatch.setattr(sharding, "build_in_order", None)
     assert pack(text, wordpiece, tmp_path) == first
 
 
@@ -226,8 +231,8 @@ def test_an_unknown_script_is_warned_about(wordpiece: WordPiece, tmp_path: Path)
     [
         ({"length": 4}, "length=4 must be between 8"),
         ({"held_out": 1.0}, "held_out=1.0 is a share"),
-        ({"part": (3, 2)}, "part 3/2 does not exist"),
-        ({"part": (0, 2)}, "part 0/2 does not exist"),
+        ({"part": "3/2"}, "part 3/2 does not exist"),
+        ({"part": "0/2"}, "part 0/2 does not exist"),
         ({"workers": 0}, "workers=0 must be at least 1"),
     ],
 )
@@ -243,8 +248,8 @@ def test_parts_and_a_whole_run_do_not_share_a_folder(
 ) -> None:
     pack(text, wordpiece, tmp_path / "whole")
     with pytest.raises(UserError, match="holds the whole corpus already"):
-        pack(text, wordpiece, tmp_path / "whole", part=(1, 2))
-    pack(text, wordpiece, tmp_path / "parts", part=(1, 2))
-    for part in ((1, 1), (1, 3)):
+        pack(text, wordpiece, tmp_path / "whole", part="1/2")
+    pack(text, wordpiece, tmp_path / "parts", part="1/2")
+    for part in ("1/1", "1/3"):
         with pytest.raises(UserError, match="part-00001-of-00002, of another division"):
             pack(text, wordpiece, tmp_path / "parts", part=part)

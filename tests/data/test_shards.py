@@ -10,6 +10,7 @@ import pytest
 from electra.config import UserError
 from electra.data import sharding
 from electra.data.dataset import MemmapDataset
+from electra.data.options import ShardOptions
 from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
@@ -25,10 +26,8 @@ def folder(
             [text],
             tokenizer=wordpiece,
             output_dir=tmp_path / "shards",
-            length=32,
+            options=ShardOptions(length=32, part=f"{part}/2", workers=1),
             shard_bytes=20_000,
-            part=(part, 2),
-            workers=1,
             report=lambda _: None,
         )
     return tmp_path / "shards"

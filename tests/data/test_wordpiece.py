@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from electra.config import UserError
-from electra.data.vocabulary import Sample, train_wordpiece
+from electra.data.options import VocabularyOptions
+from electra.data.vocabulary import SAMPLE_BYTES, Sample, train_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS, WordPiece
 
 PROSE = "Das Café möchte ÉTÉ. The quick brown foxes jumped over the lazy dogs, and 东京 too! "
@@ -23,8 +24,15 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def train(corpus: Path, folder: str = "vocab", **options: object) -> WordPiece:
-    options = {"vocab_size": 200, "report": lambda _: None} | options
-    return train_wordpiece([corpus], corpus.parent / folder, **options)  # type: ignore[arg-type]
+    report = options.pop("report", lambda _: None)
+    sample_bytes = options.pop("sample_bytes", SAMPLE_BYTES)
+    return train_wordpiece(
+        [corpus],
+        corpus.parent / folder,
+        options=VocabularyOptions(**{"vocab_size": 200} | options),  # type: ignore[arg-type]
+        sample_bytes=sample_bytes,  # type: ignore[arg-type]
+        report=report,  # type: ignore[arg-type]
+    )
 
 
 def test_special_tokens_come_first_and_size_counts_every_id(corpus: Path) -> None:
@@ -47,7 +55,7 @@ def test_special_tokens_come_first_and_size_counts_every_id(corpus: Path) -> Non
     [
         ({}, ["das", "cafe", "mochte", "ete"]),
         ({"keep_accents": True}, ["das", "café", "möchte", "été"]),
-        ({"lowercase": False}, ["Das", "Café", "möchte", "ÉTÉ"]),
+        ({"cased": True}, ["Das", "Café", "möchte", "ÉTÉ"]),
     ],
 )
 def test_case_and_accents_are_settled_by_the_vocabulary(
@@ -57,7 +65,7 @@ def test_case_and_accents_are_settled_by_the_vocabulary(
     assert wordpiece.tokens(wordpiece.encode(["Das Café möchte ÉTÉ"])[0]) == expected
 
 
-@pytest.mark.parametrize("options", [{}, {"keep_accents": True}, {"lowercase": False}])
+@pytest.mark.parametrize("options", [{}, {"keep_accents": True}, {"cased": True}])
 def test_transformers_loads_the_folder_and_gives_the_same_ids_and_segments(
     corpus: Path, options
 ) -> None:
@@ -75,7 +83,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_ids_and_segments(
 
 
 def test_a_mask_written_in_the_text_is_not_a_mask(corpus: Path) -> None:
-    for options in ({}, {"lowercase": False}):
+    for options in ({}, {"cased": True}):
         wordpiece = train(corpus, folder=f"vocab{len(options)}", **options)
         assert not set(wordpiece.encode(["a [MASK] and [CLS] [PAD]"])[0]) & {0, 2, 3, 4}
 
@@ -83,8 +91,10 @@ def test_a_mask_written_in_the_text_is_not_a_mask(corpus: Path) -> None:
 def test_the_same_text_gives_the_same_vocabulary_in_another_process(corpus: Path) -> None:
     train(corpus, "here")
     program = (
-        "import sys; from electra.data.vocabulary import train_wordpiece; "
-        "train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200, report=lambda _: None)"
+        "import sys; from electra.data.options import VocabularyOptions; "
+        "from electra.data.vocabulary import train_wordpiece; "
+        "options = VocabularyOptions(vocab_size=200); "
+        "train_wordpiece([sys.argv[1]], sys.argv[2], options=options, report=lambda _: None)"
     )
     subprocess.run(
         [sys.executable, "-c", program, str(corpus), str(corpus.parent / "there")], check=True
@@ -98,9 +108,11 @@ def test_the_same_text_gives_the_same_vocabulary_in_another_process(corpus: Path
 def test_training_and_loading_import_neither_torch_nor_transformers(corpus: Path) -> None:
     train(corpus)
     program = (
-        "import sys; from electra.data.vocabulary import train_wordpiece; "
+        "import sys; from electra.data.options import VocabularyOptions; "
+        "from electra.data.vocabulary import train_wordpiece; "
         "from electra.data.sharding import shard; "
-        "w = train_wordpiece([sys.argv[1]], sys.argv[2], vocab_size=200); "
+        "options = VocabularyOptions(vocab_size=200); "
+        "w = train_wordpiece([sys.argv[1]], sys.argv[2], options=options); "
         "shard([sys.argv[1]], tokenizer=w, output_dir=sys.argv[3]); "
         "assert not {'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules)"
     )
@@ -125,9 +137,9 @@ def test_a_corpus_too_small_for_the_size_gives_fewer_entries_and_says_so(corpus:
 
 
 def test_a_sample_is_even_and_within_its_bound() -> None:
-    sample = Sample.of((b"x" * 936 for _ in range(1000)), most=100_000)
+    sample = Sample.draw((b"x" * 936 for _ in range(1000)), max_bytes=100_000)
     assert (sample.seen, len(sample.documents), sample.share) == (1000, 63, 0.063)
-    numbered = Sample.of((b"%03d" % n * 100 for n in range(1000)), most=100_000)
+    numbered = Sample.draw((b"%03d" % n * 100 for n in range(1000)), max_bytes=100_000)
     kept = [int(document[:3]) for document in numbered.documents]
     assert kept == list(range(0, 1000, 4))
 
@@ -156,7 +168,7 @@ def test_a_vocabulary_made_otherwise_is_refused_with_what_differs_unless_overwri
     with pytest.raises(
         UserError, match="lowercase was True, now False; vocab_size was 200, now 150"
     ):
-        train(corpus, vocab_size=150, lowercase=False)
+        train(corpus, vocab_size=150, cased=True)
     train(corpus, vocab_size=150, overwrite=True)
     corpus.write_text("other text", encoding="utf8")
     with pytest.raises(UserError, match="the text is another"):
@@ -200,7 +212,7 @@ def test_a_vocab_txt_alone_is_converted(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_tells_apart_tokenizers_that_give_other_ids(corpus: Path) -> None:
-    others = [{}, {"keep_accents": True}, {"lowercase": False}, {"vocab_size": 100}]
+    others = [{}, {"keep_accents": True}, {"cased": True}, {"vocab_size": 100}]
     fingerprints = {
         train(corpus, f"v{n}", **options).fingerprint for n, options in enumerate(others)
     }

@@ -210,7 +210,7 @@ def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arm
 
 def test_shards_that_another_command_is_cutting_are_waited_for(toy_shards, tmp_path, monkeypatch):
     cut = threading.Event()
-    monkeypatch.setattr("electra.data.prepare.prepare", lambda *_, **__: (cut.set(), toy_shards)[1])
+    monkeypatch.setattr("electra.data.prepare.prepare_data", lambda *_, **__: (cut.set(), toy_shards)[1])
     options = asked(tmp_path, "efficiency", corpus=["x.txt"])
     with claimed(tmp_path / "data/300x32", interrupted=lambda: False, say=print):
         ours = threading.Thread(target=lambda: shards_of(options, quiet=True))

@@ -19,6 +19,7 @@ from rich.console import Console
 from electra.cli import show
 from electra.config import RECIPES
 from electra.data.corpus import read_corpus
+from electra.data.options import ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.tables import find_table
@@ -244,15 +245,16 @@ def shard_folder(root: Path) -> Specimen:
     root.parent.mkdir()
     (root.parent / "shard.txt").write_text(PROSE * 9, encoding="utf8")
     words = train_wordpiece(
-        [root.parent / "shard.txt"], root.parent / "words", vocab_size=100, report=silent
+        [root.parent / "shard.txt"],
+        root.parent / "words",
+        options=VocabularyOptions(vocab_size=100),
+        report=silent,
     )
     shard(
         [root.parent / "shard.txt"],
         tokenizer=words,
         output_dir=root,
-        length=16,
-        held_out=0.2,
-        workers=1,
+        options=ShardOptions(length=16, held_out=0.2, workers=1),
         report=silent,
     )
 
@@ -271,14 +273,21 @@ def shard_folder(root: Path) -> Specimen:
 def tokenizer_folder(root: Path) -> Specimen:
     root.parent.mkdir()
     (root.parent / "words.txt").write_text(PROSE * 9, encoding="utf8")
-    train_wordpiece([root.parent / "words.txt"], root, vocab_size=100, report=silent)
+    train_wordpiece(
+        [root.parent / "words.txt"], root, options=VocabularyOptions(vocab_size=100), report=silent
+    )
 
     def read() -> None:
         words = WordPiece.load(root)
         assert len(words.fingerprint) == 16
         assert words.size
         words.encode(["the old dog [MASK] sees", "x" * 300])
-        train_wordpiece([root.parent / "words.txt"], root, vocab_size=100, report=silent)
+        train_wordpiece(
+            [root.parent / "words.txt"],
+            root,
+            options=VocabularyOptions(vocab_size=100),
+            report=silent,
+        )
 
     return Specimen(root, ("tokenizer.json", "tokenizer_config.json", "vocabulary.json"), read)
 

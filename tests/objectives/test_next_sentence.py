@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra.data.batches import Batch
-from electra.data.examples import Span, cut, fill
+from electra.data.examples import Span, cut_document, pad_rows
 from electra.objectives.corruption import masked_counts
 from electra.objectives.next_sentence import MOST_SURPLUS, swap_segments
 from electra.objectives.settings import MaskedLMConfig
@@ -147,11 +147,11 @@ def packed_text(documents):
         tokens += chain.from_iterable(lines)
         spans += [
             Span(*(begin + place for place in span))
-            for span in cut([*map(len, lines)], length=LENGTH, rng=rng)
+            for span in cut_document([*map(len, lines)], length=LENGTH, rng=rng)
         ]
     order = rng.sample(range(len(spans)), len(spans))
-    return fill(
-        np.array(tokens), [spans[place] for place in order], length=LENGTH, wordpiece=VOCABULARY
+    return pad_rows(
+        np.array(tokens), [spans[place] for place in order], length=LENGTH, tokenizer=VOCABULARY
     )
 
 

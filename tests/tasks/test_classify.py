@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from electra.config import UserError
+from electra.data.options import VocabularyOptions
 from electra.data.tables import find_table
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
@@ -28,7 +29,10 @@ WIDTH = 32
 @pytest.fixture(scope="module")
 def words(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
     return train_wordpiece(
-        [toy_corpus], tmp_path_factory.mktemp("words"), vocab_size=200, report=lambda _: None
+        [toy_corpus],
+        tmp_path_factory.mktemp("words"),
+        options=VocabularyOptions(vocab_size=200),
+        report=lambda _: None,
     )
 
 
@@ -45,7 +49,9 @@ def learnt(*labels: object, **options: Any) -> Classify:
 
 def read(path: Path, content: str, *, with_labels: bool = True, **options: Any) -> list[Text]:
     path.write_text(content, encoding="utf8")
-    return list(Classify.from_name("classify", **options).read([find_table(path)], labelled=with_labels))
+    return list(
+        Classify.from_name("classify", **options).read([find_table(path)], labelled=with_labels)
+    )
 
 
 def network(task: Classify, words: WordPiece) -> Network:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from electra.data.vocabulary import finished, rules
+from electra.data.vocabulary import build_wordpiece, bert_tokenizer
 from electra.data.wordpiece import SPECIAL_TOKENS, WordPiece
 from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
@@ -35,8 +35,8 @@ LETTERS = [form for letter in "abcdefghijklmnopqrstuvwxyz" for form in (letter, 
 def toy_words() -> WordPiece:
     """Whole words, and letters for every other word of a to z."""
     entries = [*SPECIAL_TOKENS, ".", "_", *dict.fromkeys([*LETTERS, *WORDS])]
-    return finished(
-        rules(lowercase=True, keep_accents=False),
+    return build_wordpiece(
+        bert_tokenizer(),
         {token: number for number, token in enumerate(entries)},
     )
 
