@@ -1,6 +1,4 @@
-"""Good files turned hostile: bytes and JSON values changed as a disk, a download, or somebody with
-a grudge would.
-"""
+"""Change bytes and JSON values of valid files as a disk, a download or an attacker would."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from hypothesis import strategies as st
 DEEP = 100_000
 HUGE = 10**400
 
-# What breaks readers: encodings, numbers, nesting, and other formats' beginnings.
-SPLINTERS: list[bytes] = [
+# Bytes that break readers: encodings, numbers, nesting, and the magic numbers of other formats.
+FRAGMENTS: list[bytes] = [
     b"\0",
     b"\xff",
     b"\xfe\xff",
@@ -75,7 +73,7 @@ SPLINTERS: list[bytes] = [
     b"[CLS]",
     b"<<<<<<< HEAD\n",
 ]
-WHOLE: list[bytes] = [
+WHOLE_FILES: list[bytes] = [
     b"",
     b"\0" * 64,
     b"\xef\xbb\xbf",
@@ -98,7 +96,7 @@ WHOLE: list[bytes] = [
 ]
 
 
-def nested(depth: int) -> Any:
+def nest(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -146,31 +144,31 @@ VALUES: list[Any] = [
     {"a": 1},
     {"": {}},
     {"name": "x"},
-    nested(80),
-    nested(900),
+    nest(80),
+    nest(900),
 ]
 
 
 @st.composite
-def mutated(draw: st.DrawFn, good: bytes, *, suffix: str) -> bytes:
-    """The file's content after one to three changes, mostly to what it means where its suffix says
-    how to read it.
-    """
-    found = good
+def mutate(draw: st.DrawFn, good: bytes, *, suffix: str) -> bytes:
+    """Draw the content after one to three changes, mostly to values if its suffix is known."""
+    content = good
     for _ in range(draw(st.integers(1, 3))):
-        by_meaning = draw(st.integers(0, 3)) > 0 and suffix in MEANINGS
-        found = draw(MEANINGS[suffix](found) if by_meaning else changed_bytes(found))
-    return found
+        change = change_bytes
+        if draw(st.integers(0, 3)) > 0:
+            change = CHANGES_BY_SUFFIX.get(suffix, change_bytes)
+        content = draw(change(content))
+    return content
 
 
 @st.composite
-def changed_bytes(draw: st.DrawFn, content: bytes) -> bytes:
+def change_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     kind = draw(
-        st.sampled_from(["splinter", "flip", "cut", "drop", "repeat", "replace", "whole", "noise"])
+        st.sampled_from(["fragment", "flip", "cut", "drop", "repeat", "replace", "whole", "noise"])
     )
     start, end = sorted((draw(st.integers(0, len(content))), draw(st.integers(0, len(content)))))
-    if kind == "splinter":
-        return content[:start] + draw(st.sampled_from(SPLINTERS)) + content[start:]
+    if kind == "fragment":
+        return content[:start] + draw(st.sampled_from(FRAGMENTS)) + content[start:]
     if kind == "flip":
         return (
             content[:start]
@@ -184,20 +182,18 @@ def changed_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     if kind == "repeat":
         return content[:end] + content[start:end] * draw(st.integers(1, 3)) + content[end:]
     if kind == "replace":
-        return content[:start] + draw(st.sampled_from(SPLINTERS)) + content[end:]
+        return content[:start] + draw(st.sampled_from(FRAGMENTS)) + content[end:]
     if kind == "noise":
         return content[:start] + draw(st.binary(max_size=40)) + content[start:]
-    return draw(st.sampled_from(WHOLE))
+    return draw(st.sampled_from(WHOLE_FILES))
 
 
 @st.composite
-def changed_json(draw: st.DrawFn, content: bytes) -> bytes:
-    """One value of a JSON document replaced, removed, renamed or doubled; bytes that are none stay
-    as they are.
-    """
+def change_json(draw: st.DrawFn, content: bytes) -> bytes:
+    """Replace, remove or rename one value of a JSON document; return other bytes unchanged."""
     try:
         document = json.loads(content)
-        places = list(spots(document))
+        places = list(value_paths(document))
     except (ValueError, RecursionError):
         return content
     if not places:
@@ -217,20 +213,20 @@ def changed_json(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 @st.composite
-def changed_jsonl(draw: st.DrawFn, content: bytes) -> bytes:
-    """One line, as JSON."""
+def change_jsonl(draw: st.DrawFn, content: bytes) -> bytes:
+    """Change one line, as JSON."""
     lines = content.split(b"\n")
     place = draw(st.integers(0, len(lines) - 1))
-    lines[place] = draw(changed_json(lines[place]))
+    lines[place] = draw(change_json(lines[place]))
     return b"\n".join(lines)
 
 
 @st.composite
-def changed_toml(draw: st.DrawFn, content: bytes) -> bytes:
-    """One value, as JSON would have it; what TOML cannot say goes unchanged."""
+def change_toml(draw: st.DrawFn, content: bytes) -> bytes:
+    """Change one value as in JSON; return the file unchanged where TOML cannot hold the value."""
     try:
         changed = json.loads(
-            draw(changed_json(json.dumps(tomllib.loads(content.decode())).encode()))
+            draw(change_json(json.dumps(tomllib.loads(content.decode())).encode()))
         )
         return tomli_w.dumps(changed).encode()
     except (ValueError, TypeError, RecursionError):
@@ -238,40 +234,36 @@ def changed_toml(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 @st.composite
-def changed_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
-    """The header, a JSON object behind its own length; the tensors stay."""
+def change_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
+    """Change the header, a JSON object after its length; keep the tensors."""
     size = int.from_bytes(content[:8], "little")
     if size > len(content):
         return content
-    header = draw(changed_json(content[8 : 8 + size]))
+    header = draw(change_json(content[8 : 8 + size]))
     return len(header).to_bytes(8, "little") + header + content[8 + size :]
 
 
-MEANINGS = {
-    ".json": changed_json,
-    ".jsonl": changed_jsonl,
-    ".toml": changed_toml,
-    ".safetensors": changed_safetensors,
+CHANGES_BY_SUFFIX = {
+    ".json": change_json,
+    ".jsonl": change_jsonl,
+    ".toml": change_toml,
+    ".safetensors": change_safetensors,
 }
 
 
-def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where a document has values: the first few hundred will do."""
-    found: list[tuple[Any, ...]] = []
-    pairs = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, part in list(pairs)[:40]:
-        found += [(*path, key), *spots(part, (*path, key))]
-    return found[:400]
+def value_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the keys that lead to the first few hundred values of a document."""
+    paths: list[tuple[Any, ...]] = []
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    for key, item in items[:40]:
+        paths += [(*path, key), *value_paths(item, (*path, key))]
+    return paths[:400]
 
 
 def as_json(value: Any) -> bytes:
-    """With NaN, numbers of hundreds of digits, and half surrogate pairs, all of which Python's json
-    writes.
-    """
+    """Return JSON with NaN, long numbers and lone surrogates, all of which Python writes."""
     return json.dumps(value).encode()

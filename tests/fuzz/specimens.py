@@ -1,4 +1,4 @@
-"""One good example of everything that is read, and how it is read."""
+"""A valid example of every file and folder that the package reads, and its reader."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from electra.cli import show
 from electra.config import RECIPES
+from electra.console import ignore
 from electra.data.corpus import read_corpus
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
@@ -51,30 +52,26 @@ from tests.tasks.toys import (
 
 @dataclass(frozen=True)
 class Specimen:
-    """Files that are good until one of them is changed, and a reader for all of them together."""
+    """Valid files, and a function that reads all of them."""
 
     root: Path
     files: tuple[str, ...]
     read: Callable[[], object]
-    is_a_file: bool = True  # to whoever reads it; flags are not
+    names_its_file: bool = True  # in its errors; flags have no file
 
 
-def silent(text: str) -> None:
-    pass
-
-
-def exhausted(found: Iterator[Any]) -> None:
-    for _ in found:
+def consume(iterator: Iterator[Any]) -> None:
+    for _ in iterator:
         pass
 
 
-def learnt(name: str, path: Path, **options: Any) -> None:
-    """A table as fine-tuning reads it: its examples, and what they teach about the task."""
+def read_task_file(name: str, path: Path, **options: Any) -> None:
+    """Read a table as fine-tuning does: with labels, which the task learns, and without."""
     task = find_task(name, **options)
     examples = list(task.read([find_table(path)], labelled=True))
     if examples:
         task.fit_labels(examples)
-    exhausted(task.read([find_table(path)], labelled=False))
+    consume(task.read([find_table(path)], labelled=False))
 
 
 PROSE = "the old dog sees the house .\n\nthe quiet river – it crosses\nthe bridge .\n" * 3
@@ -119,15 +116,19 @@ METRICS = "".join(
 )
 
 
-def single(root: Path, name: str, content: bytes | str, read: Callable[[Path], object]) -> Specimen:
+def file_specimen(
+    root: Path, name: str, content: bytes | str, read: Callable[[Path], object]
+) -> Specimen:
     path = root / name
     root.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return Specimen(root, (name,), lambda: read(path))
 
 
-def corpus(root: Path, name: str, content: bytes | str) -> Specimen:
-    return single(root, name, content, lambda path: exhausted(read_corpus([path], report=silent)))
+def corpus_specimen(root: Path, name: str, content: bytes | str) -> Specimen:
+    return file_specimen(
+        root, name, content, lambda path: consume(read_corpus([path], report=ignore))
+    )
 
 
 def parquet(path: Path) -> bytes:
@@ -142,7 +143,7 @@ def parquet(path: Path) -> bytes:
 
 
 def run_folder(root: Path) -> Specimen:
-    """A run that stopped after step 4."""
+    """Return a run that stopped after step 4."""
     (root / "checkpoint-4").mkdir(parents=True)
     recipe = load_recipe("small")
     (root / run_dir.CONFIG).write_text(as_toml(recipe), encoding="utf8")
@@ -177,7 +178,7 @@ def run_folder(root: Path) -> Specimen:
 
 
 def trial_folder(root: Path) -> Specimen:
-    """A plan of two arms, one of them run and scored."""
+    """Return a plan of two arms, one of them run and scored."""
     root.mkdir(parents=True)
     whole = asdict(efficiency(seeds=1))
     run = {"folder": "runs/electra", "steps": 5, "operations_of_step": 1e9, "official_of_step": 1e9}
@@ -231,31 +232,31 @@ def evidence_file(root: Path) -> Specimen:
     several = efficiency(seeds=1)
     evidence.save([replace(several, found=several.found[:2])], root / "findings.json")
 
-    def redirect_warnings() -> None:
+    def read() -> None:
         with mock.patch.object(
             plots, "is_available", return_value=False
         ):  # a figure takes half a second
             markdown(list(whole(evidence.load(root / "findings.json")))).encode()
 
-    return Specimen(root, ("findings.json",), redirect_warnings)
+    return Specimen(root, ("findings.json",), read)
 
 
 def shard_folder(root: Path) -> Specimen:
-    """Shards small enough to be changed anywhere."""
+    """Return shards small enough to be changed anywhere."""
     root.parent.mkdir()
     (root.parent / "shard.txt").write_text(PROSE * 9, encoding="utf8")
-    words = train_wordpiece(
+    tokenizer = train_wordpiece(
         [root.parent / "shard.txt"],
         root.parent / "words",
         options=VocabularyOptions(vocab_size=100),
-        report=silent,
+        report=ignore,
     )
     shard(
         [root.parent / "shard.txt"],
-        tokenizer=words,
+        tokenizer=tokenizer,
         output_dir=root,
         options=ShardOptions(length=16, held_out=0.2, workers=1),
-        report=silent,
+        report=ignore,
     )
 
     def read() -> None:
@@ -274,19 +275,19 @@ def tokenizer_folder(root: Path) -> Specimen:
     root.parent.mkdir()
     (root.parent / "words.txt").write_text(PROSE * 9, encoding="utf8")
     train_wordpiece(
-        [root.parent / "words.txt"], root, options=VocabularyOptions(vocab_size=100), report=silent
+        [root.parent / "words.txt"], root, options=VocabularyOptions(vocab_size=100), report=ignore
     )
 
     def read() -> None:
-        words = WordPiece.load(root)
-        assert len(words.fingerprint) == 16
-        assert words.size
-        words.encode(["the old dog [MASK] sees", "x" * 300])
+        tokenizer = WordPiece.load(root)
+        assert len(tokenizer.fingerprint) == 16
+        assert tokenizer.size
+        tokenizer.encode(["the old dog [MASK] sees", "x" * 300])
         train_wordpiece(
             [root.parent / "words.txt"],
             root,
             options=VocabularyOptions(vocab_size=100),
-            report=silent,
+            report=ignore,
         )
 
     return Specimen(root, ("tokenizer.json", "tokenizer_config.json", "vocabulary.json"), read)
@@ -302,14 +303,14 @@ def model_folder(root: Path) -> Specimen:
 
 
 def tuned_folder(root: Path) -> Specimen:
-    words = toy_words()
+    tokenizer = toy_words()
     task = find_task(
         "classify", labels=("a", "b"), metrics=("accuracy",), metric="accuracy", regression=False
     )
     save_tuned(
-        build_network(toy_encoder(words), task, dropout=0.0),
+        build_network(toy_encoder(tokenizer), task, dropout=0.0),
         task,
-        words,
+        tokenizer,
         root,
         length=32,
         extra={},
@@ -319,9 +320,12 @@ def tuned_folder(root: Path) -> Specimen:
 
 
 def recipe_flags(root: Path) -> Specimen:
-    """Flags as words of a file, so that they change like any other."""
-    good = "--batch-size\n12\n--encoder.width=32\n--optimizer.betas\n0.9,0.99\n--objective.generator.fraction\n0.5"
-    made = single(
+    """Return flags as the lines of a file, so that they change like any other."""
+    good = (
+        "--batch-size\n12\n--encoder.width=32\n--optimizer.betas\n0.9,0.99\n"
+        "--objective.generator.fraction\n0.5"
+    )
+    made = file_specimen(
         root,
         "flags",
         good,
@@ -329,41 +333,47 @@ def recipe_flags(root: Path) -> Specimen:
             "small", flags=path.read_bytes().decode("utf8", "surrogateescape").split("\n")
         ),
     )
-    return replace(made, is_a_file=False)
+    return replace(made, names_its_file=False)
 
 
 def specimens(root: Path) -> dict[str, Callable[[], Specimen]]:
-    """By name, made when first asked for."""
+    """Return functions that make the specimens, by name."""
 
-    def on(name: str, task: str, file: str, content: str, **options: Any) -> Specimen:
-        return single(root / name, file, content, lambda path: learnt(task, path, **options))
+    def task_specimen(name: str, task: str, file: str, content: str, **options: Any) -> Specimen:
+        return file_specimen(
+            root / name, file, content, lambda path: read_task_file(task, path, **options)
+        )
 
     return {
-        "text": lambda: corpus(root / "text", "a.txt", PROSE),
-        "jsonl": lambda: corpus(root / "jsonl", "a.jsonl", JSONL),
-        "gzip": lambda: corpus(root / "gzip", "a.txt.gz", gzip.compress(PROSE.encode(), mtime=0)),
-        "zstd": lambda: corpus(
+        "text": lambda: corpus_specimen(root / "text", "a.txt", PROSE),
+        "jsonl": lambda: corpus_specimen(root / "jsonl", "a.jsonl", JSONL),
+        "gzip": lambda: corpus_specimen(
+            root / "gzip", "a.txt.gz", gzip.compress(PROSE.encode(), mtime=0)
+        ),
+        "zstd": lambda: corpus_specimen(
             root / "zstd", "a.txt.zst", pyarrow.compress(PROSE.encode(), "zstd", asbytes=True)
         ),
-        "parquet": lambda: corpus(
+        "parquet": lambda: corpus_specimen(
             root / "parquet", "a.parquet", parquet(root / "made" / "a.parquet")
         ),
-        "recipe": lambda: single(
+        "recipe": lambda: file_specimen(
             root / "recipe",
             "a.toml",
             (RECIPES / "small.toml").read_bytes(),
             lambda path: load_recipe(str(path)),
         ),
         "flags": lambda: recipe_flags(root / "flags"),
-        "csv": lambda: on("csv", "classify", "a.csv", keyword_rows(8)),
-        "tsv": lambda: on(
+        "csv": lambda: task_specimen("csv", "classify", "a.csv", keyword_rows(8)),
+        "tsv": lambda: task_specimen(
             "tsv", "choose", "a.tsv", option_rows().replace(",", "\t"), options=tuple("abcd")
         ),
-        "rows": lambda: on("rows", "classify", "a.jsonl", JSONL, label="id"),
-        "questions": lambda: on("questions", "span", "a.jsonl", question_rows(), unanswerable=True),
-        "squad": lambda: on("squad", "squad-1.1", "a.json", json.dumps(SQUAD)),
-        "race": lambda: on("race", "race", "a.json", json.dumps(RACE)),
-        "conll": lambda: on("conll", "ner", "a.txt", tagged_words()),
+        "rows": lambda: task_specimen("rows", "classify", "a.jsonl", JSONL, label="id"),
+        "questions": lambda: task_specimen(
+            "questions", "span", "a.jsonl", question_rows(), unanswerable=True
+        ),
+        "squad": lambda: task_specimen("squad", "squad-1.1", "a.json", json.dumps(SQUAD)),
+        "race": lambda: task_specimen("race", "race", "a.json", json.dumps(RACE)),
+        "conll": lambda: task_specimen("conll", "ner", "a.txt", tagged_words()),
         "tokenizer": lambda: tokenizer_folder(root / "tokenizer" / "words"),
         "model": lambda: model_folder(root / "model"),
         "tuned": lambda: tuned_folder(root / "tuned"),

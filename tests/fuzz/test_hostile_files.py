@@ -1,6 +1,4 @@
-"""Files and folders made to hang a reader, to fill its memory, or to be something else than they
-seem.
-"""
+"""Files made to hang a reader or to fill its memory, and files that are pipes, loops or devices."""
 
 from __future__ import annotations
 
@@ -20,22 +18,18 @@ import pytest
 
 from electra.__main__ import main
 from electra.config import UserError
+from electra.console import ignore
 from electra.data import tables
 from electra.data.corpus import read_corpus
 from electra.tasks import find_task
 
-MEMORY = (
-    2 * 1024**3
-)  # of address space: an interpreter with numpy and pyarrow takes a quarter of it
+# Bytes of address space: an interpreter with numpy and pyarrow takes a quarter of it.
+MEMORY = 2 * 1024**3
 SECONDS = 240
 
 
-def silent(text: str) -> None:
-    pass
-
-
-def bounded(script: str, *arguments: object) -> tuple[int, str]:
-    """How a script ends that may take neither much memory nor long, and what it says."""
+def run_bounded(script: str, *arguments: object) -> tuple[int, str]:
+    """Run a script within bounds of memory and time; return its exit code and its output."""
 
     def limits() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -70,8 +64,10 @@ DOCUMENT = ROWS.replace(
 )
 
 
-def filled(path: Path, content: bytes, *, times: int, opener: Callable[..., object] = open) -> Path:
-    """A file that repeats itself."""
+def write_repeated(
+    path: Path, content: bytes, *, times: int, opener: Callable[..., object] = open
+) -> Path:
+    """Write the same content several times into a file."""
     with opener(path, "wb") as stream:  # type: ignore[attr-defined]
         for _ in range(times):
             stream.write(content)
@@ -89,9 +85,9 @@ def filled(path: Path, content: bytes, *, times: int, opener: Callable[..., obje
 def test_a_line_of_up_to_a_gigabyte_is_read_in_parts(
     tmp_path: Path, content: bytes, times: int
 ) -> None:
-    code, said = bounded(COUNT, filled(tmp_path / "a.txt", content, times=times))
-    assert code == 0, said
-    assert int(said) > 0.9 * times * len(content.decode().replace(" ", ""))
+    exit_code, output = run_bounded(COUNT, write_repeated(tmp_path / "a.txt", content, times=times))
+    assert exit_code == 0, output
+    assert int(output) > 0.9 * times * len(content.decode().replace(" ", ""))
 
 
 @pytest.mark.slow
@@ -102,10 +98,10 @@ def test_a_line_of_up_to_a_gigabyte_is_read_in_parts(
 def test_a_small_file_that_unpacks_to_a_large_one_is_read_in_parts(
     tmp_path: Path, suffix: str, opener: Callable[..., object], times: int
 ) -> None:
-    path = filled(tmp_path / f"a.txt{suffix}", b"0" * 1_000_000, times=times, opener=opener)
+    path = write_repeated(tmp_path / f"a.txt{suffix}", b"0" * 1_000_000, times=times, opener=opener)
     assert path.stat().st_size < 2_000_000
-    code, said = bounded(COUNT, path)
-    assert (code, said.strip()) == (0, str(times * 1_000_000))
+    exit_code, output = run_bounded(COUNT, path)
+    assert (exit_code, output.strip()) == (0, str(times * 1_000_000))
 
 
 @pytest.mark.slow
@@ -115,8 +111,8 @@ def test_a_small_zstd_file_that_unpacks_to_a_gigabyte_is_read_in_parts(tmp_path:
     with pyarrow.CompressedOutputStream(str(tmp_path / "a.txt.zst"), "zstd") as stream:
         for _ in range(1000):
             stream.write(b"0" * 1_000_000)
-    code, said = bounded(COUNT, tmp_path / "a.txt.zst")
-    assert (code, said.strip()) == (0, str(10**9))
+    exit_code, output = run_bounded(COUNT, tmp_path / "a.txt.zst")
+    assert (exit_code, output.strip()) == (0, str(10**9))
 
 
 def test_a_small_parquet_file_that_repeats_a_long_text_keeps_it_once(tmp_path: Path) -> None:
@@ -131,23 +127,26 @@ def test_a_small_parquet_file_that_repeats_a_long_text_keeps_it_once(tmp_path: P
     )
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
     for script in (
-        COUNT.replace("documents(sys.argv[1:])", "islice(documents(sys.argv[1:]), 3)"),
+        COUNT.replace("read_corpus(sys.argv[1:])", "islice(read_corpus(sys.argv[1:]), 3)"),
         ROWS.replace(
             "in tables.read_rows(tables.find_table(sys.argv[1]))",
             "in islice(tables.read_rows(tables.find_table(sys.argv[1])), 300)",
         ),
     ):
-        code, said = bounded(f"from itertools import islice\n{script}", tmp_path / "a.parquet")
-        assert code == 0, said
+        exit_code, output = run_bounded(
+            f"from itertools import islice\n{script}", tmp_path / "a.parquet"
+        )
+        assert exit_code == 0, output
 
 
 @pytest.mark.slow
 def test_a_json_document_that_unpacks_to_a_gigabyte_is_refused(tmp_path: Path) -> None:
-    code, said = bounded(
-        DOCUMENT, filled(tmp_path / "a.json.gz", b" " * 1_000_000, times=1000, opener=gzip.open)
+    exit_code, output = run_bounded(
+        DOCUMENT,
+        write_repeated(tmp_path / "a.json.gz", b" " * 1_000_000, times=1000, opener=gzip.open),
     )
-    assert code == 1
-    assert "a.json.gz: more than 256 MB in one JSON value; split it" in said
+    assert exit_code == 1
+    assert "a.json.gz: more than 256 MB in one JSON value; split it" in output
 
 
 @pytest.mark.slow
@@ -163,17 +162,17 @@ def test_a_json_document_that_unpacks_to_a_gigabyte_is_refused(tmp_path: Path) -
 def test_a_row_of_ten_million_fields_is_refused(
     tmp_path: Path, name: str, content: bytes, refusal: str
 ) -> None:
-    code, said = bounded(
-        ROWS, filled(tmp_path / name, content, times=70 if "jsonl" in name else 10)
+    exit_code, output = run_bounded(
+        ROWS, write_repeated(tmp_path / name, content, times=70 if "jsonl" in name else 10)
     )
-    assert code == 1
-    assert f"{name}:" in said
-    assert refusal in said
+    assert exit_code == 1
+    assert f"{name}:" in output
+    assert refusal in output
 
 
 def test_a_table_of_a_million_columns_is_refused_by_their_number(tmp_path: Path) -> None:
-    """Names that are all alike, and so each a reason to look through all others."""
-    path = filled(tmp_path / "a.csv", b"a," * 1_000_000, times=1)
+    """All names are alike, so that each would be compared with all others."""
+    path = write_repeated(tmp_path / "a.csv", b"a," * 1_000_000, times=1)
     with pytest.raises(
         UserError, match=r"a\.csv:1: 1,000,001 columns, where at most 10,000 are read"
     ):
@@ -186,9 +185,8 @@ def test_a_row_with_many_keys_is_refused_at_once(tmp_path: Path) -> None:
     began = time.process_time()
     with pytest.raises(UserError, match=r"a\.jsonl:1: no column 'text'"):
         list(find_task("classify").read([tables.find_table(path)], labelled=True))
-    assert (
-        time.process_time() - began < 1.5
-    )  # looking for a name like it among all of them takes longer
+    # Comparing the name with all of them would take longer.
+    assert time.process_time() - began < 1.5
 
 
 @pytest.mark.slow
@@ -214,7 +212,7 @@ def pipes_and_devices(folder: Path) -> Iterator[Path]:
 def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     for path in pipes_and_devices(tmp_path):
         with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
-            list(read_corpus([path], report=silent))
+            list(read_corpus([path], report=ignore))
         with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
             tables.find_table(path)
 
@@ -225,7 +223,7 @@ def test_pipes_among_the_files_of_a_folder_are_passed_over(tmp_path: Path) -> No
     (tmp_path / "folder.txt").mkdir()
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
     (tmp_path / "above").symlink_to(tmp_path)
-    assert [document.lines for document in read_corpus([tmp_path], report=silent)] == [["text"]]
+    assert [document.lines for document in read_corpus([tmp_path], report=ignore)] == [["text"]]
 
 
 @pytest.mark.parametrize(
@@ -257,19 +255,19 @@ def test_no_command_hangs_on_what_is_no_file(
         path.mkdir()
     else:
         path.write_bytes(b"\0")
-    assert main([str(path) if word == "FILE" else word for word in command]) in (1, 2)
-    said = capsys.readouterr().err
-    assert "error: " in said
-    assert ".toml" in said
-    assert "Error:" not in said
-    assert "\x1b" not in said
+    assert main([str(path) if argument == "FILE" else argument for argument in command]) in (1, 2)
+    output = capsys.readouterr().err
+    assert "error: " in output
+    assert ".toml" in output
+    assert "Error:" not in output
+    assert "\x1b" not in output
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_it_reaches_a_manifest(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt"))
     path.write_text("text", encoding="utf8")
     with pytest.raises(UserError, match="a name that is not UTF-8; rename the file"):
-        list(read_corpus([tmp_path], report=silent))
+        list(read_corpus([tmp_path], report=ignore))
 
 
 def test_a_message_neither_fills_the_terminal_nor_steers_it(
@@ -278,7 +276,7 @@ def test_a_message_neither_fills_the_terminal_nor_steers_it(
     path = tmp_path / "a.toml"
     path.write_text('seed = "\\u001b[2J' + "x" * 1_000_000 + '"', encoding="utf8")
     assert main(["describe", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert str(path) in said
-    assert len(said) < 5000
-    assert "\x1b" not in said
+    output = capsys.readouterr().err
+    assert str(path) in output
+    assert len(output) < 5000
+    assert "\x1b" not in output

@@ -1,4 +1,4 @@
-"""Whatever lies in a file, a reader gives its content or says in one message what to do."""
+"""Whatever a file holds, a reader returns its content or raises one error that names a remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from electra.config import RunFailed, UserError
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 from tests.fuzz.specimens import NAMES, Specimen, specimens
 
 SLOW_CASES = 10_000
@@ -60,7 +60,7 @@ def fuzz(specimen: Specimen, *, cases: int) -> None:
         file = data.draw(st.sampled_from(specimen.files))
         try:
             (specimen.root / file).write_bytes(
-                data.draw(mutated(good[file], suffix=Path(file).suffix))
+                data.draw(mutate(good[file], suffix=Path(file).suffix))
             )
             check(specimen)
         finally:
@@ -70,11 +70,11 @@ def fuzz(specimen: Specimen, *, cases: int) -> None:
 
 
 def check(specimen: Specimen) -> None:
-    """The property: content, or an error of ours that says where."""
+    """Check that a reader succeeds, or raises an error of ours that names the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             specimen.read()
     except (UserError, RunFailed) as error:
-        if specimen.is_a_file:
+        if specimen.names_its_file:
             assert specimen.root.name in str(error)  # noqa: PT017

@@ -1,6 +1,4 @@
-"""Model folders, shards and runs of strangers: nothing in them runs, nothing outside of them is
-read.
-"""
+"""Reading a foreign model, shards or run executes nothing and reads nothing outside its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class Trap:
-    """Whoever unpickles it makes a file."""
+    """Unpickling it creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,17 +34,17 @@ class Trap:
 
 
 @pytest.fixture
-def sprung(tmp_path: Path) -> Path:
+def opened_marker(tmp_path: Path) -> Path:
     return tmp_path / "sprung"
 
 
 @pytest.fixture
-def trap(sprung: Path) -> bytes:
-    """A pickle that would betray its being opened."""
-    content = pickle.dumps(Trap(sprung))
+def trap(opened_marker: Path) -> bytes:
+    """A pickle whose opening leaves a file behind."""
+    content = pickle.dumps(Trap(opened_marker))
     pickle.loads(content)
-    assert sprung.exists()
-    sprung.unlink()
+    assert opened_marker.exists()
+    opened_marker.unlink()
     return content
 
 
@@ -56,7 +54,7 @@ def model(tiny: Path, tmp_path: Path) -> Path:
 
 
 def index(model: Path, file: str) -> None:
-    """All tensors of the model, said to be in this file."""
+    """Write an index that says that all tensors of the model are in this file."""
     with safe_open(model / "model.safetensors", framework="np") as weights:
         names = list(weights.keys())
     (model / INDEX).write_text(
@@ -72,7 +70,7 @@ def index(model: Path, file: str) -> None:
 )
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_pickle_for_weights_is_refused_and_not_opened(
-    model: Path, trap: bytes, sprung: Path, file: str, indexed: bool
+    model: Path, trap: bytes, opened_marker: Path, file: str, indexed: bool
 ) -> None:
     if indexed:
         index(model, file)
@@ -80,32 +78,32 @@ def test_a_pickle_for_weights_is_refused_and_not_opened(
     (model / file).write_bytes(trap)
     with pytest.raises(UserError, match=str(model)):
         load_pretrained(model)
-    assert not sprung.exists()
+    assert not opened_marker.exists()
 
 
 @pytest.mark.parametrize("file", ["counts.npy", "train-00000.ids.npy", "train-00000.ends.npy"])
 @pytest.mark.parametrize("as_array", [False, True])
 def test_a_pickle_among_shards_is_refused_and_not_opened(
-    toy_shards: Path, tmp_path: Path, trap: bytes, sprung: Path, file: str, as_array: bool
+    toy_shards: Path, tmp_path: Path, trap: bytes, opened_marker: Path, file: str, as_array: bool
 ) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     (rows / file).write_bytes(trap)
     if as_array:
-        np.save(rows / file, np.array([Trap(sprung)], dtype=object), allow_pickle=True)
+        np.save(rows / file, np.array([Trap(opened_marker)], dtype=object), allow_pickle=True)
     manifest = json.loads((rows / "manifest.json").read_text(encoding="utf8"))
     for each in manifest["files"]:
         each["bytes"] = (rows / each["name"]).stat().st_size
     (rows / "manifest.json").write_text(json.dumps(manifest), encoding="utf8")
     with pytest.raises(UserError, match=rf"{file}: damaged"):
         (lambda shards: (shards.counts, shards.train.take(np.arange(2))))(Shards.open(rows))
-    assert not sprung.exists()
+    assert not opened_marker.exists()
 
 
 @pytest.mark.slow
-def test_code_beside_a_tokenizer_is_not_run(model: Path, sprung: Path) -> None:
+def test_code_beside_a_tokenizer_is_not_run(model: Path, opened_marker: Path) -> None:
     (model / "tokenizer.json").unlink()
     (model / "evil.py").write_text(
-        f"open({str(sprung)!r}, 'w')\nclass Evil: pass\n", encoding="utf8"
+        f"open({str(opened_marker)!r}, 'w')\nclass Evil: pass\n", encoding="utf8"
     )
     (model / "tokenizer_config.json").write_text(
         json.dumps(
@@ -117,7 +115,7 @@ def test_code_beside_a_tokenizer_is_not_run(model: Path, sprung: Path) -> None:
         WordPiece.load(model)
     except UserError as error:
         assert str(model) in str(error)  # noqa: PT017 (to be read without that code would do as well)
-    assert not sprung.exists()
+    assert not opened_marker.exists()
 
 
 # ---- paths ---------------------------------------------------------------------------------------
@@ -218,17 +216,17 @@ def test_a_header_that_lies_about_its_tensors_is_refused(model: Path, lie: str) 
         header[first]["dtype"] = "PICKLE"
     elif lie == "no tensors":
         header = {}
-    redirect_warnings = json.dumps(header).encode()
-    length = 2**63 if lie == "header too long" else len(redirect_warnings)
+    changed = json.dumps(header).encode()
+    length = 2**63 if lie == "header too long" else len(changed)
     (model / "model.safetensors").write_bytes(
-        length.to_bytes(8, "little") + redirect_warnings + content[8 + size :]
+        length.to_bytes(8, "little") + changed + content[8 + size :]
     )
     with pytest.raises(UserError, match=str(model)):
         load_pretrained(model)
 
 
 def test_a_checkpoint_that_is_a_pickle_is_not_one(
-    tmp_path: Path, trap: bytes, sprung: Path
+    tmp_path: Path, trap: bytes, opened_marker: Path
 ) -> None:
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
@@ -241,15 +239,13 @@ def test_a_checkpoint_that_is_a_pickle_is_not_one(
     found = checkpoint.opened(folder)
     with pytest.raises(SafetensorError):
         restore(found.tensors(), module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]
-    assert not sprung.exists()
+    assert not opened_marker.exists()
 
 
 def test_an_array_whose_header_ends_early_is_refused(toy_shards: Path, tmp_path: Path) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     header = b"{'descr': '<i8', 'shape': (1,\n"
-    redirect_warnings = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
-    (rows / "counts.npy").write_bytes(
-        redirect_warnings.ljust((rows / "counts.npy").stat().st_size, b"\0")
-    )
+    changed = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
+    (rows / "counts.npy").write_bytes(changed.ljust((rows / "counts.npy").stat().st_size, b"\0"))
     with pytest.raises(UserError, match=r"counts\.npy: damaged"):
         _ = Shards.open(rows).counts
