@@ -29,7 +29,7 @@ import torch
 from benchmarks.evidence import as_command, keep
 from benchmarks.peer import build_trainer
 from electra.config import UserError
-from electra.data.vocabulary import build_wordpiece, bert_tokenizer
+from electra.data.vocabulary import bert_tokenizer, build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS
 from electra.engine.distributed import process_group
 from electra.finetuning.loop import assembled, begin, train

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from electra.data.vocabulary import build_wordpiece, bert_tokenizer
+from electra.data.vocabulary import bert_tokenizer, build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS, WordPiece
 from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
