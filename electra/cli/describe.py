@@ -1,5 +1,6 @@
-"""What a recipe or a model is, in numbers: parameters, operations in both conventions, tokens,
-memory. No torch.
+"""Describe a recipe or a model in numbers: parameters, FLOPs in both conventions, tokens, memory.
+
+No torch.
 """
 
 from __future__ import annotations
@@ -27,12 +28,21 @@ from electra.objectives.settings import (
 )
 from electra.pretraining.recipe import Recipe
 
-USUAL_TOKENS = 16_384  # in one pass, where the recipe leaves the micro-batch to the machine
+# Tokens in one forward pass, where the recipe leaves the micro-batch size to the machine.
+USUAL_TOKENS = 16_384
+SHAPE_COLUMNS = {
+    "layers": "layers",
+    "width": "width",
+    "heads": "heads",
+    "feedforward": "feed-forward",
+    "embedding": "embedding",
+    "positions": "positions",
+}
 
 
 @dataclass(frozen=True)
 class Description:
-    """Everything `electra describe` prints; `--json` gives it as it is."""
+    """Everything `electra describe` prints; `--json` prints it unchanged."""
 
     name: str
     networks: dict[str, EncoderShape]
@@ -47,206 +57,222 @@ class Description:
     world_size: int
     parallel: Parallel
     activation_checkpointing: bool
-    memory: dict[str, flops.Terms]  # of one process, by how its steps are taken
+    memory: dict[str, flops.Terms]  # of one process, by precision and kernels
 
 
 def describe_recipe(
     recipe: Recipe, *, name: str, vocabulary: int | None = None, world_size: int = 1
 ) -> Description:
+    """Return the description of a recipe for a vocabulary size and a number of processes."""
     vocabulary = vocabulary or recipe.data.vocab_size
-    work, training = recipe.workload(vocabulary), recipe.training
-    if not 1 <= world_size <= training.batch_size:
-        raise UserError(
-            f"--world-size {world_size}: must be from 1 to "
-            f"training.batch_size={training.batch_size}, so "
-            f"that every process has a row"
-        )
-    if (passes := training.batch_size // (training.micro_batch_size or 1)) < world_size:
-        raise UserError(
-            f"--world-size {world_size}: a step has {passes} micro-batches, too few for so many "
-            "processes; "
-            f"choose a smaller --micro-batch-size"
-        )
-    rows = training.micro_batch_size or max(
-        1, min(training.batch_size // world_size, USUAL_TOKENS // recipe.data.length)
-    )
+    workload, training = recipe.workload(vocabulary), recipe.training
+    check_world_size(recipe, world_size)
+    rows = training.micro_batch_size or usual_micro_batch(recipe, world_size)
     return Description(
         name=name,
-        networks={network: shape for network, shape, _ in work.networks()},
+        networks={network: shape for network, shape, _ in workload.networks()},
         vocabulary=vocabulary,
         length=recipe.data.length,
-        parameters=flops.parameters(work),
-        standard=flops.standard(work),
-        official=flops.official(work),
+        parameters=flops.parameters(workload),
+        standard=flops.standard(workload),
+        official=flops.official(workload),
         tokens=training.max_steps * training.batch_size * recipe.data.length,
         batch_tokens=training.batch_size * recipe.data.length,
         micro_batch=rows,
         world_size=world_size,
         parallel=training.parallel,
         activation_checkpointing=training.activation_checkpointing,
-        memory={
-            way: training_bytes(
-                work,
-                rows=rows,
-                activation_bytes=number,
-                kernels=kernels,
-                recomputed=training.activation_checkpointing,
-                spread_over=training.spread_over(world_size),
-            )
-            for way, (number, kernels) in ways(recipe).items()
-        },
+        memory=estimate_memory(recipe, workload, rows=rows, world_size=world_size),
     )
 
 
-def ways(recipe: Recipe) -> dict[str, tuple[int, bool]]:
-    """How steps may be taken, as far as the recipe leaves that to the machine: bytes of an
-    activation, and whether by our own kernels, which a GPU takes wherever it can.
+def check_world_size(recipe: Recipe, world_size: int) -> None:
+    """Raise UserError where a step has too few rows or micro-batches for this many processes."""
+    training = recipe.training
+    if not 1 <= world_size <= training.batch_size:
+        raise UserError(
+            f"--world-size {world_size}: must be from 1 to "
+            f"training.batch_size={training.batch_size}, so that every process has a row"
+        )
+    micro_batches = training.batch_size // (training.micro_batch_size or 1)
+    if micro_batches < world_size:
+        raise UserError(
+            f"--world-size {world_size}: a step has {micro_batches} micro-batches, too few for so "
+            "many processes; choose a smaller --micro-batch-size"
+        )
+
+
+def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
+    rows_per_process = recipe.training.batch_size // world_size
+    return max(1, min(rows_per_process, USUAL_TOKENS // recipe.data.length))
+
+
+def estimate_memory(
+    recipe: Recipe, workload: flops.Workload, *, rows: int, world_size: int
+) -> dict[str, flops.Terms]:
+    """Return the bytes of one process by term, for each way in which steps may be computed."""
+    memory = {}
+    for name, (activation_bytes, kernels) in possible_step_modes(recipe).items():
+        memory[name] = training_bytes(
+            workload,
+            rows=rows,
+            activation_bytes=activation_bytes,
+            kernels=kernels,
+            recomputed=recipe.training.activation_checkpointing,
+            spread_over=recipe.training.weight_shards(world_size),
+        )
+    return memory
+
+
+def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
+    """Return the ways in which this recipe's steps may be computed: the bytes of an activation and
+    whether the kernels are used, which a GPU does wherever it can.
     """
     training = recipe.training
-    able = (
+    with_kernels = (
         training.kernels != "off"
         and training.compile != "on"
         and training.parallel == "ddp"
         and not training.activation_checkpointing
         and not recipe.encoder.causal
     )
-    half = "bf16, kernels" if able else "bf16"
+    bf16 = "bf16"
+    if with_kernels:
+        bf16 = "bf16, kernels"
     return {
-        "auto": {"fp32 (a CPU)": (FLOAT, False), f"{half} (a GPU)": (LOW, able)},
+        "auto": {"fp32 (a CPU)": (FLOAT, False), f"{bf16} (a GPU)": (LOW, with_kernels)},
         "fp32": {"fp32": (FLOAT, False)},
         "fp16": {"fp16": (LOW, False)},
-        "bf16": {half: (LOW, able)},
+        "bf16": {bf16: (LOW, with_kernels)},
     }[training.precision]
 
 
 def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
-    """A run folder or one of its models, by the recipe it carries; any other ELECTRA model by its
-    shape alone.
+    """Return the description of a run folder or a model folder by the recipe in it, or of any other
+    ELECTRA model by its shape alone.
     """
-    for inner in ("discriminator", "encoder"):
-        if (folder / inner / "config.json").is_file():
-            folder = folder / inner
+    for role in ("discriminator", "encoder"):
+        if (folder / role / "config.json").is_file():
+            folder = folder / role
     if not (folder / "config.json").is_file() and (folder / "config.toml").is_file():
-        return describe_recipe(
-            build(Recipe, read_toml(folder / "config.toml"), source=str(folder / "config.toml")),
-            name=f"{folder} (no model yet)",
-            world_size=world_size,
-        )
+        toml = folder / "config.toml"
+        recipe = build(Recipe, read_toml(toml), source=str(toml))
+        return describe_recipe(recipe, name=f"{folder} (no model yet)", world_size=world_size)
     from electra.model import huggingface
 
     shape, vocabulary, role = huggingface.load_shape(folder)
-    carried = huggingface.read_json(folder, huggingface.CONFIG).get("electra_recipe")
-    if carried is not None:
-        recipe = build(Recipe, carried, source=str(folder / huggingface.CONFIG))
-        return describe_recipe(
-            recipe, name=str(folder), vocabulary=vocabulary, world_size=world_size
-        )
-    objective: ObjectiveConfig = (
-        ReplacedTokenDetectionConfig() if role == "discriminator" else MaskedLMConfig()
-    )
+    values = huggingface.read_json(folder, huggingface.CONFIG).get("electra_recipe")
+    if values is None:
+        name = f"{folder} (no recipe recorded; length and steps as for small)"
+        recipe = recipe_for_shape(shape, role)
+    else:
+        name = str(folder)
+        recipe = build(Recipe, values, source=str(folder / huggingface.CONFIG))
+    return describe_recipe(recipe, name=name, vocabulary=vocabulary, world_size=world_size)
+
+
+def recipe_for_shape(shape: EncoderShape, role: str) -> Recipe:
+    """Return a recipe that trains a network of this shape and role."""
+    objective: ObjectiveConfig = MaskedLMConfig()
     if shape.causal:
         objective = LeftToRightConfig()
-    recipe = Recipe(
-        encoder=shape, objective=objective, data=DataConfig(length=min(128, shape.positions))
-    )
-    return describe_recipe(
-        recipe,
-        name=f"{folder} (no recipe recorded; length and steps as for small)",
-        vocabulary=vocabulary,
-        world_size=world_size,
-    )
+    elif role == "discriminator":
+        objective = ReplacedTokenDetectionConfig()
+    data = DataConfig(length=min(128, shape.positions))
+    return Recipe(encoder=shape, objective=objective, data=data)
 
 
-def show(description: Description, console: Console) -> None:
-    """Tables for people."""
-    networks = Table(title=f"{description.name}: networks", title_justify="left")
-    for column in ("", "layers", "width", "heads", "feed-forward", "embedding", "positions"):
-        networks.add_column(column, justify="left" if not column else "right")
+# ---- printing ------------------------------------------------------------------------------------
+
+
+def print_description(description: Description, console: Console) -> None:
+    """Print the tables of a description."""
+    console.print(network_table(description))
+    console.print(size_table(description))
+    console.print(cost_table(description))
+    console.print(memory_table(description))
+
+
+def network_table(description: Description) -> Table:
+    """Return the shape of each network."""
+    table = Table(title=f"{description.name}: networks", title_justify="left")
+    table.add_column("")
+    for title in SHAPE_COLUMNS.values():
+        table.add_column(title, justify="right")
     for name, shape in description.networks.items():
-        networks.add_row(
-            name,
-            *(
-                f"{value:,}"
-                for value in (
-                    shape.layers,
-                    shape.width,
-                    shape.heads,
-                    shape.feedforward,
-                    shape.embedding,
-                    shape.positions,
-                )
-            ),
-        )
-    console.print(networks)
+        table.add_row(name, *(f"{getattr(shape, field):,}" for field in SHAPE_COLUMNS))
+    return table
+
+
+def size_table(description: Description) -> Table:
+    """Return the numbers of entries, parameters and tokens."""
     counts = description.parameters
-    lines = {
+    rows = {
         "vocabulary, row length": f"{description.vocabulary:,}, {description.length}",
         "parameters: encoder + its head": f"{counts.encoder:,} + {counts.head:,}",
         "parameters: generator's own, shared": f"{counts.generator:,}, {counts.shared:,}",
         "tokens in a step, in the run": f"{description.batch_tokens:,}, {description.tokens:.3g}",
     }
-    facts = Table(show_header=False, title="size", title_justify="left")
-    for key, value in lines.items():
-        facts.add_row(key, value)
-    console.print(facts)
-    console.print(cost_table(description))
-    console.print(memory_table(description))
+    table = Table(show_header=False, title="size", title_justify="left")
+    for key, value in rows.items():
+        table.add_row(key, value)
+    return table
 
 
 def memory_table(description: Description) -> Table:
-    each = (
-        f" on each of {description.world_size} GPUs, {description.parallel}"
-        if description.world_size > 1
-        else ""
+    """Return the estimated memory of one process by term, for each way to compute a step."""
+    where, recomputation = "", ""
+    if description.world_size > 1:
+        where = f" on each of {description.world_size} GPUs, {description.parallel}"
+    if description.activation_checkpointing:
+        recomputation = ", blocks computed again"
+    title = (
+        f"memory of a step{where}, estimated ({description.micro_batch} rows at a "
+        f"time{recomputation})"
     )
-    again = ", blocks computed again" if description.activation_checkpointing else ""
-    memory = Table(
-        title_justify="left",
-        title=f"memory of a step{each}, estimated ({description.micro_batch} rows at a "
-        f"time{again})",
-    )
-    memory.add_column("GB")
-    for way in description.memory:
-        memory.add_column(way, justify="right")
+    table = Table(title_justify="left", title=title)
+    table.add_column("GB")
+    keys: dict[str, None] = {}
+    for name, terms in description.memory.items():
+        table.add_column(name, justify="right")
+        keys |= dict.fromkeys(terms)
     columns = [{**terms, "all": sum(terms.values())} for terms in description.memory.values()]
-    for key in (
-        *dict.fromkeys(key for terms in description.memory.values() for key in terms),
-        "all",
-    ):
-        memory.add_row(
-            key, *(f"{terms[key] / 1e9:.2f}" if key in terms else "–" for terms in columns)
-        )
-    return memory
+    for key in (*keys, "all"):
+        table.add_row(key, *(format_term(terms, key, "{:.2f}", 1e9) for terms in columns))
+    return table
 
 
 def cost_table(description: Description) -> Table:
-    """Operations per token by term, and what the whole run costs."""
+    """Return the FLOPs of a token by term and those of the whole run, in both conventions."""
     table = Table(title="operations", title_justify="left")
     table.add_column("forward, per token")
     for column in ("standard", "official script"):
         table.add_column(column, justify="right")
+    costs = (description.standard, description.official)
     for network in description.networks:
-        ours, theirs = (
-            description.standard.networks[network],
-            description.official.networks[network],
-        )
+        ours, theirs = (cost.networks[network] for cost in costs)
         for term in theirs | ours:
-            counted = (f"{terms[term]:,.0f}" if term in terms else "–" for terms in (ours, theirs))
-            table.add_row(f"{network}: {term}", *counted)
-    pairs = (description.standard, description.official)
+            numbers = (format_term(terms, term, "{:,.0f}") for terms in (ours, theirs))
+            table.add_row(f"{network}: {term}", *numbers)
     table.add_section()
     for network in description.networks:
-        table.add_row(
-            f"{network}: passes in a training step", *(str(cost.passes[network]) for cost in pairs)
-        )
-    table.add_row("training, per token", *(f"{cost.training:,.0f}" for cost in pairs))
-    table.add_row(
-        "training, whole run", *(f"{cost.training * description.tokens:.3g}" for cost in pairs)
-    )
+        passes = (str(cost.passes[network]) for cost in costs)
+        table.add_row(f"{network}: passes in a training step", *passes)
+    table.add_row("training, per token", *(f"{cost.training:,.0f}" for cost in costs))
+    whole_run = (f"{cost.training * description.tokens:.3g}" for cost in costs)
+    table.add_row("training, whole run", *whole_run)
     return table
 
 
+def format_term(terms: flops.Terms, key: str, form: str, unit: float = 1.0) -> str:
+    """Return a term in a unit, or a dash where the convention has no such term."""
+    if key not in terms:
+        return "–"
+    return form.format(terms[key] / unit)
+
+
 def as_json(description: Description) -> str:
+    """Return a description as JSON, with the FLOPs of training in it."""
     values: dict[str, Any] = asdict(description)
     for name, cost in (("standard", description.standard), ("official", description.official)):
         values[name]["training_per_token"] = cost.training

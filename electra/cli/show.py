@@ -1,89 +1,163 @@
-"""What a run learned, for people at a terminal: a worked sentence in colour, scores beside trivial
-ones, its curves.
-"""
+"""Print what a run learned: a traced sentence, scores beside their baselines, loss curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from electra import atomic
+from electra.config import UserError
 from electra.finetuning.results import Summary, shown
 from electra.objectives.trace import Pair, TracedToken
 from electra.runs import journal, run_dir
 
 SENTENCE = "The function returns a new list with the elements of the array in the same order."
-DOUBTFUL = 0.5
+THRESHOLD = 0.5  # a probability above it says that the token was replaced
+LABEL_WIDTH, GAP = 18, 2  # columns of the terminal
+PICTURE_WIDTH = 100
+PICTURE_SUFFIXES = (".svg", ".html")
+LEGEND = (
+    "red: replaced; green: the sample is the original token; underlined: P(replaced) above "
+    f"{THRESHOLD}"
+)
+
+Cell = tuple[str, str]  # text and style
 
 
-def worked_sentence(run: Path, text: str | None, *, seed: int, console: Console) -> None:
-    """One sentence on its way through both networks."""
-    tokens = Pair(run).trace(SENTENCE if text is None else text, seed=seed)[1:-1]
-    highest = max(token.doubt for token in tokens)
-    console.print(row("original", [(token.original, "") for token in tokens]))
-    console.print(
-        row("masked", [(token.read, "bold cyan" if token.guess else "dim") for token in tokens])
-    )
-    console.print(row("generator", [(token.spliced, spliced_style(token)) for token in tokens]))
-    console.print(
-        row(
-            "discriminator",
-            [(token.spliced, doubt_style(token.doubt, highest)) for token in tokens],
-        )
-    )
-    console.print(
-        row(
-            "",
-            [
-                (
-                    "red: replaced, green: guessed right; the redder a word, the more it is "
-                    "doubted",
-                    "dim",
-                )
-            ],
-        )
-    )
-    guesses = Table(
-        "hidden", "the generator's best guesses", "sampled", "doubted", box=None, pad_edge=False
-    )
-    for token in tokens:
-        if token.guess is not None:
-            best = "  ".join(f"{word} {chance:.0%}" for word, chance in token.guess.best)
-            guesses.add_row(
-                Text(token.original), Text(best), Text(token.guess.sampled), f"{token.doubt:.0%}"
-            )
-    console.print(guesses)
+# ---- one sentence --------------------------------------------------------------------------------
 
 
-def row(label: str, words: Sequence[tuple[str, str]]) -> Text:
-    """A labelled line; pieces of one word stand together again."""
-    line = Text(f"{label:<14}", style="bold")
-    for number, (word, style) in enumerate(words):
-        glued = word.startswith("##") or number == 0
-        line.append("" if glued else " ", style="not bold")
-        line.append(word.removeprefix("##"), style=f"not bold {style}".strip())
-    return line
+def trace_sentence(run: Path, text: str | None, *, seed: int) -> list[TracedToken]:
+    """Return the tokens of a sentence as both networks of a run read them, without [CLS], [SEP]."""
+    if text is None:
+        text = SENTENCE
+    return Pair(run).trace(text, seed=seed)[1:-1]
 
 
-def spliced_style(token: TracedToken) -> str:
-    return "dim" if token.guess is None else "bold red" if token.replaced else "bold green"
-
-
-def doubt_style(doubt: float, highest: float) -> str:
-    """White to red, by how strong a doubt is among those of the sentence: a young discriminator is
-    sure of nothing.
+def print_trace(tokens: Sequence[TracedToken], console: Console) -> None:
+    """Print tokens, masks, samples and P(replaced) in aligned rows, and the generator's
+    predictions.
     """
-    share = doubt / highest if highest else 0.0
-    calm = round(255 * (1 - share**2))
-    return f"rgb(255,{calm},{calm})" + (" underline" if doubt > DOUBTFUL else "")
+    highest = max(token.p_replaced for token in tokens)
+    rows: dict[str, Callable[[TracedToken], Cell]] = {
+        "original": lambda token: (token.original, ""),
+        "masked": lambda token: (token.masked, masked_style(token)),
+        "generator's sample": lambda token: (token.corrupted, sample_style(token)),
+        "P(replaced)": lambda token: probability_cell(token.p_replaced, highest),
+    }
+    columns = [[cell(token) for cell in rows.values()] for token in tokens]
+    for block in split_columns(columns, width=console.width - LABEL_WIDTH - GAP):
+        for number, label in enumerate(rows):
+            console.print(aligned_row(label, block, number), no_wrap=True, overflow="ellipsis")
+        console.print()
+    console.print(Text(LEGEND, style="dim"))
+    console.print(prediction_table(tokens))
 
 
-def learned(scores: Mapping[str, float], console: Console) -> None:
-    """Held-out scores, each beside what an answer that ignores the context would score."""
+def split_columns(columns: Sequence[list[Cell]], *, width: int) -> Iterator[list[list[Cell]]]:
+    """Yield the columns in blocks, each as many as fit beside each other and at least one."""
+    block: list[list[Cell]] = []
+    used = 0
+    for column in columns:
+        needed = column_width(column) + GAP
+        if block and used + needed > width:
+            yield block
+            block, used = [], 0
+        block.append(column)
+        used += needed
+    yield block
+
+
+def column_width(column: Sequence[Cell]) -> int:
+    return max(cell_len(text) for text, _ in column)
+
+
+def aligned_row(label: str, block: Sequence[Sequence[Cell]], number: int) -> Text:
+    """Return one labelled row of a block, every cell padded to the width of its column."""
+    row = Text(f"{label:<{LABEL_WIDTH}}", style="bold")
+    for column in block:
+        text, style = column[number]
+        row.append(" " * GAP, style="not bold")
+        row.append(text, style=f"not bold {style}".strip())
+        row.append(" " * (column_width(column) - cell_len(text)), style="not bold")
+    row.rstrip()
+    return row
+
+
+def masked_style(token: TracedToken) -> str:
+    if token.prediction is None:
+        return "dim"
+    return "bold cyan"
+
+
+def sample_style(token: TracedToken) -> str:
+    if token.prediction is None:
+        return "dim"
+    if token.replaced:
+        return "bold red"
+    return "bold green"
+
+
+def probability_cell(p_replaced: float, highest: float) -> Cell:
+    """Return a probability as text, white to red by its ratio to the highest of the sentence.
+
+    By the ratio, since after few steps all probabilities are small.
+    """
+    ratio = 0.0
+    if highest:
+        ratio = p_replaced / highest
+    whiteness = round(255 * (1 - ratio**2))
+    style = f"rgb(255,{whiteness},{whiteness})"
+    if p_replaced > THRESHOLD:
+        style += " underline"
+    return f"{p_replaced:.2f}", style
+
+
+def prediction_table(tokens: Sequence[TracedToken]) -> Table:
+    """Return a table of the masked tokens with the generator's most probable predictions."""
+    table = Table("masked", "most probable", "sampled", "P(replaced)", box=None, pad_edge=False)
+    for token in tokens:
+        if token.prediction is not None:
+            top_k = "  ".join(f"{word} {p:.0%}" for word, p in token.prediction.top_k)
+            sampled, p_replaced = Text(token.prediction.sampled), f"{token.p_replaced:.0%}"
+            table.add_row(Text(token.original), Text(top_k), sampled, p_replaced)
+    return table
+
+
+def check_picture(path: Path) -> None:
+    """Raise UserError for a picture file of an unknown format or in a missing folder."""
+    if path.suffix not in PICTURE_SUFFIXES:
+        raise UserError(
+            f"--output {path}: ends in {path.suffix or 'nothing'!r}; a picture ends in "
+            f"{' or '.join(PICTURE_SUFFIXES)}"
+        )
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
+
+
+def draw_picture(tokens: Sequence[TracedToken], path: Path) -> None:
+    """Write what `print_trace` prints to an .svg or .html file."""
+    console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), highlight=False)
+    print_trace(tokens, console)
+    if path.suffix == ".svg":
+        picture = console.export_svg(title="Replaced token detection")
+    else:
+        picture = console.export_html()
+    atomic.write(path, picture)
+
+
+# ---- a run ---------------------------------------------------------------------------------------
+
+
+def print_scores(scores: Mapping[str, float], console: Console) -> None:
+    """Print held-out scores, each beside the baseline that ignores the context."""
     table = Table(
         "held-out", "this model", "without looking", title="what it learned", title_justify="left"
     )
@@ -128,26 +202,27 @@ def learned(scores: Mapping[str, float], console: Console) -> None:
     console.print(table)
 
 
-def curves(run: Path, console: Console) -> None:
-    """The losses of a run, as they fell."""
+CURVES = {
+    "mlm": "generator loss",
+    "rtd": "discriminator loss",
+    "restore": "encoder loss",
+    "lm": "next-word loss",
+    "nsp": "next-sentence loss",
+}
+
+
+def print_curves(run: Path, console: Console) -> None:
+    """Print a chart of each loss that the journal of a run holds."""
     entries: list[dict[str, Any]] = journal.read(run / run_dir.METRICS)
-    for name, title in (
-        ("mlm", "generator loss"),
-        ("rtd", "discriminator loss"),
-        ("restore", "encoder loss"),
-        ("lm", "next-word loss"),
-        ("nsp", "next-sentence loss"),
-    ):
+    for name, title in CURVES.items():
         values = [entry[name] for entry in entries if entry.get(name) is not None]
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))
             console.print(Text(journal.chart(values)))
 
 
-def compared(pretrained: Summary, random: Summary, console: Console) -> None:
-    """Fine-tuned with and without pre-training, and in words whether that is a gain, a loss, or
-    neither.
-    """
+def print_comparison(pretrained: Summary, random: Summary, console: Console) -> None:
+    """Print the scores of fine-tuning with and without pre-training, and the gain or loss."""
     metric = pretrained.metric
     table = Table("weights before fine-tuning", f"{metric}, {pretrained.protocol}", "every seed")
     for name, summary in (("pre-trained", pretrained), ("random", random)):
@@ -155,16 +230,22 @@ def compared(pretrained: Summary, random: Summary, console: Console) -> None:
         table.add_row(name, shown(summary.median, metric), scores)
     table.add_row("(always the same answer)", shown(pretrained.baseline, metric), "")
     console.print(table)
-    gain = pretrained.median - random.median
-    ours, theirs = ([run["score"] for run in summary.runs] for summary in (pretrained, random))
-    if min(ours) > max(theirs):
-        verdict = f"Pre-training brought {shown(gain, metric)} points here."
-    elif max(ours) < min(theirs):
-        verdict = (
-            f"Pre-training cost {shown(-gain, metric)} points here. What these minutes teach, how "
-            "frequent "
-            "words are and to copy them, is no start for telling libraries apart."
+    console.print(describe_gain(pretrained, random), soft_wrap=True)
+
+
+def describe_gain(pretrained: Summary, random: Summary) -> str:
+    """Return a sentence on the gain: clear only where the seeds' scores do not overlap."""
+    metric, gain = pretrained.metric, pretrained.median - random.median
+    with_it = [run["score"] for run in pretrained.runs]
+    without_it = [run["score"] for run in random.runs]
+    if min(with_it) > max(without_it):
+        return f"Pre-training brought {shown(gain, metric)} points here."
+    if max(with_it) < min(without_it):
+        return (
+            f"Pre-training cost {shown(-gain, metric)} points here. A run of minutes learns how "
+            "frequent words are and to copy them, which does not help to tell libraries apart."
         )
-    else:
-        verdict = "Pre-training made no clear difference here: some seeds without it are better than some with it."
-    console.print(verdict, soft_wrap=True)
+    return (
+        "Pre-training made no clear difference here: some seeds without it are better than some "
+        "with it."
+    )

@@ -1,6 +1,4 @@
-"""One sentence through a pre-trained pair, move by move: what was hidden, what was guessed, what is
-doubted.
-"""
+"""Trace one sentence through a pre-trained generator and discriminator."""
 
 from __future__ import annotations
 
@@ -19,26 +17,26 @@ from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
 
 
 @dataclass(frozen=True)
-class Guess:
-    """What the generator said of one hidden token."""
+class Prediction:
+    """The generator's prediction for one masked token."""
 
     sampled: str
-    best: list[tuple[str, float]]  # the likeliest words and their probabilities
+    top_k: list[tuple[str, float]]  # the likeliest tokens and their probabilities
 
 
 @dataclass(frozen=True)
 class TracedToken:
-    """One token's way through the game."""
+    """One token of a sentence, as each network reads it."""
 
     original: str
-    read: str  # what the generator saw
-    guess: Guess | None  # of a chosen position
-    spliced: str  # what the discriminator saw
-    doubt: float  # its probability that the token was replaced
+    masked: str  # what the generator reads
+    prediction: Prediction | None  # of a masked position
+    corrupted: str  # what the discriminator reads
+    p_replaced: float  # the discriminator's probability that the token was replaced
 
     @property
     def replaced(self) -> bool:
-        return self.spliced != self.original
+        return self.corrupted != self.original
 
 
 class Pair:
@@ -79,8 +77,8 @@ class Pair:
         self.positions = encoder.positions
 
     @torch.no_grad()
-    def trace(self, text: str, *, seed: int = 0, best: int = 3) -> list[TracedToken]:
-        """The whole game on one text, [CLS] and [SEP] included."""
+    def trace(self, text: str, *, seed: int = 0, top_k: int = 3) -> list[TracedToken]:
+        """Mask, sample and discriminate the tokens of one text, [CLS] and [SEP] included."""
         tokenizer, ids = self.wordpiece, self.wordpiece.encode([text])[0]
         if not ids:
             raise UserError("the text is empty; give a sentence")
@@ -94,11 +92,11 @@ class Pair:
         )
         play = self.objective.play(batch, torch.Generator().manual_seed(seed))
         assert play.guesses is not None
-        guesses = {}
+        predictions = {}
         for place, position in enumerate(play.masked.positions[0].tolist()):
             if play.masked.scored[0, place]:
-                chances, likeliest = play.guesses[0, place].softmax(-1).topk(best)
-                guesses[position] = Guess(
+                chances, likeliest = play.guesses[0, place].softmax(-1).topk(top_k)
+                predictions[position] = Prediction(
                     tokenizer.tokens([int(play.corrupted.input_ids[0, position])])[0],
                     list(zip(tokenizer.tokens(likeliest.tolist()), chances.tolist(), strict=True)),
                 )
@@ -108,8 +106,8 @@ class Pair:
         )
         doubts = play.doubts[0].sigmoid().tolist()
         return [
-            TracedToken(original, read, guesses.get(position), spliced, doubt)
-            for position, (original, read, spliced, doubt) in enumerate(
+            TracedToken(original, masked, predictions.get(position), corrupted, p_replaced)
+            for position, (original, masked, corrupted, p_replaced) in enumerate(
                 zip(*columns, doubts, strict=True)
             )
         ]

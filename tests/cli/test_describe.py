@@ -11,7 +11,13 @@ from rich.console import Console
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra.__main__ import main
-from electra.cli.describe import Description, as_json, describe_folder, describe_recipe, show
+from electra.cli.describe import (
+    Description,
+    as_json,
+    describe_folder,
+    describe_recipe,
+    print_description,
+)
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
 from electra.settings import as_toml
@@ -63,7 +69,7 @@ def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
     assert frozen.standard.passes == {"discriminator": 3, "generator": 1}
     assert frozen.official.passes == {"discriminator": 2, "generator": 1}
     console = Console(width=120, record=True, file=io.StringIO())
-    show(frozen, console)
+    print_description(frozen, console)
     shown = " ".join(console.export_text().replace("│", " ").split())
     assert "generator: passes in a training step 1 1" in shown
     assert "discriminator: passes in a training step 3 2" in shown
@@ -138,7 +144,7 @@ def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(
 def test_what_machines_read_holds_what_people_read(small: Description) -> None:
     values = json.loads(as_json(small))
     console = Console(width=120, record=True, file=io.StringIO())
-    show(small, console)
+    print_description(small, console)
     shown = console.export_text()
     assert f"{values['parameters']['encoder']:,}" in shown
     assert f"{values['official']['training_total']:.3g}" in shown

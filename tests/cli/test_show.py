@@ -1,14 +1,26 @@
-"""One sentence through a pair, and what people at a terminal see of it."""
+"""Tracing one sentence through a pre-trained pair, and printing or drawing it."""
 
 from __future__ import annotations
 
+import html
 import io
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from electra.cli.show import compared, curves, doubt_style, learned, row, worked_sentence
+from electra.__main__ import main
+from electra.cli.show import (
+    aligned_row,
+    print_comparison,
+    print_curves,
+    print_scores,
+    print_trace,
+    probability_cell,
+    split_columns,
+    trace_sentence,
+)
 from electra.config import UserError
 from electra.finetuning.results import Summary
 from electra.objectives.trace import Pair
@@ -47,17 +59,17 @@ def console() -> Console:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_only_a_hidden_token_can_be_replaced_and_only_by_what_was_sampled(
+def test_only_a_masked_token_can_be_replaced_and_only_by_what_was_sampled(
     pair: Pair, seed: int
 ) -> None:
     for token in pair.trace(TEXT, seed=seed):
-        if token.guess is None:
-            assert token.original == token.read == token.spliced
+        if token.prediction is None:
+            assert token.original == token.masked == token.corrupted
         else:
-            assert token.read == "[MASK]"
-            assert token.spliced == token.guess.sampled
-        assert token.replaced == (token.spliced != token.original)
-        assert 0 <= token.doubt <= 1
+            assert token.masked == "[MASK]"
+            assert token.corrupted == token.prediction.sampled
+        assert token.replaced == (token.corrupted != token.original)
+        assert 0 <= token.p_replaced <= 1
 
 
 def test_the_text_comes_back_between_its_special_tokens(pair: Pair) -> None:
@@ -66,24 +78,24 @@ def test_the_text_comes_back_between_its_special_tokens(pair: Pair) -> None:
     assert " ".join(words[1:-1]).replace(" ##", "") == TEXT
 
 
-def test_special_tokens_are_never_hidden(pair: Pair) -> None:
+def test_special_tokens_are_never_masked(pair: Pair) -> None:
     for seed in range(20):
         tokens = pair.trace(TEXT, seed=seed)
-        assert tokens[0].guess is tokens[-1].guess is None
+        assert tokens[0].prediction is tokens[-1].prediction is None
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another(pair: Pair) -> None:
     assert pair.trace(TEXT, seed=3) == pair.trace(TEXT, seed=3)
     assert (
-        len({tuple(token.read for token in pair.trace(TEXT, seed=seed)) for seed in range(5)}) > 1
+        len({tuple(token.masked for token in pair.trace(TEXT, seed=seed)) for seed in range(5)}) > 1
     )
 
 
-def test_the_best_guesses_come_in_order_and_as_many_as_asked(pair: Pair) -> None:
-    guesses = [token.guess for token in pair.trace(TEXT, best=4) if token.guess]
-    assert guesses
-    for guess in guesses:
-        chances = [chance for _, chance in guess.best]
+def test_the_top_predictions_come_in_order_and_as_many_as_asked(pair: Pair) -> None:
+    predictions = [token.prediction for token in pair.trace(TEXT, top_k=4) if token.prediction]
+    assert predictions
+    for prediction in predictions:
+        chances = [chance for _, chance in prediction.top_k]
         assert len(chances) == 4
         assert chances == sorted(chances, reverse=True)
 
@@ -114,40 +126,110 @@ def test_a_folder_without_both_models_is_refused_with_the_one_that_is_missing(
 # ---- the terminal --------------------------------------------------------------------------------
 
 
-def test_a_worked_sentence_shows_every_move(finished: Path, console: Console) -> None:
-    worked_sentence(finished, TEXT, seed=0, console=console)
-    shown = console.export_text()
-    assert [line.split()[0] for line in shown.splitlines()[:4]] == [
-        "original",
-        "masked",
-        "generator",
-        "discriminator",
-    ]
-    assert TEXT in shown
-    assert "[MASK]" in shown
+ROWS = ["original", "masked", "generator's sample", "P(replaced)"]
+
+
+def test_a_traced_sentence_is_printed_in_four_labelled_rows(finished: Path) -> None:
+    console = Console(width=400, record=True, file=io.StringIO())
+    tokens = trace_sentence(finished, TEXT, seed=0)
+    print_trace(tokens, console)
+    lines = console.export_text().splitlines()
+    rows = dict(zip(ROWS, lines, strict=False))
+    for label, line in rows.items():
+        assert line.startswith(label)
+    values = {label: line.removeprefix(label).split() for label, line in rows.items()}
+    assert values["original"] == [token.original for token in tokens]
+    assert " ".join(values["original"]).replace(" ##", "") == TEXT
+    assert values["masked"] == [token.masked for token in tokens]
+    assert "[MASK]" in values["masked"]
+    assert values["generator's sample"] == [token.corrupted for token in tokens]
+    assert values["P(replaced)"] == [f"{token.p_replaced:.2f}" for token in tokens]
+
+
+def test_the_rows_of_a_token_are_aligned_and_a_long_sentence_wraps_into_blocks(
+    finished: Path,
+) -> None:
+    console = Console(width=60, record=True, file=io.StringIO())
+    tokens = trace_sentence(finished, TEXT, seed=0)
+    print_trace(tokens, console)
+    lines = console.export_text().splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("original")]
+    assert len(starts) > 1
+    words = []
+    for start in starts:
+        rows = lines[start : start + len(ROWS)]
+        assert [row.startswith(label) for row, label in zip(rows, ROWS, strict=True)]
+        assert max(map(len, rows)) <= 60
+        words += rows[0].removeprefix("original").split()
+        first_column = len("generator's sample") + 2
+        assert all(row[first_column - 1] == " " and row[first_column] != " " for row in rows)
+    assert words == [token.original for token in tokens]
+
+
+def test_a_column_wider_than_the_terminal_still_gets_a_block_of_its_own() -> None:
+    wide, narrow = [("x" * 30, "")], [("y", "")]
+    assert list(split_columns([narrow, wide, narrow], width=10)) == [[narrow], [wide], [narrow]]
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".html"])
+def test_a_traced_sentence_is_drawn_to_a_file_and_still_printed(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    picture = tmp_path / f"trace{suffix}"
+    assert main(["show", str(finished), TEXT, "--output", str(picture)]) == 0
+    assert "original" in capsys.readouterr().out
+    drawn = html.unescape(picture.read_text(encoding="utf8")).replace("\xa0", " ")
+    for label in ROWS:
+        assert label in drawn
+    for token in trace_sentence(finished, TEXT, seed=0):
+        assert token.original in drawn
+        assert f"{token.p_replaced:.2f}" in drawn
+    assert [path.name for path in tmp_path.iterdir()] == [picture.name]
+
+
+def test_markup_in_a_sentence_is_escaped_in_the_picture(finished: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "trace.svg"
+    assert main(["show", str(finished), "<dog> & the [red] house", "--output", str(picture)]) == 0
+    xml.etree.ElementTree.parse(picture)
+
+
+@pytest.mark.parametrize("name", ["trace.png", "trace"])
+def test_a_picture_of_another_format_is_refused_before_the_models_are_read(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["show", str(finished), TEXT, "--output", str(tmp_path / name)]) == 2
+    printed = capsys.readouterr()
+    assert "a picture ends in .svg or .html" in printed.err
+    assert printed.out == ""
+    assert not (tmp_path / name).exists()
+
+
+def test_a_picture_in_a_missing_folder_is_refused(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(finished), TEXT, "--output", str(tmp_path / "no" / "x.svg")]) == 2
+    assert f"no folder {tmp_path / 'no'}; make it first" in capsys.readouterr().err
 
 
 def test_without_a_text_there_is_one_to_show(finished: Path, console: Console) -> None:
-    worked_sentence(finished, None, seed=0, console=console)
+    print_trace(trace_sentence(finished, None, seed=0), console)
     assert "original" in console.export_text()
 
 
-def test_pieces_of_a_word_stand_together_and_brackets_are_no_markup() -> None:
-    assert (
-        row("x", [("play", ""), ("##ing", ""), ("[red]", "")]).plain
-        == "x             playing [red]"
-    )
+def test_a_row_keeps_word_pieces_and_brackets_are_no_markup() -> None:
+    block = [[("play", "")], [("##ing", "")], [("[red]", "bold")]]
+    assert aligned_row("x", block, 0).plain == "x                   play  ##ing  [red]"
 
 
-def test_the_strongest_doubt_is_the_reddest() -> None:
-    assert doubt_style(0.0, 0.4) == "rgb(255,255,255)"
-    assert doubt_style(0.4, 0.4) == "rgb(255,0,0)"
-    assert doubt_style(0.9, 0.9).endswith("underline")
-    assert doubt_style(0.0, 0.0) == "rgb(255,255,255)"
+def test_the_highest_probability_is_the_reddest() -> None:
+    assert probability_cell(0.0, 0.4) == ("0.00", "rgb(255,255,255)")
+    assert probability_cell(0.4, 0.4) == ("0.40", "rgb(255,0,0)")
+    assert probability_cell(0.9, 0.9)[1].endswith("underline")
+    assert probability_cell(0.0, 0.0) == ("0.00", "rgb(255,255,255)")
 
 
 def test_scores_stand_beside_what_not_looking_would_score(console: Console) -> None:
-    learned({"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}, console)
+    print_scores({"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}, console)
     shown = console.export_text()
     for expected in ("4.500", "6.250", "0.750", "0.500"):
         assert expected in shown
@@ -155,14 +237,14 @@ def test_scores_stand_beside_what_not_looking_would_score(console: Console) -> N
 
 
 def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Console) -> None:
-    curves(finished, console)
+    print_curves(finished, console)
     shown = console.export_text()
     assert "generator loss, step 1 to 2" in shown
     assert "discriminator loss, step 1 to 2" in shown
 
 
 def test_a_run_that_said_nothing_has_no_curves(tmp_path: Path, console: Console) -> None:
-    curves(tmp_path, console)
+    print_curves(tmp_path, console)
     assert console.export_text() == ""
 
 
@@ -191,7 +273,7 @@ def summary(*scores: float) -> Summary:
     ],
 )
 def test_the_comparison_says_whether_pretraining_gained_lost_or_neither(pretrained, words, console):
-    compared(summary(*pretrained), summary(0.50, 0.48, 0.52), console)
+    print_comparison(summary(*pretrained), summary(0.50, 0.48, 0.52), console)
     said = console.export_text()
     assert words in said
     assert "50.0, 48.0, 52.0" in said
