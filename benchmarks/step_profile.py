@@ -19,7 +19,7 @@ from electra.engine.distributed import process_group
 from electra.pretraining.loop import train
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
-from electra.pretraining.setup import prepare
+from electra.pretraining.setup import prepare_run
 from electra.runs.journal import Journal
 
 TIMES = 4  # as many steps as are profiled: two parts warm up, one is timed, one is traced
@@ -57,9 +57,8 @@ def profiled(recipe: Recipe, shards: Path, *, steps: int) -> dict[str, Any]:
     taken from others.
     """
     with tempfile.TemporaryDirectory() as place, process_group() as world:
-        run, _ = prepare(
-            recipe, PretrainOptions(output_dir=Path(place), data=shards, quiet=True), world
-        )
+        options = PretrainOptions(data=shards, quiet=True)
+        run = prepare_run(recipe, options, Path(place), world)
         watch = Watch(steps, world.device)
         with (
             Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -16,7 +16,6 @@ from electra.cli import (
     Integer,
     PathList,
     Settings,
-    StringList,
     app,
     check_flags,
     check_output_dir,
@@ -24,6 +23,10 @@ from electra.cli import (
 )
 from electra.config import UserError
 from electra.data.options import ShardOptions, VocabularyOptions
+from electra.pretraining.options import PretrainOptions
+
+if TYPE_CHECKING:
+    from electra.pretraining.recipe import Recipe
 
 DEFAULT_VOCABULARY, DEFAULT_SHARDS = VocabularyOptions(), ShardOptions()
 
@@ -148,38 +151,34 @@ def verify_shards(folder: Path) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """What a pre-training begins with, besides its recipe.
+class RecipeOverrides:
+    """Options that override settings of a recipe.
 
     Parameters
     ----------
-    corpus
-        Text to train on; vocabulary and shards are made in OUTPUT_DIR/data unless they are there.
-    data
-        Shards from `electra shard`, instead of a corpus.
-    tokenizer
-        With --corpus: use this tokenizer folder instead of training a vocabulary.
-    text_field
-        With --corpus: field or column that holds the text of .jsonl and .parquet.
-    resume
-        auto (continue this run if it is there), never, or a checkpoint folder.
-    overwrite
-        With --resume never: start over in a folder that holds a run.
-    init_from
-        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh
-        optimiser.
+    max_steps
+        Steps to train for.
+    seed
+        Seed of everything that is random.
+    config
+        TOML files that change settings of the recipe; later ones win, and settings on this line win
+        over all.
     """
 
-    corpus: StringList = None
-    data: Path | None = None
-    tokenizer: Path | None = None
-    text_field: str = "text"
-    resume: str = "auto"
-    overwrite: bool = False
-    init_from: Path | None = None
+    max_steps: Integer | None = None
+    seed: Integer | None = None
+    config: PathList = None
+
+    def flags(self) -> list[str]:
+        """Return the options that are settings of the recipe as its flags."""
+        flags = []
+        for name, value in {"--max-steps": self.max_steps, "--seed": self.seed}.items():
+            if value is not None:
+                flags += [name, str(value)]
+        return flags
 
 
-NOTHING_GIVEN = Beginning()
+NO_OPTIONS, NO_OVERRIDES = PretrainOptions(), RecipeOverrides()
 
 
 @app.command
@@ -187,15 +186,12 @@ def pretrain(
     recipe: str,
     *settings: Settings,
     output_dir: Path | None = None,
-    beginning: Annotated[Beginning, Parameter(name="*")] = NOTHING_GIVEN,
-    max_steps: Integer | None = None,
-    seed: Integer | None = None,
-    config: PathList = None,
+    options: Annotated[PretrainOptions, Parameter(name="*", consume_multiple=True)] = NO_OPTIONS,
+    overrides: Annotated[RecipeOverrides, Parameter(name="*")] = NO_OVERRIDES,
     dry_run: bool = False,
     print_config: bool = False,
-    quiet: bool = False,
 ) -> int:
-    """Pre-train a generator and a discriminator (or a masked LM) as a recipe says.
+    """Pre-train a generator and a discriminator (or a masked LM) with the settings of a recipe.
 
     Any setting of the recipe may follow as --section.key VALUE, or --key VALUE where that is clear:
     --batch-size 64 --learning-rate 2e-4 --encoder.layers 6 --objective.masking.rate 0.25.
@@ -209,48 +205,54 @@ def pretrain(
         all-tokens-mlm-base, adversarial-base, two-stage-generator-base, two-stage-base,
         unigram-base, random-replacement-base, or a TOML file.
     output_dir
-        The run folder: models, checkpoints, metrics.jsonl, status.json. Needed unless nothing is to
-        be done.
-    max_steps
-        Steps to train for.
-    seed
-        Decides everything that is random.
-    config
-        TOML files that change settings of the recipe; later ones win, and settings on this line win
-        over all.
+        The run folder: models, checkpoints, metrics.jsonl, status.json. Not needed with --dry-run
+        or --print-config.
     dry_run
-        Say what would be done and what it costs, and do nothing.
+        Print the settings, the sizes and the costs, and do nothing else.
     print_config
-        Print the settings as TOML and do nothing.
-    quiet
-        No progress.
+        Print the settings as TOML and do nothing else.
     """
-    from electra.pretraining.recipe import Recipe, load_recipe
+    flags = [*settings, *overrides.flags()]
+    if dry_run or print_config:
+        return print_recipe(recipe, flags, overrides.config, with_costs=dry_run)
+    return start_pretraining(recipe, flags, overrides.config, output_dir, options)
+
+
+def print_recipe(recipe: str, flags: list[str], config: PathList, *, with_costs: bool) -> int:
+    """Print the settings of a recipe as TOML, and what it costs where that is asked for."""
     from electra.settings import as_toml
 
-    check_flags(settings, "pretrain", Recipe)
-    short = {"--max-steps": max_steps, "--seed": seed}
-    flags = [
-        *settings,
-        *(
-            word
-            for name, value in short.items()
-            if value is not None
-            for word in (name, str(value))
-        ),
-    ]
-    chosen = load_recipe(recipe, files=config or [], flags=flags)
-    if print_config or dry_run:
-        print(as_toml(chosen), end="\n" if dry_run else "")
-        return describe(recipe, *flags, config=config) if dry_run else DONE
+    print(as_toml(load_with_flags(recipe, flags, config, "pretrain")), end="")
+    if with_costs:
+        print()
+        return describe(recipe, *flags, config=config)
+    return DONE
+
+
+def start_pretraining(
+    recipe: str,
+    flags: list[str],
+    config: PathList,
+    output_dir: Path | None,
+    options: PretrainOptions,
+) -> int:
+    loaded = load_with_flags(recipe, flags, config, "pretrain")
     if output_dir is None:
         raise UserError("--output-dir is missing: the folder to keep this run in")
     from electra.pretraining.pretrain import pretrain as run
 
-    if beginning.corpus is not None:
-        require_corpus(beginning.corpus)
-    outcome = run(chosen, output_dir=output_dir, quiet=quiet, **vars(beginning))
-    return DONE if outcome.status == "finished" else STOPPED_EARLY
+    outcome = run(loaded, output_dir=output_dir, **vars(options))
+    if outcome.status == "finished":
+        return DONE
+    return STOPPED_EARLY
+
+
+def load_with_flags(recipe: str, flags: Sequence[str], config: PathList, command: str) -> Recipe:
+    """Load a recipe; an unknown flag is refused with the option or setting it may have meant."""
+    from electra.pretraining.recipe import Recipe, load_recipe
+
+    check_flags(flags, command, Recipe)
+    return load_recipe(recipe, files=config or [], flags=flags)
 
 
 @app.command
@@ -261,8 +263,7 @@ def describe(
     world_size: Integer = 1,
     json: bool = False,
 ) -> int:
-    """Say what a recipe or a model is: networks, parameters, operations in both conventions,
-    tokens, memory.
+    """Print the networks, parameters, FLOPs, tokens and memory of a recipe or a model.
 
     Parameters
     ----------
@@ -271,57 +272,68 @@ def describe(
     config
         TOML files that change settings of the recipe.
     world_size
-        So many processes train together: what each of them needs of memory, also with --parallel
+        Number of processes that train together: print the memory of each, also with --parallel
         fsdp.
     json
-        For machines.
+        Print JSON.
     """
     from rich.console import Console
 
-    from electra.cli.describe import as_json, describe_folder, describe_recipe, show
-    from electra.pretraining.recipe import Recipe, load_recipe
+    from electra.cli.describe import as_json, describe_folder, describe_recipe, print_description
 
-    check_flags(settings, "describe", Recipe)
     if Path(recipe).is_dir():
-        if settings or config:
-            raise UserError(
-                f"{recipe} is a folder and carries its own settings; "
-                f"{' '.join(settings) or '--config'} "
-                f"goes with a recipe"
-            )
-        described = describe_folder(Path(recipe), world_size=world_size)
+        check_no_settings(recipe, settings, config)
+        description = describe_folder(Path(recipe), world_size=world_size)
     else:
-        described = describe_recipe(
-            load_recipe(recipe, files=config or [], flags=settings),
-            name=recipe,
-            world_size=world_size,
-        )
+        loaded = load_with_flags(recipe, settings, config, "describe")
+        description = describe_recipe(loaded, name=recipe, world_size=world_size)
     if json:
-        print(as_json(described))
+        print(as_json(description))
     else:
-        show(described, Console())
+        print_description(description, Console())
     return DONE
 
 
+def check_no_settings(folder: str, settings: Sequence[str], config: PathList) -> None:
+    """Raise UserError for settings beside a folder, which has its own."""
+    from electra.pretraining.recipe import Recipe
+
+    check_flags(settings, "describe", Recipe)
+    if settings or config:
+        raise UserError(
+            f"{folder} is a folder and carries its own settings; "
+            f"{' '.join(settings) or '--config'} goes with a recipe"
+        )
+
+
 @app.command
-def show(model: Path, text: str | None = None, *, seed: Integer = 0) -> int:
-    """Put one sentence through a run: what was masked, what the generator guessed, what the
-    discriminator doubts.
+def show(
+    model: Path, text: str | None = None, *, seed: Integer = 0, output: Path | None = None
+) -> int:
+    """Show replaced token detection on one sentence: the masked tokens, the generator's samples,
+    and the discriminator's probability that each token was replaced.
 
     Parameters
     ----------
     model
         A run folder with discriminator/ and generator/.
     text
-        The sentence; one of ours when left out.
+        The sentence; there is a default one.
     seed
-        Another seed masks and guesses otherwise.
+        Another seed masks other tokens and samples other replacements.
+    output
+        Also draw it to a file that ends in .svg or .html.
     """
     from rich.console import Console
 
-    from electra.cli.show import worked_sentence
+    from electra.cli.show import check_picture, draw_picture, print_trace, trace_sentence
 
-    worked_sentence(model, text, seed=seed, console=Console())
+    if output is not None:
+        check_picture(output)
+    tokens = trace_sentence(model, text, seed=seed)
+    print_trace(tokens, Console())
+    if output is not None:
+        draw_picture(tokens, output)
     return DONE
 
 
@@ -329,16 +341,18 @@ def show(model: Path, text: str | None = None, *, seed: Integer = 0) -> int:
 def quickstart(
     *, output_dir: Path = Path("runs/quickstart"), max_steps: Integer | None = None
 ) -> int:
-    """See the whole of it in minutes: this machine's own libraries' prose to a tiny ELECTRA, and
-    that to a classifier.
+    """Pre-train a tiny ELECTRA on the docstrings of installed libraries and fine-tune it, in
+    minutes.
 
     Parameters
     ----------
     output_dir
         The run folder.
     max_steps
-        Of pre-training, and of each fine-tuning: fewer or more than the recipe's.
+        Steps of the pre-training and of each fine-tuning, instead of the recipe's.
     """
     from electra.cli.quickstart import quickstart as run
 
-    return DONE if run(output_dir, max_steps=max_steps) else STOPPED_EARLY
+    if run(output_dir, max_steps=max_steps):
+        return DONE
+    return STOPPED_EARLY

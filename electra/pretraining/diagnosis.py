@@ -1,16 +1,15 @@
-"""What is wrong with a run, in words: before it starts, while it seems to train, and when a number
-is not finite.
-"""
+"""Warnings about recipes, plateaus and numbers that are not finite."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
-from electra.data.dataloader import DataLoader
 from electra.data.shards import Shards
 from electra.data.shuffle import random_key
 from electra.engine.fsdp import is_sharded, local_tensor, reshard
@@ -22,38 +21,39 @@ if TYPE_CHECKING:
     from electra.pretraining.run import Run
 
 MANY_EPOCHS = 40
-# tokens: a healthy small network may take tens of millions to leave the plateau (docs/log.md)
-PATIENCE = 50_000_000
+# A healthy small network may take tens of millions of tokens to leave the plateau (docs/log.md).
+PLATEAU_TOKENS = 50_000_000
 
 
-def advice(recipe: Recipe, shards: Shards) -> list[str]:
-    """Settings that are allowed and usually regretted."""
-    found = [str(warning) for warning in shards.manifest.warnings]
+def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
+    """Return warnings about settings that are allowed but rarely wanted, and about the shards."""
+    warnings = [str(warning) for warning in shards.manifest.warnings]
     epochs = recipe.training.max_steps * recipe.training.batch_size / len(shards.train)
     if epochs > MANY_EPOCHS:
-        found.append(
+        warnings.append(
             f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} "
-            "times; add text, "
-            f"or lower --max-steps"
+            "times; add text, or lower --max-steps"
         )
-    work = recipe.workload(recipe.data.vocab_size)
-    generator = (
-        work.generator if work.generator_is_trained else None
-    )  # frozen, it is as large as the first stage was
-    if generator is not None and generator.width > recipe.encoder.width / 2:
-        found.append(
-            f"the generator is {generator.width} wide beside a discriminator of "
-            f"{recipe.encoder.width}; the "
-            f"paper found a quarter to a half best, a stronger one makes the task too hard"
+    workload, width = recipe.workload(recipe.data.vocab_size), recipe.encoder.width
+    generator = workload.generator
+    if generator is None or not workload.generator_is_trained:
+        return warnings  # a frozen generator is as large as the first stage was, and that is right
+    if generator.width > width / 2:
+        warnings.append(
+            f"the generator is {generator.width} wide beside a discriminator of {width}; the "
+            "paper found a quarter to a half best, a stronger one makes the task too hard"
         )
-    return found
+    return warnings
 
 
-def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
-    """Networks that still know nothing long after warm-up. The total loss alone does not show it."""
+def plateau_warnings(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
+    """Return warnings about networks that are no better than their baseline long after warm-up.
+
+    The total loss alone does not show it.
+    """
     found: list[str] = []
     tokens = step * recipe.training.batch_size * recipe.data.length
-    if tokens < PATIENCE or step < 1.5 * recipe.optimizer.warmup_steps:
+    if tokens < PLATEAU_TOKENS or step < 1.5 * recipe.optimizer.warmup_steps:
         return found
     if "rtd_loss" in scores and scores["rtd_loss"] > 0.99 * scores["baseline_rtd_loss"]:
         found.append(
@@ -95,77 +95,91 @@ def alarms(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
     return found
 
 
-def first_bad_tensor(run: Run, step: int) -> str:
-    """The first tensor of this step that is not finite, found by taking the step's forward passes
-    again, plainly. All processes take as many, whatever they find, and say the same.
+def first_non_finite_tensor(run: Run, step: int) -> str:
+    """Return the name of the first tensor of this step that is not finite.
+
+    The forward passes of the step are computed again without kernels. All processes compute
+    equally many, whatever they find, and return the same name.
     """
-    settings = run.recipe.training
-    batches = DataLoader(
-        run.shards.train,
-        batch_size=settings.batch_size,
-        micro_batch_size=run.micro_batch_size,
-        seed=settings.seed,
-    )
-    share = run.world.my_micro_batches(batches.micro_batches_per_step)
     enable(run.objective, False)
-    named = list(run.objective.named_parameters())
-    found = [
-        (0, f"the weight {name}")
-        for name, parameter in named
+    micro_batches = step_micro_batches(run, step)
+    suspects = [(0, f"the weight {name}") for name in non_finite_weights(run)]
+    suspects += [(1, output) for output in non_finite_outputs(run, step, micro_batches)]
+    reshard(run.objective)
+    if run.world.size == 1 and not suspects:
+        # Later steps may have overwritten the gradient; one process alone can compute it again.
+        enable(run.objective, run.recipe.training.kernels == "on")
+        seed = run.recipe.training.seed
+        run.train_step.forward_backward(
+            [(random_key(seed, step, number), batch) for number, batch in micro_batches]
+        )
+    suspects += [(2, f"the gradient of {name}") for name in non_finite_gradients(run)]
+    of_all_ranks = itertools.chain.from_iterable(run.world.all_gather(suspects))
+    _, first = min(of_all_ranks, key=lambda suspect: suspect[0], default=(3, "a gradient"))
+    return first
+
+
+def step_micro_batches(run: Run, step: int) -> list[tuple[int, Batch]]:
+    """Return the numbers and batches of this process's micro-batches of a step."""
+    loader = run.train_loader()
+    mine = run.world.my_micro_batches(loader.micro_batches_per_step)
+    return list(zip(mine, loader.load_step(step, mine), strict=True))
+
+
+def non_finite_weights(run: Run) -> list[str]:
+    return [
+        name
+        for name, parameter in run.objective.named_parameters()
         if not torch.isfinite(local_tensor(parameter)).all()
     ]
-    passes = list(zip(share, batches.load_step(step, share), strict=True))
-    idle = (
-        [passes[-1]]
-        * (run.world.max_micro_batches_per_rank(batches.micro_batches_per_step) - len(passes))
-        if is_sharded(run.objective)
-        else []
-    )
-    for micro_batch, batch in [*passes, *idle]:
-        torch.manual_seed(random_key(settings.seed, step, micro_batch))
-        with autocast(settings.precision, run.world.device):
-            if output := first_bad_output(run.objective, batch.to(run.world.device)):
-                found.append((1, f"{output} (micro-batch {micro_batch})"))
-    reshard(run.objective)
-    if (
-        run.world.size == 1 and not found
-    ):  # later steps may have overwritten it; alone, it can be had again
-        enable(run.objective, settings.kernels == "on")
-        run.steps.forward_backward(
-            [(random_key(settings.seed, step, micro_batch), batch) for micro_batch, batch in passes]
-        )
-    found += [
-        (2, f"the gradient of {name}")
-        for name, parameter in named
+
+
+def non_finite_gradients(run: Run) -> list[str]:
+    return [
+        name
+        for name, parameter in run.objective.named_parameters()
         if parameter.grad is not None and not torch.isfinite(local_tensor(parameter.grad)).all()
     ]
-    first = min(
-        (suspect for each in run.world.all_gather(found) for suspect in each),
-        key=lambda suspect: suspect[0],
-        default=(3, "a gradient"),
-    )
-    return first[1]
+
+
+def non_finite_outputs(run: Run, step: int, micro_batches: list[tuple[int, Batch]]) -> list[str]:
+    """Return the first module output of each micro-batch that is not finite, if any is."""
+    settings, world, outputs = run.recipe.training, run.world, []
+    idle = []
+    if is_sharded(run.objective):  # FSDP gathers weights, so all processes compute equally many
+        most = world.max_micro_batches_per_rank(settings.batch_size // run.micro_batch_size)
+        idle = [micro_batches[-1]] * (most - len(micro_batches))
+    for number, batch in [*micro_batches, *idle]:
+        torch.manual_seed(random_key(settings.seed, step, number))
+        with autocast(settings.precision, world.device):
+            output = first_non_finite_output(run.objective, batch.to(world.device))
+        if output is not None:
+            outputs.append(f"{output} (micro-batch {number})")
+    return outputs
 
 
 @torch.no_grad()
-def first_bad_output(objective: nn.Module, batch: Batch) -> str | None:
-    bad: list[str] = []
+def first_non_finite_output(objective: nn.Module, batch: Batch) -> str | None:
+    """Return the first module whose output for this batch is not finite, or the loss, or None."""
+    names: list[str] = []
 
-    def watch(name: str) -> Any:
-        def look(module: nn.Module, inputs: Any, output: Any) -> None:
+    def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor) and not torch.isfinite(output).all():
-                bad.append(f"the output of {name}")
+                names.append(f"the output of {name}")
 
-        return look
+        return hook
 
-    hooks = [
-        module.register_forward_hook(watch(name))
+    handles = [
+        module.register_forward_hook(hook_for(name))
         for name, module in objective.named_modules()
         if name
     ]
     try:
         loss = objective(batch)
     finally:
-        for hook in hooks:
-            hook.remove()
-    return bad[0] if bad else None if torch.isfinite(loss.total) else "the loss"
+        for handle in handles:
+            handle.remove()
+    if not torch.isfinite(loss.total):
+        names.append("the loss")
+    return next(iter(names), None)

@@ -1,9 +1,9 @@
-"""Models in and out of a run: transformers folders, one for each network."""
+"""Export networks as transformers folders, and initialise networks from such folders."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from electra import __version__
 from electra.config import UserError
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
-    """Write each network's folder; verified means that stock transformers loads it and computes the
-    same logits.
+    """Write a model folder for each network and return the folders.
+
+    `verified` also loads each with stock transformers and compares the logits.
     """
     folders, tokenizer = [], run.shards.tokenizer
     for role, network in objective.networks().items():
@@ -42,7 +43,7 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             card=model_card(
                 f"{run.output_dir.name}-{role}",
                 role=role,  # type: ignore[arg-type]
-                facts=facts(run),
+                facts=training_facts(run),
                 causal=network.encoder.shape.causal,
             ),
         )
@@ -52,10 +53,10 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
     return folders
 
 
-def facts(run: Run) -> dict[str, object]:
-    """What the run itself recorded, for the card."""
-    settings, scores = run.recipe.training, run.scores
-    found: dict[str, object] = {
+def training_facts(run: Run) -> dict[str, object]:
+    """Return the settings and scores of a run for its model card."""
+    settings = run.recipe.training
+    facts: dict[str, object] = {
         "Objective": run.recipe.objective.name,
         "Steps": f"{run.step:,} of {settings.max_steps:,}",
         "Batch": f"{settings.batch_size} rows of {run.recipe.data.length} tokens",
@@ -65,114 +66,122 @@ def facts(run: Run) -> dict[str, object]:
         "Precision": settings.precision,
         "electra": __version__,
     }
-    found |= {
-        f"Held-out {name.replace('_', ' ')}": f"{value:.4f}" for name, value in scores.items()
-    }
-    return found
+    for name, value in run.scores.items():
+        facts[f"Held-out {name.replace('_', ' ')}"] = f"{value:.4f}"
+    return facts
 
 
-def initialise_from(objective: Objective, source: Path, shards: Shards) -> list[str]:
-    """Weights from model folders, everything else fresh; says what was loaded and what was not.
+class Source(NamedTuple):
+    """A model folder that initialises one network of an objective."""
 
-    `source` is a run folder with a folder for each network, or one model folder: a discriminator
-    fills the discriminator and whatever the generator shares with it, a masked LM fills the
-    generator or the encoder (where there are both, the one whose part it had). Beside a frozen
+    name: str  # of the network in the objective
+    network: Discriminator | Generator
+    folder: Path
+
+
+def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> list[str]:
+    """Load weights from model folders and return messages about what was loaded and what was not.
+
+    `init_from` is a run folder with a folder for each network, or one model folder: a
+    discriminator fills the discriminator and what the generator shares with it, a masked LM fills
+    the generator or the encoder (where there are both, the one whose role it had). Beside a frozen
     generator it fills both networks: two-stage training.
     """
-    pairs = list(matches(objective, source))
-    if not pairs:
+    networks, sources = objective.networks(), find_sources(objective, init_from)
+    if not sources:
         raise UserError(
-            f"--init-from {source}: no model for {' or '.join(objective.networks())} there; name "
-            "a run "
-            f"folder, or a folder with config.json and model.safetensors"
+            f"--init-from {init_from}: no model for {' or '.join(networks)} there; name a run "
+            "folder, or a folder with config.json and model.safetensors"
         )
-    for _, _, folder in pairs:
-        check_vocabulary(folder, shards)
-    # The generator first: where embeddings are shared but the folders disagree, the other's are the
-    # ones to keep.
-    pairs.sort(key=lambda pair: pair[0] != "generator")
-    sections, networks = {"generator": "objective.generator"}, objective.networks()
-    loaded = {
-        name: huggingface.load(network, folder, section=sections.get(name, "encoder"))
-        for name, network, folder in pairs
-    }
+    for source in sources:
+        check_same_tokenizer(source.folder, shards)
+    # The generator first: where shared embeddings differ between the folders, those of the other
+    # network are kept.
+    sources.sort(key=lambda source: source.name != "generator")
+    sections, loaded = {"generator": "objective.generator"}, {}
+    for name, network, folder in sources:
+        section = sections.get(name, "encoder")
+        loaded[name] = huggingface.load(network, folder, section=section)
     for name, network in networks.items():
-        if is_frozen(network) and (name not in loaded or loaded[name].missing):
+        if not is_trainable(network) and (name not in loaded or loaded[name].missing):
             raise UserError(
-                f"--init-from {source}: no whole masked LM for the {name} there, which does not "
-                "learn; "
-                f"name the run of the first stage, whose encoder/ has an MLM head"
+                f"--init-from {init_from}: no whole masked LM for the {name} there, which does not "
+                "learn; name the run of the first stage, whose encoder/ has an MLM head"
             )
-    news = [f"{name} from {folder}: {loaded[name]}" for name, _, folder in pairs]
-    left = networks.keys() - loaded.keys()
-    return news + [
-        f"{name}: no model in {source}, freshly initialised but for what it shares"
-        for name in sorted(left)
+    messages = [f"{name} from {folder}: {loaded[name]}" for name, _, folder in sources]
+    return messages + [
+        f"{name}: no model in {init_from}, freshly initialised but for what it shares"
+        for name in sorted(networks.keys() - loaded.keys())
     ]
 
 
-def matches(
-    objective: Objective, source: Path
-) -> list[tuple[str, Discriminator | Generator, Path]]:
-    """(name, network, folder) for each network of the objective that `source` can fill."""
+def find_sources(objective: Objective, init_from: Path) -> list[Source]:
+    """Return a source for each network of the objective that `init_from` has a model for."""
     networks = objective.networks()
-    generator = networks.get("generator")
-    if (
-        generator is not None
-        and is_frozen(generator)
-        and (folder := lone_masked_lm(source)) is not None
-    ):
-        alike = [
-            name
+    generator, folder = networks.get("generator"), find_only_masked_lm(init_from)
+    if generator is not None and not is_trainable(generator) and folder is not None:
+        shape = generator.encoder.shape
+        return [
+            Source(name, network, folder)
             for name, network in networks.items()
-            if network.encoder.shape == generator.encoder.shape
+            if network.encoder.shape == shape
         ]
-        return [(name, networks[name], folder) for name in alike]
-    if (source / huggingface.CONFIG).is_file():
-        role = huggingface.role_of(source)
-        kind = Generator if role == "generator" or "encoder" in networks else Discriminator
-        like = [name for name, network in networks.items() if isinstance(network, kind)]
-        name = role if role in networks else next(iter(like), None)
-        return [(name, networks[name], source)] if name else []
+    if (init_from / huggingface.CONFIG).is_file():
+        name = find_network_for(huggingface.role_of(init_from), networks)
+        if name is None:
+            return []
+        return [Source(name, networks[name], init_from)]
     return [
-        (name, network, source / name)
+        Source(name, network, init_from / name)
         for name, network in networks.items()
-        if (source / name / huggingface.CONFIG).is_file()
+        if (init_from / name / huggingface.CONFIG).is_file()
     ]
 
 
-def is_frozen(network: Discriminator | Generator) -> bool:
-    return not any(parameter.requires_grad for parameter in network.parameters())
+def find_network_for(role: str, networks: dict[str, Discriminator | Generator]) -> str | None:
+    """Return the name of the network that a model of this role initialises, if there is one."""
+    if role in networks:
+        return role
+    kind: type[Discriminator | Generator] = Discriminator
+    if role == "generator" or "encoder" in networks:
+        kind = Generator
+    return next((name for name, network in networks.items() if isinstance(network, kind)), None)
 
 
-def lone_masked_lm(source: Path) -> Path | None:
-    """The model folder of a masked LM that is all there is; a run with a generator has its own to
-    offer.
+def is_trainable(network: Discriminator | Generator) -> bool:
+    return any(parameter.requires_grad for parameter in network.parameters())
+
+
+def find_only_masked_lm(init_from: Path) -> Path | None:
+    """Return the folder of a masked LM that is the only model there.
+
+    A run with a generator has one, and its encoder does not stand in for it.
     """
-    if (source / huggingface.CONFIG).is_file():
-        return source if huggingface.role_of(source) != "discriminator" else None
-    there = [
-        name for name in ("encoder", "generator") if (source / name / huggingface.CONFIG).is_file()
-    ]
-    return source / "encoder" if there == ["encoder"] else None
+    if (init_from / huggingface.CONFIG).is_file():
+        folder, is_only = init_from, huggingface.role_of(init_from) != "discriminator"
+    else:
+        folder = init_from / "encoder"
+        has_generator = (init_from / "generator" / huggingface.CONFIG).is_file()
+        is_only = (folder / huggingface.CONFIG).is_file() and not has_generator
+    if is_only:
+        return folder
+    return None
 
 
-def tokenizer_beside(source: Path | None) -> Path | None:
-    """The tokenizer that the models to start from were trained with: text must be cut by it."""
-    folders = (
-        [] if source is None else [source, *(source / role for role in get_args(huggingface.Role))]
-    )
+def find_tokenizer_folder(init_from: Path | None) -> Path | None:
+    """Return the folder with the tokenizer of the models to start from: text must be cut by it."""
+    if init_from is None:
+        return None
+    folders = [init_from, *(init_from / role for role in get_args(huggingface.Role))]
     return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
 
 
-def check_vocabulary(folder: Path, shards: Shards) -> None:
-    """The ids of the shards must mean the same words to the model."""
+def check_same_tokenizer(folder: Path, shards: Shards) -> None:
+    """Raise UserError where the ids of the shards are other tokens to the model."""
     if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
         return
-    found = WordPiece.load(folder)
-    if found.fingerprint != shards.tokenizer.fingerprint:
+    if WordPiece.load(folder).fingerprint != shards.tokenizer.fingerprint:
         raise UserError(
             f"--init-from {folder}: its tokenizer is not the one that {shards.folder} was cut "
-            "with; cut "
-            f"shards with `electra shard … --tokenizer {folder}`"
+            f"with; cut shards with `electra shard … --tokenizer {folder}`"
         )

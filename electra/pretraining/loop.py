@@ -1,8 +1,9 @@
-"""The pre-training loop: six things happen in a step."""
+"""The pre-training loop, its evaluation and its checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from electra import __version__
 from electra.config import RunFailed
 from electra.data.batches import Batch
-from electra.data.dataloader import DataLoader, eval_batches
+from electra.data.dataloader import eval_batches
 from electra.data.shuffle import random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.fsdp import is_sharded, reshard
@@ -25,156 +26,167 @@ from electra.settings import as_dict
 
 
 def train(
-    run: Run, journal: Journal, interrupted: Callable[[], bool], writer: AsyncCheckpointer
+    run: Run, journal: Journal, interrupted: Callable[[], bool], checkpointer: AsyncCheckpointer
 ) -> None:
-    """Six things happen in a step: read, descend, update, say, measure, save."""
-    settings, world = run.recipe.training, run.world
-    batches = DataLoader(
-        run.shards.train,
-        batch_size=settings.batch_size,
-        micro_batch_size=run.micro_batch_size,
-        seed=settings.seed,
-    )
-    steps, share = (
-        range(run.step + 1, settings.max_steps + 1),
-        world.my_micro_batches(batches.micro_batches_per_step),
-    )
+    """Take the steps that a run has left: read, forward_backward, optimizer_step, log, evaluate,
+    save.
+    """
+    settings, world, window = run.recipe.training, run.world, Window()
+    steps, loader = range(run.step + 1, settings.max_steps + 1), run.train_loader()
+    my_micro_batches = world.my_micro_batches(loader.micro_batches_per_step)
     if settings.compile == "on" and steps:
-        rehearse(run, batches.load_step(steps[0], share[:1])[0])
-    stream = batches.iterate(steps, share, pin_memory=world.device.type == "cuda")
-    peak, flops = (
-        peak_flops(world),
-        standard(run.recipe.workload(run.shards.tokenizer.size)).training,
-    )
-    window, stopping = Window(), False
+        warm_up_compile(run, loader.load_step(steps[0], my_micro_batches[:1])[0])
+    stream = loader.iterate(steps, my_micro_batches, pin_memory=world.device.type == "cuda")
     for step in steps:
-        last = step == settings.max_steps
+        is_last = step == settings.max_steps
         world.at(step, 0, "reading its rows")
-        portion = window.waiting(stream)
+        micro_batches = window.waiting(stream)
         world.at(step, 1, "computing")
-        losses = run.steps.forward_backward(
-            [
-                (random_key(settings.seed, step, micro_batch), batch)
-                for micro_batch, batch in zip(share, portion, strict=True)
-            ]
-        )
-        borne = run.steps.skip_budget.used
-        writer.wait_for_copy()
-        rate = run.steps.optimizer_step(step)
-        if (
-            step == steps[0]
-            and world.is_main
-            and world.device.type == "cuda"
-            and not is_sharded(run.objective)
-        ):
-            writer.copied(
-                run.objective, run.optimizer
-            )  # takes the memory for copies to come: now there are slots
-        if run.steps.skip_budget.used > borne:
-            journal.warn(
-                f"step {step}: the gradient is not finite; the update is left out, "
-                f"{run.steps.skip_budget.used} of at most {settings.skip_not_finite}",
-                even_if_quiet=True,
-            )
-        run.step, tokens = step, int(portion[0].step_lengths.sum())
+        keys = [random_key(settings.seed, step, number) for number in my_micro_batches]
+        losses = run.train_step.forward_backward(list(zip(keys, micro_batches, strict=True)))
+        checkpointer.wait_for_copy()
+        learning_rate = optimizer_step(run, step, journal)
+        if step == steps[0]:
+            allocate_staging(run, checkpointer)
+        run.step, tokens = step, int(micro_batches[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
-        stopping = world.any_rank(interrupted())
-        if step % settings.logging_steps == 0 or stopping or last:
-            norm, numbers = run.steps.synchronize(), window.close(world.all_reduce_sum)
-            if settings.skip_not_finite:
-                numbers["not_finite"] = run.steps.skip_budget.used
-            if peak is not None:
-                numbers["mfu"] = numbers["tokens_per_second"] * flops / peak
-            journal.record(
-                step,
-                {
-                    **numbers,
-                    "learning_rate": rate,
-                    "grad_norm": norm,
-                    "tokens_seen": run.tokens_seen,
-                    "epoch": step * settings.batch_size / len(run.shards.train),
-                },
-            )
-        if step % settings.eval_steps == 0 or last:
+        is_stopping = world.any_rank(interrupted())
+        if step % settings.logging_steps == 0 or is_stopping or is_last:
+            log(run, journal, window, learning_rate)
+        if step % settings.eval_steps == 0 or is_last:
             with window.paused():
                 run.scores = evaluate(run)
-            journal.record(step, run.scores, prefix="eval_")
-            for alarm in diagnosis.alarms(run.scores, run.recipe, step=step):
-                journal.warn(alarm)
-        if step % settings.save_steps == 0 or stopping or last:
-            world.at(step, 2, "saving" if world.is_main else "waiting for the next step")
+            log_scores(run, journal)
+        if step % settings.save_steps == 0 or is_stopping or is_last:
             with window.paused():
-                save(run, writer)
-        writer.poll()
+                save(run, checkpointer)
+        checkpointer.poll()
         journal.advance(step)
-        if stopping:
+        if is_stopping:
             break
 
 
-def rehearse(run: Run, batch: Batch) -> None:
-    """Compile on a pass that counts for nothing. Compilation draws random numbers, and the first
-    step after a resume must not differ for it from the same step of a run that never stopped.
+def warm_up_compile(run: Run, batch: Batch) -> None:
+    """Compile the networks on one micro-batch whose gradients are thrown away.
+
+    Compilation draws random numbers. In here it cannot make the first step after a resume differ
+    from the same step of a run that never stopped.
     """
-    run.steps.forward_backward([(0, batch)])
+    run.train_step.forward_backward([(0, batch)])
     run.optimizer.zero_grad(set_to_none=True)
 
 
-def evaluate(run: Run) -> dict[str, float]:
-    """Scores on the held-out rows: the same rows, masks and samples every time."""
-    settings, world = run.recipe.training, run.world
-    batches = list(
-        eval_batches(
-            run.shards.held_out, micro_batch_size=run.micro_batch_size, max_rows=settings.eval_rows
+def optimizer_step(run: Run, step: int, journal: Journal) -> float:
+    """Update the weights, warn of a skipped update, and return the learning rate."""
+    budget = run.train_step.skip_budget
+    used_before = budget.used
+    learning_rate = run.train_step.optimizer_step(step)
+    if budget.used > used_before:
+        journal.warn(
+            f"step {step}: the gradient is not finite; the update is left out, "
+            f"{budget.used} of at most {run.recipe.training.skip_not_finite}",
+            even_if_quiet=True,
         )
+    return learning_rate
+
+
+def allocate_staging(run: Run, checkpointer: AsyncCheckpointer) -> None:
+    """Allocate the host memory for checkpoint copies, as soon as there is optimizer state.
+
+    A GPU machine that lacks the memory fails in the first step, and not at the first checkpoint.
+    """
+    if run.world.is_main and run.world.device.type == "cuda" and not is_sharded(run.objective):
+        checkpointer.copied(run.objective, run.optimizer)
+
+
+def log(run: Run, journal: Journal, window: Window, learning_rate: float) -> None:
+    """Write the metrics of the steps since the last line to the journal."""
+    settings, world = run.recipe.training, run.world
+    grad_norm = run.train_step.synchronize()
+    metrics = window.close(world.all_reduce_sum)
+    if settings.skip_not_finite:
+        metrics["not_finite"] = run.train_step.skip_budget.used
+    peak = peak_flops(world)
+    if peak is not None:
+        flops_per_token = standard(run.recipe.workload(run.shards.tokenizer.size)).training
+        metrics["mfu"] = metrics["tokens_per_second"] * flops_per_token / peak
+    metrics["learning_rate"] = learning_rate
+    metrics["grad_norm"] = grad_norm
+    metrics["tokens_seen"] = run.tokens_seen
+    metrics["epoch"] = run.step * settings.batch_size / len(run.shards.train)
+    journal.record(run.step, metrics)
+
+
+def evaluate(run: Run) -> dict[str, float]:
+    """Return the scores on the held-out rows, with the same masks and samples every time."""
+    settings, world = run.recipe.training, run.world
+    rows = run.shards.held_out
+    batches = list(
+        eval_batches(rows, micro_batch_size=run.micro_batch_size, max_rows=settings.eval_rows)
     )
-    mine, tallies = range(len(batches))[world.rank :: world.size], []
+    mine = range(len(batches))[world.rank :: world.size]
+    # FSDP gathers weights in every forward pass, so all processes take equally many. One that has
+    # no micro-batch left takes the first again, and its counts are set to zero.
+    idle = [0] * (world.max_micro_batches_per_rank(len(batches)) - len(mine))
+    counts = []
     run.objective.eval()
-    for number in range(world.max_micro_batches_per_rank(len(batches))):
-        index = (
-            mine[number] if number < len(mine) else 0
-        )  # whoever has no rows left still takes part, for nothing
+    for number, index in enumerate([*mine, *idle]):
         torch.manual_seed(random_key(settings.seed, "held-out", index))
         with autocast(settings.precision, world.device):
-            tallies.append(run.objective.measure(batches[index].to(world.device)))
-        for tensor in tallies[-1].tensors():
+            counts.append(run.objective.measure(batches[index].to(world.device)))
+        for tensor in counts[-1].tensors():
             tensor *= number < len(mine)
     reshard(run.objective)
     run.objective.train()
-    total = sum(tallies[1:], start=tallies[0])
+    total = sum(counts[1:], start=counts[0])
     world.all_reduce_sum(total.tensors())
     return total.scores()
 
 
-def save(run: Run, writer: AsyncCheckpointer) -> None:
-    """A checkpoint, by the leading process, while the run goes on. The last good one stays when
-    this one cannot be written.
+def log_scores(run: Run, journal: Journal) -> None:
+    """Write the held-out scores to the journal, and warn of a network on a plateau."""
+    journal.record(run.step, run.scores, prefix="eval_")
+    for warning in diagnosis.plateau_warnings(run.scores, run.recipe, step=run.step):
+        journal.warn(warning)
+
+
+def save(run: Run, checkpointer: AsyncCheckpointer) -> None:
+    """Copy the training state and begin to write a checkpoint of it beside the next steps.
+
+    The main process writes. Where that fails, the checkpoint before it stays.
     """
-    run.steps.synchronize()
-    if not run.world.is_main:
+    world, step, keep = run.world, run.step, run.recipe.training.save_total_limit
+    activity = {True: "saving", False: "waiting for the next step"}[world.is_main]
+    world.at(step, 2, activity)
+    run.train_step.synchronize()
+    if not world.is_main:
         contribute(run.objective, run.optimizer)
         return
-    step, keep = run.step, run.recipe.training.save_total_limit
-    state = {
+    state = checkpoint_state(run)
+    tensors = checkpointer.copied(run.objective, run.optimizer)
+
+    def write() -> None:
+        try:
+            path = checkpoint.write(run.output_dir, tensors, step=step, state=state)
+            checkpoint.rotate(run.output_dir, keep=keep)
+            run_dir.set_status(run.output_dir, "running", step=step, checkpoint=path.name)
+        except (OSError, SafetensorError) as error:
+            message = f"the checkpoint of step {step} could not be written: {error}"
+            raise RunFailed(message) from error
+
+    checkpointer.begin(write)
+
+
+def checkpoint_state(run: Run) -> dict[str, Any]:
+    """Return what a checkpoint holds besides tensors, as JSON values."""
+    return {
         "recipe": as_dict(run.recipe),
         "data": run.shards.fingerprint,
         "tokens_seen": run.tokens_seen,
-        "skipped": run.steps.skipped,
-        "not_finite": run.steps.skip_budget.used,
+        "skipped": run.train_step.skipped,
+        "not_finite": run.train_step.skip_budget.used,
         "scaler": run.scaler.state_dict(),
         "scores": run.scores,
         "electra": __version__,
     }
-    contents = writer.copied(run.objective, run.optimizer)
-
-    def write() -> None:
-        try:
-            path = checkpoint.write(run.output_dir, contents, step=step, state=state)
-            checkpoint.rotate(run.output_dir, keep=keep)
-            run_dir.set_status(run.output_dir, "running", step=step, checkpoint=path.name)
-        except (OSError, SafetensorError) as error:
-            raise RunFailed(
-                f"the checkpoint of step {step} could not be written: {error}"
-            ) from error
-
-    writer.begin(write)

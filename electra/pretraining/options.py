@@ -1,6 +1,4 @@
-"""Where a pre-training run begins: its text or shards, its folder, and what it may continue or take
-weights from.
-"""
+"""The options of a pre-training run that are not settings of its recipe. No torch."""
 
 from __future__ import annotations
 
@@ -14,11 +12,30 @@ from electra.data.sources import check_outside_corpus
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainOptions:
-    """Where a run begins: its text or shards, its folder, and what it may continue or take weights
-    from.
+    """Options of a pre-training run besides its recipe and its run folder.
+
+    Parameters
+    ----------
+    corpus
+        Text to train on. The vocabulary and the shards are written to OUTPUT_DIR/data unless they
+        are there already.
+    data
+        Shards from `electra shard`, instead of a corpus.
+    tokenizer
+        With --corpus: use this tokenizer folder instead of training a vocabulary.
+    text_field
+        With --corpus: field or column that holds the text of .jsonl and .parquet.
+    resume
+        auto (continue the run in the run folder, if there is one), never, or a checkpoint folder.
+    overwrite
+        With --resume never: start over in a folder that holds a run.
+    init_from
+        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh
+        optimizer.
+    quiet
+        Print no progress.
     """
 
-    output_dir: Path
     corpus: Sequence[str | Path] | None = None
     data: Path | None = None
     tokenizer: Path | None = None
@@ -29,21 +46,34 @@ class PretrainOptions:
     quiet: bool = False
 
     def __post_init__(self) -> None:
+        # Callers from Python may write paths as strings.
+        for name in ("data", "tokenizer", "init_from"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, Path(value))
+
+    def check(self, output_dir: Path) -> None:
+        """Raise UserError where options contradict each other or the run folder."""
         if (self.corpus is None) == (self.data is None):
             raise UserError(
                 "give either --corpus (text files) or --data (shards from `electra shard`)"
             )
-        check_outside_corpus(self.output_dir, self.corpus or ())
-        if self.init_from is not None and not self.init_from.is_dir():
-            raise UserError(
-                f"--init-from {self.init_from}: no such folder; name a run or a model's folder"
-            )
-        if self.init_from is not None and self.init_from.resolve() == self.output_dir.resolve():
-            raise UserError(
-                f"--init-from {self.init_from} is also the --output-dir, where it would be "
-                "overwritten"
-            )
+        if self.corpus is not None and not self.corpus:
+            raise UserError("name at least one file, folder or glob of text")
+        check_outside_corpus(output_dir, self.corpus or ())
+        if self.init_from is not None:
+            check_init_from(self.init_from, output_dir)
         if self.data is not None and self.tokenizer is not None:
             raise UserError(
                 "--tokenizer goes with --corpus; the shards of --data were cut with their own"
             )
+
+
+def check_init_from(init_from: Path, output_dir: Path) -> None:
+    """Raise UserError where `--init-from` is no folder, or is the run folder itself."""
+    if not init_from.is_dir():
+        raise UserError(f"--init-from {init_from}: no such folder; name a run or a model's folder")
+    if init_from.resolve() == output_dir.resolve():
+        raise UserError(
+            f"--init-from {init_from} is also the --output-dir, where it would be overwritten"
+        )

@@ -1,10 +1,12 @@
-"""The loop: losses become weights."""
+"""The Python function `pretrain`: set a run up, train it, export its models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -18,11 +20,12 @@ from electra.pretraining.loop import train
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.run import Run
-from electra.pretraining.setup import full_objective, prepare
+from electra.pretraining.setup import full_objective, prepare_run
 from electra.runs import run_dir
 from electra.runs.journal import Journal
 from electra.runs.lock import run_lock
 from electra.runs.signals import hold_early_signals, stop_signals
+from electra.settings import takes_options
 
 
 @dataclass(frozen=True)
@@ -35,81 +38,83 @@ class Outcome:
     scores: dict[str, float]
 
 
-def pretrain(
-    recipe: Recipe,
-    *,
-    output_dir: str | Path,
-    corpus: Sequence[str | Path] | None = None,
-    data: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-    text_field: str = "text",
-    resume: str = "auto",
-    overwrite: bool = False,
-    init_from: str | Path | None = None,
-    quiet: bool = False,
-) -> Outcome:
-    """Pre-train as the recipe says, on text (`corpus`) or on shards (`data`), from where
-    `output_dir` was left.
+@takes_options(PretrainOptions)
+def pretrain(recipe: Recipe, *, output_dir: str | Path, **options: Any) -> Outcome:
+    """Pre-train the networks of a recipe, on text (`corpus`) or on shards (`data`).
+
+    A run that `output_dir` already holds is continued. The models are exported to it.
     """
-    start = PretrainOptions(
-        output_dir=Path(output_dir),
-        corpus=corpus,
-        data=Path(data) if data else None,
-        tokenizer=Path(tokenizer) if tokenizer else None,
-        text_field=text_field,
-        resume=resume,
-        overwrite=overwrite,
-        init_from=Path(init_from) if init_from else None,
-        quiet=quiet,
-    )
+    run_options, output_dir = PretrainOptions(**options), Path(output_dir)
+    run_options.check(output_dir)
     with (
         process_group(minutes=recipe.training.timeout_minutes) as world,
-        run_lock(start.output_dir, world),
+        run_lock(output_dir, world),
         hold_early_signals() as early,
     ):
-        run, news = prepare(recipe, start, world)
-        settings = run.recipe.training
-        with Journal(
-            run.output_dir / run_dir.METRICS if world.is_main else None,
-            max_steps=settings.max_steps,
-            after=run.step,
-            tensorboard=settings.report_to == "tensorboard",
-            quiet=quiet,
-        ) as journal:
-            for text in run.warnings:
-                journal.warn(text, even_if_quiet=True)
-            for text in news:
-                journal.say(text)
-            for text in diagnosis.advice(run.recipe, run.shards):
-                journal.warn(text)
-            with stop_signals(early) as interrupted:
-                try:
-                    with AsyncCheckpointer() as writer:
-                        train(run, journal, interrupted, writer)
-                    return finish(run, journal)
-                except NonFiniteGradient as found:
-                    culprit = diagnosis.first_bad_tensor(run, found.step)
-                    run.step = found.step - 1
-                    raise RunFailed(
-                        run.failure_message(f"{culprit} is not finite in step {found.step}")
-                    ) from found
-                except (RunFailed, OSError, SafetensorError) as failure:
-                    raise RunFailed(run.failure_message(failure)) from failure
-                except RuntimeError as failure:
-                    if (said := world.hang_report_for(failure)) is None:
-                        raise
-                    raise RunFailed(run.failure_message(said)) from failure
+        run = prepare_run(recipe, run_options, output_dir, world)
+        with open_journal(run, quiet=run_options.quiet) as journal:
+            print_start(run, journal)
+            with stop_signals(early) as interrupted, explain_failures(run):
+                with AsyncCheckpointer() as checkpointer:
+                    train(run, journal, interrupted, checkpointer)
+                return finish(run, journal)
+
+
+def open_journal(run: Run, *, quiet: bool) -> Journal:
+    """Open the journal of a run; the processes that are not main get a silent one."""
+    settings = run.recipe.training
+    path = None
+    if run.world.is_main:
+        path = run.output_dir / run_dir.METRICS
+    return Journal(
+        path,
+        max_steps=settings.max_steps,
+        after=run.step,
+        tensorboard=settings.report_to == "tensorboard",
+        quiet=quiet,
+    )
+
+
+def print_start(run: Run, journal: Journal) -> None:
+    """Print the warnings and messages about the start of a run."""
+    for text in run.warnings:
+        journal.warn(text, even_if_quiet=True)
+    for text in run.messages:
+        journal.say(text)
+    for text in diagnosis.recipe_warnings(run.recipe, run.shards):
+        journal.warn(text)
+
+
+@contextmanager
+def explain_failures(run: Run) -> Iterator[None]:
+    """Turn errors of the training loop into RunFailed, with the last good checkpoint in it."""
+    try:
+        yield
+    except NonFiniteGradient as error:
+        tensor = diagnosis.first_non_finite_tensor(run, error.step)
+        run.step = error.step - 1
+        message = f"{tensor} is not finite in step {error.step}"
+        raise RunFailed(run.failure_message(message)) from error
+    except (RunFailed, OSError, SafetensorError) as error:
+        raise RunFailed(run.failure_message(error)) from error
+    except RuntimeError as error:
+        hang = run.world.hang_report_for(error)
+        if hang is None:
+            raise
+        raise RunFailed(run.failure_message(hang)) from error
 
 
 def finish(run: Run, journal: Journal) -> Outcome:
-    """Models out, status down."""
-    status: run_dir.Status = "finished" if run.step >= run.recipe.training.max_steps else "stopped"
+    """Export the models of a run and write its last status."""
+    status: run_dir.Status = "stopped"
+    if run.step >= run.recipe.training.max_steps:
+        status = "finished"
     objective = full_objective(run)
     with run.world.without_timeout("models", leader_alone=True):
         if run.world.is_main:
-            paths = export(run, objective, verified=status == "finished")
+            folders = export(run, objective, verified=status == "finished")
             run_dir.set_status(
                 run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}"
             )
-            journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, paths))}")
+            journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, folders))}")
     return Outcome(status, run.step, run.output_dir, run.scores)

@@ -1,5 +1,6 @@
-"""A recipe: one run as data. Built-in ones are TOML files in `electra/recipes/`; a user's own file
-looks the same.
+"""The settings of one pre-training run as a dataclass, and the loading of recipe files.
+
+Built-in recipes are TOML files in `electra/recipes/`; a user's own file has the same keys.
 """
 
 from __future__ import annotations
@@ -27,42 +28,36 @@ from electra.settings import build_layers, find_recipe, parse_environment, parse
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """How long, in what portions, with what precision, and how often something is said, measured or
-    saved.
+    """How long and in which batches a run trains, how steps are computed, and how often it logs,
+    evaluates and saves.
     """
 
     max_steps: int = 1_000_000
     batch_size: int = 128  # sequences in a step, over all processes
-    micro_batch_size: int | None = (
-        None  # sequences in one pass; from memory when not said, then kept
-    )
+    # sequences in one forward pass; by default as many as fit in memory, kept when a run resumes
+    micro_batch_size: int | None = None
     seed: int = 0
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
-    cuda_graph: Switch = (
-        "auto"  # replay a pass instead of launching its parts one by one; auto: with the kernels
-    )
+    # replay a forward and backward pass as one CUDA graph; auto: with the kernels
+    cuda_graph: Switch = "auto"
     compile: Switch = "auto"  # torch.compile; auto: on a GPU where the kernels are off
-    # processes hold all weights each (ddp), or share them, gradients and slots out (fsdp)
+    # every process holds all weights (ddp), or a shard of weights, gradients and optimizer state
     parallel: Parallel = "ddp"
-    activation_checkpointing: bool = (
-        False  # blocks are computed again in backward: less memory, a third more work
-    )
-    deterministic: bool = (
-        False  # compiled GPU runs resume bit for bit only with it; with the kernels all do
-    )
+    # blocks are computed again in backward: less memory, a third more work
+    activation_checkpointing: bool = False
+    # compiled GPU runs resume bit for bit only with it; with the kernels all do
+    deterministic: bool = False
     logging_steps: int = 100
     eval_steps: int = 5_000
     eval_rows: int = 2_048
     save_steps: int = 5_000
     save_total_limit: int = 2
     report_to: Literal["none", "tensorboard"] = "none"
-    timeout_minutes: float = (
-        TIMEOUT_MINUTES  # of standing still, until a run of several processes gives up
-    )
-    skip_not_finite: int = (
-        0  # steps, in the whole run, that may be left out because their gradient was not finite
-    )
+    # without progress, until a run of several processes gives up
+    timeout_minutes: float = TIMEOUT_MINUTES
+    # updates, in the whole run, that may be skipped because their gradient was not finite
+    skip_not_finite: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -98,14 +93,16 @@ class TrainingConfig:
                 self,
             )
 
-    def spread_over(self, processes: int) -> int | None:
-        """Over how many processes the weights lie spread, if they do."""
-        return processes if self.parallel == "fsdp" else None
+    def weight_shards(self, processes: int) -> int | None:
+        """Return into how many shards FSDP splits the weights, or None without FSDP."""
+        if self.parallel == "fsdp":
+            return processes
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """One pre-training run."""
+    """The settings of one pre-training run."""
 
     data: DataConfig = field(default_factory=DataConfig)
     encoder: EncoderShape = field(default_factory=EncoderShape)
@@ -135,19 +132,18 @@ class Recipe:
                 "row there is no other; set {training.micro_batch_size:name} to 2 or more",
                 self,
             )
-        with in_section(
-            "objective"
-        ):  # a generator that cannot stand beside this encoder is refused
+        # Raises for a generator whose shape does not go with the encoder's.
+        with in_section("objective"):
             self.workload(self.data.vocab_size)
 
     def workload(self, vocabulary: int) -> Workload:
-        """What a token goes through in this run."""
+        """Return the networks of this run and the passes of a token through them."""
         return self.objective.workload(self.encoder, vocabulary=vocabulary, length=self.data.length)
 
 
-# What a run may change when it continues: how long it lasts, how often it speaks, measures and
-# saves, how a batch is cut and how a step is taken. Another machine may need the last two; what
-# drops out is then drawn otherwise, so not the same bits.
+# Settings that may change when a run resumes: its length, how often it logs, evaluates and saves,
+# the micro-batch size and how a step is computed. Another machine may need other values of the last
+# two. Dropout is then drawn in another order, so the weights differ in their last bits.
 MAY_CHANGE = {
     "training.max_steps",
     "training.micro_batch_size",
@@ -168,9 +164,12 @@ MAY_CHANGE = {
 
 
 def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Recipe:
-    """A recipe by name or file; further files, the environment, then flags win over it."""
+    """Load a recipe by name or file; further files, the environment, then flags override it."""
     path = find_recipe(name)
-    layers = {str(path) if path.parent != RECIPES else f"recipe {name}": read_toml(path)}
+    source = str(path)
+    if path.parent == RECIPES:
+        source = f"recipe {name}"
+    layers = {source: read_toml(path)}
     layers |= {str(file): read_toml(Path(file)) for file in files}
     layers |= {
         "environment": parse_environment(os.environ, Recipe),

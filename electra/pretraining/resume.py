@@ -1,17 +1,17 @@
-"""What a run folder lets us do: start, continue, or nothing."""
+"""Decide from a run folder whether a run starts or continues, and write what identifies it."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from electra import atomic
 from electra.config import UserError, build, convert, flatten
 from electra.files import read_toml
 from electra.model.huggingface import Role
-from electra.pretraining.recipe import MAY_CHANGE, Recipe
+from electra.pretraining.recipe import MAY_CHANGE, Recipe, TrainingConfig
 from electra.provenance import environment
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
@@ -19,145 +19,173 @@ from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS, check_pla
 from electra.settings import as_dict, as_toml, differing_keys
 
 
-def continued(
+def find_resume_point(
     recipe: Recipe, run: Path, *, resume: str, overwrite: bool
 ) -> tuple[Recipe, Checkpoint | None]:
-    """What this folder lets us do: the recipe with what an earlier start decided, and where to go
-    on from (or nothing).
+    """Return the recipe with the choices of an earlier start, and the checkpoint to resume from.
 
-    `auto` continues the same run and starts fresh in an empty folder; another run's folder is
-    refused.
+    `auto` continues the same run and starts a new one in an empty folder; the folder of another
+    run is refused.
     """
     check_place(run)
-    for role in get_args(Role):
-        if (run / role).exists() and run / role not in models(run):
-            raise UserError(
-                f"{run / role} holds something else than a model; choose another --output-dir"
-            )
+    check_model_folders(run)
     if overwrite and resume != "never":
         raise UserError(
             f"--overwrite starts a run over and so needs --resume never; found --resume {resume}"
         )
     if resume == "never":
-        if ((run / CONFIG).exists() or checkpoint.numbered(run)) and not overwrite:
-            raise UserError(
-                f"{run} already holds a run; choose another --output-dir, continue it with "
-                "--resume auto, "
-                f"or add --overwrite to start over"
-            )
+        if not overwrite:
+            check_holds_no_run(run)
         return recipe, None
-    if not (run / CONFIG).exists() and (there := models(run)):
-        raise UserError(
-            f"{there[0]} holds a model, but {run} no run that made it; choose another "
-            "--output-dir, or add "
-            f"--resume never --overwrite to replace it"
-        )
     if (run / CONFIG).exists():
         earlier = build(Recipe, read_toml(run / CONFIG), source=str(run / CONFIG))
-        recipe = same_run(recipe, earlier, run)
-    last = newest(run)
-    found = last if resume == "auto" else chosen(Path(resume))
-    if found is not None:
-        earlier = convert(found.state.get("recipe"), Recipe, source=str(found.folder), key="recipe")
-        recipe = same_run(recipe, earlier, found.folder)
-        if last is not None and last.step > found.step:
-            raise UserError(
-                f"{run} already went on to step {last.step}, past {found.folder}; go back to that "
-                "one in "
-                f"another --output-dir"
-            )
-        if found.step > recipe.training.max_steps:
-            raise UserError(
-                f"{found.folder} is already past training.max_steps={recipe.training.max_steps}; "
-                "ask for "
-                f"{found.step} or more"
-            )
-    return recipe, found
+        recipe = adopt_earlier_choices(recipe, earlier, run)
+    elif folders := model_folders(run):
+        raise UserError(
+            f"{folders[0]} holds a model, but {run} no run that made it; choose another "
+            "--output-dir, or add --resume never --overwrite to replace it"
+        )
+    last = newest_checkpoint(run)
+    resumed = last
+    if resume != "auto":
+        resumed = open_named_checkpoint(Path(resume))
+    if resumed is not None:
+        recipe = check_resumable(recipe, resumed, run, last)
+    return recipe, resumed
 
 
-def newest(run: Path) -> Checkpoint | None:
-    """The newest whole checkpoint. Starting over would remove damaged ones, so that is left to the
-    user to ask for.
+def check_model_folders(run: Path) -> None:
+    """Raise UserError where a folder that an export would replace holds no model."""
+    for role in get_args(Role):
+        if (run / role).exists() and run / role not in model_folders(run):
+            raise UserError(
+                f"{run / role} holds something else than a model; choose another --output-dir"
+            )
+
+
+def check_holds_no_run(run: Path) -> None:
+    if (run / CONFIG).exists() or checkpoint.numbered(run):
+        raise UserError(
+            f"{run} already holds a run; choose another --output-dir, continue it with "
+            "--resume auto, or add --overwrite to start over"
+        )
+
+
+def check_resumable(
+    recipe: Recipe, resumed: Checkpoint, run: Path, last: Checkpoint | None
+) -> Recipe:
+    """Return the recipe with the choices of the checkpoint's; raise UserError where the run cannot
+    continue from it.
     """
-    found, there = checkpoint.newest(run), checkpoint.numbered(run)
-    if found is None and there:
-        try:
-            checkpoint.opened(max(there)[1])
-        except ValueError as error:
-            raise UserError(
-                f"{run}: none of its {len(there)} checkpoints is whole ({error}); put one back "
-                "from a "
-                f"copy, or start over with --resume never --overwrite"
-            ) from None
-    return found
-
-
-def chosen(path: Path) -> Checkpoint:
-    """The checkpoint that `--resume PATH` names: itself, or the newest one of a run folder."""
-    if not path.is_dir():
+    earlier = convert(resumed.state.get("recipe"), Recipe, source=str(resumed.folder), key="recipe")
+    recipe = adopt_earlier_choices(recipe, earlier, resumed.folder)
+    if last is not None and last.step > resumed.step:
         raise UserError(
-            f"--resume {path}: no such folder; use auto, never, or a checkpoint-STEP folder"
+            f"{run} already went on to step {last.step}, past {resumed.folder}; go back to that "
+            "one in another --output-dir"
         )
-    try:
-        found = (
-            checkpoint.opened(path) if not checkpoint.numbered(path) else checkpoint.newest(path)
-        )
-    except ValueError as error:
-        raise UserError(f"--resume {path}: {error}") from None
-    if found is None:
-        raise UserError(f"--resume {path}: no whole checkpoint in this folder")
-    return found
-
-
-def same_run(recipe: Recipe, earlier: Recipe, where: Path) -> Recipe:
-    """The recipe, with what was left open decided as before. A run that continues is the same run."""
-    training, decided = recipe.training, earlier.training
-    switches = ["precision", "kernels", "cuda_graph", "compile"]
-    if (training.parallel, training.activation_checkpointing) != (
-        decided.parallel,
-        decided.activation_checkpointing,
-    ):
-        switches = ["precision"]  # how a step is best taken depends on these two
-    recipe = replace(
-        recipe,
-        training=replace(
-            training,
-            micro_batch_size=training.micro_batch_size or decided.micro_batch_size,
-            **{
-                name: getattr(decided if getattr(training, name) == "auto" else training, name)
-                for name in switches
-            },
-        ),
-    )
-    wanted, found = as_dict(recipe), as_dict(earlier)
-    if changed := [key for key in differing_keys(wanted, found) if key not in MAY_CHANGE]:
-        asked, here = dict(flatten(wanted)), dict(flatten(found))
-        lines = "".join(
-            f"\n  {key}: here {here.get(key)!r}, asked {asked.get(key)!r}" for key in changed
-        )
+    max_steps = recipe.training.max_steps
+    if resumed.step > max_steps:
         raise UserError(
-            f"{where} holds another run:{lines}\nUse another --output-dir, or --resume never "
-            "--overwrite "
-            f"to start over in this one."
+            f"{resumed.folder} is already past training.max_steps={max_steps}; ask for "
+            f"{resumed.step} or more"
         )
     return recipe
 
 
-def begin(run: Path, recipe: Recipe, *, fresh: bool) -> None:
-    """Write down what the run is. A fresh start clears what an earlier one left."""
+def newest_checkpoint(run: Path) -> Checkpoint | None:
+    """Return the newest whole checkpoint of a run folder, or None where there is none at all.
+
+    Raise UserError where all are damaged: a new start would remove them, so the user must ask for
+    it.
+    """
+    newest, folders = checkpoint.newest(run), checkpoint.numbered(run)
+    if newest is None and folders:
+        try:
+            checkpoint.opened(max(folders)[1])
+        except ValueError as error:
+            raise UserError(
+                f"{run}: none of its {len(folders)} checkpoints is whole ({error}); put one back "
+                "from a copy, or start over with --resume never --overwrite"
+            ) from None
+    return newest
+
+
+def open_named_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint that `--resume PATH` names: itself, or the newest of a run folder."""
+    if not path.is_dir():
+        raise UserError(
+            f"--resume {path}: no such folder; use auto, never, or a checkpoint-STEP folder"
+        )
+    if checkpoint.numbered(path):
+        newest = checkpoint.newest(path)
+        if newest is None:
+            raise UserError(f"--resume {path}: no whole checkpoint in this folder")
+        return newest
+    try:
+        return checkpoint.opened(path)
+    except ValueError as error:
+        raise UserError(f"--resume {path}: {error}") from None
+
+
+def adopt_earlier_choices(recipe: Recipe, earlier: Recipe, folder: Path) -> Recipe:
+    """Return the recipe with what it leaves open set as at the earlier start of the same run.
+
+    Raise UserError where it is another run: where more differs than a resume may change.
+    """
+    ours, theirs = recipe.training, earlier.training
+    changes: dict[str, Any] = {
+        name: getattr(theirs, name)
+        for name in switches_to_adopt(ours, theirs)
+        if getattr(ours, name) == "auto"
+    }
+    changes["micro_batch_size"] = ours.micro_batch_size or theirs.micro_batch_size
+    recipe = replace(recipe, training=replace(ours, **changes))
+    check_same_run(recipe, earlier, folder)
+    return recipe
+
+
+def switches_to_adopt(ours: TrainingConfig, theirs: TrainingConfig) -> list[str]:
+    """Return the settings that may be "auto" and are kept from the earlier start."""
+    is_same_parallel = ours.parallel == theirs.parallel
+    is_same_memory = ours.activation_checkpointing == theirs.activation_checkpointing
+    if is_same_parallel and is_same_memory:
+        return ["precision", "kernels", "cuda_graph", "compile"]
+    return ["precision"]  # kernels, graphs and compilation depend on the two that changed
+
+
+def check_same_run(recipe: Recipe, earlier: Recipe, folder: Path) -> None:
+    """Raise UserError with every setting that differs and may not change in a resume."""
+    ours, theirs = as_dict(recipe), as_dict(earlier)
+    changed = [key for key in differing_keys(ours, theirs) if key not in MAY_CHANGE]
+    if changed:
+        asked, here = dict(flatten(ours)), dict(flatten(theirs))
+        lines = [f"\n  {key}: here {here.get(key)!r}, asked {asked.get(key)!r}" for key in changed]
+        raise UserError(
+            f"{folder} holds another run:{''.join(lines)}\nUse another --output-dir, or --resume "
+            "never --overwrite to start over in this one."
+        )
+
+
+def write_run_files(run: Path, recipe: Recipe, *, is_fresh: bool) -> None:
+    """Write config.toml and environment.json. A fresh start removes what an earlier run left."""
     run.mkdir(parents=True, exist_ok=True)
     checkpoint.sweep(run)
-    if fresh:
-        for _, path in checkpoint.numbered(run):
-            checkpoint.remove(path)
-        for path in models(run):
-            shutil.rmtree(path)
-        for name in (METRICS, STATUS, CONFIG):
-            (run / name).unlink(missing_ok=True)
+    if is_fresh:
+        remove_earlier_run(run)
     atomic.write_json(run / ENVIRONMENT, environment())
     atomic.write(run / CONFIG, as_toml(recipe))
 
 
-def models(run: Path) -> list[Path]:
-    """The model folders that stand in a run folder."""
-    return [run / name for name in get_args(Role) if (run / name / "config.json").is_file()]
+def remove_earlier_run(run: Path) -> None:
+    for _, path in checkpoint.numbered(run):
+        checkpoint.remove(path)
+    for path in model_folders(run):
+        shutil.rmtree(path)
+    for name in (METRICS, STATUS, CONFIG):
+        (run / name).unlink(missing_ok=True)
+
+
+def model_folders(run: Path) -> list[Path]:
+    """Return the model folders in a run folder."""
+    return [run / role for role in get_args(Role) if (run / role / "config.json").is_file()]

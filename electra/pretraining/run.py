@@ -1,4 +1,4 @@
-"""A pre-training run as one process holds it."""
+"""The state of a pre-training run in one process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from electra.data.dataloader import DataLoader
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.train_step import TrainStep
@@ -27,11 +28,13 @@ class Run:
     objective: Objective
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler
-    steps: TrainStep = field(init=False)  # built when weights and slots are what they were
+    # Built last: FusedTrainStep moves restored weights and optimizer state into flat buffers.
+    train_step: TrainStep = field(init=False)
     step: int = 0
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)  # about its start
+    messages: list[str] = field(default_factory=list)  # about its start
     advice: str = "The same command goes on from there once that is put right."
 
     @property
@@ -39,9 +42,21 @@ class Run:
         assert self.recipe.training.micro_batch_size is not None
         return self.recipe.training.micro_batch_size
 
+    def train_loader(self) -> DataLoader:
+        """Return the data loader of the training rows."""
+        return DataLoader(
+            self.shards.train,
+            batch_size=self.recipe.training.batch_size,
+            micro_batch_size=self.micro_batch_size,
+            seed=self.recipe.training.seed,
+        )
+
     def failure_message(self, failure: Exception | str) -> str:
-        """What happened, what is safe, what to do; also written to the status."""
+        """Return what happened, what is safe and what to do, and write it to status.json."""
         last = checkpoint.newest(self.output_dir)
+        name, safe = None, "no checkpoint had been written yet"
+        if last is not None:
+            name, safe = last.folder.name, f"the last good checkpoint is {last.folder}"
         if self.world.is_main:
             with contextlib.suppress(OSError):
                 run_dir.set_status(
@@ -49,11 +64,6 @@ class Run:
                     "failed",
                     step=self.step,
                     message=str(failure),
-                    checkpoint=last.folder.name if last else None,
+                    checkpoint=name,
                 )
-        safe = (
-            f"the last good checkpoint is {last.folder}"
-            if last
-            else "no checkpoint had been written yet"
-        )
         return f"after step {self.step}: {failure}; {safe}. {self.advice}"

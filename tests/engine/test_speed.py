@@ -19,7 +19,7 @@ from electra.engine.train_step import FusedTrainStep
 from electra.finetuning.recipe import FinetuneConfig
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import TrainingConfig, load_recipe
-from electra.pretraining.setup import speed_of
+from electra.pretraining.resolve import resolve_recipe_speed
 from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import keyword_rows, written
 
@@ -83,18 +83,18 @@ def test_no_kernel_runs_where_weights_are_in_parts_or_blocks_are_computed_again(
     flags: list[str], reason: str
 ) -> None:
     world, bf16 = World(rank=0, size=1, device=CPU), ["--training.precision", "bf16"]
-    assert speed_of(load_recipe("small", flags=bf16), world).kernels
-    assert not speed_of(load_recipe("small", flags=[*bf16, *flags]), world).kernels
+    assert resolve_recipe_speed(load_recipe("small", flags=bf16), world).kernels
+    assert not resolve_recipe_speed(load_recipe("small", flags=[*bf16, *flags]), world).kernels
     with pytest.raises(UserError, match=f"--training.kernels on: .*{reason}.* at auto"):
-        speed_of(load_recipe("small", flags=[*bf16, *flags, "--training.kernels", "on"]), world)
+        resolve_recipe_speed(load_recipe("small", flags=[*bf16, *flags, "--training.kernels", "on"]), world)
 
 
 @pytest.mark.usefixtures("with_kernels")
 def test_a_left_to_right_recipe_goes_without_kernels() -> None:
     world = World(rank=0, size=1, device=CPU)
     flags = ["--training.precision", "bf16"]
-    assert not speed_of(load_recipe("left-to-right-base", flags=flags), world).kernels
-    assert speed_of(load_recipe("bert-base", flags=flags), world).kernels
+    assert not resolve_recipe_speed(load_recipe("left-to-right-base", flags=flags), world).kernels
+    assert resolve_recipe_speed(load_recipe("bert-base", flags=flags), world).kernels
 
 
 def test_a_cpu_takes_plain_steps() -> None:
@@ -176,9 +176,11 @@ def test_a_gradient_that_broke_steps_ago_is_still_named(
     """The fused path looks when it logs; the gradients of the broken step are gone by then and
     computed again.
     """
-    monkeypatch.setattr(
-        "electra.pretraining.setup.speed_of", lambda recipe, world: Speed(True, False, False)
-    )
+    for module in ("setup", "resolve"):
+        monkeypatch.setattr(
+            f"electra.pretraining.{module}.resolve_recipe_speed",
+            lambda recipe, world: Speed(True, False, False),
+        )
     once, calls = FusedTrainStep.once, []
 
     def spoilt(steps: FusedTrainStep, batch: object) -> dict[str, torch.Tensor]:

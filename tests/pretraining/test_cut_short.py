@@ -43,10 +43,10 @@ def run_at(step: int, output_dir: Path) -> SimpleNamespace:
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     return SimpleNamespace(
-        steps=SimpleNamespace(
+        train_step=SimpleNamespace(
             synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)
         ),
-        world=SimpleNamespace(is_main=True),
+        world=SimpleNamespace(is_main=True, at=lambda *_: None),
         shards=SimpleNamespace(fingerprint=""),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         tokens_seen=0,
@@ -134,7 +134,7 @@ def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_t
         place.mkdir()
         save(run_at(4, place))
         met = cut_short(run_at(8, place), strikes, number)
-        found = resume.newest(place)
+        found = resume.newest_checkpoint(place)
         assert found.step in (4, 8)
         module = nn.Linear(3, 2)
         restore(
@@ -146,5 +146,5 @@ def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_t
         assert (module.weight == found.step).all()
         assert json.loads((place / run_dir.STATUS).read_text())["step"] in (4, 8)
         save(run_at(12, place))
-        assert resume.newest(place).step == 12
+        assert resume.newest_checkpoint(place).step == 12
     assert number > 20

@@ -12,7 +12,7 @@ from electra.data.shards import Shards
 from electra.model.shape import EncoderShape
 from electra.objectives.rtd import ReplacedTokenDetection
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from electra.pretraining.diagnosis import advice, alarms, first_bad_output
+from electra.pretraining.diagnosis import first_non_finite_output, plateau_warnings, recipe_warnings
 from electra.pretraining.recipe import load_recipe
 from tests.conftest import ToyVocabulary, toy_batch
 
@@ -25,11 +25,11 @@ HEALTHY = {"rtd_loss": 0.2, "baseline_rtd_loss": 0.35, "mlm_loss": 3.0, "baselin
 
 
 def test_a_run_that_learns_raises_no_alarm() -> None:
-    assert alarms(HEALTHY, RECIPE, step=LATE) == []
+    assert plateau_warnings(HEALTHY, RECIPE, step=LATE) == []
 
 
 def test_a_discriminator_that_calls_everything_original_raises_an_alarm() -> None:
-    (alarm,) = alarms({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
+    (alarm,) = plateau_warnings({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
     assert (
         "step 20000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without "
         "looking" in alarm
@@ -37,7 +37,7 @@ def test_a_discriminator_that_calls_everything_original_raises_an_alarm() -> Non
 
 
 def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
-    (alarm,) = alarms({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
+    (alarm,) = plateau_warnings({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
     assert (
         "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without "
         "looking" in alarm
@@ -55,8 +55,8 @@ RESTORING = {
 @pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
 def test_an_encoder_that_only_copies_raises_an_alarm(name: str) -> None:
     recipe = load_recipe(name)
-    assert alarms(RESTORING, recipe, step=LATE) == []
-    (alarm,) = alarms({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
+    assert plateau_warnings(RESTORING, recipe, step=LATE) == []
+    (alarm,) = plateau_warnings({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
     assert "step 20000: the encoder restores no more than by copying what it reads" in alarm
     assert "(loss 0.4999; 0.5000 without looking at context)" in alarm
 
@@ -64,28 +64,28 @@ def test_an_encoder_that_only_copies_raises_an_alarm(name: str) -> None:
 @pytest.mark.parametrize("name", ["adversarial-base", "two-stage-base"])
 def test_a_generator_that_does_not_learn_to_be_likely_raises_no_alarm_for_it(name: str) -> None:
     recipe, unlikely = load_recipe(name), {**HEALTHY, "mlm_loss": 9.0}
-    assert alarms(unlikely, recipe, step=LATE) == []
-    assert len(alarms({**unlikely, "rtd_loss": 0.35}, recipe, step=LATE)) == 1
+    assert plateau_warnings(unlikely, recipe, step=LATE) == []
+    assert len(plateau_warnings({**unlikely, "rtd_loss": 0.35}, recipe, step=LATE)) == 1
 
 
 def test_nothing_is_said_during_warm_up_or_before_a_network_can_have_learnt() -> None:
     ignorant = {**HEALTHY, "rtd_loss": 1.0, "mlm_loss": 9.0}
-    assert alarms(ignorant, RECIPE, step=14_999) == []
-    assert len(alarms(ignorant, RECIPE, step=15_000)) == 2
+    assert plateau_warnings(ignorant, RECIPE, step=14_999) == []
+    assert len(plateau_warnings(ignorant, RECIPE, step=15_000)) == 2
     quick = load_recipe("small", flags=["--warmup-steps", "100"])
-    assert alarms(ignorant, quick, step=3_051) == [], "fewer than 50 million tokens"
-    assert len(alarms(ignorant, quick, step=3_052)) == 2
+    assert plateau_warnings(ignorant, quick, step=3_051) == [], "fewer than 50 million tokens"
+    assert len(plateau_warnings(ignorant, quick, step=3_052)) == 2
 
 
 def test_a_masked_lm_has_no_discriminator_to_worry_about() -> None:
-    assert alarms({"mlm_loss": 3.0, "baseline_mlm_loss": 6.0}, RECIPE, step=LATE) == []
+    assert plateau_warnings({"mlm_loss": 3.0, "baseline_mlm_loss": 6.0}, RECIPE, step=LATE) == []
 
 
 # ---- advice --------------------------------------------------------------------------------------
 
 
 def advised(shards: Path, *flags: str) -> list[str]:
-    return advice(load_recipe("tiny", flags=flags), Shards.open(shards))
+    return recipe_warnings(load_recipe("tiny", flags=flags), Shards.open(shards))
 
 
 def test_too_many_epochs_are_advised_against_with_their_number(toy_shards: Path) -> None:
@@ -146,7 +146,7 @@ def objective() -> ReplacedTokenDetection:
 
 
 def test_healthy_networks_have_no_bad_output(objective: ReplacedTokenDetection) -> None:
-    assert first_bad_output(objective, toy_batch([16, 9])) is None
+    assert first_non_finite_output(objective, toy_batch([16, 9])) is None
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_the_first_bad_output_is_that_of_the_module_whose_weight_was_spoilt(
 ) -> None:
     with torch.no_grad():
         objective.get_submodule(module).weight.fill_(math.nan)  # type: ignore[operator, union-attr]
-    assert first_bad_output(objective, toy_batch([16, 9])) == f"the output of {module}"
+    assert first_non_finite_output(objective, toy_batch([16, 9])) == f"the output of {module}"
 
 
 def test_watching_leaves_no_hooks_behind(objective: ReplacedTokenDetection) -> None:
-    first_bad_output(objective, toy_batch([16]))
+    first_non_finite_output(objective, toy_batch([16]))
     assert not any(module._forward_hooks for module in objective.modules())

@@ -24,7 +24,7 @@ from electra.engine.training_state import PinnedStaging
 from electra.model.flops import standard
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
-from electra.pretraining.setup import shared_out
+from electra.pretraining.resolve import check_micro_batches
 from electra.runs import checkpoint
 from electra.runs.journal import Journal, read
 from tests.conftest import TOY_FLAGS
@@ -110,7 +110,7 @@ def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(
     toy_shards, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "electra.pretraining.setup.fitting_micro_batch", lambda recipe, vocabulary, world: 1
+        "electra.pretraining.resolve.fit_micro_batch", lambda recipe, vocabulary, world: 1
     )
     flags = [
         word
@@ -129,19 +129,19 @@ def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(
 
 def test_a_run_goes_on_with_smaller_passes_where_there_are_more_processes_than_it_had_passes():
     world = World(rank=0, size=3, device=torch.device("cpu"))
-    recut, notes = shared_out(toy("--micro-batch-size", "12"), world, may_recut=True)
+    recut, notes = check_micro_batches(toy("--micro-batch-size", "12"), world, may_change=True)
     assert recut.training.micro_batch_size is None
     assert notes == [
         "this run took 12 rows in a pass, too many for 3 processes to have one each; it goes on "
         "with "
         "fewer. Data and their order stay; masks and dropout are drawn in other portions"
     ]
-    assert shared_out(toy("--micro-batch-size", "4"), world, may_recut=True) == (
+    assert check_micro_batches(toy("--micro-batch-size", "4"), world, may_change=True) == (
         toy("--micro-batch-size", "4"),
         [],
     )
     with pytest.raises(UserError, match="a step has 1 micro-batches, too few for 3 processes"):
-        shared_out(toy("--micro-batch-size", "12"), world, may_recut=False)
+        check_micro_batches(toy("--micro-batch-size", "12"), world, may_change=False)
 
 
 @pytest.mark.parametrize("how", [{"resume": "never", "overwrite": True}, {"resume": "elsewhere"}])

@@ -14,7 +14,7 @@ from torch import nn
 from electra.config import UserError
 from electra.engine.training_state import capture
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
-from electra.pretraining.resume import begin, continued
+from electra.pretraining.resume import find_resume_point, write_run_files
 from electra.runs import checkpoint, run_dir
 from electra.settings import as_dict
 
@@ -48,7 +48,7 @@ def recipe(**flags: object) -> Recipe:
 
 def begun(run: Path, chosen: Recipe, *steps: int) -> Path:
     """A run that was begun and has checkpoints of these steps."""
-    begin(run, chosen, fresh=True)
+    write_run_files(run, chosen, is_fresh=True)
     module = nn.Linear(2, 2)
     for step in steps:
         checkpoint.write(
@@ -62,7 +62,7 @@ def begun(run: Path, chosen: Recipe, *steps: int) -> Path:
 
 def test_an_empty_folder_starts_fresh(tmp_path: Path) -> None:
     for resume in ("auto", "never"):
-        assert continued(recipe(), tmp_path / "new", resume=resume, overwrite=False) == (
+        assert find_resume_point(recipe(), tmp_path / "new", resume=resume, overwrite=False) == (
             recipe(),
             None,
         )
@@ -70,20 +70,25 @@ def test_an_empty_folder_starts_fresh(tmp_path: Path) -> None:
 
 
 def test_auto_continues_from_the_newest_checkpoint(tmp_path: Path) -> None:
-    _, found = continued(recipe(), begun(tmp_path, recipe(), 4, 12), resume="auto", overwrite=False)
+    _, found = find_resume_point(
+        recipe(), begun(tmp_path, recipe(), 4, 12), resume="auto", overwrite=False
+    )
     assert found is not None
     assert found.step == 12
 
 
 def test_auto_starts_over_where_a_run_ended_before_its_first_checkpoint(tmp_path: Path) -> None:
-    assert continued(recipe(), begun(tmp_path, recipe()), resume="auto", overwrite=False)[1] is None
+    assert (
+        find_resume_point(recipe(), begun(tmp_path, recipe()), resume="auto", overwrite=False)[1]
+        is None
+    )
 
 
 def test_never_refuses_a_run_unless_it_may_be_overwritten(tmp_path: Path) -> None:
     begun(tmp_path, recipe(), 4)
     with pytest.raises(UserError, match="already holds a run"):
-        continued(recipe(), tmp_path, resume="never", overwrite=False)
-    assert continued(recipe(seed=3), tmp_path, resume="never", overwrite=True) == (
+        find_resume_point(recipe(), tmp_path, resume="never", overwrite=False)
+    assert find_resume_point(recipe(seed=3), tmp_path, resume="never", overwrite=True) == (
         recipe(seed=3),
         None,
     )
@@ -92,7 +97,7 @@ def test_never_refuses_a_run_unless_it_may_be_overwritten(tmp_path: Path) -> Non
 def test_a_path_may_be_a_checkpoint_or_the_run_that_holds_it(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", recipe(), 4, 12)
     for path, step in ((run, 12), (run / "checkpoint-4", 4)):
-        _, found = continued(recipe(), tmp_path / "new", resume=str(path), overwrite=False)
+        _, found = find_resume_point(recipe(), tmp_path / "new", resume=str(path), overwrite=False)
         assert found is not None
         assert found.step == step
 
@@ -106,13 +111,13 @@ def test_a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_i
         with pytest.raises(
             UserError, match=r"checkpoint-4 holds another run:\n  training.seed: here 0, asked 5"
         ):
-            continued(recipe(seed=5), into, resume=resume, overwrite=False)
+            find_resume_point(recipe(seed=5), into, resume=resume, overwrite=False)
 
 
 def test_a_checkpoint_does_not_continue_in_the_folder_of_another_run(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", recipe(), 4)
     with pytest.raises(UserError, match=r"other holds another run"):
-        continued(
+        find_resume_point(
             recipe(), begun(tmp_path / "other", recipe(seed=5)), resume=str(run), overwrite=False
         )
 
@@ -120,7 +125,9 @@ def test_a_checkpoint_does_not_continue_in_the_folder_of_another_run(tmp_path: P
 @pytest.mark.parametrize("key", sorted(MAY_CHANGE))
 def test_how_long_and_how_often_may_change_when_a_run_continues(tmp_path: Path, key: str) -> None:
     changed = recipe(**{key.replace(".", "__"): CHANGES[key]})
-    same, found = continued(changed, begun(tmp_path, recipe(), 4), resume="auto", overwrite=False)
+    same, found = find_resume_point(
+        changed, begun(tmp_path, recipe(), 4), resume="auto", overwrite=False
+    )
     assert found is not None
     assert same == changed != recipe()
 
@@ -128,13 +135,15 @@ def test_how_long_and_how_often_may_change_when_a_run_continues(tmp_path: Path, 
 def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> None:
     begun(tmp_path, recipe(), 4)
     assert (
-        continued(recipe(training__max_steps=4), tmp_path, resume="auto", overwrite=False)[1]
+        find_resume_point(recipe(training__max_steps=4), tmp_path, resume="auto", overwrite=False)[
+            1
+        ]
         is not None
     )
     with pytest.raises(
         UserError, match=r"checkpoint-4 is already past training.max_steps=3; ask for 4 or more"
     ):
-        continued(recipe(training__max_steps=3), tmp_path, resume="auto", overwrite=False)
+        find_resume_point(recipe(training__max_steps=3), tmp_path, resume="auto", overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,7 @@ def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> No
 )
 def test_what_would_make_it_another_run_may_not(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"holds another run:\n  {key}: here .*, asked "):
-        continued(
+        find_resume_point(
             recipe(**{key.replace(".", "__"): value}),
             begun(tmp_path, recipe(training__precision="fp32")),
             resume="auto",
@@ -162,7 +171,7 @@ def test_what_was_left_open_stays_as_it_was_decided(tmp_path: Path) -> None:
         training__micro_batch_size=8, training__precision="bf16", training__compile="off"
     )
     left_open = recipe(training__micro_batch_size="none")
-    same, _ = continued(left_open, begun(tmp_path, decided), resume="auto", overwrite=False)
+    same, _ = find_resume_point(left_open, begun(tmp_path, decided), resume="auto", overwrite=False)
     assert same == decided
 
 
@@ -178,7 +187,9 @@ def test_another_parallelism_decides_anew_how_a_step_is_taken_but_not_in_which_p
         training__cuda_graph="on",
         training__compile="off",
     )
-    same, _ = continued(recipe(**change), begun(tmp_path, decided), resume="auto", overwrite=False)
+    same, _ = find_resume_point(
+        recipe(**change), begun(tmp_path, decided), resume="auto", overwrite=False
+    )
     assert same == recipe(training__precision="bf16", **change)
 
 
@@ -188,7 +199,7 @@ def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start
     run = begun(tmp_path, recipe(), 4, 12)
     (run / "checkpoint-12" / "state.json").unlink()
     with pytest.warns(UserWarning, match="checkpoint-12"):
-        _, found = continued(recipe(), run, resume="auto", overwrite=False)
+        _, found = find_resume_point(recipe(), run, resume="auto", overwrite=False)
     assert found is not None
     assert found.step == 4
     (run / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
@@ -196,7 +207,7 @@ def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start
         pytest.raises(UserError, match="none of its 2 checkpoints is whole"),
         pytest.warns(UserWarning, match="checkpoint-4"),
     ):
-        continued(recipe(), run, resume="auto", overwrite=False)
+        find_resume_point(recipe(), run, resume="auto", overwrite=False)
     assert sorted(path.name for path in run.glob("checkpoint-*")) == [
         "checkpoint-12",
         "checkpoint-4",
@@ -206,7 +217,7 @@ def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start
 def test_a_fresh_start_clears_what_an_earlier_run_said_and_saved(tmp_path: Path) -> None:
     begun(tmp_path, recipe(), 4)
     (tmp_path / run_dir.METRICS).write_text("{}\n")
-    begin(tmp_path, recipe(seed=3), fresh=True)
+    write_run_files(tmp_path, recipe(seed=3), is_fresh=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "environment.json"]
     assert load_recipe(str(tmp_path / run_dir.CONFIG)) == recipe(seed=3)
 
@@ -225,7 +236,7 @@ def test_the_status_is_read_back_and_a_torn_one_is_no_status(tmp_path: Path) -> 
 
 
 def test_the_environment_names_what_the_numbers_were_made_with(tmp_path: Path) -> None:
-    begin(tmp_path, recipe(), fresh=True)
+    write_run_files(tmp_path, recipe(), is_fresh=True)
     written = json.loads((tmp_path / run_dir.ENVIRONMENT).read_text())
     assert written["packages"]["torch"] == torch.__version__
     assert {"electra", "commit", "command", "python", "processes", "gpus"} <= written.keys()
