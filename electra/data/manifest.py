@@ -14,29 +14,37 @@ from electra.files import parse_json, read_bounded_text
 FORMAT = 1
 LAYOUT = "one example per row"
 MANIFEST, PROGRESS, COUNTS, TOKENIZER = "manifest.json", "progress.json", "counts.npy", "tokenizer"
+# The fields of a manifest that are added up over parts.
+COUNT_FIELDS = (
+    "documents",
+    "held_out_documents",
+    "rows",
+    "held_out_rows",
+    "tokens",
+    "long_words",
+)
 PART = re.compile(r"part-(\d+)-of-(\d+)")
-BELOW = re.compile(
-    r"(part-\d+-of-\d+/)?[\w.-]+\.npy"
-)  # names of a manifest's files: none leaves the folder
+# Names of a manifest's files: none leaves the folder.
+FILE_NAME = re.compile(r"(part-\d+-of-\d+/)?[\w.-]+\.npy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardFile:
-    """One file of rows' ids or ends, as it must be found."""
+    """One file of ids or ends, with its size and checksum."""
 
-    name: str  # below the manifest's folder; after a merger with its part's in front
+    name: str  # relative to the manifest's folder; after a merge it starts with the part's folder
     rows: int
     bytes: int
     sha256: str
 
     def __post_init__(self) -> None:
-        if not BELOW.fullmatch(self.name) or self.rows < 0:
+        if not FILE_NAME.fullmatch(self.name) or self.rows < 0:
             raise SettingError("name", "with {rows} is not a file of this folder with rows", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardSettings:
-    """Everything that decides which bytes are written."""
+    """The settings that decide which bytes are written."""
 
     length: int
     seed: int
@@ -46,9 +54,8 @@ class ShardSettings:
     shard_bytes: int
     text_field: str
     tokenizer: str  # its fingerprint
-    inputs: list[
-        dict[str, Any]
-    ]  # name, size and fingerprint of each file; by file, the last of those it read alone
+    # Name, size and content hash of each file; with by_file, the hash only of files that were read.
+    inputs: list[dict[str, Any]]
     by_file: bool = False  # documents are numbered within their file, not through the corpus
     layout: str = LAYOUT
     format: int = FORMAT
@@ -81,18 +88,19 @@ class Manifest:
 
     @property
     def is_merged(self) -> bool:
-        """Whether it stands for parts, in folders of their own."""
+        """Return whether the manifest covers parts in folders of their own."""
         return any("/" in file.name for file in self.files)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
+        """Read and check a manifest file."""
         try:
             values = parse_json(read_bounded_text(path))
-            if values["settings"]["format"] != FORMAT or values["settings"]["layout"] != LAYOUT:
+            form, layout = values["settings"]["format"], values["settings"]["layout"]
+            if (form, layout) != (FORMAT, LAYOUT):
                 raise UserError(
-                    f"{path}: format {values['settings']['format']} "
-                    f"({values['settings']['layout']}), but "
-                    f"this version reads format {FORMAT} ({LAYOUT}); run `electra shard` again"
+                    f"{path}: format {form} ({layout}), but this version reads format {FORMAT} "
+                    f"({LAYOUT}); run `electra shard` again"
                 )
             return build(cls, values, source=str(path))
         except UserError:
@@ -105,44 +113,38 @@ class Manifest:
 
 
 def part_name(part: int, parts: int) -> str:
+    """Return the name of a part's folder."""
     return f"part-{part:05}-of-{parts:05}"
 
 
 def shard_command(file: Path) -> str:
-    """The command that makes a file anew: in a part's folder, that part alone."""
+    """Return the command that writes a file again: in a part's folder, for that part alone."""
     if part := PART.fullmatch(file.parent.name):
         return f"`electra shard … --part {int(part[1])}/{int(part[2])} --overwrite`"
     return "`electra shard` again with --overwrite"
 
 
 def merge_manifests(manifests: list[Manifest]) -> Manifest:
-    """One manifest for all parts: counts added up, shares weighed by the rows they are shares of."""
+    """Return one manifest for all parts: counts are added, shares are averaged over the rows."""
     if len(manifests) == 1:
         return manifests[0]
-    added = {
-        name: sum(getattr(m, name) for m in manifests)
-        for name in (
-            "documents",
-            "held_out_documents",
-            "rows",
-            "held_out_rows",
-            "tokens",
-            "long_words",
-        )
-    }
-    unknown = sum(m.unknown * m.tokens for m in manifests) / max(1, added["tokens"])
-    fill = added["tokens"] / max(1, added["rows"] * manifests[0].length)
-    # By file, the part that read a file knows most of it.
-    inputs = [
-        max(told, key=len) for told in zip(*(m.settings.inputs for m in manifests), strict=True)
-    ]
+    sums = {name: sum(getattr(manifest, name) for manifest in manifests) for name in COUNT_FIELDS}
+    unknown_tokens = sum(manifest.unknown * manifest.tokens for manifest in manifests)
+    unknown = unknown_tokens / max(1, sums["tokens"])
+    fill = sums["tokens"] / max(1, sums["rows"] * manifests[0].length)
+    warnings: dict[str, None] = {}
+    for manifest in manifests:
+        warnings |= dict.fromkeys(manifest.warnings)
+    # With by_file, the part that read a file has the most keys for it.
+    inputs_by_file = zip(*(manifest.settings.inputs for manifest in manifests), strict=True)
+    inputs = [max(identities, key=len) for identities in inputs_by_file]
     settings = dataclasses.replace(manifests[0].settings, part=1, parts=1, inputs=inputs)
     return dataclasses.replace(
         manifests[0],
-        **added,
+        **sums,
         unknown=round(unknown, 6),
         fill=round(fill, 4),
         files=[],
         settings=settings,
-        warnings=list(dict.fromkeys(w for m in manifests for w in m.warnings)),
+        warnings=list(warnings),
     )

@@ -1,14 +1,13 @@
-"""Rows on disk: memory-mapped files of one padded example per row, and a manifest that says how
-they were made.
+"""Shards: memory-mapped files of one padded example per row, and a manifest of how they were made.
 
 train-00000.ids.npy   [rows, T]  uint16 (uint32 where the vocabulary needs it)
-train-00000.ends.npy  [rows, 2]  where the first and where the last segment ends, each counting its [SEP]
-held-out-00000.…                 likewise, documents never trained on
-counts.npy            [V] int64  how often each entry occurs in the rows to train on
-tokenizer/                       the tokenizer that cut them
+train-00000.ends.npy  [rows, 2]  the ends of the first and the last segment, each with its [SEP]
+held-out-00000.…                 likewise, for documents that are never trained on
+counts.npy            [V] int64  occurrences of each entry in the training rows
+tokenizer/                       the tokenizer of the rows
 manifest.json                    settings, counts, checksums; written last
-part-00001-of-00004/…            instead of the files, when several machines shared the work; `merging` then adds
-                                 a manifest for all of them
+part-00001-of-00004/…            replaces the files where several machines shared the work;
+                                 `merging` then adds a manifest for all parts
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from electra.data.manifest import (
     PROGRESS,
     TOKENIZER,
     Manifest,
+    ShardFile,
     merge_manifests,
     part_name,
     shard_command,
@@ -43,7 +44,7 @@ from electra.settings import differing_keys, fingerprint
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """A packed corpus, whole: one folder, or all parts of one."""
+    """A complete corpus of rows: one folder, or all parts of one."""
 
     folder: Path
     manifest: Manifest
@@ -51,18 +52,15 @@ class Shards:
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
-        """Manifests are read and file sizes checked; `verify` reads every byte."""
+        """Read the manifests and check the sizes of all files; `verify` reads every byte."""
         folder = Path(folder)
-        parts = {part: Manifest.read(part / MANIFEST) for part in part_folders(folder)}
+        parts = {part: Manifest.read(part / MANIFEST) for part in find_parts(folder)}
+        manifests = list(parts.values())
         for part, manifest in parts.items():
-            check_same_corpus(part, manifest, first=next(iter(parts.values())))
+            check_same_corpus(part, manifest, first=manifests[0])
             for file in manifest.files:
-                path = part / file.name
-                size = path.stat().st_size if path.is_file() else None
-                if size != file.bytes:
-                    found = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
-                    raise UserError(f"{path}: {found}; run {shard_command(path)}")
-        return cls(folder=folder, manifest=merge_manifests(list(parts.values())), parts=parts)
+                check_size(part / file.name, file.bytes)
+        return cls(folder=folder, manifest=merge_manifests(manifests), parts=parts)
 
     @property
     def length(self) -> int:
@@ -70,72 +68,72 @@ class Shards:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for folders that hold the same rows."""
-        return fingerprint(
-            [file.sha256 for manifest in self.parts.values() for file in manifest.files]
-        )
+        """Return a hash that is equal for folders with the same rows."""
+        return fingerprint([file.sha256 for _, file in self.files])
+
+    @property
+    def files(self) -> list[tuple[Path, ShardFile]]:
+        """Return every file of every part, with its path."""
+        files = []
+        for part, manifest in self.parts.items():
+            files += [(part / file.name, file) for file in manifest.files]
+        return files
 
     @cached_property
     def tokenizer(self) -> WordPiece:
-        return check_tokenizer(next(iter(self.parts)), self.manifest.tokenizer)
+        return load_tokenizer(next(iter(self.parts)), self.manifest.tokenizer)
 
     @cached_property
     def train(self) -> MemmapDataset:
-        return self.rows("train-")
+        return self.dataset("train-")
 
     @cached_property
     def held_out(self) -> MemmapDataset:
-        return self.rows("held-out-")
+        return self.dataset("held-out-")
 
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
-        """[V] how often each entry occurs in the text of the rows to train on."""
+        """Return [V], the occurrences of each entry in the text of the training rows."""
         counts = np.zeros(self.manifest.vocab_size, dtype=np.int64)
-        for part, manifest in self.parts.items():
-            for file in manifest.files:
-                if Path(file.name).name == COUNTS:
-                    found = load_integers(part / file.name)
-                    if found.shape != counts.shape:
-                        raise UserError(
-                            f"{part / file.name}: {found.shape} numbers for a vocabulary of "
-                            f"{len(counts)}; "
-                            "run `electra shard` again with --overwrite"
-                        )
-                    counts += found
+        for path, _ in self.files:
+            if path.name != COUNTS:
+                continue
+            part_counts = load_integers(path)
+            if part_counts.shape != counts.shape:
+                raise UserError(
+                    f"{path}: {part_counts.shape} numbers for a vocabulary of {len(counts)}; "
+                    "run `electra shard` again with --overwrite"
+                )
+            counts += part_counts
         return counts
 
-    def rows(self, prefix: str) -> MemmapDataset:
-        return MemmapDataset(
-            [
-                (part / file.name, file.rows)
-                for part, manifest in self.parts.items()
-                for file in manifest.files
-                if Path(file.name).name.startswith(prefix) and file.name.endswith(".ids.npy")
-            ]
-        )
+    def dataset(self, prefix: str) -> MemmapDataset:
+        """Return the rows of the files whose names start with a prefix."""
+        files = []
+        for path, file in self.files:
+            if path.name.startswith(prefix) and path.name.endswith(".ids.npy"):
+                files.append((path, file.rows))
+        return MemmapDataset(files)
 
     def verify(
         self,
         *,
         first: int = 0,
         every: int = 1,
-        progress: Callable[[float], None] = lambda share: None,
+        progress: Callable[[float], None] = lambda fraction: None,
     ) -> None:
-        """Every file is as it was written; or every so manieth, where several processes share the
-        reading. And every tokenizer is the one that cut the rows.
+        """Check the checksum of every file, and that every tokenizer is the one of the rows.
+
+        Processes that share the work check every `every`th file from their `first` on.
         """
-        for part in self.parts if first == 0 else ():
-            check_tokenizer(part, self.manifest.tokenizer)
-        files = [
-            (part / file.name, file)
-            for part, manifest in self.parts.items()
-            for file in manifest.files
-        ]
-        files = files[first::every]
+        if first == 0:
+            for part in self.parts:
+                load_tokenizer(part, self.manifest.tokenizer)
+        files = self.files[first::every]
         for number, (path, file) in enumerate(files, start=1):
             with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != file.sha256:
+                checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+            if checksum != file.sha256:
                 raise UserError(
                     f"{path}: damaged: its checksum is not the one in {MANIFEST}; run "
                     f"{shard_command(path)}"
@@ -143,83 +141,111 @@ class Shards:
             progress(number / len(files))
 
 
-def check_tokenizer(folder: Path, fingerprint: str) -> WordPiece:
-    wordpiece = WordPiece.load(folder / TOKENIZER)
-    if wordpiece.fingerprint != fingerprint:
+def check_size(path: Path, size: int) -> None:
+    """Raise UserError unless a file has this many bytes."""
+    if not path.is_file():
+        raise UserError(f"{path}: is missing; run {shard_command(path)}")
+    if path.stat().st_size != size:
+        raise UserError(
+            f"{path}: has {path.stat().st_size} bytes, not {size}; run {shard_command(path)}"
+        )
+
+
+def load_tokenizer(folder: Path, fingerprint: str) -> WordPiece:
+    """Load the tokenizer of shards; raise UserError if it is not the one with this fingerprint."""
+    tokenizer = WordPiece.load(folder / TOKENIZER)
+    if tokenizer.fingerprint != fingerprint:
         raise UserError(
             f"{folder}: its tokenizer folder was changed after the shards were cut; run "
             "`electra shard` again with --overwrite"
         )
-    return wordpiece
+    return tokenizer
 
 
-def part_folders(folder: Path) -> list[Path]:
-    """The folder itself, or its parts, all of them."""
+def find_parts(folder: Path) -> list[Path]:
+    """Return the folder itself, or the folders of all of its parts."""
     if (folder / MANIFEST).is_file():
         return [folder]
-    totals = divisions(folder)
+    totals = find_divisions(folder)
     if not totals:
-        if folder.is_file():
-            raise UserError(
-                f"{folder} is a file, not a folder of shards; text goes to --corpus, or is cut "
-                "with "
-                f"`electra shard {folder} --tokenizer DIR --output-dir DIR`"
-            )
-        state = "unfinished shards" if (folder / PROGRESS).is_file() else "no shards"
-        raise UserError(
-            f"{folder}: {state if folder.is_dir() else 'no such folder'}; run `electra shard "
-            "CORPUS "
-            f"--tokenizer DIR --output-dir {folder}`"
-        )
+        raise no_shards(folder)
     if len(totals) > 1:
         raise UserError(
             f"{folder}: holds parts of {' and of '.join(map(str, totals))}; keep one division and "
             "remove the folders of the other"
         )
-    return parts_of(folder, totals[0])
+    return require_parts(folder, totals[0])
 
 
-def divisions(folder: Path) -> list[int]:
-    """In how many parts the work was divided that lies here."""
-    return sorted(
-        {int(part[2]) for path in folder.glob("part-*") if (part := PART.fullmatch(path.name))}
+def no_shards(folder: Path) -> UserError:
+    """Return the error for a path without shards, with what it is instead."""
+    if folder.is_file():
+        return UserError(
+            f"{folder} is a file, not a folder of shards; text goes to --corpus, or is cut with "
+            f"`electra shard {folder} --tokenizer DIR --output-dir DIR`"
+        )
+    state = "no such folder"
+    if (folder / PROGRESS).is_file():
+        state = "unfinished shards"
+    elif folder.is_dir():
+        state = "no shards"
+    return UserError(
+        f"{folder}: {state}; run `electra shard CORPUS --tokenizer DIR --output-dir {folder}`"
     )
 
 
-def parts_of(folder: Path, total: int) -> list[Path]:
-    """Every part of this division, finished."""
-    wanted = [folder / part_name(number, total) for number in range(1, total + 1)]
-    if missing := [
-        number for number, part in enumerate(wanted, start=1) if not (part / MANIFEST).is_file()
-    ]:
-        shown = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
-        raise UserError(
-            f"{folder}: {len(missing)} of {total} parts are missing or unfinished: {shown}; run "
-            "`electra "
-            f"shard … --part {missing[0]}/{total}`{' and the others' if len(missing) > 1 else ''}"
-        )
-    return wanted
+def find_divisions(folder: Path) -> list[int]:
+    """Return the numbers N of the parts part-i-of-N in a folder."""
+    matches = (PART.fullmatch(path.name) for path in folder.glob("part-*"))
+    return sorted({int(match[2]) for match in matches if match})
+
+
+def require_parts(folder: Path, total: int) -> list[Path]:
+    """Return the folders of all parts; raise UserError if some are missing or unfinished."""
+    parts = [folder / part_name(number, total) for number in range(1, total + 1)]
+    missing = []
+    for number, part in enumerate(parts, start=1):
+        if not (part / MANIFEST).is_file():
+            missing.append(number)
+    if not missing:
+        return parts
+    numbers = ", ".join(map(str, missing[:10]))
+    if len(missing) > 10:
+        numbers += " …"
+    command = f"`electra shard … --part {missing[0]}/{total}`"
+    if len(missing) > 1:
+        command += " and the others"
+    raise UserError(
+        f"{folder}: {len(missing)} of {total} parts are missing or unfinished: {numbers}; "
+        f"run {command}"
+    )
 
 
 def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> None:
-    """Everything but the part is alike; of files that another part read, what can be told without
-    reading them.
-    """
-    ours, theirs = (dataclasses.asdict(each.settings) | {"part": 1} for each in (manifest, first))
-    if ours["by_file"] and theirs["by_file"]:
-        for each in (ours, theirs):
-            each["inputs"] = [
-                {key: value for key, value in file.items() if key != CONTENT_HASH}
-                for file in each["inputs"]
-            ]
-    if keys := differing_keys(ours, theirs):
-        shown = "; ".join(
-            f"{key} is {ours[key]!r}, there {theirs[key]!r}"
-            if key != "inputs"
-            else "its text is another"
-            for key in keys
-        )
+    """Raise UserError if a part was cut with other settings or from another text than the first."""
+    by_file = manifest.settings.by_file and first.settings.by_file
+    settings = comparable_settings(manifest, by_file=by_file)
+    first_settings = comparable_settings(first, by_file=by_file)
+    changes = []
+    for key in differing_keys(settings, first_settings):
+        if key == "inputs":
+            changes.append("its text is another")
+        else:
+            changes.append(f"{key} is {settings[key]!r}, there {first_settings[key]!r}")
+    if changes:
         raise UserError(
-            f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: {shown}; run "
-            f"{shard_command(folder / MANIFEST)} with the settings and the text of the others"
+            f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: "
+            f"{'; '.join(changes)}; run {shard_command(folder / MANIFEST)} with the settings and "
+            "the text of the others"
         )
+
+
+def comparable_settings(manifest: Manifest, *, by_file: bool) -> dict[str, Any]:
+    """Return the settings that all parts have in common. With by_file, they leave out the content
+    hashes: a part hashes only the files that it reads.
+    """
+    settings = dataclasses.asdict(manifest.settings) | {"part": 1}
+    if by_file:
+        for file in settings["inputs"]:
+            file.pop(CONTENT_HASH, None)
+    return settings

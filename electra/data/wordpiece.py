@@ -1,6 +1,4 @@
-"""A vocabulary and the rules that cut text into it: one tokenizer folder carries both through every
-stage.
-"""
+"""The WordPiece tokenizer, and the transformers tokenizer folder that it is loaded from."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
-ENCODE_BATCH_LINES = 8_192  # lines
-# What else a transformers tokenizer folder may hold; tokenizer.json and tokenizer_config.json we
-# write ourselves.
+ENCODE_BATCH_LINES = 8_192
+# Files of a transformers tokenizer folder that are copied; tokenizer.json and tokenizer_config.json
+# are written.
 COMPANIONS = (
     "vocab.txt",
     "vocab.json",
@@ -38,7 +36,7 @@ COMPANIONS = (
 
 
 class WordPiece:
-    """Text ⇄ ids, with the five special tokens a masked language model needs."""
+    """A tokenizer with the five special tokens that a masked language model needs."""
 
     def __init__(
         self,
@@ -52,148 +50,143 @@ class WordPiece:
         self.config = config or {}
         self.companions = companions or {}
         self.display_name = display_name
-        self.pad, self.unk, self.cls, self.sep, self.mask = special_ids(
+        self.pad, self.unk, self.cls, self.sep, self.mask = find_special_ids(
             self.backend_tokenizer, self.config, display_name=display_name
         )
 
     @classmethod
     def load(cls, folder: str | Path) -> WordPiece:
-        """Any transformers tokenizer folder. One with a vocab.txt alone is converted, which needs a
-        longer import.
+        """Load any transformers tokenizer folder. One with only a vocab.txt is converted, which
+        imports transformers.
         """
         folder = Path(folder)
         if not folder.is_dir():
             raise UserError(
                 f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
-                "--output-dir "
-                f"{folder}`"
+                f"--output-dir {folder}`"
             )
-        companions = {
-            name: read_companion(folder / name) for name in COMPANIONS if (folder / name).is_file()
-        }
+        present = [name for name in COMPANIONS if (folder / name).is_file()]
+        companions = {name: read_companion(folder / name) for name in present}
         if (folder / "tokenizer.json").is_file():
             definition = read_definition(folder)
-            return cls(
-                definition,
-                config=read_config(folder),
-                companions=companions,
-                display_name=str(folder),
-            )
-        if "vocab.txt" in companions:
+            config = read_config(folder)
+        elif "vocab.txt" in companions:
             definition = convert_vocab_txt(folder)
-            return cls(
-                definition,
-                config=read_config(folder) or default_config(definition),
-                companions=companions,
-                display_name=str(folder),
+            config = read_config(folder) or default_config(definition)
+        else:
+            names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            raise UserError(
+                f"{folder}: holds no tokenizer: tokenizer.json or vocab.txt expected, found "
+                f"{names}; name the folder that `electra vocab` or `save_pretrained` wrote"
             )
-        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
-        raise UserError(
-            f"{folder}: holds no tokenizer: tokenizer.json or vocab.txt expected, found {found}; "
-            "name the "
-            "folder that `electra vocab` or `save_pretrained` wrote"
-        )
+        return cls(definition, config=config, companions=companions, display_name=str(folder))
 
     @cached_property
     def backend_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the tokenizers library, without truncation and padding."""
         from tokenizers import Tokenizer
 
         try:
-            tokenizer = Tokenizer.from_str(self.definition)
+            backend = Tokenizer.from_str(self.definition)
         except Exception as error:  # the library raises plain Exception
-            raise UserError(
-                f"{self.display_name}: tokenizer.json cannot be read: {error}; make the folder again"
-            ) from None
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        # A document that talks about [MASK] must not become a document with a hole in it.
-        tokenizer.encode_special_tokens = True
-        return tokenizer
+            raise unreadable_definition(self.display_name, error) from None
+        backend.no_truncation()
+        backend.no_padding()
+        # Otherwise "[MASK]" in the text of a document would become a mask token.
+        backend.encode_special_tokens = True
+        return backend
 
     @cached_property
     def size(self) -> int:
-        """The number of ids a table needs: the largest one and zero."""
+        """The number of rows of an embedding table: one more than the largest id."""
         return max(self.backend_tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for tokenizers that give every text the same ids."""
-        parts = parse_json(self.definition)
-        return fingerprint(
-            {
-                key: parts.get(key)
-                for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")
-            }
-            | {"special": [self.pad, self.unk, self.cls, self.sep, self.mask]}
-        )
+        """A hash that is equal for tokenizers that give every text the same ids."""
+        definition = parse_json(self.definition)
+        parts = {
+            key: definition.get(key)
+            for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")
+        }
+        special = [self.pad, self.unk, self.cls, self.sep, self.mask]
+        return fingerprint(parts | {"special": special})
 
     def encode(self, lines: list[str]) -> list[list[int]]:
-        """The ids of each line, without special tokens around them."""
-        # In parts, since what the library hands back weighs many times as much as the ids that are
-        # kept of it.
-        return [
-            found.ids
-            for start in range(0, len(lines), ENCODE_BATCH_LINES)
-            for found in self.backend_tokenizer.encode_batch_fast(
-                lines[start : start + ENCODE_BATCH_LINES], add_special_tokens=False
-            )
-        ]
+        """Return the ids of each line, without special tokens around them."""
+        ids: list[list[int]] = []
+        # In batches, since an encoding of the library is many times as large as its ids.
+        for start in range(0, len(lines), ENCODE_BATCH_LINES):
+            batch = lines[start : start + ENCODE_BATCH_LINES]
+            encodings = self.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            ids += [encoding.ids for encoding in encodings]
+        return ids
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """How each id is spelled; one beyond the vocabulary shows as its number."""
+        """Return the token of each id; an id beyond the vocabulary becomes its number."""
         return [self.backend_tokenizer.id_to_token(int(i)) or f"<{int(i)}>" for i in ids]
 
     def copy_to(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
-        """The files with which transformers loads this tokenizer, beside a model or a corpus."""
+        """Write the files with which transformers loads this tokenizer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        limit = {"model_max_length": model_max_length} if model_max_length else {}
+        config = dict(self.config)
+        if model_max_length:
+            config["model_max_length"] = model_max_length
         for name, content in self.companions.items():
             atomic.write(folder / name, content)
-        atomic.write_json(folder / "tokenizer_config.json", self.config | limit)
-        atomic.write(
-            folder / "tokenizer.json", self.definition
-        )  # last: with it the folder is whole
+        atomic.write_json(folder / "tokenizer_config.json", config)
+        # Last: its presence means that the folder is complete.
+        atomic.write(folder / "tokenizer.json", self.definition)
 
 
-def special_ids(tokenizer: Tokenizer, config: dict[str, Any], *, display_name: str) -> list[int]:
+def find_special_ids(backend: Tokenizer, config: dict[str, Any], *, display_name: str) -> list[int]:
+    """Return the ids of [PAD], [UNK], [CLS], [SEP] and [MASK], by the names in the config."""
     ids = []
-    for role, stock in ROLES.items():
-        named = config.get(f"{role}_token") or stock
-        token = named.get("content") if isinstance(named, dict) else named
+    for role, default in ROLES.items():
+        configured = config.get(f"{role}_token") or default
+        token = configured
+        if isinstance(configured, dict):
+            token = configured.get("content")
         if not isinstance(token, str):
             raise UserError(
-                f"{display_name}: {role}_token in tokenizer_config.json is {str(named)[:60]!r}, which is "
-                "no text; "
-                f"write its spelling, {stock!r} for one"
+                f"{display_name}: {role}_token in tokenizer_config.json is "
+                f"{str(configured)[:60]!r}, which is no text; write its spelling, {default!r} for "
+                "one"
             )
-        found = tokenizer.token_to_id(token)
-        if found is None:
-            special = [
-                t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special
-            ]
+        token_id = backend.token_to_id(token)
+        if token_id is None:
+            added = backend.get_added_tokens_decoder().values()
+            special = ", ".join(token.content for token in added if token.special)
             raise UserError(
-                f"{display_name}: no {token} token, which pre-training needs; its special tokens are "
-                f"{', '.join(special) or 'none'}; add it and name it {role}_token in "
+                f"{display_name}: no {token} token, which pre-training needs; its special tokens "
+                f"are {special or 'none'}; add it and name it {role}_token in "
                 "tokenizer_config.json, or make a vocabulary of your own with `electra vocab`"
             )
-        ids.append(found)
+        ids.append(token_id)
     return ids
 
 
 def read_definition(folder: Path) -> str:
-    """The text of tokenizer.json."""
+    """Return the text of tokenizer.json."""
     try:
         definition = read_bounded_text(folder / "tokenizer.json")
-        parse_json(definition)  # the library's own parser goes as deep as it is led
+        # Checked here for its depth, which the parser of the tokenizers library does not bound.
+        parse_json(definition)
         return definition
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder}: tokenizer.json cannot be read: {error}; make the folder again"
-        ) from None
+        raise unreadable_definition(str(folder), error) from None
+
+
+def unreadable_definition(display_name: str, error: Exception) -> UserError:
+    """Return the error for a tokenizer.json that cannot be parsed."""
+    return UserError(
+        f"{display_name}: tokenizer.json cannot be read: {error}; make the folder again"
+    )
 
 
 def read_companion(path: Path) -> bytes:
+    """Return the bytes of another file of a tokenizer folder."""
     try:
         return read_bounded_bytes(path)
     except (OSError, ValueError) as error:
@@ -201,9 +194,7 @@ def read_companion(path: Path) -> bytes:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, over the special tokens that older folders keep in a file of their
-    own.
-    """
+    """Return tokenizer_config.json, over the special_tokens_map.json of older folders."""
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -212,8 +203,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def default_config(definition: str) -> dict[str, Any]:
-    """What transformers must read in tokenizer_config.json to rebuild a BERT-like tokenizer with
-    its segment ids.
+    """Return the tokenizer_config.json with which transformers loads a BERT-like tokenizer that
+    gives token_type_ids.
     """
     normalizer = json.loads(definition).get("normalizer") or {}
     return {
@@ -228,13 +219,17 @@ def default_config(definition: str) -> dict[str, Any]:
 
 
 def convert_vocab_txt(folder: Path) -> str:
+    """Return the tokenizer.json of a folder that has only a vocab.txt."""
     from transformers import AutoTokenizer, BertTokenizer
 
-    loader = AutoTokenizer if (folder / "tokenizer_config.json").is_file() else BertTokenizer
+    loader = BertTokenizer
+    if (folder / "tokenizer_config.json").is_file():
+        loader = AutoTokenizer
     try:
-        # Never code of the folder's own: left open, transformers asks at the terminal whether to
-        # run it.
-        found = loader.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
-        return str(found.backend_tokenizer.to_str())
-    except Exception as error:  # whatever transformers found wrong with it
+        # Never run code from the folder: without a value transformers asks at the terminal.
+        tokenizer = loader.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=True
+        )
+        return str(tokenizer.backend_tokenizer.to_str())
+    except Exception as error:  # transformers raises many types
         raise UserError(f"{folder}: transformers cannot load this tokenizer: {error}") from None
