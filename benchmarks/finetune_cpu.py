@@ -41,7 +41,7 @@ from electra.model.pair import Discriminator
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import Journal
 from electra.tasks import find_task
-from electra.tasks.answering import outputs, unit_batches
+from electra.tasks.inference import compute_outputs, inference_batches
 
 BATCH, VOCABULARY = 32, 30_522
 Round = dict[str, float]  # seconds and tokens, padding included, of training and of asking
@@ -140,7 +140,7 @@ def ours(model: Path, texts: Path) -> Callable[[int], Round]:
             began = time.perf_counter()
             assert train(state, journal, lambda: False)
             trained = time.perf_counter()
-            answered = outputs(state.network, rows, device=world.device)
+            answered = compute_outputs(state.network, rows, device=world.device)
             asked = time.perf_counter()
         assert (
             len(answered)
@@ -152,7 +152,7 @@ def ours(model: Path, texts: Path) -> Callable[[int], Round]:
             "train_seconds": trained - began,
             "train_tokens": padded(rows.lengths, batches),
             "ask_seconds": asked - trained,
-            "ask_tokens": padded(rows.lengths, unit_batches(rows, world.device)),
+            "ask_tokens": padded(rows.lengths, inference_batches(rows, world.device)),
             "real_tokens": int(rows.lengths.sum()),
         }
 

@@ -46,7 +46,7 @@ from electra.runs.journal import read
 from electra.runs.run_dir import METRICS
 from electra.tasks import find_task
 from electra.tasks.features import Features
-from electra.tasks.glue import available
+from electra.tasks.glue import available_tasks
 from electra.tasks.models import RESULTS, model_folder
 
 GLUE_6 = ("cola", "sst-2", "mrpc", "sts-b", "qnli", "rte")
@@ -231,14 +231,14 @@ def encoded(rows: Features) -> list[dict[str, Any]]:
     """One dictionary a row, as the Trainer's collator takes them."""
     found = []
     for n in range(len(rows)):
-        ids = rows.ids[rows.begins[n] : rows.begins[n + 1]].tolist()
-        second = int(rows.seconds[n])
+        ids = rows.input_ids[rows.offsets[n] : rows.offsets[n + 1]].tolist()
+        second = int(rows.second_starts[n])
         found.append(
             {
                 "input_ids": ids,
                 "token_type_ids": [0] * second + [1] * (len(ids) - second),
                 "attention_mask": [1] * len(ids),
-                "labels": int(rows.values["target"][n]),
+                "labels": int(rows.row_labels["target"][n]),
             }
         )
     return found
@@ -282,7 +282,7 @@ def glue(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[st
 
 def check_glue(data: str) -> None:
     """Known before the first minute of work, not after the last."""
-    _, missing = available(data)
+    _, missing = available_tasks(data)
     if lacking := [task for task in GLUE_6 if f"glue/{task}" in missing]:
         raise UserError(
             f"{data}: no training and dev files of {', '.join(lacking)}; six tasks are needed: "

@@ -41,7 +41,7 @@ PUBLIC = {
     "pretrain": "electra.pretraining.pretrain",
     "finetune": "electra.finetuning.finetune",
     "load_tuned": "electra.tasks.models",
-    "predict": "electra.tasks.answering",
+    "predict": "electra.tasks.inference",
 }
 __all__ = [
     "Recipe",
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from electra.finetuning.finetune import finetune
     from electra.pretraining.pretrain import pretrain
     from electra.pretraining.recipe import Recipe, load_recipe
-    from electra.tasks.answering import predict
+    from electra.tasks.inference import predict
     from electra.tasks.models import load_tuned
 
 

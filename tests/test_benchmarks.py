@@ -334,10 +334,10 @@ def test_kernels_of_one_kind_add_up_and_unknown_ones_come_last():
 
 
 def test_the_trainer_reads_the_rows_that_ours_encodes():
-    rows = Features.of(
+    rows = Features.from_rows(
         [
-            Row(0, [2, 9, 3, 8, 3], second=3, values={"target": 1}),
-            Row(1, [2, 7, 3], values={"target": 0}),
+            Row(0, [2, 9, 3, 8, 3], second_start=3, row_labels={"target": 1}),
+            Row(1, [2, 7, 3], row_labels={"target": 0}),
         ]
     )
     assert finetune_gpu.encoded(rows) == [

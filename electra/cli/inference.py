@@ -46,7 +46,7 @@ def evaluate(
     """
     from electra.console import redirect_warnings
     from electra.data.tables import find_table
-    from electra.tasks.answering import evaluate as score
+    from electra.tasks.inference import evaluate as score
 
     folders, options = apart(model)
     models = loaded(folders, task, options=options, command="evaluate")
@@ -119,18 +119,18 @@ def predict(
     *folders, source = places
     from electra.console import redirect_warnings
     from electra.data.tables import find_table
-    from electra.tasks import predictions
-    from electra.tasks.answering import predict as records
+    from electra.tasks import prediction_files
+    from electra.tasks.inference import predict as records
 
     if form == "records":
         find_table(source)  # what is not there is said before models are loaded
-    predictions.check_output(output, form=form)
+    prediction_files.check_output(output, form=form)
     models = loaded(folders, task, options=options, command="predict")
     with redirect_warnings(to_stderr):
         if output is None or form == "records":
-            count = predictions.write_records(records(models, [source]), output)
+            count = prediction_files.write_records(records(models, [source]), output)
         else:
-            count = predictions.write_official(models, source, output, form=form)
+            count = prediction_files.write_official(models, source, output, form=form)
     if output is not None:
         print(f"{output}: {count:,} predictions")
     return DONE
@@ -241,21 +241,23 @@ def embed(
     """
     from electra.data.tables import find_table
     from electra.tasks import embed as vectors
-    from electra.tasks.answering import device_here
+    from electra.tasks.inference import default_device
     from electra.tasks.models import load_pretrained
 
     vectors.check_output(output, pool=pool)
     source, loaded = find_table(input), load_pretrained(model)
-    found = vectors.embed(
+    if length is None:
+        length = loaded.encoder.shape.positions
+    embeddings = vectors.embed(
         loaded.encoder,
         loaded.tokenizer,
-        vectors.texts(source, text),
-        layer=layer,
-        pool=pool,
-        length=loaded.encoder.shape.positions if length is None else length,
-        device=device_here(),
+        vectors.read_texts(source, text),
+        vectors.EmbedOptions(length=length, layer=layer, pool=pool),
+        device=default_device(),
     )
-    written = vectors.write(output, found, loaded.tokenizer, pool=pool)
-    cut = f"; {written.cut:,} were longer than the model reads and were cut" if written.cut else ""
+    written = vectors.write_embeddings(output, embeddings, loaded.tokenizer, pool=pool)
+    cut = ""
+    if written.truncated:
+        cut = f"; {written.truncated:,} were longer than the model reads and were cut"
     print(f"{output}: {written.texts:,} texts{cut}")
     return DONE

@@ -122,12 +122,12 @@ def checked(
 
 def spelled(task: str) -> Sequence[str]:
     """glue stands for its nine tasks, glue/sst2 for glue/sst-2."""
-    from electra.tasks.glue import GLUE, official
+    from electra.tasks.glue import GLUE, canonical_name
 
     if task.lower() == "glue":
         return GLUE
     source_of(task.lower())
-    return [official(task)] if task.lower().startswith("glue/") else [task.lower()]
+    return [canonical_name(task)] if task.lower().startswith("glue/") else [task.lower()]
 
 
 def check_arms(names: Sequence[str], chosen: Sequence[Trial]) -> None:
@@ -215,9 +215,9 @@ def source_of(task: str) -> str:
 
 def is_there(task: str, folder: str) -> bool:
     if task.startswith("glue/"):
-        from electra.tasks.glue import available
+        from electra.tasks.glue import available_tasks
 
-        return task in available(folder)[0]
+        return task in available_tasks(folder)[0]
     try:
         files = tasks.find_task(task).locate(folder)
     except UserError:

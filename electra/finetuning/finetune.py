@@ -92,14 +92,14 @@ def finetune_glue(
     """Every GLUE task whose data is there: summaries, the names of those that lack it, and whether
     all came to an end.
     """
-    from electra.tasks.glue import available
+    from electra.tasks.glue import available_tasks
 
     options = FinetuneOptions(**wishes)
     if options.data is None or options.train or options.dev:
         raise UserError(
             "--task glue takes --data, a folder with one folder for each task, or nyu-mll/glue"
         )
-    found, missing = available(options.data)
+    found, missing = available_tasks(options.data)
     if not found:
         raise UserError(
             f"{options.data}: no GLUE task has its files there; a folder such as RTE/ with train.tsv "

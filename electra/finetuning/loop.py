@@ -31,8 +31,8 @@ from electra.model import huggingface
 from electra.model.memory import kept_by_encoder
 from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal, Window
-from electra.tasks.answering import outputs, unit_batches
-from electra.tasks.features import Array, epoch_order
+from electra.tasks.features import Array, epoch_batches
+from electra.tasks.inference import compute_outputs, inference_batches
 from electra.tasks.models import Pretrained, build_network, load_pretrained, save_tuned
 from electra.tasks.task import Network
 
@@ -74,7 +74,7 @@ class FinetuneState:
         settings, lengths = self.setup.config, self.setup.train.lengths
         epoch, place = divmod(step - 1, -(-len(lengths) // settings.batch_size))
         if self.order[0] != epoch:
-            batches = epoch_order(
+            batches = epoch_batches(
                 lengths, batch_size=settings.batch_size, seed=self.seed, epoch=epoch
             )
             self.order = (epoch, batches)
@@ -213,7 +213,9 @@ def fitting(setup: FinetuneSetup, world: World) -> int:
     shape, rows = setup.shape, setup.train
     low_precision = resolve_precision(setup.config.precision, world.device) != "fp32"
     per_example = (
-        rows.together * int(rows.lengths.max()) * kept_by_encoder(shape, 2 if low_precision else 4)
+        rows.num_choices
+        * int(rows.lengths.max())
+        * kept_by_encoder(shape, 2 if low_precision else 4)
     )
     size = -(-setup.config.batch_size // world.size)
     while size > 1 and size * per_example > 0.7 * free_bytes(world.device):
@@ -246,7 +248,7 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         loss = forward_backward(state, units, step=step)
         rate = state.steps.optimizer_step(step)
         state.step, state.seconds = step, before + time.monotonic() - began
-        window.add({"loss": loss}, int(rows.sizes[units].sum()))
+        window.add({"loss": loss}, int(rows.token_counts[units].sum()))
         stopping = state.world.any_rank(interrupted())
         if step % settings.logging_steps == 0 or stopping or step == state.max_steps:
             norm, numbers = state.steps.synchronize(), window.close(state.world.all_reduce_sum)
@@ -284,7 +286,9 @@ def forward_backward(state: FinetuneState, units: Array, *, step: int) -> Tensor
     micro_batches = [
         (
             random_key(state.seed, step, number),
-            setup.train.take(pieces[number], multiple=state.multiple, most=setup.shape.positions),
+            setup.train.collate(
+                pieces[number], pad_to_multiple_of=state.multiple, max_length=setup.shape.positions
+            ),
         )
         for number in mine or [0]
     ]
@@ -316,12 +320,12 @@ def answers(state: FinetuneState, part: str) -> list[Any]:
     """The leading process's answers to one part of the dev data; every process reads its share."""
     examples, features = state.setup.dev[part]
     world = state.world
-    found = outputs(
+    found = compute_outputs(
         state.network,
         features,
         device=world.device,
         autocast=autocast(state.precision, world.device),
-        batches=unit_batches(features, world.device)[world.rank :: world.size],
+        batches=inference_batches(features, world.device)[world.rank :: world.size],
     )
     found = {unit: output for each in world.all_gather(found) for unit, output in each.items()}
     if not world.is_main:

@@ -219,7 +219,7 @@ def encode(
         features = task.features(examples, tokenizer, length=settings.length, training=training)
         if path:
             keep(features, path)
-    cut = np.unique(features.examples[features.cut])
+    cut = np.unique(features.examples[features.truncated])
     if len(cut):
         first = getattr(examples[cut[0]], "where", "")
         if settings.too_long == "refuse":

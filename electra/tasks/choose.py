@@ -1,5 +1,4 @@
-"""Choose among options: what happens next (SWAG), what answers the question (RACE), or any table
-with options.
+"""Multiple choice: what happens next (SWAG), what answers a question (RACE), or one's own options.
 
 Own data: a `context`, perhaps a `question`, `options` (a list in one column, or several columns)
 and a `label`: the position of the right one from 0, its letter from A, or its text.
@@ -7,7 +6,6 @@ and a `label`: the position of the right one from 0, its letter from A, or its t
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,27 +19,26 @@ from torch import Tensor, nn
 
 from electra.config import UserError
 from electra.data.corpus import check_encodable
-from electra.data.tables import (
-    LocatedRow,
-    Table,
-    find_table,
-    read_json,
-    read_rows,
-    require_column,
-    require_text,
-)
+from electra.data.tables import Table, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout
 from electra.model.encoder import initialise
 from electra.model.gelu import gelu
+from electra.model.huggingface import CONFIG
+from electra.tasks.choice_files import (
+    complete,
+    option_index,
+    race_splits,
+    read_choice_rows,
+    split_questions,
+)
 from electra.tasks.features import Array, Features, Row, TaskBatch
-from electra.tasks.folders import Splits, splits
+from electra.tasks.splits import files_of, find_splits
 from electra.tasks.task import Files, Head, Outputs, Task
 
 DROPOUT = 0.1
-NAMED: dict[
-    str, dict[str, Any]
-] = {  # the columns of official files, and of the same data on the hub
+# The columns of official files, and of the same data on the hub.
+COLUMNS: dict[str, dict[str, Any]] = {
     "swag": {
         "context": "sent1",
         "question": "sent2",
@@ -50,16 +47,12 @@ NAMED: dict[
     "race": {"context": "article", "question": "question", "label": "answer"},
     "choose": {},
 }
-NAMES = tuple(NAMED)
-LEVELS = ("middle", "high")  # of RACE: folders with a file for every passage
 IDS = ("id", "example_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A question about a context. What completes the context is the question and an option, as one
-    text.
-    """
+    """A question about a context. A completion is the question and an option, as one text."""
 
     where: str
     context: str
@@ -71,9 +64,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Choose(Task[Choice, Array]):
-    """One row for each option, one score for each row, a softmax over the scores: an answer is
-    probabilities [C].
-    """
+    """Each option is a row with one score. An answer is their softmax, probabilities [C]."""
 
     kind: ClassVar[str] = "choose"
     inference_options: ClassVar[tuple[str, ...]] = ("context", "question", "options", "label")
@@ -82,90 +73,81 @@ class Choose(Task[Choice, Array]):
     question: str = ""
     options: tuple[str, ...] = ("options",)  # one column with a list, or a column for each option
     label: str = "label"
-    count: int = 0  # options of a question; 0 until learnt, and in a model that others trained
-    projected: bool = (
-        False  # a dense layer before the score, as transformers has it by default; ours have none
-    )
+    count: int = 0  # options of a question; 0 until fit_labels, and in a model that others trained
+    # A dense layer before the score, as transformers has it by default; ours have none.
+    projected: bool = False
 
     @classmethod
     def from_name(cls, name: str, **options: Any) -> Self:
-        return cls(name=name, **NAMED[name] | options)
+        return cls(name=name, **COLUMNS[name] | options)
 
     # ---- examples --------------------------------------------------------------------------------
 
     def locate(self, data: str) -> Files:
-        found = passages(Path(data).expanduser()) or splits(data)
-        return Files(
-            train=found.get("train", ()),
-            dev={"dev": found["dev"]} if "dev" in found else {},
-            test={"test": found["test"]} if "test" in found else {},
-        )
+        return files_of(race_splits(Path(data).expanduser()) or find_splits(data))
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Choice]:
         for source in tables:
-            for where, row in whole_rows(source):
-                for each in questions(row, where):
-                    yield self.choice(each, where, labelled=labelled)
+            for where, row in read_choice_rows(source):
+                for question in split_questions(row, where):
+                    yield self.choice(question, where, labelled=labelled)
 
     def choice(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Choice:
-        options = self.given_options(row, where)
+        options = self.read_options(row, where)
         context = require_text(row, self.context, where)
-        question = require_text(row, self.question, where) if self.question else ""
-        given = require_column(row, self.label, where) if labelled else row.get(self.label)
-        is_given = given is not None and given not in (
-            "",
-            -1,
-            "-1",
-        )  # the hub writes −1 for an answer kept secret
-        if labelled and not is_given:
-            raise UserError(
-                f"{where}: {self.label!r} is empty; every question to learn from or to score "
-                "needs its "
-                "answer"
-            )
-        name = next((name for name in IDS if row.get(name) is not None), None)
-        answer = (
-            position(given, options, where, may_be_text=self.name == "choose") if is_given else None
-        )
-        return Choice(
-            where,
-            context,
-            tuple(completed(question, option) for option in options),
-            options,
-            answer,
-            None if name is None else str(row[name]),
-        )
+        question = ""
+        if self.question:
+            question = require_text(row, self.question, where)
+        completions = tuple(complete(question, option) for option in options)
+        answer = self.read_answer(row, options, where, labelled=labelled)
+        ids = [str(row[name]) for name in IDS if row.get(name) is not None]
+        return Choice(where, context, completions, options, answer, next(iter(ids), None))
 
-    def given_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
-        """The options of a row, as many as in any other."""
-        named = [require_column(row, name, where) for name in self.options]
-        listed = (
-            named[0]
-            if len(named) == 1
-            else [option for option in named if option not in (None, "")]
-        )
-        if not isinstance(listed, (list, tuple)) or not all(
-            isinstance(option, str) for option in listed
+    def read_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+        """Return the options of a row; raise UserError unless there are as many as in others."""
+        values = [require_column(row, name, where) for name in self.options]
+        if len(values) == 1:
+            options = values[0]
+        else:
+            options = [option for option in values if option not in (None, "")]
+        if not isinstance(options, (list, tuple)) or not all(
+            isinstance(option, str) for option in options
         ):
             raise UserError(
-                f"{where}: {self.options[0]!r} holds {str(listed)[:60]!r}; a list of texts is "
-                "expected, or "
-                "a column for each option: --options a,b,c,d"
+                f"{where}: {self.options[0]!r} holds {str(options)[:60]!r}; a list of texts is "
+                "expected, or a column for each option: --options a,b,c,d"
             )
-        for option in listed:
+        for option in options:
             check_encodable(option, where)
-        self.check_count(len(listed), where, expected=self.count)
-        return tuple(listed)
+        self.check_count(len(options), where, expected=self.count)
+        return tuple(options)
 
-    def check_count(self, found: int, where: str, *, expected: int) -> None:
-        if found < 2 or (expected and found != expected):
+    def read_answer(
+        self, row: Mapping[str, Any], options: Sequence[str], where: str, *, labelled: bool
+    ) -> int | None:
+        """Return the index of the right option; None where the row does not say."""
+        if labelled:
+            require_column(row, self.label, where)
+        label = row.get(self.label)
+        # The hub writes −1 for an answer that is kept secret.
+        if label is None or label in ("", -1, "-1"):
+            if labelled:
+                raise UserError(
+                    f"{where}: {self.label!r} is empty; every question to learn from or to score "
+                    "needs its answer"
+                )
+            return None
+        return option_index(label, options, where, may_be_text=self.name == "choose")
+
+    def check_count(self, count: int, where: str, *, expected: int) -> None:
+        if count < 2 or (expected and count != expected):
             raise UserError(
-                f"{where}: {found} options where {expected or 'at least 2'} are expected; every "
-                "question "
-                "needs as many as those of the training data"
+                f"{where}: {count} options where {expected or 'at least 2'} are expected; every "
+                "question needs as many as those of the training data"
             )
 
     def fit_labels(self, examples: Sequence[Choice]) -> Self:
+        """Return the task with the number of options that every question has."""
         count = self.count or len(examples[0].options)
         for choice in examples:
             self.check_count(len(choice.options), choice.where, expected=count)
@@ -173,53 +155,43 @@ class Choose(Task[Choice, Array]):
 
     @property
     def description(self) -> str:
-        """What was learnt from the training data, in a line."""
         return f"a choice among {self.count} options, scored by accuracy"
 
     def check(self, examples: Sequence[Choice]) -> None:
         for choice in examples:
             self.check_count(len(choice.options), choice.where, expected=self.count)
 
-    # ---- features --------------------------------------------------------------------------------
+    # ---- features and head -----------------------------------------------------------------------
 
     def features(
         self, examples: Sequence[Choice], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        room, count = length - 3, self.fit_labels(examples).count if examples else self.count
-        unique = list(
-            {part: None for choice in examples for part in (choice.context, *choice.completions)}
-        )
-        ids = dict(
-            zip(unique, tokenizer.encode(unique), strict=True)
-        )  # RACE asks several questions about one passage
-        made = []
-        for number, choice in enumerate(examples):
+        room, count = length - 3, self.count
+        if examples:
+            count = self.fit_labels(examples).count
+        texts: dict[str, None] = {}  # RACE asks several questions about one passage
+        for choice in examples:
+            texts |= dict.fromkeys((choice.context, *choice.completions))
+        ids = dict(zip(texts, tokenizer.encode(list(texts)), strict=True))
+        rows = []
+        for index, choice in enumerate(examples):
             for completion in choice.completions:
                 # The context gives way. Should a completion alone be too long, its end is what
                 # tells it from others.
                 second = ids[completion][-room:]
                 first = ids[choice.context][: room - len(second)]
-                row = array(
-                    "i", [tokenizer.cls, *first, tokenizer.sep, *second, tokenizer.sep]
-                )  # half the size of a list
-                made.append(
-                    Row(
-                        number,
-                        row,
-                        second=len(first) + 2,
-                        values={"target": choice.answer or 0, "options": count},
-                        was_cut=len(ids[choice.context]) + len(ids[completion]) > room,
-                    )
-                )
-        return Features.of(made, together=count)
+                row_ids = [tokenizer.cls, *first, tokenizer.sep, *second, tokenizer.sep]
+                row = Row(index, array("i", row_ids), second_start=len(first) + 2)
+                row.row_labels = {"target": choice.answer or 0, "options": count}
+                row.truncated = len(ids[choice.context]) + len(ids[completion]) > room
+                rows.append(row)
+        return Features.from_rows(rows, num_choices=count)
 
     def head(self, width: int, *, dropout: float) -> ChoiceHead:
         return ChoiceHead(width, count=self.count, dropout=dropout, projected=self.projected)
 
     def config(self) -> dict[str, Any]:
-        """By default transformers puts a dense layer and gelu between the first vector and the
-        scores.
-        """
+        """By default transformers has a dense layer and gelu between [CLS] and the scores."""
         return {
             "summary_type": "first",
             "summary_use_proj": False,
@@ -228,29 +200,28 @@ class Choose(Task[Choice, Array]):
             "summary_last_dropout": DROPOUT,
         }
 
+    def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
+        return replace(self, projected=has_projection(config, source=str(folder / CONFIG)))
+
     # ---- answers ---------------------------------------------------------------------------------
 
     def decode(
         self, examples: Sequence[Choice], features: Features, outputs: Sequence[Outputs]
     ) -> list[Array]:
-        scores = (
-            np.stack([output["logits"] for output in outputs])
-            if outputs
-            else np.zeros((0, self.count))
-        )
-        odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return list(odds / odds.sum(axis=-1, keepdims=True))
+        if not outputs:
+            return []
+        scores = np.stack([output["logits"] for output in outputs])
+        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return list(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
     def combine(self, answers: Sequence[Array]) -> Array:
         mean: Array = np.mean(np.stack(answers), axis=0)
         return mean
 
     def score(self, examples: Sequence[Choice], answers: Sequence[Array]) -> dict[str, float]:
-        right = sum(
-            int(answer.argmax()) == choice.answer
-            for choice, answer in zip(examples, answers, strict=True)
-        )
-        return {"accuracy": right / max(1, len(examples))}
+        pairs = zip(examples, answers, strict=True)
+        correct = sum(int(answer.argmax()) == choice.answer for choice, answer in pairs)
+        return {"accuracy": correct / max(1, len(examples))}
 
     def baseline(self, examples: Sequence[Choice]) -> float:
         counts = Counter(choice.answer for choice in examples)
@@ -258,17 +229,19 @@ class Choose(Task[Choice, Array]):
 
     def record(self, example: Choice, answer: Array) -> dict[str, Any]:
         best = int(answer.argmax())
-        return {
-            **({"id": example.id} if example.id is not None else {}),
-            "choice": best,
-            "option": example.options[best],
-            "probabilities": [round(float(p), 6) for p in answer],
-            **({"gold": example.answer} if example.answer is not None else {}),
-        }
+        record: dict[str, Any] = {}
+        if example.id is not None:
+            record["id"] = example.id
+        record["choice"] = best
+        record["option"] = example.options[best]
+        record["probabilities"] = [round(float(p), 6) for p in answer]
+        if example.answer is not None:
+            record["gold"] = example.answer
+        return record
 
 
 class ChoiceHead(Head):
-    """Dropout on the first vector and one linear layer to a score, the same for every option."""
+    """Dropout on the vector of [CLS] and one linear layer to a score, the same for every option."""
 
     architecture: str | None = "ElectraForMultipleChoice"
 
@@ -281,105 +254,30 @@ class ChoiceHead(Head):
         initialise(self.output)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        vectors = hidden[:, 0] if self.dense is None else gelu(self.dense(hidden[:, 0]))
+        vectors = hidden[:, 0]
+        if self.dense is not None:
+            vectors = gelu(self.dense(vectors))
         scores = self.output(self.dropout(vectors))[:, 0]
-        # Bare rows, without a column, are the options of one question: this is how transformers
-        # takes them.
+        # Rows without labels are the options of one question: transformers takes them so.
         if not batch.labels:
             return {"logits": scores[None]}
-        return {
-            "logits": scores.reshape(-1, self.count or int(batch.labels["options"][0]))
-        }  # [U, C]
+        count = self.count or int(batch.labels["options"][0])
+        return {"logits": scores.reshape(-1, count)}  # [U, C]
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         logits = self(hidden, batch)["logits"].float()
         return F.cross_entropy(logits, batch.labels["target"][:: logits.shape[1]], reduction="sum")
 
 
-# ---- files ---------------------------------------------------------------------------------------
-
-
-def passages(folder: Path) -> Splits:
-    """RACE as it was released: train/high/1.txt and so on, one JSON object for a passage and its
-    questions.
-    """
-    found: Splits = {}
-    for split in ("train", "dev", "test"):
-        files = [
-            path for level in LEVELS for path in sorted((folder / split / level).glob("*.txt"))
-        ]
-        if files:
-            found[split] = tuple(find_table(path, format="json") for path in files)
-    return found
-
-
-def whole_rows(source: Table) -> Iterator[LocatedRow]:
-    """Rows; a file that is one JSON value is a row itself, or a list of rows."""
-    if source.format not in ("json", "text"):
-        yield from read_rows(source)
-        return
-    found = read_json(source)
-    for number, row in enumerate(found if isinstance(found, list) else [found], start=1):
-        if not isinstance(row, dict):
-            raise UserError(
-                f"{source}: a JSON object, or a list of them, is expected; found "
-                f"{type(row).__name__}"
-            )
-        yield f"{source}, row {number}" if isinstance(found, list) else str(source), row
-
-
-def questions(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    """RACE keeps the questions about a passage together; each becomes a row."""
-    if not isinstance(row.get("questions"), list):
-        yield row
-        return
-    columns = {"question": row["questions"], "options": require_column(row, "options", where)}
-    columns |= {"answer": row["answers"]} if row.get("answers") is not None else {}
-    for name, values in columns.items():
-        if not isinstance(values, list) or len(values) != len(row["questions"]):
-            raise UserError(
-                f"{where}: {len(row['questions'])} questions, but {name!r} is not a list of as many"
-            )
-    for number, values in enumerate(zip(*columns.values(), strict=True)):
-        numbered = {"id": f"{row['id']}-{number}"} if "id" in row else {}
-        yield row | dict(zip(columns, values, strict=True)) | numbered
-
-
-def completed(question: str, option: str) -> str:
-    """The question with its one blank (`_`) filled, or the option after it."""
-    if len(re.findall("_+", question)) == 1:
-        return re.sub("_+", lambda _: option, question)
-    return f"{question} {option}" if question else option
-
-
-def position(label: Any, options: Sequence[str], where: str, *, may_be_text: bool) -> int:
-    """Which option a label means: a number counts from 0, a letter from A; otherwise it may be an
-    option's text.
-    """
-    said, letters = str(label).strip(), [chr(ord("A") + place) for place in range(len(options))]
-    places = [
-        place for place, option in enumerate(options) if may_be_text and option.strip() == said
-    ]
-    named = (
-        letters.index(said.upper())
-        if said.upper() in letters
-        else int(said)
-        if said.isdecimal()
-        else -1
-    )
-    if 0 <= named < len(options):
-        if isinstance(label, str) and places and named not in places:
-            raise UserError(
-                f"{where}: label {label!r} is a position and also the text of option {places[0]} "
-                "(from 0); "
-                f"write {letters[named]!r} or {letters[places[0]]!r} for the one that is meant"
-            )
-        return named
-    if len(places) != 1:
-        found = "the text of several options" if places else "none of the options"
+def has_projection(config: Mapping[str, Any], *, source: str) -> bool:
+    """Say whether transformers puts a dense layer and gelu before the scores, as by default."""
+    summary = config.get("summary_type", "first")
+    activation = config.get("summary_activation", "gelu")
+    projected = config.get("summary_use_proj", True) is True
+    expected = {True: "gelu", False: None}[projected]
+    if summary != "first" or (activation or None) != expected:
         raise UserError(
-            f"{where}: label {label!r} is {found}; write a number from 0 to {len(options) - 1}, a "
-            "letter "
-            f"from A to {letters[-1]}, or the text of one option"
+            f"{source}: summary_type {summary!r} with summary_activation {activation!r}; only the "
+            "first vector, through a dense layer with gelu or as it is, can be read"
         )
-    return places[0]
+    return projected

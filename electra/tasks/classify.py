@@ -1,4 +1,4 @@
-"""A text, or a pair of texts, becomes a class or a number: any table with a column of labels."""
+"""Classification and regression of a text or a pair of texts: any table with a column of labels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -23,17 +24,22 @@ from electra.data.tables import (
     require_text,
 )
 from electra.data.wordpiece import WordPiece
-from electra.tasks.features import Array, Features, Row, pair
-from electra.tasks.first_vector import ARCHITECTURE, LinearHead, StockHead, VectorHead
-from electra.tasks.folders import splits
-from electra.tasks.metrics import METRICS, OF_NUMBERS
+from electra.model.huggingface import CONFIG
+from electra.tasks.classification_heads import (
+    ARCHITECTURE,
+    ClassificationHead,
+    ElectraClassificationHead,
+    LinearHead,
+)
+from electra.tasks.features import Array, Features, encode_pair
+from electra.tasks.labels import label_config, labels_from_config, list_labels
+from electra.tasks.metrics import METRICS, REGRESSION_METRICS
+from electra.tasks.splits import locate_files
 from electra.tasks.task import Files, Outputs, Task
 
-MOST_NUMBERED_CLASSES = 20  # more distinct whole numbers than this are taken for scores
-SHOWN_CLASSES = 20
-NO_LABEL = re.compile(
-    r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE
-)  # a missing or broken number, in a table
+MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for scores
+# A missing or broken number, as tables spell it.
+NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Text:
 
 
 class Columns(NamedTuple):
-    """Which columns of a row hold what; empty: there is none."""
+    """The columns of a row; empty where there is none."""
 
     text: str
     text_pair: str
@@ -58,17 +64,17 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(Task[Text, Array]):
-    """Answers are the probabilities of the classes [labels], or a score [1]."""
+    """An answer is the probabilities of the classes [labels], or a score [1]."""
 
     kind: ClassVar[str] = "classify"
     inference_options: ClassVar[tuple[str, ...]] = ("text", "text_pair", "label")
-    metric: str = ""  # empty until learnt, as are `metrics`, `labels` and `regression`
+    metric: str = ""  # set by fit_labels, as are `metrics`, `labels`, `regression` and `extent`
     text: str = "text"
     text_pair: str = ""
     label: str = "label"
     labels: tuple[str, ...] = ()
     regression: bool | None = None
-    extent: tuple[float, ...] = ()  # of a regression: the least and the greatest label in training
+    extent: tuple[float, ...] = ()  # of a regression: the least and the greatest training label
     metrics: tuple[str, ...] = ()
     swapped: bool = False  # train on B, A as well as on A, B
 
@@ -79,12 +85,7 @@ class Classify(Task[Text, Array]):
     # ---- reading ---------------------------------------------------------------------------------
 
     def locate(self, data: str) -> Files:
-        found = splits(data)
-        return Files(
-            train=found.get("train", ()),
-            dev={"dev": found["dev"]} if "dev" in found else {},
-            test={"test": found["test"]} if "test" in found else {},
-        )
+        return locate_files(data)
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
         for source in tables:
@@ -97,13 +98,13 @@ class Classify(Task[Text, Array]):
                 warn(f"{source}: {blank} rows hold no text; they are kept")
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
-        if (
-            source.format == "text" and not labelled and not self.text_pair
-        ):  # to be asked about: a text a line
+        """Yield the rows of a table; plain text without labels has one text a line."""
+        if source.format == "text" and not labelled and not self.text_pair:
             return ((where, {self.text: line}) for where, line in read_lines(source))
         return read_rows(source)
 
     def columns(self, row: Mapping[str, Any]) -> Columns:
+        """Return the columns that a row's texts and label are in."""
         return Columns(self.text, self.text_pair, self.label, "id" if "id" in row else "")
 
     def example(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Text:
@@ -111,27 +112,25 @@ class Classify(Task[Text, Array]):
         for flag, name in zip(("--text", "--text-pair", "--label"), columns, strict=False):
             if name and (labelled or flag != "--label"):
                 require_column(row, name, where, flag=flag)
-        found = row.get(columns.label)
-        label = self.meaning(spelled(found, where))
+        value = row.get(columns.label)
+        label = self.canonical_label(label_text(value, where))
         if labelled and label is None:
             raise UserError(
-                f"{where}: {columns.label!r} holds {found!r}, which is no label; fill it in, or "
-                "leave the "
-                "row out"
+                f"{where}: {columns.label!r} holds {value!r}, which is no label; fill it in, or "
+                "leave the row out"
             )
-        return Text(
-            where,
-            require_text(row, columns.text, where),
-            require_text(row, columns.text_pair, where) if columns.text_pair else None,
-            label,
-            None if row.get(columns.id) is None else str(row[columns.id]),
-        )
+        first, second, id = require_text(row, columns.text, where), None, row.get(columns.id)
+        if columns.text_pair:
+            second = require_text(row, columns.text_pair, where)
+        if id is not None:
+            id = str(id)
+        return Text(where, first, second, label, id)
 
-    def meaning(self, label: str | None) -> str | None:
-        """The label that a spelling stands for."""
+    def canonical_label(self, label: str | None) -> str | None:
+        """Return the label that a spelling stands for."""
         return label
 
-    # ---- what training examples tell -------------------------------------------------------------
+    # ---- labels ----------------------------------------------------------------------------------
 
     def fit_labels(self, examples: Sequence[Text]) -> Self:
         spellings = {example.label for example in examples if example.label is not None}
@@ -140,36 +139,31 @@ class Classify(Task[Text, Array]):
                 f"{examples[0].where}: all {len(examples)} training rows have the same label, "
                 f"{spellings.pop()!r}; there is nothing to learn from fewer than two"
             )
+        task = self.with_scores(spellings)
+        if not task.regression:
+            labels = self.labels or sort_labels(spellings)
+            task = replace(task, labels=labels, metrics=self.metrics or class_metrics(labels))
+        task = replace(task, metric=self.metric or task.metrics[0])
+        task.check_metric()
+        task.check(examples)
+        return task
+
+    def with_scores(self, spellings: set[str]) -> Self:
+        """Return the task as a regression on these labels, if it is one."""
         numbers = [parse_number(label) for label in spellings]
+        values = [value for value in numbers if value is not None]
         regression = self.regression
         if regression is None:
-            regression = (
-                bool(numbers)
-                and all(n is not None for n in numbers)
-                and (
-                    len(set(numbers)) > MOST_NUMBERED_CLASSES
-                    or any(n != int(n) for n in numbers if n is not None)
-                )
-            )
-        labels = () if regression else self.labels or in_order(spellings)
-        metrics = self.metrics or (
-            OF_NUMBERS if regression else ("accuracy", "f1" if len(labels) == 2 else "f1_macro")
-        )
-        values = [n for n in numbers if n is not None]
-        learnt = replace(
-            self,
-            regression=regression,
-            labels=labels,
-            metrics=metrics,
-            metric=self.metric or metrics[0],
-            extent=(min(values), max(values)) if regression and values else (),
-        )
-        learnt.check_metric()
-        learnt.check(examples)
-        return learnt
+            regression = len(values) == len(numbers) and are_scores(values)
+        if not regression:
+            return replace(self, regression=False, extent=())
+        extent = (min(values), max(values)) if values else ()
+        metrics = self.metrics or REGRESSION_METRICS
+        return replace(self, regression=True, labels=(), extent=extent, metrics=metrics)
 
     def check_metric(self) -> None:
-        known = [name for name in METRICS if (name in OF_NUMBERS) == self.regression]
+        """Raise UserError for a metric that does not fit the labels."""
+        known = [name for name in METRICS if (name in REGRESSION_METRICS) == self.regression]
         for name in (self.metric, *self.metrics):
             if name not in known:
                 raise UserError(
@@ -187,14 +181,13 @@ class Classify(Task[Text, Array]):
             if self.regression and parse_number(example.label) is None:
                 raise UserError(
                     f"{example.where}: label {example.label!r} is not a number, and this is a "
-                    "regression; "
-                    "mend it, or say --regression false for classes"
+                    "regression; mend it, or say --regression false for classes"
                 )
-            if not self.regression and example.label not in self.numbers:
+            if not self.regression and example.label not in self.label2id:
                 raise UserError(
                     f"{example.where}: label {example.label!r} was never seen in training, where "
-                    "they are "
-                    f"{shortened(self.labels)}; mend it, or add rows with it to the training file"
+                    f"they are {list_labels(self.labels)}; mend it, or add rows with it to the "
+                    "training file"
                 )
 
     @property
@@ -203,68 +196,96 @@ class Classify(Task[Text, Array]):
 
     @property
     def description(self) -> str:
-        """What was found in the labels, for the user to disagree with."""
         if self.regression:
-            found = f", labels from {self.extent[0]} to {self.extent[1]}" if self.extent else ""
-            return f"regression{found} (--regression false makes them classes)"
-        more = f"; f1 is that of {self.labels[1]}" if "f1" in self.metrics else ""
+            extent = ""
+            if self.extent:
+                extent = f", labels from {self.extent[0]} to {self.extent[1]}"
+            return f"regression{extent} (--regression false makes them classes)"
+        more = ""
+        if "f1" in self.metrics:
+            more = f"; f1 is that of {self.labels[1]}"
         if len(self.labels) > 2 and all(parse_number(label) is not None for label in self.labels):
             more = " (--regression true makes them scores)"
-        return f"classification, {len(self.labels)} classes: {shortened(self.labels)}{more}"
+        return f"classification, {len(self.labels)} classes: {list_labels(self.labels)}{more}"
 
-    # ---- rows and answers ------------------------------------------------------------------------
+    @cached_property
+    def label2id(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def target(self, example: Text) -> float:
+        """Return the index of an example's class, or its score; 0 where it has no label."""
+        if self.regression:
+            return float(parse_number(example.label) or 0.0)
+        return self.label2id.get(example.label or "", 0)
+
+    # ---- features and head -----------------------------------------------------------------------
 
     def features(
         self, examples: Sequence[Text], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        ids = tokenizer.encode(
-            [e.first for e in examples] + [e.second for e in examples if e.second is not None]
-        )
+        pairs = [example.second for example in examples if example.second is not None]
+        ids = tokenizer.encode([example.first for example in examples] + pairs)
         firsts, seconds = ids[: len(examples)], iter(ids[len(examples) :])
-        found = []
-        for n, (example, first) in enumerate(zip(examples, firsts, strict=True)):
-            second = None if example.second is None else next(seconds)
-            orders = [(first, second)]
-            if training and self.swapped and second is not None:
-                orders.append((second, first))
+        encoded = []
+        for index, (example, first) in enumerate(zip(examples, firsts, strict=True)):
+            orders: list[tuple[Sequence[int], Sequence[int] | None]] = [(first, None)]
+            if example.second is not None:
+                second = next(seconds)
+                orders = [(first, second)]
+                if training and self.swapped:
+                    orders.append((second, first))
             for a, b in orders:
-                row, begins, was_cut = pair(tokenizer, a, b, length=length)
-                found.append(Row(n, row, begins, {"target": self.target(example)}, was_cut=was_cut))
-        return Features.of(found)
-
-    def target(self, example: Text) -> float:
-        if self.regression:
-            return float(parse_number(example.label) or 0.0)
-        return self.numbers.get(example.label or "", 0)
-
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        return {label: n for n, label in enumerate(self.labels)}
-
-    def head(self, width: int, *, dropout: float) -> VectorHead:
-        return LinearHead(width, self.outputs, dropout=dropout, regression=bool(self.regression))
-
-    def stored_head(self, width: int, *, architecture: str) -> VectorHead:
-        if architecture == ARCHITECTURE:
-            return StockHead(width, self.outputs, regression=bool(self.regression))
-        return self.head(width, dropout=0.0)
+                row = encode_pair(index, tokenizer, a, b, length=length)
+                row.row_labels = {"target": self.target(example)}
+                encoded.append(row)
+        return Features.from_rows(encoded)
 
     @property
-    def outputs(self) -> int:
+    def num_outputs(self) -> int:
         return 1 if self.regression else len(self.labels)
+
+    def head(self, width: int, *, dropout: float) -> ClassificationHead:
+        regression = bool(self.regression)
+        return LinearHead(width, self.num_outputs, dropout=dropout, regression=regression)
+
+    def stored_head(self, width: int, *, architecture: str) -> ClassificationHead:
+        if architecture != ARCHITECTURE:
+            return self.head(width, dropout=0.0)
+        regression = bool(self.regression)
+        return ElectraClassificationHead(width, self.num_outputs, regression=regression)
+
+    def config(self) -> dict[str, Any]:
+        if self.regression:
+            return {**label_config(("score",)), "problem_type": "regression"}
+        return {**label_config(self.labels), "problem_type": "single_label_classification"}
+
+    def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
+        labels = labels_from_config(config, default=self.labels, source=str(folder / CONFIG))
+        if self.labels and len(self.labels) != len(labels):
+            raise UserError(
+                f"{folder} tells {len(labels)} classes apart ({', '.join(labels)}), and "
+                f"{self.name} has {len(self.labels)}: {', '.join(self.labels)}"
+            )
+        if config.get("problem_type") == "regression" or len(labels) == 1:
+            metrics = self.metrics or ("spearmanr",)
+            task = replace(self, labels=(), regression=True, metrics=metrics)
+        else:
+            metrics = self.metrics or ("accuracy",)
+            task = replace(self, labels=labels, regression=False, metrics=metrics)
+        return replace(task, metric=self.metric or metrics[0])
+
+    # ---- answers ---------------------------------------------------------------------------------
 
     def decode(
         self, examples: Sequence[Text], features: Features, outputs: Sequence[Outputs]
     ) -> list[Array]:
-        answers = (
-            np.stack([output["logits"] for output in outputs])
-            if outputs
-            else np.zeros((0, self.outputs))
-        )
+        answers = np.zeros((0, self.num_outputs))
+        if outputs:
+            answers = np.stack([output["logits"] for output in outputs])
         if not self.regression:
-            grown = np.exp(answers - answers.max(axis=1, keepdims=True))
-            answers = grown / grown.sum(axis=1, keepdims=True)
-        summed = np.zeros((len(examples), self.outputs))
+            exponentials = np.exp(answers - answers.max(axis=1, keepdims=True))
+            answers = exponentials / exponentials.sum(axis=1, keepdims=True)
+        summed = np.zeros((len(examples), self.num_outputs))
         np.add.at(summed, features.examples, answers)  # A, B and B, A are one example
         return list(summed / np.bincount(features.examples, minlength=len(examples))[:, None])
 
@@ -272,68 +293,77 @@ class Classify(Task[Text, Array]):
         return np.asarray(np.mean(answers, axis=0))
 
     def score(self, examples: Sequence[Text], answers: Sequence[Array]) -> dict[str, float]:
-        given = np.array([answer[0] if self.regression else answer.argmax() for answer in answers])
+        if self.regression:
+            predicted = np.array([answer[0] for answer in answers])
+        else:
+            predicted = np.array([answer.argmax() for answer in answers])
         true = np.array([self.target(example) for example in examples])
-        return {
-            name: METRICS[name](true, given) for name in dict.fromkeys((self.metric, *self.metrics))
-        }
+        names = dict.fromkeys((self.metric, *self.metrics))
+        return {name: METRICS[name](true, predicted) for name in names}
 
     def baseline(self, examples: Sequence[Text]) -> float:
         true = np.array([self.target(example) for example in examples])
-        return max(
-            METRICS[self.metric](true, np.full_like(true, answer)) for answer in range(self.outputs)
-        )
+        metric = METRICS[self.metric]
+        return max(metric(true, np.full_like(true, answer)) for answer in range(self.num_outputs))
 
     def record(self, example: Text, answer: Array) -> dict[str, Any]:
-        found: dict[str, Any] = {} if example.id is None else {"id": example.id}
+        record: dict[str, Any] = {}
+        if example.id is not None:
+            record["id"] = example.id
+        gold: str | float | None = example.label
         if self.regression:
+            record["score"] = float(answer[0])
             gold = parse_number(example.label)
-            return found | {"score": float(answer[0])} | ({} if gold is None else {"gold": gold})
-        best = int(answer.argmax())
-        found |= {
-            "label": self.labels[best],
-            "probability": float(answer[best]),
-            "probabilities": {
-                label: float(p) for label, p in zip(self.labels, answer, strict=True)
-            },
-        }
-        return found | ({} if example.label is None else {"gold": example.label})
-
-    def config(self) -> dict[str, Any]:
-        names = ("score",) if self.regression else self.labels
-        return {
-            "id2label": {str(n): name for n, name in enumerate(names)},
-            "label2id": {name: n for n, name in enumerate(names)},
-            "problem_type": "regression" if self.regression else "single_label_classification",
-        }
+        else:
+            best = int(answer.argmax())
+            pairs = zip(self.labels, answer, strict=True)
+            record["label"] = self.labels[best]
+            record["probability"] = float(answer[best])
+            record["probabilities"] = {label: float(probability) for label, probability in pairs}
+        if gold is not None:
+            record["gold"] = gold
+        return record
 
 
 # ---- labels --------------------------------------------------------------------------------------
 
 
-def spelled(value: Any, where: str) -> str | None:
-    """A label as text, so that 1 in JSON and 1 in CSV are the same class; None where there is none."""
+def label_text(value: Any, where: str) -> str | None:
+    """Return a label as text, so that 1 in JSON and in CSV are one class; None for no label."""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        return str(int(value)) if value.is_integer() else repr(value)
+        if value.is_integer():
+            return str(int(value))
+        return repr(value)
     if isinstance(value, (int, str)):
         label = str(value).strip()
-        return None if NO_LABEL.fullmatch(label) else label
+        if NO_LABEL.fullmatch(label):
+            return None
+        return label
     if value is None:
         return None
     raise UserError(f"{where}: the label is a {type(value).__name__}; it must be text or a number")
 
 
-def in_order(labels: set[str]) -> tuple[str, ...]:
-    """By value where all are whole numbers, else by spelling."""
+def are_scores(values: Sequence[float]) -> bool:
+    """Say whether numeric labels are scores rather than the numbers of classes."""
+    if len(set(values)) > MAX_INTEGER_CLASSES:
+        return True
+    return any(value != int(value) for value in values)
+
+
+def class_metrics(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics of a classification, the one that counts first."""
+    if len(labels) == 2:
+        return ("accuracy", "f1")
+    return ("accuracy", "f1_macro")
+
+
+def sort_labels(labels: set[str]) -> tuple[str, ...]:
+    """Sort labels by value where all are whole numbers, otherwise by spelling."""
     if all(re.fullmatch(r"[+-]?\d{1,18}", label) for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
-
-
-def shortened(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - SHOWN_CLASSES} more" if len(labels) > SHOWN_CLASSES else ""
-    return ", ".join(labels[:SHOWN_CLASSES]) + more

@@ -1,24 +1,22 @@
-"""Sentences word by word: CoNLL's columns, rows with lists of words and tags, or plain text to be
-tagged.
-"""
+"""Read tagged sentences: CoNLL columns, rows with lists of words and tags, or plain text to tag."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from electra.config import UserError
 from electra.data.corpus import check_encodable
 from electra.data.tables import Table, read_lines, read_rows, require_column
-from electra.tasks.entities import parts
+from electra.tasks.entities import split_tag
 
-DOCUMENT = "-DOCSTART-"
-LOOKED_AT = 1000  # lines, to tell what kind of text a file holds
+DOCUMENT_START = "-DOCSTART-"
+DETECTION_LINES = 1000  # read to tell what kind of text a file holds
 
-Line = tuple[str, str]
+Line = tuple[str, str]  # where it is, and its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,122 +31,130 @@ class Sentence:
 # ---- columns -------------------------------------------------------------------------------------
 
 
-def from_text(
+def sentences_from_text(
     table: Table, *, column: int, labelled: bool, known: Collection[str]
 ) -> Iterator[Sentence]:
-    """Columns, or text to be tagged: then a .txt file may also have one sentence a line, its words
-    apart.
+    """Read CoNLL columns or, where tags are not needed, a .txt file with one sentence a line.
 
-    One that has a word a line, or a tag the task knows (`known`) in its column, is read as columns
-    all the same.
+    A .txt file is read as columns too if it has one word a line, or if the column has tags that
+    the task knows (`known`).
     """
     source = iter(read_lines(table))
-    opening = list(itertools.islice(source, LOOKED_AT))
-    found = itertools.chain(opening, source)
-    if (
-        not labelled
-        and ".txt" in table.source.path.suffixes
-        and not are_columns(opening, column=column, known=known)
-    ):
-        return (Sentence(where, tuple(line.split()), None) for where, line in found if line.strip())
-    return from_columns(found, column=column, labelled=labelled)
+    opening = list(itertools.islice(source, DETECTION_LINES))
+    all_lines = itertools.chain(opening, source)
+    may_be_plain = not labelled and ".txt" in table.source.path.suffixes
+    if may_be_plain and not are_columns(opening, column=column, known=known):
+        return sentences_from_lines(all_lines)
+    return sentences_from_columns(all_lines, column=column, labelled=labelled)
+
+
+def sentences_from_lines(source: Iterable[Line]) -> Iterator[Sentence]:
+    for where, line in source:
+        if line.strip():
+            yield Sentence(where, tuple(line.split()), None)
 
 
 def are_columns(opening: Sequence[Line], *, column: int, known: Collection[str]) -> bool:
-    """Whether no line has a second word, or those of the first sentence have tags in their place."""
-    written = [fields for _, line in opening if (fields := cells(line))[:1] != [DOCUMENT]]
+    """Say whether no line has a second word, or the first sentence has tags in the column."""
+    split = [split_columns(line) for _, line in opening]
+    written = [fields for fields in split if fields[:1] != [DOCUMENT_START]]
     if all(len(fields) <= 1 for fields in written):
         return True
     sentence = itertools.takewhile(bool, itertools.dropwhile(lambda fields: not fields, written))
-    reach = column + 1 if column >= 0 else -column
+    needed = max(2, column + 1, -column)
     return all(
-        len(fields) >= max(2, reach) and (fields[column] in known or parts(fields[column])[1])
+        len(fields) >= needed and (fields[column] in known or split_tag(fields[column])[1])
         for fields in sentence
     )
 
 
-def from_columns(found: Iterator[Line], *, column: int, labelled: bool) -> Iterator[Sentence]:
-    """One word a line, first its own column and somewhere its tag; a blank line ends a sentence."""
-    width, place = 0, ""
+def sentences_from_columns(
+    source: Iterable[Line], *, column: int, labelled: bool
+) -> Iterator[Sentence]:
+    """Read one word a line: its own column first and somewhere its tag; a blank ends a sentence."""
+    num_columns, start = 0, ""
     words: list[str] = []
     tags: list[str] = []
-    for where, line in itertools.chain(found, [("", "")]):
-        fields = cells(line)
-        if not fields or fields[0] == DOCUMENT:
+    for where, line in itertools.chain(source, [("", "")]):
+        fields = split_columns(line)
+        if not fields or fields[0] == DOCUMENT_START:
             if words:
-                yield Sentence(place, tuple(words), tuple(tags) if labelled else None)
+                yield Sentence(start, tuple(words), tuple(tags) if labelled else None)
             words, tags = [], []
             continue
-        if not width:
-            width = len(fields)
+        if not num_columns:
+            num_columns = len(fields)
             check_column(column, fields, where=where, labelled=labelled)
-        if len(fields) != width:
+        if len(fields) != num_columns:
             raise UserError(
-                f"{where}: {len(fields)} columns where the lines before have {width}: "
+                f"{where}: {len(fields)} columns where the lines before have {num_columns}: "
                 f"{line.strip()[:80]!r}; every word needs all of them, and a blank line ends a "
                 "sentence"
             )
-        place = place if words else where
+        if not words:
+            start = where
         words.append(fields[0])
         if labelled:
             tags.append(fields[column])
 
 
-def cells(line: str) -> list[str]:
-    """Apart by blanks and tabs alone: a no-break space may be a word of its own."""
+def split_columns(line: str) -> list[str]:
+    """Split a line at blanks and tabs alone: a no-break space may be a word of its own."""
     trimmed = line.strip(" \t")
-    return re.split(r"[ \t]+", trimmed) if trimmed else []
+    if not trimmed:
+        return []
+    return re.split(r"[ \t]+", trimmed)
 
 
 def check_column(column: int, fields: Sequence[str], *, where: str, labelled: bool) -> None:
-    is_there = -len(fields) <= column < len(fields)
-    if labelled and not (is_there and column % len(fields)):
+    exists = -len(fields) <= column < len(fields)
+    if labelled and not (exists and column % len(fields)):
         raise UserError(
             f"{where}: {len(fields)} columns ({' '.join(fields)[:80]}), so --column {column} is "
-            "not one "
-            "with a tag; the first (0) holds the word, and -1 means the last"
+            "not one with a tag; the first (0) holds the word, and -1 means the last"
         )
 
 
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def from_rows(
+def sentences_from_rows(
     table: Table, *, words: str, tags: Sequence[str], labelled: bool
 ) -> Iterator[Sentence]:
-    """A sentence a row: lists, or text with blanks between, in the column `words` and the first of
-    `tags` there is.
+    """Read a sentence a row, from the column `words` and the first of the columns `tags` there is.
+
+    A cell is a list, or a text with blanks between.
     """
     for where, row in read_rows(table):
-        found = listed(require_column(row, words, where), words, where)
-        name = next((name for name in tags if name in row), tags[0])
-        if not labelled and row.get(name) is None:
-            yield Sentence(where, found, None)
+        sentence_words = text_list(require_column(row, words, where), words, where)
+        column = next((name for name in tags if name in row), tags[0])
+        if not labelled and row.get(column) is None:
+            yield Sentence(where, sentence_words, None)
             continue
-        given = listed(require_column(row, name, where), name, where)
-        if len(given) != len(found):
+        sentence_tags = text_list(require_column(row, column, where), column, where)
+        if len(sentence_tags) != len(sentence_words):
             raise UserError(
-                f"{where}: {len(found)} words in {words!r}, but {len(given)} tags in {name!r}; "
-                "each word "
-                "needs one"
+                f"{where}: {len(sentence_words)} words in {words!r}, but {len(sentence_tags)} tags "
+                f"in {column!r}; each word needs one"
             )
-        yield Sentence(where, found, given)
+        yield Sentence(where, sentence_words, sentence_tags)
 
 
-def listed(value: Any, name: str, where: str) -> tuple[str, ...]:
-    items: Sequence[Any] | None = value.split() if isinstance(value, str) else value
+def text_list(value: Any, name: str, where: str) -> tuple[str, ...]:
+    """Return a cell's texts, which are a list or have blanks between."""
+    items: Any = value
+    if isinstance(value, str):
+        items = value.split()
     if isinstance(items, Mapping) or not isinstance(items, Sequence):
         raise UserError(
             f"{where}: {name!r} is {type(value).__name__}; a list of texts is expected, or one "
-            "text with "
-            "blanks between"
+            "text with blanks between"
         )
     for item in items:
         if not isinstance(item, str):
             raise UserError(
                 f"{where}: {name!r} holds {item!r}, which is {type(item).__name__}, not text; "
-                "write tags "
-                "by their names (B-PER, not 1)"
+                "write tags by their names (B-PER, not 1)"
             )
         check_encodable(item, where)
     return tuple(items)

@@ -1,10 +1,11 @@
-"""Frozen features: text → vectors, in the order of the text, written as they come."""
+"""Embeddings: the hidden states of an encoder for each text, pooled and written to a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,29 +17,68 @@ from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
-from electra.tasks.features import Array, Features, Row, TaskBatch, by_length, pair
+from electra.tasks.features import Array, Features, TaskBatch, encode_pair, group_by_length
 
-SHORTEST = 3  # [CLS], a token, [SEP]
+if TYPE_CHECKING:
+    import pyarrow
+
+MIN_LENGTH = 3  # [CLS], a token, [SEP]
 POOLS = ("mean", "cls", "tokens")
 SUFFIXES = (".parquet", ".npy")
 # Texts that are sorted by length among themselves. Fewer pad more; more characters would be more
 # vectors held at once.
 CHUNK_TEXTS = 2048
 CHUNK_CHARACTERS = 400_000
-GROUP_BYTES = 32 * 1024 * 1024  # of vectors, in a row group of Parquet
+ROW_GROUP_BYTES = 32 * 1024 * 1024  # of vectors; Parquet is read by row groups
 
 
-class Embedded(NamedTuple):
-    """A text and what the encoder makes of it."""
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions:
+    """What is computed for each text.
+
+    Pooling is the mean over its tokens ([CLS] and [SEP] count, as sentence-transformers has it),
+    the vector of [CLS], or the vectors of all tokens. A text of more than `length` tokens is
+    truncated.
+    """
+
+    length: int
+    layer: str = "last"
+    pool: str = "mean"
+    batch_tokens: int = 16_384
+
+    def check(self, encoder: Encoder) -> None:
+        """Raise UserError for an option that is unknown or that this encoder does not have."""
+        shape = encoder.shape
+        layer_width(self.layer, shape.width, layers=shape.layers)
+        if self.pool not in POOLS:
+            raise UserError(f"--pool {self.pool}: unknown; choose {', '.join(POOLS)}")
+        if self.pool == "cls" and shape.causal:
+            raise UserError(
+                "--pool cls: this encoder is causal, and to it [CLS] is the same before every "
+                "text; take mean"
+            )
+        if self.layer == "mix":
+            raise UserError(
+                "--layer mix: its weights are learnt with a task; without one choose another"
+            )
+        if not MIN_LENGTH <= self.length <= shape.positions:
+            raise UserError(
+                f"--length {self.length}: this encoder has {shape.positions} positions; name a "
+                f"number from {MIN_LENGTH} up to that"
+            )
+
+
+class Embedding(NamedTuple):
+    """A text and its vectors."""
 
     text: str
     ids: Array  # with [CLS] and [SEP]
     vectors: Array  # float32 [D]; or [T, D], one for each of `ids`
-    was_cut: bool
+    truncated: bool
 
 
-def texts(source: Table, column: str = "text") -> Iterator[str]:
-    """A text for each line of plain text, blank ones too, or for each row of a table."""
+def read_texts(source: Table, column: str = "text") -> Iterator[str]:
+    """Yield a text for each line of plain text, blank ones too, or for each row of a table."""
     if source.format == "text":
         return (line for _, line in read_lines(source))
     return (require_text(row, column, where) for where, row in read_rows(source))
@@ -47,79 +87,47 @@ def texts(source: Table, column: str = "text") -> Iterator[str]:
 def embed(
     encoder: Encoder,
     tokenizer: WordPiece,
-    given: Iterable[str],
+    texts: Iterable[str],
+    options: EmbedOptions,
     *,
-    layer: str = "last",
-    pool: str = "mean",
-    length: int,
-    batch_tokens: int = 16_384,
     device: torch.device | None = None,
-) -> Iterator[Embedded]:
-    """The vectors of each text, in order: the mean over its tokens ([CLS] and [SEP] count, as
-    sentence-transformers has it), that of [CLS], or all of them. A text of more than `length`
-    tokens is cut.
-    """
-    layer_width(layer, encoder.shape.width, layers=encoder.shape.layers)
-    if pool not in POOLS:
-        raise UserError(f"--pool {pool}: unknown; choose {', '.join(POOLS)}")
-    if pool == "cls" and encoder.shape.causal:
-        raise UserError(
-            "--pool cls: this encoder is causal, and to it [CLS] is the same before every text; "
-            "take mean"
-        )
-    if layer == "mix":
-        raise UserError(
-            "--layer mix: its weights are learnt with a task; without one choose another"
-        )
-    if not SHORTEST <= length <= encoder.shape.positions:
-        raise UserError(
-            f"--length {length}: this encoder has {encoder.shape.positions} positions; name a "
-            "number from "
-            f"{SHORTEST} up to that"
-        )
+) -> Iterator[Embedding]:
+    """Return the embeddings of the texts, in order."""
+    options.check(encoder)
     device = device or torch.device("cpu")
-    return embedded_chunks(
-        encoder.to(device).eval(),
-        tokenizer,
-        given,
-        reader=LayerReader(encoder.shape.layers, layer),
-        pool=pool,
-        length=length,
-        batch_tokens=batch_tokens,
-        device=device,
-    )
+    return embed_chunks(encoder.to(device).eval(), tokenizer, texts, options, device=device)
 
 
-def embedded_chunks(
+def embed_chunks(
     encoder: Encoder,
     tokenizer: WordPiece,
-    given: Iterable[str],
+    texts: Iterable[str],
+    options: EmbedOptions,
     *,
-    reader: LayerReader,
-    pool: str,
-    length: int,
-    batch_tokens: int,
     device: torch.device,
-) -> Iterator[Embedded]:
-    for chunk in chunks(given):
-        features = rows_of(chunk, tokenizer, length=length)
-        found: dict[int, Array] = {}
-        for places in by_length(features.lengths, tokens=batch_tokens):
-            batch = features.take(places).to(device)
+) -> Iterator[Embedding]:
+    reader = LayerReader(encoder.shape.layers, options.layer)
+    for chunk in chunk_texts(texts):
+        features = encode_texts(chunk, tokenizer, length=options.length)
+        vectors: dict[int, Array] = {}
+        for units in group_by_length(features.lengths, tokens=options.batch_tokens):
+            batch = features.collate(units).to(device)
             with torch.inference_mode():
-                vectors = reader(
-                    encoder.layers(batch.input_ids, batch.token_type_ids, batch.attention_mask)
-                ).float()
-            found.update(zip(places.tolist(), pooled(vectors, batch, pool), strict=True))
-        for place, one in enumerate(chunk):
-            ids = features.ids[features.begins[place] : features.begins[place + 1]]
-            yield Embedded(one, ids, found[place], bool(features.cut[place]))
+                layers = encoder.layers(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+                hidden = reader(layers).float()
+            vectors.update(
+                zip(units.tolist(), pool_vectors(hidden, batch, options.pool), strict=True)
+            )
+        for index, one in enumerate(chunk):
+            ids = features.input_ids[features.offsets[index] : features.offsets[index + 1]]
+            yield Embedding(one, ids, vectors[index], bool(features.truncated[index]))
 
 
-def chunks(given: Iterable[str]) -> Iterator[list[str]]:
+def chunk_texts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield as many texts as may be held, be they many or long."""
     chunk: list[str] = []
     characters = 0
-    for one in given:
+    for one in texts:
         chunk.append(one)
         characters += len(one)
         if len(chunk) == CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
@@ -129,55 +137,52 @@ def chunks(given: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def rows_of(chunk: list[str], tokenizer: WordPiece, *, length: int) -> Features:
-    made = []
-    for number, ids in enumerate(tokenizer.encode(chunk)):
-        row, _, was_cut = pair(tokenizer, ids, None, length=length)
-        made.append(Row(number, row, was_cut=was_cut))
-    return Features.of(made)
+def encode_texts(texts: list[str], tokenizer: WordPiece, *, length: int) -> Features:
+    encoded = enumerate(tokenizer.encode(texts))
+    return Features.from_rows(
+        encode_pair(index, tokenizer, ids, length=length) for index, ids in encoded
+    )
 
 
-def pooled(vectors: Tensor, batch: TaskBatch, pool: str) -> list[Array]:
-    """What is kept of vectors [R, T, D], row by row."""
+def pool_vectors(hidden: Tensor, batch: TaskBatch, pool: str) -> list[Array]:
+    """Pool hidden states [R, T, D] row by row."""
     if pool == "cls":
-        return list(vectors[:, 0].cpu().numpy())
+        return list(hidden[:, 0].cpu().numpy())
     if pool == "mean":
         attention_mask = batch.attention_mask[:, :, None]
-        return list(((vectors * attention_mask).sum(1) / attention_mask.sum(1)).cpu().numpy())
-    return [
-        row[:count]
-        for row, count in zip(
-            vectors.cpu().numpy(), batch.attention_mask.sum(1).tolist(), strict=True
-        )
-    ]
+        return list(((hidden * attention_mask).sum(1) / attention_mask.sum(1)).cpu().numpy())
+    counts = batch.attention_mask.sum(1).tolist()
+    return [row[:count] for row, count in zip(hidden.cpu().numpy(), counts, strict=True)]
 
 
 # ---- writing -------------------------------------------------------------------------------------
 
 
-class Written(NamedTuple):
+class WrittenCount(NamedTuple):
     texts: int
-    cut: int  # texts that were longer than a row
+    truncated: int
 
 
-def write(path: Path, found: Iterable[Embedded], tokenizer: WordPiece, *, pool: str) -> Written:
-    """`.parquet`: text and vector (or tokens and vectors), a row each. `.npy`: one float32 array
-    [texts, D].
+def write_embeddings(
+    path: Path, embeddings: Iterable[Embedding], tokenizer: WordPiece, *, pool: str
+) -> WrittenCount:
+    """Write a row each of text and vector (or tokens and vectors) to .parquet, or one .npy array.
+
+    The array is float32 [texts, D].
     """
     check_output(path, pool=pool)
     with atomic.open_write(path) as stream:
-        written = (
-            write_npy(stream, found)
-            if path.suffix == ".npy"
-            else write_parquet(stream, found, tokenizer, pool=pool)
-        )
+        if path.suffix == ".npy":
+            written = write_npy(stream, embeddings)
+        else:
+            written = write_parquet(stream, embeddings, tokenizer, pool=pool)
         if not written.texts:
             raise UserError(f"nothing to embed: the input holds no text, so {path} is not written")
         return written
 
 
 def check_output(path: Path, *, pool: str) -> None:
-    """Refuse, before any work, a file that cannot be written."""
+    """Raise UserError, before any work, for a file that cannot be written."""
     if path.suffix not in SUFFIXES:
         raise UserError(
             f"--output {path}: vectors are written as {' or '.join(SUFFIXES)}; found "
@@ -186,24 +191,24 @@ def check_output(path: Path, *, pool: str) -> None:
     if path.suffix == ".npy" and pool == "tokens":
         raise UserError(
             f"--output {path}: texts have different numbers of tokens, which one array cannot "
-            "hold; write "
-            "--pool tokens to a .parquet file"
+            "hold; write --pool tokens to a .parquet file"
         )
     if not path.parent.is_dir():
         raise UserError(f"--output {path}: no folder {path.parent}; make it first")
 
 
-def write_npy(stream: IO[bytes], found: Iterable[Embedded]) -> Written:
-    count = cut = width = 0
-    for one in found:
+def write_npy(stream: IO[bytes], embeddings: Iterable[Embedding]) -> WrittenCount:
+    count = truncated = width = 0
+    for embedding in embeddings:
         if not count:
-            width = len(one.vectors)
+            width = len(embedding.vectors)
             write_header(stream, count=0, width=width)
-        stream.write(one.vectors.astype("<f4").tobytes())
-        count, cut = count + 1, cut + one.was_cut
+        stream.write(embedding.vectors.astype("<f4").tobytes())
+        count += 1
+        truncated += embedding.truncated
     stream.seek(0)
     write_header(stream, count=count, width=width)
-    return Written(count, cut)
+    return WrittenCount(count, truncated)
 
 
 def write_header(stream: IO[bytes], *, count: int, width: int) -> None:
@@ -215,50 +220,49 @@ def write_header(stream: IO[bytes], *, count: int, width: int) -> None:
 
 
 def write_parquet(
-    stream: IO[bytes], found: Iterable[Embedded], tokenizer: WordPiece, *, pool: str
-) -> Written:
-    import pyarrow
+    stream: IO[bytes], embeddings: Iterable[Embedding], tokenizer: WordPiece, *, pool: str
+) -> WrittenCount:
     import pyarrow.parquet
 
-    count = cut = 0
+    count = truncated = 0
     writer: Any = None
     try:
-        for group in groups(found):
-            rows = table_of(group, tokenizer, pool=pool)
-            writer = writer or pyarrow.parquet.ParquetWriter(stream, rows.schema)
-            writer.write_table(rows)
-            count, cut = count + len(group), cut + sum(one.was_cut for one in group)
+        for group in row_groups(embeddings):
+            arrow_table = to_arrow(group, tokenizer, pool=pool)
+            writer = writer or pyarrow.parquet.ParquetWriter(stream, arrow_table.schema)
+            writer.write_table(arrow_table)
+            count += len(group)
+            truncated += sum(embedding.truncated for embedding in group)
     finally:
         if writer:
             writer.close()
-    return Written(count, cut)
+    return WrittenCount(count, truncated)
 
 
-def groups(found: Iterable[Embedded]) -> Iterator[list[Embedded]]:
-    """So many that a file of them is quickly read, and can be read in parts."""
-    group: list[Embedded] = []
+def row_groups(embeddings: Iterable[Embedding]) -> Iterator[list[Embedding]]:
+    """Yield row groups that are quick to read, and not too large to read one at a time."""
+    group: list[Embedding] = []
     size = 0
-    for one in found:
-        group.append(one)
-        size += one.vectors.nbytes
-        if size >= GROUP_BYTES:
+    for embedding in embeddings:
+        group.append(embedding)
+        size += embedding.vectors.nbytes
+        if size >= ROW_GROUP_BYTES:
             yield group
             group, size = [], 0
     if group:
         yield group
 
 
-def table_of(group: Sequence[Embedded], tokenizer: WordPiece, *, pool: str) -> Any:
+def to_arrow(group: Sequence[Embedding], tokenizer: WordPiece, *, pool: str) -> pyarrow.Table:
     import pyarrow
 
-    flat = np.concatenate([one.vectors.reshape(-1) for one in group])
-    vectors = pyarrow.FixedSizeListArray.from_arrays(
-        pyarrow.array(flat), group[0].vectors.shape[-1]
-    )
-    columns = {"text": pyarrow.array([one.text for one in group])}
+    flat = np.concatenate([embedding.vectors.reshape(-1) for embedding in group])
+    width = group[0].vectors.shape[-1]
+    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(flat), width)
+    texts = pyarrow.array([embedding.text for embedding in group])
     if pool != "tokens":
-        return pyarrow.table(columns | {"vector": vectors})
-    begins = np.cumsum([0, *(len(one.ids) for one in group)])
-    tokens = pyarrow.array([tokenizer.tokens(one.ids.tolist()) for one in group])
-    lists = pyarrow.ListArray.from_arrays(pyarrow.array(begins, pyarrow.int32()), vectors)
-    return pyarrow.table(columns | {"tokens": tokens, "vectors": lists})
+        return pyarrow.table({"text": texts, "vector": vectors})
+    offsets = np.cumsum([0, *(len(embedding.ids) for embedding in group)])
+    tokens = pyarrow.array([tokenizer.tokens(embedding.ids.tolist()) for embedding in group])
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array(offsets, pyarrow.int32()), vectors)
+    return pyarrow.table({"text": texts, "tokens": tokens, "vectors": lists})

@@ -1,12 +1,11 @@
-"""What an encoder reads: examples as rows of ids, kept column by column, and batches of rows that
-are equally long.
-"""
+"""Features: examples as rows of token ids, stored column by column, and their batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,14 @@ from electra.data.shuffle import random_key
 from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]
-IGNORED = -100  # the target of a token that is not scored, and of padding; torch's own word for it
-# sorted by length among themselves: large enough that hardly a token is padding, and still shuffled
+IGNORE_INDEX = -100  # the label of padding and of tokens that are not scored, as in torch
+# Batches whose rows are sorted by length among themselves: enough that hardly a token is padding,
+# and the order is still random.
 POOL_BATCHES = 64
 
 
 class TaskBatch(NamedTuple):
-    """Rows for one pass, and their targets: [R] for rows, [R, T] for tokens."""
+    """The rows of one forward pass, and their labels: [R] for rows, [R, T] for tokens."""
 
     input_ids: Tensor  # [R, T] int64
     token_type_ids: Tensor  # [R, T] 0 for the first segment, 1 for the second
@@ -33,197 +33,213 @@ class TaskBatch(NamedTuple):
     labels: dict[str, Tensor]
 
     def to(self, device: torch.device) -> TaskBatch:
-        input_ids, token_type_ids, attention_mask = (
-            tensor.to(device, non_blocking=True) for tensor in self[:3]
-        )
         return TaskBatch(
-            input_ids,
-            token_type_ids,
-            attention_mask,
-            {name: label.to(device, non_blocking=True) for name, label in self.labels.items()},
+            input_ids=self.input_ids.to(device, non_blocking=True),
+            token_type_ids=self.token_type_ids.to(device, non_blocking=True),
+            attention_mask=self.attention_mask.to(device, non_blocking=True),
+            labels={
+                name: label.to(device, non_blocking=True) for name, label in self.labels.items()
+            },
         )
 
 
 @dataclass(slots=True)
 class Row:
-    """`[CLS] A [SEP] B [SEP]`: one row, the example it belongs to, and whatever the task's head
-    must know of it.
-    """
+    """One row, `[CLS] A [SEP] B [SEP]`, with the index of its example and its labels."""
 
     example: int
-    ids: Sequence[int]
-    second: int | None = None  # where segment B begins
-    values: dict[str, float] = field(default_factory=dict)  # one of each for the row
-    tokens: dict[str, Sequence[int]] = field(default_factory=dict)  # one of each for every token
-    was_cut: bool = False
+    input_ids: Sequence[int]
+    second_start: int | None = None  # index of the first token of segment B
+    row_labels: dict[str, float] = field(default_factory=dict)  # one value of each
+    token_labels: dict[str, Sequence[int]] = field(default_factory=dict)  # a value for every token
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
 class Features:
-    """Many rows, column by column: their tokens end to end, and where each row begins."""
+    """The rows of many examples, column by column: all tokens end to end, and each row's offset.
 
-    ids: Array  # int32 [tokens]
-    begins: Array  # int64 [rows + 1]
-    seconds: Array  # int32 [rows]
-    examples: Array  # int64 [rows]
-    cut: Array  # bool [rows]: text that did not fit was left out
-    values: dict[str, Array]
-    tokens: dict[str, Array]
-    together: int = 1  # rows that stay in one batch, in this order: the options of one choice
+    A unit of batching is one row, or the `num_choices` rows of one multiple-choice question.
+    """
+
+    input_ids: Array  # int32 [tokens]
+    offsets: Array  # int64 [rows + 1]
+    second_starts: Array  # int32 [rows]; the row's length where it has no segment B
+    examples: Array  # int64 [rows]: the index of the row's example
+    truncated: Array  # bool [rows]: text that did not fit was left out
+    row_labels: dict[str, Array]
+    token_labels: dict[str, Array]
+    num_choices: int = 1
 
     @classmethod
-    def of(cls, rows: Iterable[Row], *, together: int = 1) -> Features:
-        found = list(rows)
-        lengths = [len(row.ids) for row in found]
-        first = found[0] if found else Row(0, [])
+    def from_rows(cls, rows: Iterable[Row], *, num_choices: int = 1) -> Features:
+        rows = list(rows)
+        lengths = [len(row.input_ids) for row in rows]
+        first = rows[0] if rows else Row(0, [])
         return cls(
-            ids=np.fromiter(
-                (i for row in found for i in row.ids), dtype=np.int32, count=sum(lengths)
-            ),
-            begins=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
-            seconds=np.array(
-                [
-                    n if row.second is None else row.second
-                    for row, n in zip(found, lengths, strict=True)
-                ],
-                dtype=np.int32,
-            ),
-            examples=np.array([row.example for row in found], dtype=np.int64),
-            cut=np.array([row.was_cut for row in found], dtype=bool),
-            values={name: column([row.values[name] for row in found]) for name in first.values},
-            tokens={
-                name: np.fromiter(
-                    (v for row in found for v in row.tokens[name]),
-                    dtype=np.int64,
-                    count=sum(lengths),
-                )
-                for name in first.tokens
+            input_ids=concatenate((row.input_ids for row in rows), np.int32, sum(lengths)),
+            offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+            second_starts=np.array([second_start(row) for row in rows], dtype=np.int32),
+            examples=np.array([row.example for row in rows], dtype=np.int64),
+            truncated=np.array([row.truncated for row in rows], dtype=bool),
+            row_labels={
+                name: label_array([row.row_labels[name] for row in rows])
+                for name in first.row_labels
             },
-            together=together,
+            token_labels={
+                name: concatenate((row.token_labels[name] for row in rows), np.int64, sum(lengths))
+                for name in first.token_labels
+            },
+            num_choices=num_choices,
         )
 
     def __len__(self) -> int:
-        """Units of batching: rows, or as many rows as stay together."""
-        return len(self.examples) // self.together
+        """Return the number of units."""
+        return len(self.examples) // self.num_choices
 
     @cached_property
     def lengths(self) -> Array:
-        """Of each unit: its longest row."""
-        rows: Array = np.diff(self.begins)
-        return rows.reshape(len(self), self.together).max(axis=1) if len(self) else rows
+        """The length of each unit's longest row."""
+        lengths: Array = np.diff(self.offsets)
+        if len(self):
+            lengths = lengths.reshape(len(self), self.num_choices).max(axis=1)
+        return lengths
 
     @cached_property
-    def sizes(self) -> Array:
-        """Of each unit: the tokens in all its rows."""
-        tokens: Array = np.diff(self.begins).reshape(len(self), self.together).sum(axis=1)
-        return tokens
+    def token_counts(self) -> Array:
+        """The number of tokens in all rows of each unit."""
+        counts: Array = np.diff(self.offsets).reshape(len(self), self.num_choices).sum(axis=1)
+        return counts
 
-    def take(self, units: Array, *, multiple: int = 1, most: int | None = None) -> TaskBatch:
-        """A batch as wide as its longest row, or the next multiple, but for a network that reads no
-        more than `most`.
-        """
-        rows = (np.asarray(units)[:, None] * self.together + np.arange(self.together)).reshape(-1)
-        lengths = self.begins[rows + 1] - self.begins[rows]
-        width = -(-int(lengths.max()) // multiple) * multiple
-        width = width if most is None else min(width, most)
-        places = np.arange(width)
-        attention_mask = places < lengths[:, None]
-        source = np.minimum(self.begins[rows][:, None] + places, len(self.ids) - 1)
-        token_type_ids = (places >= self.seconds[rows][:, None]) & attention_mask
-        labels = {name: torch.from_numpy(values[rows]) for name, values in self.values.items()}
-        labels |= {
-            name: torch.from_numpy(np.where(attention_mask, values[source], IGNORED))
-            for name, values in self.tokens.items()
-        }
+    def collate(
+        self, units: Array, *, pad_to_multiple_of: int = 1, max_length: int | None = None
+    ) -> TaskBatch:
+        """Build the batch of these units, padded to the next multiple up to `max_length`."""
+        choices = np.arange(self.num_choices)
+        rows = (np.asarray(units)[:, None] * self.num_choices + choices).reshape(-1)
+        lengths = self.offsets[rows + 1] - self.offsets[rows]
+        width = -(-int(lengths.max()) // pad_to_multiple_of) * pad_to_multiple_of
+        if max_length is not None:
+            width = min(width, max_length)
+        positions = np.arange(width)
+        attention_mask = positions < lengths[:, None]
+        source = np.minimum(self.offsets[rows][:, None] + positions, len(self.input_ids) - 1)
+        token_type_ids = (positions >= self.second_starts[rows][:, None]) & attention_mask
+        input_ids = np.where(attention_mask, self.input_ids[source], 0)
+        labels = {name: torch.from_numpy(values[rows]) for name, values in self.row_labels.items()}
+        for name, values in self.token_labels.items():
+            padded = np.where(attention_mask, values[source], IGNORE_INDEX)
+            labels[name] = torch.from_numpy(padded)
         return TaskBatch(
-            input_ids=torch.from_numpy(
-                np.where(attention_mask, self.ids[source], 0).astype(np.int64)
-            ),
+            input_ids=torch.from_numpy(input_ids.astype(np.int64)),
             token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64)),
             attention_mask=torch.from_numpy(attention_mask),
             labels=labels,
         )
 
     def save(self, path: Path) -> None:
+        """Write a safetensors file that `load` reads."""
         from safetensors.numpy import save_file
 
-        named = {
-            "ids": self.ids,
-            "begins": self.begins,
-            "seconds": self.seconds,
+        arrays = {
+            "input_ids": self.input_ids,
+            "offsets": self.offsets,
+            "second_starts": self.second_starts,
             "examples": self.examples,
-            "cut": self.cut,
-            "together": np.array([self.together]),
+            "truncated": self.truncated,
+            "num_choices": np.array([self.num_choices]),
         }
-        named |= {f"values.{name}": array for name, array in self.values.items()}
-        named |= {f"tokens.{name}": array for name, array in self.tokens.items()}
-        save_file(named, path)
+        arrays |= {f"row_labels.{name}": array for name, array in self.row_labels.items()}
+        arrays |= {f"token_labels.{name}": array for name, array in self.token_labels.items()}
+        save_file(arrays, path)
 
     @classmethod
     def load(cls, path: Path) -> Features:
         from safetensors.numpy import load_file
 
-        named = load_file(path)
-        plain = {name: named[name] for name in ("ids", "begins", "seconds", "examples", "cut")}
-        values, tokens = (
-            {
-                name.removeprefix(kind): array
-                for name, array in named.items()
-                if name.startswith(kind)
-            }
-            for kind in ("values.", "tokens.")
+        arrays = load_file(path)
+        return cls(
+            input_ids=arrays["input_ids"],
+            offsets=arrays["offsets"],
+            second_starts=arrays["second_starts"],
+            examples=arrays["examples"],
+            truncated=arrays["truncated"],
+            row_labels=without_prefix(arrays, "row_labels."),
+            token_labels=without_prefix(arrays, "token_labels."),
+            num_choices=int(arrays["num_choices"][0]),
         )
-        return cls(**plain, values=values, tokens=tokens, together=int(named["together"][0]))
 
 
-def column(values: Sequence[float]) -> Array:
-    """Whole numbers stay whole: a class is an index, a score is not."""
-    whole = all(isinstance(value, (int, np.integer)) for value in values)
-    return np.array(values, dtype=np.int64 if whole else np.float32)
+def concatenate(sequences: Iterable[Sequence[int]], dtype: npt.DTypeLike, count: int) -> Array:
+    return np.fromiter(chain.from_iterable(sequences), dtype=dtype, count=count)
 
 
-def pair(
-    tokenizer: WordPiece, first: Sequence[int], second: Sequence[int] | None, *, length: int
-) -> tuple[list[int], int | None, bool]:
-    """(`[CLS] A [SEP] B [SEP]`, where B begins, whether something was cut): the longer one gives
-    way first.
-    """
-    room = length - (2 if second is None else 3)
+def second_start(row: Row) -> int:
+    """Return where segment B begins; where there is none, the row's length."""
+    if row.second_start is None:
+        return len(row.input_ids)
+    return row.second_start
+
+
+def label_array(values: Sequence[float]) -> Array:
+    """Return int64 for class indices, float32 for the labels of a regression."""
+    if all(isinstance(value, (int, np.integer)) for value in values):
+        return np.array(values, dtype=np.int64)
+    return np.array(values, dtype=np.float32)
+
+
+def without_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def encode_pair(
+    example: int,
+    tokenizer: WordPiece,
+    first: Sequence[int],
+    second: Sequence[int] | None = None,
+    *,
+    length: int,
+) -> Row:
+    """Build `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, truncated to `length`, the longer first."""
     if second is None:
-        return [tokenizer.cls, *first[:room], tokenizer.sep], None, len(first) > room
+        room = length - 2
+        ids = [tokenizer.cls, *first[:room], tokenizer.sep]
+        return Row(example, ids, truncated=len(first) > room)
+    room = length - 3
     kept = len(first), len(second)
     if sum(kept) > room:
         short = min(min(kept), room // 2)
         kept = (room - short, short) if kept[0] > kept[1] else (short, room - short)
     ids = [tokenizer.cls, *first[: kept[0]], tokenizer.sep, *second[: kept[1]], tokenizer.sep]
-    return ids, kept[0] + 2, len(first) + len(second) > room
+    return Row(example, ids, kept[0] + 2, truncated=len(first) + len(second) > room)
 
 
 # ---- batches -------------------------------------------------------------------------------------
 
 
-def epoch_order(lengths: Array, *, batch_size: int, seed: int, epoch: int) -> list[Array]:
-    """The batches of one epoch: shuffled, then sorted by length within pools, then shuffled again
-    as batches.
+def epoch_batches(lengths: Array, *, batch_size: int, seed: int, epoch: int) -> list[Array]:
+    """Return the batches of one epoch: shuffled, sorted by length within pools, shuffled again.
 
-    A function of the seed and the epoch alone, so a resumed run needs nothing but its step. The
-    last batch is smaller.
+    They depend on the seed and the epoch alone, so a resumed run needs nothing but its step. One
+    batch may be smaller than the others.
     """
     rng = np.random.Generator(np.random.PCG64(random_key(seed, "epoch", epoch)))
     order = rng.permutation(len(lengths))
-    pool = batch_size * POOL_BATCHES
+    pool_size = batch_size * POOL_BATCHES
     batches = []
-    for start in range(0, len(order), pool):
-        chosen = order[start : start + pool]
-        chosen = chosen[np.argsort(lengths[chosen], kind="stable")]
-        batches += [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
+    for start in range(0, len(order), pool_size):
+        pool = order[start : start + pool_size]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def by_length(lengths: Array, *, tokens: int) -> list[Array]:
-    """All units once, longest first, in batches of about so many tokens: for reading, where order
-    does not matter.
-    """
+def group_by_length(lengths: Array, *, tokens: int) -> list[Array]:
+    """Return all units once, longest first, in batches of about `tokens` tokens: for inference."""
     order, batches = np.argsort(-lengths, kind="stable"), []
     while len(order):
         count = max(1, tokens // max(1, int(lengths[order[0]])))

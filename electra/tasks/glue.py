@@ -1,5 +1,4 @@
-"""The nine GLUE tasks, as their official files or the hub have them: a table of layouts, and
-nothing else that differs.
+"""The nine GLUE tasks: a table of the layouts of their official files and of the hub's.
 
 MNLI's second dev set and the diagnostic set are parts of `glue/mnli`.
 """
@@ -16,22 +15,21 @@ from electra.config import UserError, suggest_or_list
 from electra.data.sources import HUB_NAME, warn
 from electra.data.tables import LocatedRow, Table, find_table, is_hub_name, read_lines, read_rows
 from electra.tasks.classify import Classify, Columns, Text
-from electra.tasks.folders import split_files
-from electra.tasks.metrics import OF_NUMBERS
+from electra.tasks.metrics import REGRESSION_METRICS
+from electra.tasks.splits import list_folder, split_files
 from electra.tasks.task import Files
 
-NO_AGREEMENT = "-"  # MNLI's annotators gave no label a majority; nobody scores these pairs
+NO_MAJORITY = "-"  # MNLI's annotators gave no label a majority; nobody scores these pairs
 SECRET = "-1"  # the hub's label of test rows
 IDS = ("index", "idx", "id")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where a task's texts and labels are. Of several columns, the official files have the first
-    and the hub the last.
+    """The columns, labels and files of a task.
 
-    Classes are spelled and ordered as in the official files; the hub numbers them alike, under
-    names of its own.
+    Of several columns, the official files have the first and the hub the last. Classes are spelled
+    and ordered as in the official files; the hub numbers them alike, under names of its own.
     """
 
     folder: str
@@ -42,10 +40,10 @@ class Layout:
     hub_labels: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy",)
     swapped: bool = False
-    header: tuple[str, ...] = ()  # of files without a line of names
-    has_ragged_lines: bool = False  # as released
-    # Each part and the stems that its file may have; of dev, the second one is the hub's split, of
-    # test the first.
+    header: tuple[str, ...] = ()  # the columns of files that do not name them
+    has_ragged_lines: bool = False  # in the official release
+    # Each part and the stems that its file may have. The hub's split is the second stem of dev and
+    # the first of test.
     dev: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {"dev": ("dev", "validation")}
     )
@@ -53,7 +51,7 @@ class Layout:
 
     @property
     def hub_config(self) -> str:
-        return plain(self.folder)
+        return normalize_name(self.folder)
 
 
 NLI = ("entailment", "not_entailment")
@@ -82,7 +80,7 @@ LAYOUTS = {  # in the order of the paper's tables
         second=("sentence2",),
         label=("score", "label"),
         labels=(),
-        metrics=OF_NUMBERS,
+        metrics=REGRESSION_METRICS,
         swapped=True,
     ),
     "glue/qqp": Layout(
@@ -120,9 +118,7 @@ GLUE = tuple(LAYOUTS)
 
 @dataclass(frozen=True, kw_only=True)
 class Glue(Classify):
-    """One of the nine. `text`, `text_pair` and `label` name columns of other files than the
-    official ones.
-    """
+    """One of the nine. `text`, `text_pair` and `label` name the columns of one's own files."""
 
     kind: ClassVar[str] = "glue"
     text: str = ""
@@ -130,16 +126,16 @@ class Glue(Classify):
 
     @classmethod
     def from_name(cls, name: str = "", **options: Any) -> Self:
-        name = official(name)
+        name = canonical_name(name)
         layout = LAYOUTS[name]
-        fixed: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "metric": layout.metrics[0],
             "metrics": layout.metrics,
             "labels": layout.labels,
             "regression": not layout.labels,
             "swapped": layout.swapped,
         }
-        return cls(name=name, **fixed | options)
+        return cls(name=name, **fields | options)
 
     @property
     def layout(self) -> Layout:
@@ -148,58 +144,50 @@ class Glue(Classify):
     def locate(self, data: str) -> Files:
         if is_hub_name(data):
             return self.on_hub(data)
-        folder = folder_of(self.layout, Path(data).expanduser())
-        found = {part: split_files(folder, stems) for part, stems in self.layout.dev.items()}
-        secret = {part: split_files(folder, stems) for part, stems in self.layout.test.items()}
-        if self.name == "glue/mnli":
-            secret["diagnostic"] = diagnostic(folder)
-        files = Files(
-            train=split_files(folder, ("train",)),
-            dev={part: each for part, each in found.items() if each},
-            test={part: each for part, each in secret.items() if each},
-        )
+        folder = task_folder(self.layout, Path(data).expanduser())
+        dev, test = part_files(folder, self.layout.dev), part_files(folder, self.layout.test)
+        if self.name == "glue/mnli" and (diagnostic := diagnostic_files(folder)):
+            test["diagnostic"] = diagnostic
+        files = Files(train=split_files(folder, ("train",)), dev=dev, test=test)
         if not (files.train or files.dev or files.test):
+            dev_stem = next(iter(self.layout.dev.values()))[0]
             raise UserError(
-                f"{folder}: holds no {self.layout.folder} files; train.tsv, "
-                f"{next(iter(self.layout.dev.values()))[0]}.tsv and so on are expected, found "
-                f"{', '.join(sorted(path.name for path in folder.iterdir())[:8]) or 'nothing'}"
+                f"{folder}: holds no {self.layout.folder} files; train.tsv, {dev_stem}.tsv and so "
+                f"on are expected, found {list_folder(folder)}"
             )
-        if files.dev and (unscored := [part for part in found if part not in files.dev]):
+        missing = [part for part in self.layout.dev if part not in dev]
+        if dev and missing:
             warn(
-                f"{folder}: no {unscored[0]} part of the dev data; scored on "
-                f"{', '.join(files.dev)} alone"
+                f"{folder}: no {missing[0]} part of the dev data; scored on {', '.join(dev)} alone"
             )
         return files
 
     def on_hub(self, data: str) -> Files:
-        """nyu-mll/glue stands for its configuration of this task's name; any other data set is
-        taken as it is given.
-        """
+        """Return the splits of a data set; nyu-mll/glue means its configuration of the task."""
         name = HUB_NAME.fullmatch(data)
         assert name is not None
         if name["dataset"].endswith("/glue") and not name["config"]:
-            data = f"{name['dataset']}:{self.layout.hub_config}" + (
-                f"@{name['revision']}" if name["revision"] else ""
-            )
+            data = f"{name['dataset']}:{self.layout.hub_config}"
+            if name["revision"]:
+                data += f"@{name['revision']}"
         train = find_table(data, split="train")
-        return Files(
-            train=(train,),
-            dev={
-                part: (replace(train, split=stems[1]),) for part, stems in self.layout.dev.items()
-            },
-            test={
-                part: (replace(train, split=stems[0]),) for part, stems in self.layout.test.items()
-            },
-        )
+        files = Files(train=(train,), dev={}, test={})
+        for part, stems in self.layout.dev.items():
+            files.dev[part] = (replace(train, split=stems[1]),)
+        for part, stems in self.layout.test.items():
+            files.test[part] = (replace(train, split=stems[0]),)
+        return files
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         ragged: list[str] = []
-        header = self.layout.header if is_headless(source, self.layout.header) else None
+        reading: dict[str, Any] = {}
+        if self.layout.has_ragged_lines:
+            reading["ragged"] = ragged.append
+        if is_headless(source, self.layout.header):
+            reading["header"] = self.layout.header
         undecided = 0
-        for where, row in read_rows(
-            source, header=header, ragged=ragged.append if self.layout.has_ragged_lines else None
-        ):
-            if labelled and row.get("gold_label") == NO_AGREEMENT:
+        for where, row in read_rows(source, **reading):
+            if labelled and row.get("gold_label") == NO_MAJORITY:
                 undecided += 1
             else:
                 yield where, row
@@ -210,36 +198,36 @@ class Glue(Classify):
             )
         if undecided:
             warn(
-                f"{source}: left out {undecided} pairs labelled {NO_AGREEMENT!r}, on which "
+                f"{source}: left out {undecided} pairs labelled {NO_MAJORITY!r}, on which "
                 "annotators did not agree"
             )
 
     def columns(self, row: Mapping[str, Any]) -> Columns:
         layout = self.layout
         return Columns(
-            self.text or present(layout.first, row),
-            self.text_pair or present(layout.second, row),
-            self.label or present(layout.label, row),
+            self.text or first_present(layout.first, row),
+            self.text_pair or first_present(layout.second, row),
+            self.label or first_present(layout.label, row),
             next((name for name in IDS if name in row), ""),
         )
 
-    def meaning(self, label: str | None) -> str | None:
-        return None if label is None or label == SECRET else self.other_spellings.get(label, label)
+    def canonical_label(self, label: str | None) -> str | None:
+        if label is None or label == SECRET:
+            return None
+        return self.hub_spellings.get(label, label)
 
     @cached_property
-    def other_spellings(self) -> dict[str, str]:
-        """The hub's names of classes, and the numbers under which it stores them."""
-        return dict(zip(self.layout.hub_labels, self.labels, strict=False)) | {
-            str(n): name for n, name in enumerate(self.labels)
-        }
+    def hub_spellings(self) -> dict[str, str]:
+        """The labels by the hub's names for them, and by the numbers under which it stores them."""
+        spellings = dict(zip(self.layout.hub_labels, self.labels, strict=False))
+        return spellings | {str(number): label for number, label in enumerate(self.labels)}
 
     def check(self, examples: Sequence[Text]) -> None:
         for example in examples:
             if self.labels and example.label is not None and example.label not in self.labels:
                 raise UserError(
                     f"{example.where}: label {example.label!r} is none of {self.layout.folder}'s, "
-                    "which "
-                    f"are {', '.join(self.labels)}; is this the file of another task?"
+                    f"which are {', '.join(self.labels)}; is this the file of another task?"
                 )
         super().check(examples)
 
@@ -248,78 +236,76 @@ class Glue(Classify):
         return f"{self.layout.folder}, a {self.task_type} scored by {' and '.join(self.metrics)}"
 
 
-def official(name: str) -> str:
-    """glue/sst2 and glue/SST-2 are glue/sst-2."""
-    known = {plain(each): each for each in GLUE}
-    if plain(name) not in known:
+def canonical_name(name: str) -> str:
+    """Return the task's name as we spell it: glue/sst2 and glue/SST-2 are glue/sst-2."""
+    known = {normalize_name(task): task for task in GLUE}
+    if normalize_name(name) not in known:
         raise UserError(f"{name}: no such GLUE task{suggest_or_list(name, GLUE)}")
-    return known[plain(name)]
+    return known[normalize_name(name)]
 
 
-def available(data: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tasks that can be trained and scored with a GLUE folder (or one task's own), and those
-    that cannot.
-    """
+def normalize_name(name: str) -> str:
+    return name.lower().replace("-", "")
+
+
+def available_tasks(data: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the tasks that a GLUE folder (or one task's own) has data for, and the other tasks."""
     if is_hub_name(data):
         return GLUE, ()
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise UserError(f"{data}: no such folder, nor a data set on the hub")
-    found = tuple(name for name in GLUE if is_whole(Glue.from_name(name), folder))
-    return found, tuple(name for name in GLUE if name not in found)
+    available = tuple(name for name in GLUE if has_train_and_dev(LAYOUTS[name], folder))
+    return available, tuple(name for name in GLUE if name not in available)
 
 
-def is_whole(task: Glue, folder: Path) -> bool:
-    own = subfolder(folder, task.layout.folder)
+def has_train_and_dev(layout: Layout, folder: Path) -> bool:
+    own = subfolder(folder, layout.folder)
     if own is None:
-        if plain(folder.resolve().name) != plain(task.layout.folder):
+        if normalize_name(folder.resolve().name) != normalize_name(layout.folder):
             return False
         own = folder
-    return bool(
-        split_files(own, ("train",))
-        and any(split_files(own, stems) for stems in task.layout.dev.values())
-    )
+    return bool(split_files(own, ("train",)) and part_files(own, layout.dev))
 
 
-def folder_of(layout: Layout, data: Path) -> Path:
-    """The folder of a task: the one of its name in GLUE's, or the given one itself."""
+def task_folder(layout: Layout, data: Path) -> Path:
+    """Return the folder of a task: the one of its name in GLUE's, or the given one itself."""
     if not data.is_dir():
         raise UserError(f"{data}: no such folder, nor a data set on the hub")
     return subfolder(data, layout.folder) or data
 
 
 def subfolder(data: Path, name: str) -> Path | None:
-    return next(
-        (
-            path
-            for path in sorted(data.iterdir())
-            if path.is_dir() and plain(path.name) == plain(name)
-        ),
-        None,
-    )
+    for path in sorted(data.iterdir()):
+        if path.is_dir() and normalize_name(path.name) == normalize_name(name):
+            return path
+    return None
 
 
-def diagnostic(folder: Path) -> tuple[Table, ...]:
-    """The unlabelled set beside MNLI's folder, for a model of MNLI to answer."""
+def part_files(folder: Path, parts: Mapping[str, Sequence[str]]) -> dict[str, tuple[Table, ...]]:
+    """Return the files of each part that has some."""
+    files = {part: split_files(folder, stems) for part, stems in parts.items()}
+    return {part: tables for part, tables in files.items() if tables}
+
+
+def diagnostic_files(folder: Path) -> tuple[Table, ...]:
+    """Return the unlabelled set beside MNLI's folder, for a model of MNLI to answer."""
     beside = folder.resolve().parent / "diagnostic"
-    return split_files(beside, ("diagnostic",)) if beside.is_dir() else ()
+    if not beside.is_dir():
+        return ()
+    return split_files(beside, ("diagnostic",))
 
 
-def plain(name: str) -> str:
-    return name.lower().replace("-", "")
-
-
-def present(names: Sequence[str], row: Mapping[str, Any]) -> str:
-    """The first of these columns that a row has; where it has none, the one that an error should
-    name.
-    """
-    return next((name for name in names if name in row), names[0] if names else "")
+def first_present(names: Sequence[str], row: Mapping[str, Any]) -> str:
+    """Return the first of these columns that a row has; if none, the one an error should name."""
+    for name in names:
+        if name in row:
+            return name
+    return next(iter(names), "")
 
 
 def is_headless(source: Table, header: Sequence[str]) -> bool:
-    """CoLA's training and dev files begin with an example, its test file with the names of its
-    columns.
-    """
+    """Say whether a file begins with an example, as CoLA's training and dev files do."""
     if not header or source.format != "tsv":
         return False
     first = next((line for _, line in read_lines(source)), "").split("\t")

@@ -1,9 +1,8 @@
-"""Models for tasks: which folder is meant, what is in it, and a fine-tuned network ⇄ a transformers
-folder.
-"""
+"""Model folders of tasks: find one, load its encoder, save and load fine-tuned networks."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,25 +18,30 @@ from electra.model.dropout import Dropout
 from electra.model.encoder import Attention, Encoder
 from electra.model.huggingface import CONFIG, Loaded
 from electra.model.layers import layer_width
+from electra.model.shape import EncoderShape
 from electra.tasks.task import AnyTask, Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
-WANTED = [
+# The files of a hub repository that are downloaded: never a pickle.
+HUB_FILES = [
     "config.json",
     "*.safetensors",
     "*.safetensors.index.json",
     "tokenizer*.json",
     "vocab.txt",
     "special_tokens_map.json",
-]  # of a hub repository; never a pickle
+]
+MIN_LENGTH, DEFAULT_LENGTH = 8, 512
 
 
 # ---- which folder --------------------------------------------------------------------------------
 
 
 def model_folder(given: str | Path) -> Path:
-    """A model folder itself, the one to fine-tune in a pre-training run, the best of a fine-tuning,
-    or the hub's.
+    """Return the model folder that is meant by a path or a name on the hub.
+
+    A path is a model folder itself, a pre-training run (its discriminator or encoder), or a
+    fine-tuning run (its best model).
     """
     path = atomic.resolve_folder(Path(given).expanduser())
     if (path / CONFIG).is_file():
@@ -46,48 +50,46 @@ def model_folder(given: str | Path) -> Path:
         if (atomic.resolve_folder(path / role) / CONFIG).is_file():
             return atomic.resolve_folder(path / role)
     if (path / RESULTS).is_file():
-        best = huggingface.read_json(path, RESULTS).get("best_model")
-        if (
-            isinstance(best, str)
-            and Path(best).name == "model"
-            and (path / best / CONFIG).is_file()
-        ):
-            return path / best
-        raise UserError(
-            f"{path}: {RESULTS} names no model that is there; name one of its seed-N/model folders"
-        )
+        return best_model(path)
     if path.is_dir():
         raise UserError(
             f"{path}: no model there; name a folder with {CONFIG} and model.safetensors, a run "
-            "folder of "
-            "`electra pretrain`, or the output folder of `electra finetune`"
+            "folder of `electra pretrain`, or the output folder of `electra finetune`"
         )
     if HUB_NAME.fullmatch(str(given)) and ":" not in str(given):
-        return from_hub(str(given))
+        return download(str(given))
     raise UserError(f"{given}: no such model folder")
 
 
-def from_hub(name: str) -> Path:
+def best_model(run: Path) -> Path:
+    """Return the best model of a fine-tuning run."""
+    best = huggingface.read_json(run, RESULTS).get("best_model")
+    if isinstance(best, str) and Path(best).name == "model" and (run / best / CONFIG).is_file():
+        return run / best
+    raise UserError(
+        f"{run}: {RESULTS} names no model that is there; name one of its seed-N/model folders"
+    )
+
+
+def download(name: str) -> Path:
+    """Download a model from the hub and return its folder."""
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")
     try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=WANTED))
+        folder = snapshot_download(repository, revision=revision or None, allow_patterns=HUB_FILES)
     except Exception as error:  # each of the hub's clients raises its own kinds
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{name}: no such folder, and the hub does not answer for a model of that name "
-            f"({reason}); "
-            f"without a network, fetch its files elsewhere ({', '.join(WANTED[:2])}, tokenizer "
-            "files) and "
-            "name their folder"
+            f"({reason}); without a network, fetch its files elsewhere ({', '.join(HUB_FILES[:2])}"
+            ", tokenizer files) and name their folder"
         ) from None
+    return Path(folder)
 
 
 def weights_hash(folder: Path) -> str:
-    """Of the weights' content, so that a result says which model it is of, wherever that was moved."""
-    import hashlib
-
+    """Return a hash of the weights, which names the model of a result wherever it was moved."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -100,7 +102,7 @@ def weights_hash(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A folder whose encoder is to be used, and its tokenizer."""
+    """The encoder of a model folder, and its tokenizer."""
 
     folder: Path
     tokenizer: WordPiece
@@ -111,49 +113,47 @@ class Pretrained:
 def load_pretrained(
     given: str | Path, *, dropout: float | None = None, random_weights: bool = False
 ) -> Pretrained:
-    """The encoder of a discriminator or of a masked LM that stands alone. A generator is refused."""
+    """Load the encoder of a discriminator or of a masked LM; raise UserError for a generator."""
     folder = model_folder(given)
     if huggingface.role_of(folder) == "generator":
-        beside = folder.parent / "discriminator"
-        where = (
-            f": {beside}"
-            if (beside / CONFIG).is_file()
-            else ", the folder or hub model named …-discriminator"
-        )
-        raise UserError(
-            f"{folder} holds a generator, the small network that only proposes replacements; use "
-            "the "
-            f"discriminator{where}. (If this is a masked LM that stands alone, say so in its "
-            f"{CONFIG}: "
-            f'"electra_role": "encoder")'
-        )
-    tokenizer = tokenizer_of(folder)
+        refuse_generator(folder)
+    tokenizer = load_tokenizer(folder)
     encoder, loaded = huggingface.load_encoder(folder, filled=not random_weights)
     if dropout is not None:
         set_dropout(encoder, dropout)
     return Pretrained(folder, tokenizer, encoder, loaded)
 
 
-def tokenizer_of(folder: Path) -> WordPiece:
+def refuse_generator(folder: Path) -> None:
+    beside = folder.parent / "discriminator"
+    where = ", the folder or hub model named …-discriminator"
+    if (beside / CONFIG).is_file():
+        where = f": {beside}"
+    raise UserError(
+        f"{folder} holds a generator, the small network that only proposes replacements; use the "
+        f"discriminator{where}. (If this is a masked LM that stands alone, say so in its {CONFIG}: "
+        f'"electra_role": "encoder")'
+    )
+
+
+def load_tokenizer(folder: Path) -> WordPiece:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
         raise UserError(
             f"{folder}: a model without its tokenizer: neither tokenizer.json nor vocab.txt is "
-            "there; copy "
-            "the files of the tokenizer that it was pre-trained with into this folder"
+            "there; copy the files of the tokenizer that it was pre-trained with into this folder"
         )
     tokenizer = WordPiece.load(folder)
     _, vocabulary, _ = huggingface.load_shape(folder)
     if tokenizer.size > vocabulary:
         raise UserError(
             f"{folder}: its tokenizer has {tokenizer.size} entries, its network only {vocabulary}; "
-            "they do not "
-            "belong together"
+            "they do not belong together"
         )
     return tokenizer
 
 
 def set_dropout(encoder: Encoder, rate: float) -> None:
-    """Fine-tuning drops out at its own rate, whatever pre-training did."""
+    """Set every dropout rate of an encoder: fine-tuning has its own, whatever pre-training had."""
     encoder.shape = replace(encoder.shape, dropout=rate, attention_dropout=rate)
     for module in encoder.modules():
         if isinstance(module, Dropout):
@@ -163,18 +163,21 @@ def set_dropout(encoder: Encoder, rate: float) -> None:
 
 
 def build_network(encoder: Encoder, task: Task[Any, Any], *, dropout: float) -> Network:
-    """A fresh head on an encoder."""
-    shape = encoder.shape
-    width = layer_width(task.frozen or "last", shape.width, layers=shape.layers)
-    return Network(encoder, task.head(width, dropout=dropout), frozen=task.frozen)
+    """Build a network with a fresh head on an encoder."""
+    head = task.head(head_input_width(task, encoder.shape), dropout=dropout)
+    return Network(encoder, head, frozen=task.frozen)
 
 
-# ---- a fine-tuned model at rest ------------------------------------------------------------------
+def head_input_width(task: Task[Any, Any], shape: EncoderShape) -> int:
+    return layer_width(task.frozen or "last", shape.width, layers=shape.layers)
+
+
+# ---- fine-tuned models ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A network that answers, with everything needed to ask it."""
+class FinetunedModel:
+    """A fine-tuned network, with everything that inference needs."""
 
     folder: Path
     network: Network
@@ -193,8 +196,10 @@ def save_tuned(
     extra: Mapping[str, Any],
     facts: Mapping[str, object],
 ) -> Network:
-    """Write a transformers folder; returns the network in the form that lies there."""
-    head = network.head.to_transformers() if network.architecture else network.head
+    """Write a transformers folder; return the network in the form that the folder holds."""
+    head = network.head
+    if network.architecture:
+        head = head.to_transformers()
     stored = Network(network.encoder, head, frozen=task.frozen)
     stored.reader = network.reader
     config = {
@@ -218,118 +223,59 @@ def save_tuned(
     return stored
 
 
-def load_tuned(given: str | Path, *, task: Task[Any, Any] | None = None) -> Tuned:
-    """A folder that `electra finetune` wrote, or one of transformers' task classes (then `task`
-    says how to read).
+def load_tuned(given: str | Path, *, task: Task[Any, Any] | None = None) -> FinetunedModel:
+    """Load a folder that `electra finetune` wrote, or one of transformers' task classes.
+
+    Of the latter, `task` says how files are read.
     """
     folder = model_folder(given)
     config = huggingface.read_json(folder, CONFIG)
     architecture = huggingface.architecture_of(config)
+    stored_task: AnyTask
     if TASK in config:
-        stored: AnyTask = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
+        stored_task = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
     else:
-        stored = stock_task(folder, config, architecture, task)
+        stored_task = transformers_task(folder, config, architecture, task)
     shape, vocabulary, _ = huggingface.load_shape(folder)
-    encoder = Encoder(shape, vocabulary=vocabulary)
-    width = layer_width(stored.frozen or "last", shape.width, layers=shape.layers)
-    network = Network(
-        encoder, stored.stored_head(width, architecture=architecture), frozen=stored.frozen
-    )
+    width = head_input_width(stored_task, shape)
+    head = stored_task.stored_head(width, architecture=architecture)
+    network = Network(Encoder(shape, vocabulary=vocabulary), head, frozen=stored_task.frozen)
     loaded = huggingface.load(network, folder)
     if loaded.missing:
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"
         )
-    length = config.get(LENGTH, min(shape.positions, 512))
-    if not isinstance(length, int) or not 8 <= length <= shape.positions:
+    length = config.get(LENGTH, min(shape.positions, DEFAULT_LENGTH))
+    if not isinstance(length, int) or not MIN_LENGTH <= length <= shape.positions:
         raise UserError(
-            f"{folder / CONFIG}: {LENGTH} must be a number from 8 to {shape.positions}, found "
-            f"{length!r}"
+            f"{folder / CONFIG}: {LENGTH} must be a number from {MIN_LENGTH} to {shape.positions}, "
+            f"found {length!r}"
         )
-    return Tuned(folder, network.eval(), stored, tokenizer_of(folder), length)
+    return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
 
 
-STOCK = {
-    "ElectraForSequenceClassification": "classify",
-    "ElectraForTokenClassification": "tag",
-    "ElectraForQuestionAnswering": "span",
-    "ElectraForMultipleChoice": "choose",
+TASK_KINDS = {  # by the transformers class; the first is the default
+    "ElectraForSequenceClassification": ("classify", "glue"),
+    "ElectraForTokenClassification": ("tag",),
+    "ElectraForQuestionAnswering": ("span",),
+    "ElectraForMultipleChoice": ("choose",),
 }
 
 
-def stock_task(folder: Path, config: Mapping[str, Any], architecture: str, asked: Any) -> Any:
-    """How to read a model that transformers fine-tuned: its class says the kind, its config the
-    labels.
-    """
-    if architecture not in STOCK:
+def transformers_task(
+    folder: Path, config: Mapping[str, Any], architecture: str, task: AnyTask | None
+) -> AnyTask:
+    """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
+    kinds = TASK_KINDS.get(architecture)
+    if kinds is None:
         raise UserError(
             f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
             "--task …"
         )
-    kinds = (
-        (STOCK[architecture], "glue")
-        if STOCK[architecture] == "classify"
-        else (STOCK[architecture],)
-    )
-    if asked is not None and asked.kind not in kinds:
+    if task is None:
+        task = tasks.find_task(kinds[0])
+    if task.kind not in kinds:
         raise UserError(
-            f"{folder} is of class {architecture}, which --task {asked.name} does not fit"
+            f"{folder} is of class {architecture}, which --task {task.name} does not fit"
         )
-    task: Any = asked or tasks.find_task(STOCK[architecture])
-    if architecture == "ElectraForQuestionAnswering":
-        return replace(task, head_kind="simple")
-    if architecture == "ElectraForMultipleChoice":
-        return replace(task, projected=is_projected(folder, config))
-    labels = stock_labels(
-        config, otherwise=getattr(asked, "labels", ()), source=str(folder / CONFIG)
-    )
-    if architecture == "ElectraForTokenClassification":
-        return replace(task, labels=labels)
-    regression = config.get("problem_type") == "regression" or len(labels) == 1
-    if asked is not None and asked.labels and len(asked.labels) != len(labels):
-        raise UserError(
-            f"{folder} tells {len(labels)} classes apart ({', '.join(labels)}), and {asked.name} "
-            "has "
-            f"{len(asked.labels)}: {', '.join(asked.labels)}"
-        )
-    metrics = task.metrics or (("spearmanr",) if regression else ("accuracy",))
-    return replace(
-        task,
-        labels=() if regression else labels,
-        regression=regression,
-        metrics=metrics,
-        metric=task.metric or metrics[0],
-    )
-
-
-def stock_labels(
-    config: Mapping[str, Any], *, otherwise: tuple[str, ...], source: str
-) -> tuple[str, ...]:
-    """Names of classes. LABEL_0 and LABEL_1 are what transformers writes when nobody named them:
-    then they are those of the task that was asked for, or the numbers that the training data had.
-    """
-    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    if not isinstance(names, dict) or names.keys() != {str(number) for number in range(len(names))}:
-        raise UserError(
-            f"{source}: id2label must name the classes '0', '1' and so on, found "
-            f"{str(names)[:60]!r}"
-        )
-    labels = tuple(str(names[str(number)]) for number in range(len(names)))
-    if labels != tuple(f"LABEL_{number}" for number in range(len(labels))):
-        return labels
-    return otherwise if len(otherwise) == len(labels) else tuple(map(str, range(len(labels))))
-
-
-def is_projected(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether transformers puts a dense layer and gelu before the scores, as it does unless told
-    otherwise.
-    """
-    found = config.get("summary_type", "first"), config.get("summary_activation", "gelu")
-    projected = config.get("summary_use_proj", True) is True
-    if found[0] != "first" or (found[1] or None) != ("gelu" if projected else None):
-        raise UserError(
-            f"{folder / CONFIG}: summary_type {found[0]!r} with summary_activation {found[1]!r}; "
-            "only the "
-            "first vector, through a dense layer with gelu or as it is, can be read"
-        )
-    return projected
+    return task.with_transformers_config(config, folder=folder)

@@ -1,16 +1,16 @@
-"""Questions and the paragraphs that hold their answers.
+"""Read questions and the paragraphs that hold their answers.
 
-The layout is seen from the file itself, so a training set may join several:
+The layout is detected for each file, so a training set may join several:
 
-    SQuAD   .json, a document: {"data": [{"paragraphs": [{"context": …, "qas": [{"id": …, "question": …,
-            "answers": [{"text": …, "answer_start": …}], "is_impossible": …}]}]}]}
-    MRQA    .jsonl, each line with "qas": {"context": …, "qas": [{"qid": …, "question": …, "answers": [text, …],
-            "detected_answers": [{"char_spans": [[first, last], …]}]}]}; a first line {"header": …}
-            is passed over
-    rows    .csv, .tsv, .jsonl, .parquet or the hub, of your own: question, context, answers, and id if there is one.
-            `answers` is a text (its offset, if known, in a column answer_start), a list of texts or
-            of {"text": …, "answer_start": …}, or {"text": [ … ], "answer_start": [ … ]}. A column
-            `answer` will do too.
+    SQuAD   .json, a document: {"data": [{"paragraphs": [{"context": …, "qas": [{"id": …,
+            "question": …, "answers": [{"text": …, "answer_start": …}], "is_impossible": …}]}]}]}
+    MRQA    .jsonl, each line with "qas": {"context": …, "qas": [{"qid": …, "question": …,
+            "answers": [text, …], "detected_answers": [{"char_spans": [[first, last], …]}]}]};
+            a first line {"header": …} is skipped
+    rows    .csv, .tsv, .jsonl, .parquet or the hub, of your own: question, context, answers, and
+            id if there is one. `answers` is a text (its offset, if known, in a column
+            answer_start), a list of texts or of {"text": …, "answer_start": …}, or
+            {"text": [ … ], "answer_start": [ … ]}. A column `answer` will do too.
 
 Offsets count characters. Where there is none, the first occurrence of the text is taken.
 """
@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from electra.config import UserError
 from electra.data.tables import (
     Table,
+    find_table,
     parse_number,
     read_json,
     read_rows,
@@ -31,28 +33,64 @@ from electra.data.tables import (
     require_text,
 )
 
-AROUND = 20  # characters shown of what stands where an answer should
+MRQA_NAMES = {
+    "mrqa": "mrqa",
+    "triviaqa": "TriviaQA-web",
+    "newsqa": "NewsQA",
+    "searchqa": "SearchQA",
+    "naturalquestions": "NaturalQuestionsShort",
+}
+
+
+def mrqa_file_names(name: str) -> tuple[str, ...]:
+    """Return the names that MRQA's files may have; its own archive has a folder for each split."""
+    in_folder = f"{{split}}/{name}.jsonl"
+    return "{split}.jsonl.gz", "{split}.jsonl", f"{in_folder}.gz", in_folder
+
+
+# The names of each data set's files, the likeliest first.
+FILE_NAMES: dict[str, tuple[str, ...]] = {
+    "squad-1.1": ("{split}-v1.1.json",),
+    "squad-2.0": ("{split}-v2.0.json",),
+    "span": (
+        "{split}.json",
+        "{split}.jsonl",
+        "{split}.jsonl.gz",
+        "{split}.csv",
+        "{split}.tsv",
+        "{split}.parquet",
+    ),
+    **{task: mrqa_file_names(name) for task, name in MRQA_NAMES.items()},
+}
+SHOWN_CHARACTERS = 20  # of what stands where an answer should
+AnswerSpan = tuple[str, int | None]  # the text, and its offset if it is known
+
+
+def find_file(task_name: str, data: str, split: str) -> tuple[Table, ...]:
+    """Return the file of a split with the likeliest name, if there is one."""
+    for pattern in FILE_NAMES[task_name]:
+        path = Path(data, pattern.format(split=split))
+        if path.is_file():
+            return (find_table(path),)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a paragraph. Without `references` it has no answer, or nobody has said
-    which.
-    """
+    """A question about a paragraph. Without `references` it has no answer, or none is known."""
 
     where: str
     id: str
     question: str
     context: str
     references: tuple[str, ...] = ()
-    span: tuple[int, int] | None = (
-        None  # the answer to learn: its first character, and the one behind its last
-    )
+    # The answer to learn: its first character, and the one behind its last.
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionReader:
-    """Reads any of the layouts. The first three are the columns of rows of one's own."""
+    """Reads questions in any of the layouts; the first three fields are columns of own rows."""
 
     question: str
     context: str
@@ -61,45 +99,48 @@ class QuestionReader:
     unanswerable: bool  # a question may have none
 
     def read(self, tables: Sequence[Table]) -> Iterator[Question]:
-        places: dict[str, str] = {}
-        for table in tables:  # of questions without answers the ids are the asker's own affair
-            places.clear()
-            for found in self.squad(table) if table.format == "json" else self.lines(table):
-                if self.labelled and found.id in places:
-                    raise UserError(
-                        f"{found.where}: id {found.id!r} was seen before, at {places[found.id]}; "
-                        "answers "
-                        "are handed in by id, so give each question its own"
-                    )
-                if self.labelled:
-                    places[found.id] = found.where
-                yield found
+        for source in tables:
+            questions = self.questions(source)
+            if self.labelled:
+                questions = refuse_repeated_ids(questions)
+            yield from questions
 
-    def squad(self, table: Table) -> Iterator[Question]:
-        for a, article in enumerate(entries(read_json(table), "data", str(table))):
-            for p, paragraph in enumerate(entries(article, "paragraphs", f"{table}, data[{a}]")):
-                where = f"{table}, data[{a}].paragraphs[{p}]"
-                context = require_text(paragraph, "context", where)
-                for q, asked in enumerate(entries(paragraph, "qas", where)):
-                    place = f"{where}.qas[{q}]"
-                    name = str(require_column(asked, "id", place))
-                    found = Question(
-                        f"{table}, question {name}", name, require_text(asked, "question", place), context
-                    )
-                    yield self.squad_answered(found, asked) if self.labelled else found
+    def questions(self, source: Table) -> Iterator[Question]:
+        if source.format == "json":
+            return self.squad(source)
+        return self.lines(source)
 
-    def squad_answered(self, found: Question, asked: Mapping[str, Any]) -> Question:
-        answers = entries(asked, "answers", found.where)
-        if asked.get("is_impossible") and answers:
+    def squad(self, source: Table) -> Iterator[Question]:
+        for a, article in enumerate(list_of_objects(read_json(source), "data", str(source))):
+            where = f"{source}, data[{a}]"
+            for p, paragraph in enumerate(list_of_objects(article, "paragraphs", where)):
+                yield from self.squad_paragraph(paragraph, source, f"{where}.paragraphs[{p}]")
+
+    def squad_paragraph(
+        self, paragraph: Mapping[str, Any], source: Table, where: str
+    ) -> Iterator[Question]:
+        context = require_text(paragraph, "context", where)
+        for q, entry in enumerate(list_of_objects(paragraph, "qas", where)):
+            entry_where = f"{where}.qas[{q}]"
+            id = str(require_column(entry, "id", entry_where))
+            asked = require_text(entry, "question", entry_where)
+            question = Question(f"{source}, question {id}", id, asked, context)
+            if self.labelled:
+                question = self.with_squad_answers(question, entry)
+            yield question
+
+    def with_squad_answers(self, question: Question, entry: Mapping[str, Any]) -> Question:
+        answers = list_of_objects(entry, "answers", question.where)
+        if entry.get("is_impossible") and answers:
             raise UserError(
-                f"{found.where}: is_impossible, but has the answer {answers[0].get('text')!r}; "
+                f"{question.where}: is_impossible, but has the answer {answers[0].get('text')!r}; "
                 "leave out one of the two"
             )
-        return self.answered(found, listed_answers(answers, found.where))
+        return self.with_answers(question, parse_answers(answers, question.where))
 
-    def lines(self, table: Table) -> Iterator[Question]:
-        """MRQA or rows of one's own, line by line."""
-        for where, row in read_rows(table):
+    def lines(self, source: Table) -> Iterator[Question]:
+        """Read MRQA or own rows, line by line."""
+        for where, row in read_rows(source):
             if "qas" in row:
                 yield from self.mrqa(row, where)
             elif "header" not in row or self.question in row:
@@ -107,131 +148,159 @@ class QuestionReader:
 
     def mrqa(self, paragraph: Mapping[str, Any], where: str) -> Iterator[Question]:
         context = require_text(paragraph, "context", where)
-        for q, asked in enumerate(entries(paragraph, "qas", where)):
-            name = str(asked.get("qid") or asked.get("id") or f"{where}, qas[{q}]")
-            place = f"{where}, question {name}"
-            found = Question(place, name, require_text(asked, "question", place), context)
+        for q, entry in enumerate(list_of_objects(paragraph, "qas", where)):
+            id = str(entry.get("qid") or entry.get("id") or f"{where}, qas[{q}]")
+            entry_where = f"{where}, question {id}"
+            asked = require_text(entry, "question", entry_where)
+            question = Question(entry_where, id, asked, context)
             if self.labelled:
-                answers = [
-                    answer for answer, _ in listed_answers(require_column(asked, "answers", place), place)
-                ]
-                if not answers:
-                    raise UserError(
-                        f"{place}: no answer; the MRQA layout has one for every question"
-                    )
-                span = detected(asked, context, place) or first_occurrence(answers, context)
-                found = replace(found, references=tuple(answers), span=span)
-            yield found
+                question = with_mrqa_answers(question, entry)
+            yield question
 
     def row(self, row: Mapping[str, Any], where: str) -> Question:
-        name = str(row["id"]) if row.get("id") not in (None, "") else where
-        place = where if name == where else f"{where}, question {name}"
+        id = row.get("id")
+        question_where = f"{where}, question {id}"
+        if id in (None, ""):
+            id = question_where = where
         require_column(row, self.question, where, flag="--question")
         require_column(row, self.context, where, flag="--context")
-        found = Question(
-            place, name, require_text(row, self.question, where), require_text(row, self.context, where)
+        asked, context = (
+            require_text(row, self.question, where),
+            require_text(row, self.context, where),
         )
+        question = Question(question_where, str(id), asked, context)
         if not self.labelled:
-            return found
-        column = "answer" if self.answers not in row and "answer" in row else self.answers
+            return question
+        column = self.answers
+        if column not in row and "answer" in row:
+            column = "answer"
         value = require_column(row, column, where, flag="--answers")
         if isinstance(value, str):
-            value = (
-                [{"text": value, "answer_start": row.get("answer_start")}] if value.strip() else []
-            )
-        return self.answered(found, listed_answers(value, place))
+            answer = {"text": value, "answer_start": row.get("answer_start")}
+            value = [answer] if value.strip() else []
+        return self.with_answers(question, parse_answers(value, question_where))
 
-    def answered(self, found: Question, answers: Sequence[tuple[str, int | None]]) -> Question:
+    def with_answers(self, question: Question, answers: Sequence[AnswerSpan]) -> Question:
         if answers:
-            spans = [span_of(answer, start, found) for answer, start in answers]
-            return replace(found, references=tuple(answer for answer, _ in answers), span=spans[0])
+            spans = [locate_answer(answer, start, question) for answer, start in answers]
+            references = tuple(answer for answer, _ in answers)
+            return replace(question, references=references, span=spans[0])
         if self.unanswerable:
-            return found
+            return question
         raise UserError(
-            f"{found.where}: no answer; if questions may have none, use --task squad-2.0 or "
+            f"{question.where}: no answer; if questions may have none, use --task squad-2.0 or "
             "--unanswerable"
         )
+
+
+def refuse_repeated_ids(questions: Iterator[Question]) -> Iterator[Question]:
+    """Raise UserError for an id that occurs twice: answers are scored by id."""
+    seen: dict[str, str] = {}
+    for question in questions:
+        if question.id in seen:
+            raise UserError(
+                f"{question.where}: id {question.id!r} was seen before, at {seen[question.id]}; "
+                "answers are handed in by id, so give each question its own"
+            )
+        seen[question.id] = question.where
+        yield question
 
 
 # ---- answers -------------------------------------------------------------------------------------
 
 
-def listed_answers(value: Any, where: str) -> list[tuple[str, int | None]]:
-    """Each answer's text, and its offset if it is known."""
+def parse_answers(value: Any, where: str) -> list[AnswerSpan]:
+    """Return each answer's text, and its offset if it is known."""
     if value is None:
         return []
     if isinstance(value, Mapping):
-        texts = value.get("text")
-        starts = value.get("answer_start") or [None] * len(texts if isinstance(texts, list) else ())
-        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-            raise UserError(
-                f"{where}: answers need a list 'text' and an equally long list 'answer_start', "
-                "found "
-                f"{value!r}"
-            )
-        value = [
-            {"text": answer, "answer_start": start}
-            for answer, start in zip(texts, starts, strict=True)
-        ]
+        value = transpose_answers(value, where)
     if not isinstance(value, list):
         raise UserError(f"{where}: answers are {type(value).__name__}, not a text or a list")
-    found = []
+    answers = []
     for item in value:
-        item = item if isinstance(item, Mapping) else {"text": item}
+        if not isinstance(item, Mapping):
+            item = {"text": item}
         answer = require_text(item, "text", where)
         if not answer.strip():
             raise UserError(
                 f"{where}: an answer without text; a question without answer has an empty list"
             )
-        found.append((answer, offset(item.get("answer_start"), where)))
-    return found
+        answers.append((answer, parse_offset(item.get("answer_start"), where)))
+    return answers
 
 
-def offset(value: Any, where: str) -> int | None:
+def transpose_answers(columns: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return {"text": [ … ], "answer_start": [ … ]} as a list of answers."""
+    texts, starts = columns.get("text"), columns.get("answer_start")
+    if isinstance(texts, list) and not starts:
+        starts = [None] * len(texts)
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise UserError(
+            f"{where}: answers need a list 'text' and an equally long list 'answer_start', found "
+            f"{columns!r}"
+        )
+    pairs = zip(texts, starts, strict=True)
+    return [{"text": answer, "answer_start": start} for answer, start in pairs]
+
+
+def parse_offset(value: Any, where: str) -> int | None:
     if value is None or value == "":
         return None
-    found = parse_number(value)
-    if found is None or found < 0 or found != int(found):
+    offset = parse_number(value)
+    if offset is None or offset < 0 or offset != int(offset):
         raise UserError(f"{where}: answer_start must be a whole number from 0, found {value!r}")
-    return int(found)
+    return int(offset)
 
 
-def span_of(answer: str, start: int | None, found: Question) -> tuple[int, int]:
+def locate_answer(answer: str, start: int | None, question: Question) -> tuple[int, int]:
+    """Return the characters of an answer; raise UserError where the paragraph has another text."""
     if start is None:
-        start = found.context.find(answer)
+        start = question.context.find(answer)
         if start < 0:
             raise UserError(
-                f"{found.where}: the answer {answer!r} does not occur in the paragraph; spell it "
-                "as the "
-                "paragraph does"
+                f"{question.where}: the answer {answer!r} does not occur in the paragraph; spell "
+                "it as the paragraph does"
             )
     end = start + len(answer)
-    if found.context[start:end] != answer:
-        stands = found.context[start : end + AROUND]
+    if question.context[start:end] != answer:
+        stands = question.context[start : end + SHOWN_CHARACTERS]
+        problem = f"{stands!r} stands"
+        if not stands:
+            problem = f"the paragraph of {len(question.context)} has ended"
         raise UserError(
-            f"{found.where}: the answer {answer!r} should stand at character {start}, where "
-            + (
-                f"{stands!r} stands"
-                if stands
-                else f"the paragraph of {len(found.context)} has ended"
-            )
-            + "; mend answer_start, or leave it out to take the first occurrence"
+            f"{question.where}: the answer {answer!r} should stand at character {start}, where "
+            f"{problem}; mend answer_start, or leave it out to take the first occurrence"
         )
     return start, end
 
 
-def detected(asked: Mapping[str, Any], context: str, where: str) -> tuple[int, int] | None:
-    """The first place at which MRQA's makers found an answer. Case and marks may differ from the
-    answer's own text.
+def with_mrqa_answers(question: Question, entry: Mapping[str, Any]) -> Question:
+    where, context = question.where, question.context
+    answers = [
+        answer for answer, _ in parse_answers(require_column(entry, "answers", where), where)
+    ]
+    if not answers:
+        raise UserError(f"{where}: no answer; the MRQA layout has one for every question")
+    span = detected_span(entry, context, where) or first_occurrence(answers, context)
+    return replace(question, references=tuple(answers), span=span)
+
+
+def detected_span(entry: Mapping[str, Any], context: str, where: str) -> tuple[int, int] | None:
+    """Return the first place at which MRQA's makers found an answer.
+
+    Case and marks may differ from the answer's own text.
     """
-    for answer in entries(asked, "detected_answers", where) if "detected_answers" in asked else []:
+    if "detected_answers" not in entry:
+        return None
+    for answer in list_of_objects(entry, "detected_answers", where):
         for span in answer.get("char_spans") or ():
-            whole = (
-                isinstance(span, list)
-                and len(span) == 2
-                and all(type(place) is int for place in span)
-            )
-            if not whole or not 0 <= span[0] <= span[1] < len(context):
+            is_pair = isinstance(span, list) and len(span) == 2
+            if (
+                not is_pair
+                or any(type(offset) is not int for offset in span)
+                or not 0 <= span[0] <= span[1] < len(context)
+            ):
                 raise UserError(
                     f"{where}: char_spans {span!r} must be [first, last] within the paragraph of "
                     f"{len(context)} characters"
@@ -241,22 +310,24 @@ def detected(asked: Mapping[str, Any], context: str, where: str) -> tuple[int, i
 
 
 def first_occurrence(answers: Sequence[str], context: str) -> tuple[int, int] | None:
-    places = [(context.find(answer), answer) for answer in answers if answer in context]
-    return (places[0][0], places[0][0] + len(places[0][1])) if places else None
+    """Return the characters of the first of the answers that occurs in the paragraph."""
+    for answer in answers:
+        start = context.find(answer)
+        if start >= 0:
+            return start, start + len(answer)
+    return None
 
 
-def entries(value: Any, key: str, where: str) -> list[dict[str, Any]]:
-    """The objects listed under a key."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        keys = (
-            ", ".join(map(str, value))
-            if isinstance(value, Mapping)
-            else f"none, since it is {type(value).__name__}"
-        )
+def list_of_objects(value: Any, key: str, where: str) -> list[dict[str, Any]]:
+    """Return the objects listed under a key; raise UserError where there is no such list."""
+    objects = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
+        if isinstance(value, Mapping):
+            keys = ", ".join(map(str, value))
+        else:
+            keys = f"none, since it is {type(value).__name__}"
         raise UserError(
             f"{where}: no list of objects {key!r}, as the layouts of SQuAD and MRQA have; keys "
-            "here are "
-            f"{keys or 'none'}"
+            f"here are {keys or 'none'}"
         )
-    return found
+    return objects

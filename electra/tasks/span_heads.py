@@ -1,11 +1,6 @@
-"""Where an answer begins and ends: the reference code's joint head (after XLNet), and BERT's simple
-one.
-"""
+"""Heads for extractive QA: the reference code's joint head (after XLNet), and BERT's simple one."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,19 +10,17 @@ from torch import Tensor, nn
 from electra.model.encoder import initialise, initialise_glorot
 from electra.model.gelu import gelu
 from electra.tasks.features import Array, TaskBatch
-from electra.tasks.task import Head
+from electra.tasks.task import Head, Outputs
 
 JOINT_WIDTH = 512
 ANSWERABLE_WEIGHT = 0.5
 Spans = tuple[Array, Array, Array]  # starts, ends and scores of many
-NEVER = (
-    -1e30
-)  # the score of what cannot be chosen; finite, so that a row of nothing else gives no NaN
+# The score of what cannot be chosen; finite, so that a row of nothing else gives no NaN.
+MASKED_SCORE = -1e30
 
 
 class JointHead(Head):
-    """The end is chosen in the light of the start; a third part says whether the row holds an
-    answer at all.
+    """Predicts the end given the start, and whether the row holds an answer at all.
 
         h ─ start ─ softmax ┬ p(start) ─ Σ p·h, h_cls ─ 512 ─ gelu ─ answerable
                             └ h_start, h ─ 512 ─ gelu ─ end ─ softmax ─ p(end | start)
@@ -43,69 +36,74 @@ class JointHead(Head):
         self.beam = beam
         self.start = nn.Linear(width, 1)
         self.end_hidden, self.end = nn.Linear(2 * width, hidden), nn.Linear(hidden, 1)
-        layers = [nn.Linear(2 * width, hidden), nn.Linear(hidden, 1)] if unanswerable else []
+        layers = []
+        if unanswerable:
+            layers = [nn.Linear(2 * width, hidden), nn.Linear(hidden, 1)]
         self.answerable = nn.ModuleList(layers)
         for layer in (self.start, self.end_hidden, self.end, *layers):
             initialise_glorot(layer)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        """The best starts [R, K] and for each the best ends [R, K, K], with log p(start) + log
-        p(end | start).
+        """Search the best starts [R, K] and for each the best ends [R, K, K].
+
+        Their scores are log p(start) + log p(end | start).
         """
-        paragraph, start_scores = in_paragraph(batch), self.start_scores(hidden, batch)
+        outside = ~in_paragraph(batch)
+        start_scores = self.start_scores(hidden, batch)
         beam = min(self.beam, hidden.shape[1])
-        best, starts = start_scores.masked_fill(~paragraph, NEVER).topk(beam)  # [R, K]
-        chosen = hidden.gather(1, starts[..., None].expand(-1, -1, hidden.shape[-1]))  # [R, K, D]
-        begun, tokens = self.halves(chosen, hidden)
+        best, starts = start_scores.masked_fill(outside, MASKED_SCORE).topk(beam)  # [R, K]
+        index = starts[..., None].expand(-1, -1, hidden.shape[-1])
+        start_part, token_part = self.end_parts(hidden.gather(1, index), hidden)
+        scores, ends = [], []
         # One start at a time: all at once would need [R, K, T, 512], gigabytes for a batch of long
         # rows.
-        scores, ends = zip(
-            *(
-                self.end_scores(begun[:, k], tokens, batch)
-                .masked_fill(~paragraph, NEVER)
-                .topk(beam)
-                for k in range(beam)
-            ),
-            strict=True,
-        )
-        found = {
+        for k in range(beam):
+            end_scores = self.end_scores(start_part[:, k], token_part, batch)
+            top = end_scores.masked_fill(outside, MASKED_SCORE).topk(beam)
+            scores.append(top.values)
+            ends.append(top.indices)
+        outputs = {
             "starts": starts,
             "ends": torch.stack(ends, 1),
             "scores": best[..., None] + torch.stack(scores, 1),
         }
-        return found | (
-            {"answerable": self.answerability(hidden, start_scores)} if self.answerable else {}
-        )
+        if self.answerable:
+            outputs["answerable"] = self.answerable_logits(hidden, start_scores)
+        return outputs
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         start, end = batch.labels["start"][:, None], batch.labels["end"][:, None]
         start_scores = self.start_scores(hidden, batch)
-        right = hidden.gather(1, start[..., None].expand(-1, -1, hidden.shape[-1]))  # [R, 1, D]
-        begun, tokens = self.halves(right, hidden)
-        end_scores = self.end_scores(begun[:, 0], tokens, batch)
+        index = start[..., None].expand(-1, -1, hidden.shape[-1])
+        start_part, token_part = self.end_parts(hidden.gather(1, index), hidden)
+        end_scores = self.end_scores(start_part[:, 0], token_part, batch)
         loss = -(start_scores.gather(1, start) + end_scores.gather(1, end)).sum() / 2
         if not self.answerable:
             return loss
-        holds = 1 - batch.labels["impossible"].float()
+        has_answer = 1 - batch.labels["impossible"].float()
+        logits = self.answerable_logits(hidden, start_scores)
         return loss + ANSWERABLE_WEIGHT * F.binary_cross_entropy_with_logits(
-            self.answerability(hidden, start_scores), holds, reduction="sum"
+            logits, has_answer, reduction="sum"
         )
 
     def start_scores(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         return log_softmax_over(self.start(hidden), batch)
 
-    def halves(self, starts: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The first layer of the end, W [h_start; h_i] + b, as two sums: each vector is multiplied
-        once, not once for each it is joined with.
+    def end_parts(self, starts: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the two terms of the end's first layer, W [h_start; h_i] + b, apart.
+
+        So each vector is multiplied once, not once for each that it is joined with.
         """
-        of_start, of_token = self.end_hidden.weight.chunk(2, dim=1)
-        return F.linear(starts, of_start), F.linear(hidden, of_token, self.end_hidden.bias)
+        start_weight, token_weight = self.end_hidden.weight.chunk(2, dim=1)
+        start_part = F.linear(starts, start_weight)
+        return start_part, F.linear(hidden, token_weight, self.end_hidden.bias)
 
-    def end_scores(self, begun: Tensor, tokens: Tensor, batch: TaskBatch) -> Tensor:
-        return log_softmax_over(self.end(gelu(begun[:, None] + tokens)), batch)
+    def end_scores(self, start_part: Tensor, token_part: Tensor, batch: TaskBatch) -> Tensor:
+        """Compute log p(end | start) [R, T] for one start a row."""
+        return log_softmax_over(self.end(gelu(start_part[:, None] + token_part)), batch)
 
-    def answerability(self, hidden: Tensor, start_scores: Tensor) -> Tensor:
-        """Log-odds [R] that the row holds the answer."""
+    def answerable_logits(self, hidden: Tensor, start_scores: Tensor) -> Tensor:
+        """Compute the log-odds [R] that the row holds the answer."""
         expand, contract = self.answerable
         expected = torch.einsum("rt,rtd->rd", start_scores.exp().to(hidden.dtype), hidden)
         logit: Tensor = contract(gelu(expand(torch.cat([hidden[:, 0], expected], dim=-1))))
@@ -113,7 +111,7 @@ class JointHead(Head):
 
 
 class SimpleHead(Head):
-    """BERT's: two vectors, one softmax each, over all tokens; [CLS] stands for no answer."""
+    """BERT's head: two vectors, one softmax each, over all tokens; [CLS] stands for no answer."""
 
     architecture = "ElectraForQuestionAnswering"
 
@@ -127,51 +125,44 @@ class SimpleHead(Head):
         return {"start_logits": starts, "end_logits": ends}
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        logits = (
-            self.output(hidden).float().masked_fill(~batch.attention_mask[..., None], NEVER)
-        )  # [R, T, 2]
-        return sum(
-            (
-                F.cross_entropy(logits[..., side], batch.labels[name], reduction="sum") / 2
-                for side, name in enumerate(("start", "end"))
-            ),
-            start=logits.new_zeros(()),
-        )
+        padding = ~batch.attention_mask[..., None]
+        logits = self.output(hidden).float().masked_fill(padding, MASKED_SCORE)  # [R, T, 2]
+        loss: Tensor = logits.new_zeros(())
+        for side, name in enumerate(("start", "end")):
+            side_loss = F.cross_entropy(logits[..., side], batch.labels[name], reduction="sum")
+            loss = loss + side_loss / 2
+        return loss
 
 
 def log_softmax_over(logits: Tensor, batch: TaskBatch) -> Tensor:
-    """Log-probabilities [R, T], from logits [R, T, 1], over the tokens that may be chosen in
-    training.
-    """
-    may_be = in_paragraph(batch)
-    may_be[:, 0] = True
-    return logits.squeeze(-1).float().masked_fill(~may_be, NEVER).log_softmax(-1)
+    """Compute log-probabilities [R, T] over the tokens that training may choose, from [R, T, 1]."""
+    allowed = in_paragraph(batch)
+    allowed[:, 0] = True
+    return logits.squeeze(-1).float().masked_fill(~allowed, MASKED_SCORE).log_softmax(-1)
 
 
 def in_paragraph(batch: TaskBatch) -> Tensor:
-    """The second segment without its [SEP], the last real token of a row."""
-    followed = F.pad(batch.attention_mask[:, 1:], (0, 1), value=False)
-    return (batch.token_type_ids == 1) & followed
+    """Mark the second segment without its [SEP], the last token of a row that is not padding."""
+    is_followed = F.pad(batch.attention_mask[:, 1:], (0, 1), value=False)
+    return (batch.token_type_ids == 1) & is_followed
 
 
 # ---- what `decode` makes of their outputs --------------------------------------------------------
 
 
-def joint_spans(output: Mapping[str, Any], *, first: int, last: int, beam: int) -> Spans:
-    """All pairs in the beam; some are outside the paragraph if it is shorter than that."""
+def joint_spans(output: Outputs, *, first: int, last: int, beam: int) -> Spans:
+    """Return all pairs in the beam; some are outside a paragraph that is shorter than the beam."""
     ends = output["ends"].astype(np.int64)  # [K, K]
     starts = np.broadcast_to(output["starts"].astype(np.int64)[:, None], ends.shape)
     return starts.ravel(), ends.ravel(), output["scores"].ravel()
 
 
-def simple_spans(output: Mapping[str, Any], *, first: int, last: int, beam: int) -> Spans:
-    """The paragraph's best starts, each with its best ends; a score is the sum of two logits."""
-    start_logits, end_logits = (
-        output["start_logits"][first : last + 1],
-        output["end_logits"][first : last + 1],
-    )
-    starts, ends = (
-        np.argsort(-logits, kind="stable")[:beam] for logits in (start_logits, end_logits)
-    )
-    pairs = [axis.ravel() for axis in np.meshgrid(starts, ends, indexing="ij")]
-    return first + pairs[0], first + pairs[1], start_logits[pairs[0]] + end_logits[pairs[1]]
+def simple_spans(output: Outputs, *, first: int, last: int, beam: int) -> Spans:
+    """Return the paragraph's best starts, each with the best ends, scored by the sum of logits."""
+    start_logits = output["start_logits"][first : last + 1]
+    end_logits = output["end_logits"][first : last + 1]
+    best_starts = np.argsort(-start_logits, kind="stable")[:beam]
+    best_ends = np.argsort(-end_logits, kind="stable")[:beam]
+    grid = np.meshgrid(best_starts, best_ends, indexing="ij")
+    starts, ends = (axis.ravel() for axis in grid)
+    return first + starts, first + ends, start_logits[starts] + end_logits[ends]

@@ -1,4 +1,4 @@
-"""A paragraph as tokens that know their characters, and the windows in which a long one is read."""
+"""Tokens of a paragraph with their characters, and the overlapping windows of a long paragraph."""
 
 from __future__ import annotations
 
@@ -11,78 +11,81 @@ import numpy as np
 from electra.data.wordpiece import WordPiece
 from electra.tasks.span_files import Question
 
-ENCODED_TOGETHER = 1024  # questions whose paragraphs are held as tokens at a time
+CHUNK_QUESTIONS = 1024  # whose paragraphs are held as tokens at a time
 
 Window = tuple[int, int]  # its first token, and the one behind its last
 
 
 class Paragraph(NamedTuple):
-    """Tokens, and the characters each is made of. Arrays: a list of numbers takes nine times the
-    memory.
+    """Tokens, and the first and last character of each.
+
+    In arrays: a list of numbers takes nine times the memory.
     """
 
     ids: array[int]
     starts: array[int]
     ends: array[int]
 
-    def tokens(self, span: tuple[int, int] | None) -> tuple[int, int] | None:
-        """The first and last token that share a character with the span."""
+    def token_span(self, span: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return the first and last token that share a character with the span."""
         if span is None:
             return None
         first = int(np.searchsorted(self.ends, span[0], side="right"))
         last = int(np.searchsorted(self.starts, span[1], side="left")) - 1
-        return (first, last) if first <= last else None
+        if first > last:
+            return None
+        return first, last
 
 
-def encoded(
+def encode_questions(
     examples: Sequence[Question], tokenizer: WordPiece
 ) -> Iterator[tuple[Question, list[int], Paragraph]]:
-    """Each question with its ids and its paragraph's; questions about the same paragraph share the
-    latter.
-    """
-    for begin in range(0, len(examples), ENCODED_TOGETHER):
-        chunk = examples[begin : begin + ENCODED_TOGETHER]
-        contexts = list(dict.fromkeys(example.context for example in chunk))
-        found = tokenizer.backend_tokenizer.encode_batch(contexts, add_special_tokens=False)
-        paragraphs = {
-            context: Paragraph(
-                array("i", tokens.ids),
-                array("i", [start for start, _ in tokens.offsets]),
-                array("i", [end for _, end in tokens.offsets]),
-            )
-            for context, tokens in zip(contexts, found, strict=True)
-        }
-        for example, asked in zip(
-            chunk, tokenizer.encode([example.question for example in chunk]), strict=True
-        ):
-            yield example, asked, paragraphs[example.context]
+    """Yield each question with its ids and its paragraph; the same paragraph is encoded once."""
+    for start in range(0, len(examples), CHUNK_QUESTIONS):
+        chunk = examples[start : start + CHUNK_QUESTIONS]
+        paragraphs = encode_paragraphs([example.context for example in chunk], tokenizer)
+        questions = tokenizer.encode([example.question for example in chunk])
+        for example, ids in zip(chunk, questions, strict=True):
+            yield example, ids, paragraphs[example.context]
+
+
+def encode_paragraphs(contexts: Sequence[str], tokenizer: WordPiece) -> dict[str, Paragraph]:
+    unique = list(dict.fromkeys(contexts))
+    encodings = tokenizer.backend_tokenizer.encode_batch(unique, add_special_tokens=False)
+    paragraphs = {}
+    for context, encoding in zip(unique, encodings, strict=True):
+        paragraphs[context] = Paragraph(
+            ids=array("i", encoding.ids),
+            starts=array("i", [start for start, _ in encoding.offsets]),
+            ends=array("i", [end for _, end in encoding.offsets]),
+        )
+    return paragraphs
 
 
 def windows(total: int, *, room: int, stride: int) -> list[Window]:
-    """Windows of at most `room` tokens, one every `stride`, that hold every token; at least one."""
-    step = min(stride, room)  # a stride longer than a window would pass tokens over
+    """Return at least one window: of at most `room` tokens, one every `stride`, over all tokens."""
+    step = min(stride, room)  # a stride longer than a window would skip tokens
     found = [(0, min(room, total))]
     while found[-1][1] < total:
-        begin = found[-1][0] + step
-        found.append((begin, min(begin + room, total)))
+        start = found[-1][0] + step
+        found.append((start, min(start + room, total)))
     return found
 
 
-def widest(found: Sequence[Window]) -> list[list[int]]:
-    """For each window, 1 at its tokens that no window shows with more text around them, and 0 at
-    the others.
+def max_context(windows: Sequence[Window]) -> list[list[int]]:
+    """For each window, return 1 at the tokens with more context here than in any other, else 0.
 
     BERT's measure: what is left or right of the token, whichever is less, and to break ties a
     little for long windows.
     """
-    most = np.full(found[-1][1], -1.0)
-    owner = np.zeros(found[-1][1], dtype=np.int64)
-    for number, (begin, end) in enumerate(found):
-        places = np.arange(begin, end)
-        around = np.minimum(places - begin, end - 1 - places) + 0.01 * (end - begin)
-        better = places[around > most[begin:end]]
-        most[better], owner[better] = around[better - begin], number
+    most = np.full(windows[-1][1], -1.0)
+    owner = np.zeros(windows[-1][1], dtype=np.int64)
+    for number, (start, end) in enumerate(windows):
+        positions = np.arange(start, end)
+        context = np.minimum(positions - start, end - 1 - positions) + 0.01 * (end - start)
+        better = positions[context > most[start:end]]
+        most[better], owner[better] = context[better - start], number
     return [
-        (owner[begin:end] == number).astype(int).tolist()
-        for number, (begin, end) in enumerate(found)
+        (owner[start:end] == number).astype(int).tolist()
+        for number, (start, end) in enumerate(windows)
     ]

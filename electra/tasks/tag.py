@@ -1,4 +1,4 @@
-"""Tag every word: named entities (CoNLL-2003), chunks (CoNLL-2000), or tags of your own.
+"""Tagging of words: named entities (CoNLL-2003), chunks (CoNLL-2000), or tags of your own.
 
 Own data is CoNLL columns (a word a line, a blank line after each sentence), or rows of JSONL,
 Parquet, CSV or TSV with a list of words and a list of tags; in a cell of text, blanks stand
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -20,38 +21,39 @@ import numpy as np
 from electra.config import UserError
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
-from electra.tasks.conll import Sentence, from_rows, from_text
+from electra.model.huggingface import CONFIG
+from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
 from electra.tasks.entities import (
     OUTSIDE,
     SCHEMES,
-    entities,
+    convert_scheme,
+    detect_scheme,
+    entities_to_tags,
     entity_scores,
-    in_scheme,
+    get_entities,
     is_entity_tag,
-    parts,
-    scheme_of,
-    spelled,
+    split_tag,
 )
-from electra.tasks.features import IGNORED, Array, Features, Row
-from electra.tasks.folders import ON_HUB, STEMS, splits
+from electra.tasks.features import IGNORE_INDEX, Array, Features, Row
+from electra.tasks.labels import label_config, labels_from_config, list_labels
+from electra.tasks.splits import HUB_SPLITS, STEMS, files_of, find_splits
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
 from electra.tasks.task import Files, Outputs, Task
 
-NAMES = ("ner", "chunk", "tag")
-SHOWN_LABELS = 20
-CALLED = {
+CONLL_STEMS = {
     "train": (*STEMS["train"], "eng.train"),
     "dev": (*STEMS["dev"], "eng.testa"),
     "test": (*STEMS["test"], "eng.testb"),
 }
+CHUNK_HUB_SPLITS = {"train": "train", "test": "test"}  # CoNLL-2000 has no dev set
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tag(Task[Sentence, Array]):
-    """One label a word, decided at its first token. Entities are learnt as IOB2 and written as the
-    training data was.
+    """One label a word, decided at its first token.
 
-    An answer is the probabilities [words, labels] of a sentence.
+    Entities are learnt in IOB2 and written in the scheme of the training data. An answer is the
+    probabilities [words, labels] of a sentence.
     """
 
     kind: ClassVar[str] = "tag"
@@ -70,207 +72,199 @@ class Tag(Task[Sentence, Array]):
         if self.lstm_width < 1:
             raise UserError(f"--lstm-width {self.lstm_width}: must be at least 1")
         if self.labels and self.scheme == "auto":  # those of a model that others trained
-            scheme = "plain" if not all(map(is_entity_tag, self.labels)) else self.label_scheme
+            scheme = self.label_scheme
+            if not all(map(is_entity_tag, self.labels)):
+                scheme = "plain"
             object.__setattr__(self, "scheme", scheme)
-            object.__setattr__(self, "metric", "accuracy" if scheme == "plain" else "f1")
-
-    @classmethod
-    def from_name(cls, name: str, **options: Any) -> Self:
-        return cls(name=name, **options)
+            object.__setattr__(self, "metric", metric_of(scheme))
 
     # ---- examples --------------------------------------------------------------------------------
 
     def locate(self, data: str) -> Files:
-        has_dev = self.name != "chunk"  # CoNLL-2000 on the hub, as in its files, is train and test
-        found = splits(
-            data,
-            stems=CALLED,
-            on_hub={name: split for name, split in ON_HUB.items() if has_dev or name != "dev"},
-        )
-        test = {"test": found["test"]} if "test" in found else {}
-        # Without a dev set everyone scores CoNLL-2000 on its test set; the name of the part then
-        # says so.
-        return Files(
-            train=found.get("train", ()),
-            dev={"dev": found["dev"]} if "dev" in found else test,
-            test=test,
-        )
+        if self.name != "chunk":
+            splits = find_splits(data, stems=CONLL_STEMS, hub_splits=HUB_SPLITS)
+        else:
+            splits = find_splits(data, stems=CONLL_STEMS, hub_splits=CHUNK_HUB_SPLITS)
+        files = files_of(splits)
+        # Without a dev set everyone scores CoNLL-2000 on its test set; the part's name says so.
+        return replace(files, dev=files.dev or files.test)
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Sentence]:
+        known = {OUTSIDE, *self.labels}
+        # The hub's column is ner_tags in CoNLL-2003 and chunk_tags in CoNLL-2000.
+        columns = (self.tags, f"{self.name}_tags")
         for table in tables:
             if table.format == "text":
-                yield from from_text(
-                    table, column=self.column, labelled=labelled, known={OUTSIDE, *self.labels}
+                yield from sentences_from_text(
+                    table, column=self.column, labelled=labelled, known=known
                 )
-            else:  # the hub calls the column of CoNLL-2003 ner_tags, and that of CoNLL-2000 chunk_tags
-                yield from from_rows(
-                    table,
-                    words=self.words,
-                    tags=(self.tags, f"{self.name}_tags"),
-                    labelled=labelled,
+            else:
+                yield from sentences_from_rows(
+                    table, words=self.words, tags=columns, labelled=labelled
                 )
+
+    # ---- labels ----------------------------------------------------------------------------------
 
     def fit_labels(self, examples: Sequence[Sentence]) -> Self:
-        tagged = [sentence.tags or () for sentence in examples]
-        scheme = self.checked_scheme(examples)
+        scheme = self.training_scheme(examples)
         if scheme == "plain":
-            labels = tuple(sorted({tag for tags in tagged for tag in tags}))
+            labels = tuple(sorted(set(all_tags(examples))))
         else:
-            types = sorted({entity.type for tags in tagged for entity in entities(tags)})
-            # I-X even where every X is one word long in training: elsewhere it may not be.
-            labels = (
-                OUTSIDE,
-                *(f"{prefix}-{type}" if type else prefix for type in types for prefix in "BI"),
-            )
+            labels = iob2_labels(examples)
         if len(labels) < 2:
+            problem = f"no tag but {labels[0]!r}" if labels else "no word"
             raise UserError(
-                f"{examples[0].where}: the training data that begins here has "
-                f"{f'no tag but {labels[0]!r}' if labels else 'no word'}; there is nothing to learn"
+                f"{examples[0].where}: the training data that begins here has {problem}; there is "
+                "nothing to learn"
             )
-        return replace(
-            self, scheme=scheme, labels=labels, metric="accuracy" if scheme == "plain" else "f1"
-        )
+        return replace(self, scheme=scheme, labels=labels, metric=metric_of(scheme))
 
-    def checked_scheme(self, examples: Sequence[Sentence]) -> str:
-        """The scheme asked for, or the one found; one stray tag must not turn entities into plain
-        tags unnoticed.
+    def training_scheme(self, examples: Sequence[Sentence]) -> str:
+        """Return the scheme that was asked for, or detect it.
+
+        One stray tag must not turn entities into plain tags unnoticed, so it is refused.
         """
         if self.scheme == "plain":
             return "plain"
-        found = scheme_of(sentence.tags or () for sentence in examples)
-        tags = [(sentence.where, tag) for sentence in examples for tag in sentence.tags or ()]
-        wants_entities = (
-            self.scheme != "auto" or self.name != "tag" or any(parts(tag)[1] for _, tag in tags)
-        )
-        if found == "plain" and wants_entities:
-            where, stray = next((where, tag) for where, tag in tags if not is_entity_tag(tag))
-            raise UserError(
-                f"{where}: {stray!r} is no tag of an entity: those are O, B-TYPE, I-TYPE, and in "
-                "BIOES "
-                "E-TYPE and S-TYPE; mend it, name the --column that holds them, or score tags "
-                "word by "
-                "word with --scheme plain"
-            )
-        return found if self.scheme == "auto" else self.scheme
+        detected = detect_scheme(sentence.tags or () for sentence in examples)
+        if detected == "plain" and self.expects_entities(examples):
+            refuse_stray_tag(examples)
+        if self.scheme == "auto":
+            return detected
+        return self.scheme
+
+    def expects_entities(self, examples: Sequence[Sentence]) -> bool:
+        if self.scheme != "auto" or self.name != "tag":
+            return True
+        return any(split_tag(tag)[1] for tag in all_tags(examples))
 
     @property
     def description(self) -> str:
-        """What was learnt from the training data, in a line."""
         if self.scheme == "plain":
-            return f"{len(self.labels)} tags without entities, scored by accuracy: {shown(self.labels)}"
-        types = sorted(
-            {parts(label)[1] or "without a name" for label in self.labels if label != OUTSIDE}
-        )
+            return (
+                f"{len(self.labels)} tags without entities, scored by accuracy: "
+                f"{list_labels(self.labels)}"
+            )
+        types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}
+        names = sorted(type or "without a name" for type in types)
         return (
-            f"entities of {len(types)} types in {self.scheme.upper()}, scored by F1: {shown(types)}"
+            f"entities of {len(names)} types in {self.scheme.upper()}, scored by F1: "
+            f"{list_labels(names)}"
         )
 
     def check(self, examples: Sequence[Sentence]) -> None:
         known = set(self.labels)
         for sentence in examples:
+            targets = self.targets(sentence)
             for word, tag, target in zip(
-                sentence.words, sentence.tags or (), self.targets(sentence), strict=False
+                sentence.words, sentence.tags or (), targets, strict=False
             ):
                 if target not in known or (self.scheme != "plain" and not is_entity_tag(tag)):
                     raise UserError(
                         f"{sentence.where}: {word!r} in this sentence is tagged {tag!r}, which "
-                        "training "
-                        f"never saw; it saw {shown(self.labels)}"
+                        f"training never saw; it saw {list_labels(self.labels)}"
                     )
 
     def targets(self, sentence: Sentence) -> list[str]:
-        """The labels that the words should get."""
+        """Return the labels that the words should get."""
         tags = sentence.tags or ()
-        return list(tags) if self.scheme == "plain" else in_scheme(tags, self.label_scheme)
+        if self.scheme == "plain":
+            return list(tags)
+        return convert_scheme(tags, self.label_scheme)
 
     @cached_property
     def label_scheme(self) -> str:
-        """Ours are IOB2, whatever the data was; a model that others trained may have labels of
-        BIOES.
-        """
-        return "bioes" if {parts(label)[0] for label in self.labels} & {"E", "S"} else "iob2"
+        """The scheme of the labels: IOB2 in ours; a model that others trained may have BIOES."""
+        prefixes = {split_tag(label)[0] for label in self.labels}
+        if prefixes & {"E", "S"}:
+            return "bioes"
+        return "iob2"
 
-    # ---- features --------------------------------------------------------------------------------
+    # ---- features and head -----------------------------------------------------------------------
 
     def features(
-        self, examples: Sequence[Sentence], words: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[Sentence], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
         room = length - 2
-        unique = list({word: None for sentence in examples for word in sentence.words})
-        pieces = {
-            word: ids or [words.unk] for word, ids in zip(unique, words.encode(unique), strict=True)
-        }
-        index = {label: number for number, label in enumerate(self.labels)}
+        unique: dict[str, None] = {}
+        for sentence in examples:
+            unique |= dict.fromkeys(sentence.words)
+        encoded = zip(unique, tokenizer.encode(list(unique)), strict=True)
+        word_ids = {word: ids or [tokenizer.unk] for word, ids in encoded}
+        label2id = {label: number for number, label in enumerate(self.labels)}
         rows = []
-        for number, sentence in enumerate(examples):
+        for index, sentence in enumerate(examples):
             # A text that is only to be tagged may carry tags of another kind: nothing is learnt
             # from them.
-            targets = [index.get(tag, IGNORED) for tag in self.targets(sentence)] or [
-                IGNORED
-            ] * len(sentence.words)
-            whole = [pieces[word] for word in sentence.words]
-            found = [ids[:room] for ids in whole]
-            for window in windows([len(ids) for ids in found], room=room):
-                row = row_of(number, found, targets, window=window, words=words)
-                row.was_cut = any(len(ids) > room for ids in whole[window.first : window.last])
+            targets = [label2id.get(tag, IGNORE_INDEX) for tag in self.targets(sentence)]
+            targets = targets or [IGNORE_INDEX] * len(sentence.words)
+            whole = [word_ids[word] for word in sentence.words]
+            pieces = [ids[:room] for ids in whole]
+            for window in windows([len(ids) for ids in pieces], room=room):
+                row = window_row(index, pieces, targets, window=window, tokenizer=tokenizer)
+                row.truncated = any(len(ids) > room for ids in whole[window.first : window.last])
                 rows.append(row)
-        return Features.of(rows)
+        return Features.from_rows(rows)
 
     def weight(self, features: Features) -> Array:
-        scored: Array = np.concatenate([[0], np.cumsum(features.tokens["target"] != IGNORED)])
-        counts: Array = np.diff(scored[features.begins]).astype(np.float64)
+        is_scored = features.token_labels["target"] != IGNORE_INDEX
+        scored_before: Array = np.concatenate([[0], np.cumsum(is_scored)])
+        counts: Array = np.diff(scored_before[features.offsets]).astype(np.float64)
         return counts
 
     def head(self, width: int, *, dropout: float) -> TagHead:
-        assert self.labels, "a head needs labels: learn first"
+        assert self.labels, "a head needs labels: fit_labels first"
+        labels = len(self.labels)
         if self.frozen:
-            return BiLSTMHead(
-                width, labels=len(self.labels), lstm_width=self.lstm_width, dropout=dropout
-            )
-        return TagHead(width, labels=len(self.labels), dropout=dropout)
+            return BiLSTMHead(width, labels=labels, lstm_width=self.lstm_width, dropout=dropout)
+        return TagHead(width, labels=labels, dropout=dropout)
 
     def config(self) -> dict[str, Any]:
-        return {
-            "id2label": {str(number): label for number, label in enumerate(self.labels)},
-            "label2id": {label: number for number, label in enumerate(self.labels)},
-        }
+        return label_config(self.labels)
+
+    def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
+        source = str(folder / CONFIG)
+        return replace(self, labels=labels_from_config(config, default=self.labels, source=source))
 
     # ---- answers ---------------------------------------------------------------------------------
 
     def decode(
         self, examples: Sequence[Sentence], features: Features, outputs: Sequence[Outputs]
     ) -> list[Array]:
-        answers = [
-            np.zeros((len(sentence.words), len(self.labels)), dtype=np.float32)
-            for sentence in examples
-        ]
+        answers = []
+        for sentence in examples:
+            shape = len(sentence.words), len(self.labels)
+            answers.append(np.zeros(shape, dtype=np.float32))
         for row, output in enumerate(outputs):
-            places = features.tokens["word"][features.begins[row] : features.begins[row + 1]]
-            decided = np.flatnonzero(places != IGNORED)
+            tokens = slice(features.offsets[row], features.offsets[row + 1])
+            words = features.token_labels["word"][tokens]
+            decided = np.flatnonzero(words != IGNORE_INDEX)
             logits = output["logits"][decided]
-            odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
-            answers[features.examples[row]][places[decided]] = odds / odds.sum(
-                axis=-1, keepdims=True
-            )
+            exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            probabilities = exponentials / exponentials.sum(axis=-1, keepdims=True)
+            answers[features.examples[row]][words[decided]] = probabilities
         return answers
 
     def combine(self, answers: Sequence[Array]) -> Array:
         mean: Array = np.mean(np.stack(answers), axis=0)
         return mean
 
-    def said(self, answer: Array) -> list[str]:
-        return [self.labels[best] for best in answer.argmax(axis=-1)] if len(answer) else []
+    def predicted_tags(self, answer: Array) -> list[str]:
+        """Return the most probable label of each word."""
+        if not len(answer):
+            return []
+        return [self.labels[best] for best in answer.argmax(axis=-1)]
 
     def score(self, examples: Sequence[Sentence], answers: Sequence[Array]) -> dict[str, float]:
         gold = [self.targets(sentence) for sentence in examples]
-        said = [self.said(answer) for answer in answers]
-        right = sum(
-            a == b
-            for tags, found in zip(gold, said, strict=True)
-            for a, b in zip(tags, found, strict=True)
-        )
-        accuracy = {"accuracy": right / max(1, sum(map(len, gold)))}
-        return accuracy if self.scheme == "plain" else entity_scores(gold, said) | accuracy
+        predicted = [self.predicted_tags(answer) for answer in answers]
+        correct = 0
+        for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+            correct += sum(a == b for a, b in zip(gold_tags, predicted_tags, strict=True))
+        accuracy = {"accuracy": correct / max(1, sum(map(len, gold)))}
+        if self.scheme == "plain":
+            return accuracy
+        return entity_scores(gold, predicted) | accuracy
 
     def baseline(self, examples: Sequence[Sentence]) -> float:
         if self.scheme != "plain":
@@ -279,32 +273,71 @@ class Tag(Task[Sentence, Array]):
         return max(counts.values(), default=0) / max(1, counts.total())
 
     def record(self, example: Sentence, answer: Array) -> dict[str, Any]:
-        said = self.said(answer)
-        sure = answer.max(axis=-1) if len(answer) else answer
+        tags = self.predicted_tags(answer)
+        probabilities = answer
+        if len(answer):
+            probabilities = answer.max(axis=-1)
         record: dict[str, Any] = {
             "words": list(example.words),
-            "tags": said,
-            "probabilities": [round(float(p), 6) for p in sure],
+            "tags": tags,
+            "probabilities": [round(float(p), 6) for p in probabilities],
         }
         if self.scheme != "plain":
-            found = entities(said)
-            record["tags"] = spelled(found, words=len(said), scheme=self.scheme)
+            entities = get_entities(tags)
+            record["tags"] = entities_to_tags(entities, words=len(tags), scheme=self.scheme)
             record["entities"] = [
                 {
                     "type": type,
                     "start": start,
                     "end": end,
                     "text": " ".join(example.words[start:end]),
-                    "probability": round(float(sure[start:end].prod()), 6),
+                    "probability": round(float(probabilities[start:end].prod()), 6),
                 }
-                for type, start, end in found
+                for type, start, end in entities
             ]
-        return record | ({"gold": list(example.tags)} if example.tags is not None else {})
+        if example.tags is not None:
+            record["gold"] = list(example.tags)
+        return record
 
 
-def shown(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - SHOWN_LABELS} more" if len(labels) > SHOWN_LABELS else ""
-    return ", ".join(labels[:SHOWN_LABELS]) + more
+# ---- labels --------------------------------------------------------------------------------------
+
+
+def metric_of(scheme: str) -> str:
+    return "accuracy" if scheme == "plain" else "f1"
+
+
+def all_tags(examples: Sequence[Sentence]) -> Iterator[str]:
+    for sentence in examples:
+        yield from sentence.tags or ()
+
+
+def iob2_labels(examples: Sequence[Sentence]) -> tuple[str, ...]:
+    """Return O, and B and I of each type of entity.
+
+    I is a label even where every entity of the type is one word long in training: elsewhere it may
+    not be.
+    """
+    types: set[str] = set()
+    for sentence in examples:
+        types |= {entity.type for entity in get_entities(sentence.tags or ())}
+    labels = [OUTSIDE]
+    for type in sorted(types):
+        suffix = f"-{type}" if type else ""
+        labels += [f"B{suffix}", f"I{suffix}"]
+    return tuple(labels)
+
+
+def refuse_stray_tag(examples: Sequence[Sentence]) -> None:
+    """Raise UserError for the first tag that is no tag of an entity."""
+    for sentence in examples:
+        for tag in sentence.tags or ():
+            if not is_entity_tag(tag):
+                raise UserError(
+                    f"{sentence.where}: {tag!r} is no tag of an entity: those are O, B-TYPE, "
+                    "I-TYPE, and in BIOES E-TYPE and S-TYPE; mend it, name the --column that holds "
+                    "them, or score tags word by word with --scheme plain"
+                )
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -320,47 +353,46 @@ class Window(NamedTuple):
 
 
 def windows(sizes: Sequence[int], *, room: int) -> list[Window]:
-    """Windows of at most `room` tokens over words of these sizes, none of them larger. Each word is
-    decided once.
+    """Return windows of at most `room` tokens over words of these sizes, each word decided once.
 
-    Neighbours share up to half a window, and the middle of what they share is the border between
-    what they decide: so a word is decided with a quarter of a window to either side, where there is
-    that much text.
+    No word may be larger than `room`. Neighbours share up to half a window, and the middle of what
+    they share is the border between what they decide: so a word is decided with a quarter of a
+    window to either side, where there is that much text.
     """
-    begins = [0, *accumulate(sizes)]
+    offsets = [0, *accumulate(sizes)]
     found: list[Window] = []
     start = first = 0
     while True:
-        end = bisect_right(begins, begins[start] + room) - 1
+        end = bisect_right(offsets, offsets[start] + room) - 1
         if end == len(sizes):
             return [*found, Window(start, end, first, end)]
-        reach = max(
-            begins[end] - room // 2, begins[end + 1] - room
-        )  # the next one must hold a word more
-        following = bisect_left(begins, reach)
-        last = bisect_left(begins, (begins[following] + begins[end]) / 2)
+        # The next window must hold a word more.
+        reach = max(offsets[end] - room // 2, offsets[end + 1] - room)
+        following = bisect_left(offsets, reach)
+        last = bisect_left(offsets, (offsets[following] + offsets[end]) / 2)
         found.append(Window(start, end, first, last))
         start, first = following, last
 
 
-def row_of(
+def window_row(
     example: int,
     pieces: Sequence[Sequence[int]],
     targets: Sequence[int],
     *,
     window: Window,
-    words: WordPiece,
+    tokenizer: WordPiece,
 ) -> Row:
-    """`[CLS] words [SEP]`. A word that is decided here is so at its first token; the other tokens
-    are not scored.
-    """
-    ids, decided = [words.cls], [IGNORED]
+    """Build `[CLS] words [SEP]`; a word is labelled at its first token, if it is decided here."""
+    ids, words, labels = [tokenizer.cls], [IGNORE_INDEX], [IGNORE_INDEX]
     for word in range(window.start, window.end):
         ids += pieces[word]
-        decided += [
-            word if window.first <= word < window.last else IGNORED,
-            *[IGNORED] * (len(pieces[word]) - 1),
-        ]
-    decided.append(IGNORED)
-    target = [word if word == IGNORED else targets[word] for word in decided]
-    return Row(example, [*ids, words.sep], tokens={"word": decided, "target": target})
+        unscored = [IGNORE_INDEX] * len(pieces[word])
+        words += unscored
+        labels += unscored
+        if window.first <= word < window.last:
+            words[-len(unscored)] = word
+            labels[-len(unscored)] = targets[word]
+    ids.append(tokenizer.sep)
+    words.append(IGNORE_INDEX)
+    labels.append(IGNORE_INDEX)
+    return Row(example, ids, token_labels={"word": words, "target": labels})

@@ -1,6 +1,4 @@
-"""Heads that give every token a label: a linear layer, or a BiLSTM that reads the vectors of a
-frozen encoder.
-"""
+"""Heads that label every token: a linear layer, or a BiLSTM on a frozen encoder's vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from electra.model.dropout import Dropout
 from electra.model.encoder import initialise
-from electra.tasks.features import IGNORED, TaskBatch
+from electra.tasks.features import IGNORE_INDEX, TaskBatch
 from electra.tasks.task import Head
 
 LSTM_LAYERS = 2  # BERT, section 5.3
@@ -36,15 +34,13 @@ class TagHead(Head):
         return F.cross_entropy(
             logits.float().flatten(0, 1),
             batch.labels["target"].flatten(),
-            ignore_index=IGNORED,
+            ignore_index=IGNORE_INDEX,
             reduction="sum",
         )
 
 
 class BiLSTMHead(TagHead):
-    """BERT's feature-based tagger: two fresh BiLSTM layers between the frozen vectors and the
-    linear layer.
-    """
+    """BERT's feature-based tagger: a BiLSTM between the frozen vectors and the linear layer."""
 
     architecture = None
 
@@ -55,14 +51,14 @@ class BiLSTMHead(TagHead):
         )
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        # Packed, so that the backward direction starts at a row's last token and not in its
-        # padding.
+        # Packed, so that the backward direction starts at a row's last token, not in its padding.
         lengths = batch.attention_mask.sum(1).cpu()
         with torch.autocast(hidden.device.type, enabled=False):
             packed = pack_padded_sequence(
                 hidden.float(), lengths, batch_first=True, enforce_sorted=False
             )
-            read, _ = pad_packed_sequence(
-                self.lstm(packed)[0], batch_first=True, total_length=hidden.shape[1]
+            packed_states, _ = self.lstm(packed)
+            states, _ = pad_packed_sequence(
+                packed_states, batch_first=True, total_length=hidden.shape[1]
             )
-        return super().forward(read, batch)
+        return super().forward(states, batch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -95,7 +96,7 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Build the task that `settings` describe; raise UserError for an unknown or wrong field."""
+        """Build the task that `settings` describe; raise UserError for a wrong field."""
         plain = {key: value for key, value in settings.items() if key != "kind"}
         return build(cls, plain, source="electra_task")
 
@@ -129,7 +130,7 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     def features(
         self, examples: Sequence[ExampleT], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        """Encode the examples, in their order, as one or more rows each of at most `length` tokens."""
+        """Encode the examples, in order, as one or more rows each of at most `length` tokens."""
 
     def weight(self, features: Features) -> Array:
         """Return how much of each unit is scored, to take means over: 1, or its scored tokens."""
@@ -146,8 +147,12 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
         return self.head(width, dropout=0.0)
 
     def config(self) -> dict[str, Any]:
-        """Return what transformers expects in config.json beside the shape: id2label, for instance."""
+        """Return what config.json tells transformers beside the shape: id2label, for instance."""
         return {}
+
+    def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
+        """Return the task with what config.json says of a model that transformers fine-tuned."""
+        return self
 
     # ---- answers ---------------------------------------------------------------------------------
 

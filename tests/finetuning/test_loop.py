@@ -144,7 +144,7 @@ def test_dropout_is_that_of_the_recipe_and_not_of_pre_training(tiny: Path, tmp_p
     """The same rows twice in one batch: only what drops out tells them apart."""
     for rate, differs in ((0.0, False), (0.5, True)):
         state = tuner_of(tiny, tmp_path, TOYS["classes"], dropout=rate)
-        batch = state.setup.train.take(np.array([0, 0]))
+        batch = state.setup.train.collate(np.array([0, 0]))
         first, second = state.network.train().hidden_states(batch)
         assert first.allclose(second) is not differs
 

@@ -181,7 +181,7 @@ def test_a_second_start_reads_what_the_first_one_encoded(
     assert counted == [32, 32], "dev and train, once each"
     for name in ("ids", "begins", "seconds", "examples"):
         assert np.array_equal(getattr(first.train, name), getattr(second.train, name))
-    assert first.train.values["target"].tolist() == second.train.values["target"].tolist()
+    assert first.train.row_labels["target"].tolist() == second.train.row_labels["target"].tolist()
 
 
 def test_another_length_tokenizer_or_file_is_encoded_anew(

@@ -15,9 +15,11 @@ from electra.tasks.choose import Choice, Choose
 from electra.tasks.task import Network
 from tests.tasks.toys import answers, overfit, toy_encoder, toy_words, written
 
-SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
-0,v1,3,"The dog sat. He","The dog sat.",He,gold,ran.,"sells, rome",is a mat,lives,1
-"""
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+    "ending0,ending1,ending2,ending3,label\n"
+    '0,v1,3,"The dog sat. He","The dog sat.",He,gold,ran.,"sells, rome",is a mat,lives,1\n'
+)
 PASSAGE = {
     "article": "Anna lives in Rome.",
     "questions": ["Anna lives in _ .", "Who lives in Rome?"],
@@ -205,7 +207,7 @@ def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have
         Choose.from_name("choose"),
         [Choice("here", "a", ("dog", "cat", "mat"), ("dog", "cat", "mat"))] * 2,
     )
-    assert task.features(examples, words, length=16, training=False).together == 3
+    assert task.features(examples, words, length=16, training=False).num_choices == 3
     with pytest.raises(UserError, match="there: 2 options where 3 are expected"):
         task.features(
             [*examples, Choice("there", "a", ("dog", "cat"), ("dog", "cat"))],
@@ -223,7 +225,7 @@ def test_an_option_is_a_row_and_those_of_a_question_stay_together(words: WordPie
     features = task.features(
         [choice("the dog", "sat|ran home", 1)], words, length=16, training=True
     )
-    batch = features.take(np.array([0]))
+    batch = features.collate(np.array([0]))
     assert [
         words.tokens(row[attention_mask].tolist())
         for row, attention_mask in zip(batch.input_ids, batch.attention_mask, strict=True)
@@ -238,12 +240,12 @@ def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
         [choice("the dog sat on a mat", "ran home|is", 0)], words, length=8, training=True
     )
     first, second = (
-        words.tokens(features.ids[begin:end].tolist())
-        for begin, end in zip(features.begins, features.begins[1:], strict=False)
+        words.tokens(features.input_ids[begin:end].tolist())
+        for begin, end in zip(features.offsets, features.offsets[1:], strict=False)
     )
     assert first == "[CLS] the dog sat [SEP] ran home [SEP]".split()
     assert second == "[CLS] the dog sat on [SEP] is [SEP]".split()
-    assert features.cut.all()
+    assert features.truncated.all()
 
 
 def test_of_a_completion_that_is_too_long_the_end_is_kept(words: WordPiece) -> None:
@@ -252,7 +254,7 @@ def test_of_a_completion_that_is_too_long_the_end_is_kept(words: WordPiece) -> N
         [choice("the dog", "why did he ran home|is", 0)], words, length=6, training=True
     )
     assert (
-        words.tokens(features.ids[: features.begins[1]].tolist())
+        words.tokens(features.input_ids[: features.offsets[1]].tolist())
         == "[CLS] [SEP] he ran home [SEP]".split()
     )
 
@@ -301,7 +303,7 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
         length=16,
         training=False,
     )
-    batch = features.take(np.array([0, 1]))
+    batch = features.collate(np.array([0, 1]))
     ids, token_type_ids, attention_mask = (tensor.reshape(2, 3, -1) for tensor in batch[:3])
     with torch.no_grad():
         theirs = stock(

@@ -17,9 +17,9 @@ from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.shape import EncoderShape
+from electra.tasks.classification_heads import ElectraClassificationHead, LinearHead
 from electra.tasks.classify import Classify, Text
 from electra.tasks.features import Array
-from electra.tasks.first_vector import LinearHead, StockHead
 from electra.tasks.task import Network
 from tests.conftest import NOUNS, VERBS
 
@@ -74,7 +74,7 @@ def answers(
 ) -> list[Array]:
     features = task.features(examples, words, length=32, training=False)
     with torch.no_grad():
-        outputs = model.outputs(features.take(np.arange(len(features))))
+        outputs = model.outputs(features.collate(np.arange(len(features))))
     return task.decode(examples, features, [{"logits": row.numpy()} for row in outputs["logits"]])
 
 
@@ -84,7 +84,7 @@ def fit(
     """A network trained on all examples at once, and its last mean loss."""
     model = network(task, words)
     features = task.features(examples, words, length=32, training=True)
-    batch = features.take(np.arange(len(features)))
+    batch = features.collate(np.arange(len(features)))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -279,7 +279,7 @@ def test_a_pair_is_trained_both_ways_round_and_read_once(words: WordPiece) -> No
     trained = task.features(examples, words, length=32, training=True)
     a, b = words.encode(["dog 2", "cat 2"])
     assert trained.examples.tolist() == [0, 0, 1, 1]
-    assert trained.ids[: trained.begins[2]].tolist() == [
+    assert trained.input_ids[: trained.offsets[2]].tolist() == [
         words.cls,
         *a,
         words.sep,
@@ -291,8 +291,8 @@ def test_a_pair_is_trained_both_ways_round_and_read_once(words: WordPiece) -> No
         *a,
         words.sep,
     ]
-    assert trained.values["target"].tolist() == [0.5, 0.5, 2.0, 2.0]
-    assert trained.values["target"].dtype == np.float32
+    assert trained.row_labels["target"].tolist() == [0.5, 0.5, 2.0, 2.0]
+    assert trained.row_labels["target"].dtype == np.float32
     assert task.features(examples, words, length=32, training=False).examples.tolist() == [0, 1]
 
 
@@ -300,8 +300,8 @@ def test_text_that_does_not_fit_is_cut_and_marked(words: WordPiece) -> None:
     task = learnt("a", "b")
     examples = [Text("x:1", "dog " * 50, label="b"), Text("x:2", "dog")]
     features = task.features(examples, words, length=16, training=False)
-    assert (features.lengths.max(), features.cut.tolist()) == (16, [True, False])
-    assert features.values["target"].tolist() == [1, 0]
+    assert (features.lengths.max(), features.truncated.tolist()) == (16, [True, False])
+    assert features.row_labels["target"].tolist() == [1, 0]
 
 
 def test_both_ways_round_are_one_answer(words: WordPiece) -> None:
@@ -328,7 +328,7 @@ def random_head(outputs: int, *, width: int = WIDTH) -> LinearHead:
 def test_the_stock_head_holds_the_papers_exactly(outputs: int) -> None:
     head, vectors = random_head(outputs), torch.randn(64, WIDTH) * 3
     stock = head.to_transformers()
-    assert isinstance(stock, StockHead)
+    assert isinstance(stock, ElectraClassificationHead)
     torch.testing.assert_close(
         stock.eval().logits(vectors), head.logits(vectors), rtol=0, atol=1e-5
     )
@@ -336,11 +336,12 @@ def test_the_stock_head_holds_the_papers_exactly(outputs: int) -> None:
 
 def test_the_stock_head_is_the_one_of_transformers() -> None:
     from transformers import ElectraConfig
-    from transformers.models.electra.modeling_electra import ElectraClassificationHead
+    from transformers.models.electra import modeling_electra
 
     ours = random_head(3).to_transformers()
-    assert isinstance(ours, StockHead)
-    theirs = ElectraClassificationHead(ElectraConfig(hidden_size=WIDTH, num_labels=3)).eval()
+    assert isinstance(ours, ElectraClassificationHead)
+    config = ElectraConfig(hidden_size=WIDTH, num_labels=3)
+    theirs = modeling_electra.ElectraClassificationHead(config).eval()
     names = {"dense": "dense", "output": "out_proj"}
     theirs.load_state_dict(
         {
@@ -367,7 +368,8 @@ def test_a_head_too_wide_for_the_stock_one_says_that_transformers_cannot_hold_it
 def test_a_stored_model_gets_the_head_that_its_class_has() -> None:
     task = learnt("a", "b")
     assert isinstance(
-        task.stored_head(WIDTH, architecture="ElectraForSequenceClassification"), StockHead
+        task.stored_head(WIDTH, architecture="ElectraForSequenceClassification"),
+        ElectraClassificationHead,
     )
     assert isinstance(task.stored_head(WIDTH, architecture="Electra"), LinearHead)
 
@@ -389,7 +391,7 @@ def test_losses_are_summed_cross_entropy_and_squared_error(words: WordPiece) -> 
             Text("x", "dog", label=label)
             for label in (("a", "b", "a") if task.labels else ("0.5", "3", "-1"))
         ]
-        batch = task.features(examples, words, length=32, training=True).take(np.arange(3))
+        batch = task.features(examples, words, length=32, training=True).collate(np.arange(3))
         hidden = torch.zeros(3, 4, WIDTH, dtype=torch.bfloat16)
         head = task.head(WIDTH, dropout=0.0).bfloat16()
         assert head.loss(hidden, batch).item() == pytest.approx(expected, rel=1e-6)

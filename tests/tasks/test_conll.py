@@ -9,7 +9,7 @@ import pytest
 
 from electra.config import UserError
 from electra.data.tables import find_table
-from electra.tasks.conll import Sentence, from_rows, from_text
+from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
 from tests.tasks.toys import written
 
 COLUMNS = """-DOCSTART- -X- O O
@@ -24,12 +24,16 @@ Rome NNP I-NP I-LOC
 
 
 def read(path: Path, *, column: int = -1, labelled: bool = True) -> list[Sentence]:
-    return list(from_text(find_table(path), column=column, labelled=labelled, known={"O", "NOUN"}))
+    return list(
+        sentences_from_text(find_table(path), column=column, labelled=labelled, known={"O", "NOUN"})
+    )
 
 
 def read_rows(path: Path, *, labelled: bool = True) -> list[Sentence]:
     return list(
-        from_rows(find_table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled)
+        sentences_from_rows(
+            find_table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled
+        )
     )
 
 

@@ -14,7 +14,7 @@ from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.encoder import Encoder
 from electra.tasks import embed as embedding
-from electra.tasks.embed import Embedded, embed, texts, write
+from electra.tasks.embed import Embedding, EmbedOptions, embed, read_texts, write_embeddings
 from tests.tasks.toys import toy_encoder, toy_words, written
 
 TEXTS = ["the dog sat on a mat", "anna", "carla visits rome", "", "he ran home", "zoe"]
@@ -31,9 +31,9 @@ def encoder(words: WordPiece) -> Encoder:
 
 
 def found(
-    encoder: Encoder, words: WordPiece, given: list[str] = TEXTS, **options: str
-) -> list[Embedded]:
-    return list(embed(encoder, words, given, length=16, **options))  # type: ignore[arg-type]
+    encoder: Encoder, words: WordPiece, texts: list[str] = TEXTS, **options: str
+) -> list[Embedding]:
+    return list(embed(encoder, words, texts, EmbedOptions(length=16, **options)))  # type: ignore[arg-type]
 
 
 # ---- vectors -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_order_is_kept_over_chunks_that_are_sorted_by_length(
     whole = found(encoder, words)
     monkeypatch.setattr(embedding, "CHUNK_TEXTS", 4)
     for one, other in zip(
-        whole, embed(encoder, words, TEXTS, length=16, batch_tokens=8), strict=True
+        whole, embed(encoder, words, TEXTS, EmbedOptions(length=16, batch_tokens=8)), strict=True
     ):
         assert one.text == other.text
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
@@ -109,14 +109,15 @@ def test_no_more_text_is_read_than_a_chunk_holds(
             taken.append("anna")
             yield "anna"
 
-    next(embed(encoder, words, endless(), length=16))
+    next(embed(encoder, words, endless(), EmbedOptions(length=16)))
     assert len(taken) == 2
 
 
 def test_a_text_that_does_not_fit_is_cut_and_says_so(encoder: Encoder, words: WordPiece) -> None:
-    long, short = embed(encoder, words, ["the dog sat on a mat", "anna"], length=5)
+    options = EmbedOptions(length=5)
+    long, short = embed(encoder, words, ["the dog sat on a mat", "anna"], options)
     assert words.tokens(long.ids.tolist()) == ["[CLS]", "the", "dog", "sat", "[SEP]"]
-    assert (long.was_cut, short.was_cut) == (True, False)
+    assert (long.truncated, short.truncated) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,9 @@ def test_a_text_that_does_not_fit_is_cut_and_says_so(encoder: Encoder, words: Wo
 def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
     encoder: Encoder, words: WordPiece, options: dict[str, str], message: str
 ) -> None:
+    refused = EmbedOptions(**{"length": 16} | options)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
-        embed(encoder, words, iter([]), **{"length": 16} | options)  # type: ignore[arg-type]
+        embed(encoder, words, iter([]), refused)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -141,17 +143,17 @@ def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
 def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
     lines = written(tmp_path / "a.txt", "anna\n\nthe dog\n")
     rows = written(tmp_path / "a.csv", "text,n\nanna,1\n")
-    assert list(texts(find_table(lines))) == ["anna", "", "the dog"]
-    assert list(texts(find_table(rows))) == ["anna"]
+    assert list(read_texts(find_table(lines))) == ["anna", "", "the dog"]
+    assert list(read_texts(find_table(rows))) == ["anna"]
     with pytest.raises(UserError, match=r"a.csv:2: no column 'body'.*columns here are text, n"):
-        list(texts(find_table(rows), "body"))
+        list(read_texts(find_table(rows), "body"))
 
 
 def test_an_array_holds_a_row_for_each_text(
     encoder: Encoder, words: WordPiece, tmp_path: Path
 ) -> None:
     vectors = found(encoder, words)
-    assert write(tmp_path / "a.npy", vectors, words, pool="mean") == (6, 0)
+    assert write_embeddings(tmp_path / "a.npy", vectors, words, pool="mean") == (6, 0)
     array = np.load(tmp_path / "a.npy", allow_pickle=False)
     assert array.dtype == np.float32
     assert np.array_equal(array, np.stack([one.vectors for one in vectors]))
@@ -160,9 +162,9 @@ def test_an_array_holds_a_row_for_each_text(
 def test_a_parquet_file_holds_texts_and_vectors(
     encoder: Encoder, words: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "GROUP_BYTES", 300)  # three vectors
+    monkeypatch.setattr(embedding, "ROW_GROUP_BYTES", 300)  # three vectors
     vectors = found(encoder, words)
-    write(tmp_path / "a.parquet", vectors, words, pool="mean")
+    write_embeddings(tmp_path / "a.parquet", vectors, words, pool="mean")
     file = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet")
     assert file.num_row_groups == 2
     assert str(file.schema_arrow.field("vector").type) == "fixed_size_list<element: float>[32]"
@@ -175,7 +177,7 @@ def test_a_parquet_file_holds_tokens_and_their_vectors(
     encoder: Encoder, words: WordPiece, tmp_path: Path
 ) -> None:
     vectors = found(encoder, words, pool="tokens")
-    write(tmp_path / "a.parquet", vectors, words, pool="tokens")
+    write_embeddings(tmp_path / "a.parquet", vectors, words, pool="tokens")
     rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert rows[1]["tokens"] == ["[CLS]", "anna", "[SEP]"]
     for row, one in zip(rows, vectors, strict=True):
@@ -188,12 +190,12 @@ def test_a_crash_leaves_what_was_there_before(
 ) -> None:
     path = written(tmp_path / name, "before")
 
-    def crashing() -> Iterator[Embedded]:
+    def crashing() -> Iterator[Embedding]:
         yield from found(encoder, words)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(path, crashing(), words, pool="mean")
+        write_embeddings(path, crashing(), words, pool="mean")
     assert path.read_text(encoding="utf8") == "before"
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
@@ -215,11 +217,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     words: WordPiece, tmp_path: Path, name: str, pool: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        write(tmp_path / name, iter(()), words, pool=pool)
+        write_embeddings(tmp_path / name, iter(()), words, pool=pool)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
 def test_no_text_gives_no_file(words: WordPiece, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="nothing to embed"):
-        write(tmp_path / name, iter(()), words, pool="mean")
+        write_embeddings(tmp_path / name, iter(()), words, pool="mean")
     assert not list(tmp_path.iterdir())

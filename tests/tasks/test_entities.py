@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.tasks.entities import Entity, entities, entity_scores, in_scheme, scheme_of, spelled
+from electra.tasks.entities import (
+    Entity,
+    convert_scheme,
+    detect_scheme,
+    entities_to_tags,
+    entity_scores,
+    get_entities,
+)
 
 SAME = {  # Anna Berg visits Paris France: a person of two words, then two places that touch
     "iob1": "I-PER I-PER O I-LOC B-LOC".split(),
@@ -40,17 +47,17 @@ def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
 
 @pytest.mark.parametrize("scheme", SAME)
 def test_every_scheme_names_the_same_entities(scheme: str) -> None:
-    assert entities(SAME[scheme]) == [ANNA, PARIS, FRANCE]
+    assert get_entities(SAME[scheme]) == [ANNA, PARIS, FRANCE]
 
 
 def test_bilou_is_read_as_bioes_with_other_letters() -> None:
-    assert entities("B-PER L-PER O U-LOC U-LOC".split()) == [ANNA, PARIS, FRANCE]
+    assert get_entities("B-PER L-PER O U-LOC U-LOC".split()) == [ANNA, PARIS, FRANCE]
 
 
 @pytest.mark.parametrize("source", SAME)
 @pytest.mark.parametrize("target", SAME)
 def test_tags_are_converted_from_any_scheme_to_any_other(source: str, target: str) -> None:
-    assert in_scheme(SAME[source], target) == SAME[target]
+    assert convert_scheme(SAME[source], target) == SAME[target]
 
 
 @given(
@@ -62,16 +69,16 @@ def test_entities_survive_every_conversion(
     sentence: tuple[list[Entity], int], first: str, second: str
 ) -> None:
     found, words = sentence
-    tags = spelled(found, words=words, scheme=first)
+    tags = entities_to_tags(found, words=words, scheme=first)
     assert len(tags) == words
-    assert entities(tags) == found
-    assert entities(in_scheme(tags, second)) == found
+    assert get_entities(tags) == found
+    assert get_entities(convert_scheme(tags, second)) == found
 
 
 @given(st.lists(st.sampled_from("O B-X I-X E-X S-X B-Y I-Y E-Y S-Y".split())))
 def test_whatever_a_tagger_says_has_a_meaning_that_can_be_written_down(tags: list[str]) -> None:
-    assert entities(in_scheme(tags, "iob2")) == entities(tags)
-    assert scheme_of([in_scheme(tags, "iob2")]) == "iob2"
+    assert get_entities(convert_scheme(tags, "iob2")) == get_entities(tags)
+    assert detect_scheme([convert_scheme(tags, "iob2")]) == "iob2"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ def test_whatever_a_tagger_says_has_a_meaning_that_can_be_written_down(tags: lis
 def test_tags_out_of_order_mean_what_the_conll_evaluation_takes_them_for(
     tags: str, meaning: list[Entity]
 ) -> None:
-    assert entities(tags.split()) == meaning
+    assert get_entities(tags.split()) == meaning
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_tags_out_of_order_mean_what_the_conll_evaluation_takes_them_for(
     ],
 )
 def test_the_scheme_is_told_by_the_tags(sentences: list[str], scheme: str) -> None:
-    assert scheme_of(tags.split() for tags in sentences) == scheme
+    assert detect_scheme(tags.split() for tags in sentences) == scheme
 
 
 # ---- F1 ------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.tasks.classify import Text
-from electra.tasks.glue import GLUE, LAYOUTS, Glue, available
-from electra.tasks.submission import server_file, write_glue
+from electra.tasks.glue import GLUE, LAYOUTS, Glue, available_tasks
+from electra.tasks.submissions import server_file, write_glue
 
 # The first lines of each task's files, with the columns of the official release.
 PAIR = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\t"
@@ -213,7 +213,7 @@ def test_available_tasks_have_training_and_dev_data(tmp_path: Path) -> None:
         "MNLI/dev_mismatched.tsv",
     ):
         write(tmp_path / file)
-    found, missing = available(str(tmp_path))
+    found, missing = available_tasks(str(tmp_path))
     assert found == ("glue/mnli", "glue/rte")
     assert missing == (
         "glue/cola",
@@ -224,7 +224,7 @@ def test_available_tasks_have_training_and_dev_data(tmp_path: Path) -> None:
         "glue/qnli",
         "glue/wnli",
     )
-    assert available(str(tmp_path / "RTE"))[0] == ("glue/rte",)
+    assert available_tasks(str(tmp_path / "RTE"))[0] == ("glue/rte",)
 
 
 def test_a_folder_without_the_tasks_files_is_refused_with_what_it_holds(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_folder_without_the_tasks_files_is_refused_with_what_it_holds(tmp_path
     ):
         Glue.from_name("glue/rte").locate(str(tmp_path))
     with pytest.raises(UserError, match=r"nowhere: no such folder"):
-        available(str(tmp_path / "nowhere"))
+        available_tasks(str(tmp_path / "nowhere"))
 
 
 # ---- the hub -------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_the_hub_is_asked_for_the_tasks_own_configuration_and_splits() -> None:
             "test_mismatched",
         )
     ]
-    assert available("nyu-mll/glue") == (GLUE, ())
+    assert available_tasks("nyu-mll/glue") == (GLUE, ())
 
 
 @pytest.mark.parametrize(

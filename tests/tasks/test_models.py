@@ -1,4 +1,4 @@
-"""A fine-tuned model at rest: stock transformers reads ours and says the same, and we read theirs."""
+"""Fine-tuned models: transformers reads ours and computes the same logits, and we read its."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from electra.data.tables import find_table
 from electra.model.huggingface import stock_logits
 from electra.model.pair import Generator
 from electra.tasks import find_task
-from electra.tasks.answering import answer, predict
-from electra.tasks.models import Tuned, load_pretrained, load_tuned, model_folder
+from electra.tasks.inference import answer_examples, predict
+from electra.tasks.models import FinetunedModel, load_pretrained, load_tuned, model_folder
 from electra.tasks.task import move_last_to_first
 from tests.tasks.toys import TOYS, tiny_model, toy_words, written
 
@@ -35,11 +35,11 @@ HELD_BY = {
 ByHeart = Callable[[str], Path]
 
 
-def examples_of(model: Tuned, path: Path) -> list[Any]:
+def examples_of(model: FinetunedModel, path: Path) -> list[Any]:
     return list(model.task.read([find_table(path)], labelled=True))
 
 
-def both_logits(model: Tuned, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def both_logits(model: FinetunedModel, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """Ours and theirs. Of one unit at a time, since the rows of a choice are one question to
     transformers.
     """
@@ -48,7 +48,7 @@ def both_logits(model: Tuned, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     features = model.task.features(
         examples_of(model, path), model.tokenizer, length=model.length, training=False
     )
-    batches = [features.take(np.array([unit])) for unit in range(len(features))]
+    batches = [features.collate(np.array([unit])) for unit in range(len(features))]
     with torch.no_grad():
         ours = [model.network.logits(*batch[:3]).flatten() for batch in batches]
         theirs = [stock_logits(stock, *batch[:3]).flatten() for batch in batches]
@@ -106,7 +106,8 @@ def test_a_folder_gives_back_the_answers_of_the_network_that_was_saved(
     model = load_tuned(run)
     examples = examples_of(model, run.parent / TOYS[name].file)
     found = [
-        model.task.record(*pair) for pair in zip(examples, answer([model], examples), strict=True)
+        model.task.record(*pair)
+        for pair in zip(examples, answer_examples([model], examples), strict=True)
     ]
     for ours, theirs in zip(found, kept, strict=True):
         for key in ("label", "answer", "tags", "choice", "null_odds", "probability", "score"):
@@ -171,7 +172,7 @@ def test_a_model_that_transformers_made_is_read_and_agrees(
     assert ours.sub(theirs).abs().max() < 1e-4
     examples = examples_of(model, path)
     model.task.check(examples)
-    scores = model.task.score(examples, answer([model], examples))
+    scores = model.task.score(examples, answer_examples([model], examples))
     assert 0 <= scores.get(model.task.metric, 0) <= 1 or name == "scores"
 
 

@@ -17,11 +17,11 @@ from electra import tasks
 from electra.data.tables import Table, read_rows, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.finetune import finetune
-from electra.tasks.answering import predict
-from electra.tasks.features import Array, Features, Row, pair
-from electra.tasks.first_vector import LinearHead
-from electra.tasks.folders import splits
+from electra.tasks.classification_heads import LinearHead
+from electra.tasks.features import Array, Features, encode_pair
+from electra.tasks.inference import predict
 from electra.tasks.models import load_tuned
+from electra.tasks.splits import locate_files
 from electra.tasks.task import Files, Outputs, Task
 from tests.tasks.toys import BY_HEART, written
 
@@ -42,8 +42,7 @@ class HowMany(Task[Text, Array]):
     metric: str = "accuracy"
 
     def locate(self, data: str) -> Files:
-        found = splits(data)
-        return Files(train=found.get("train", ()), dev={"dev": found.get("dev", ())}, test={})
+        return locate_files(data)
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
         for where, row in (row for table in tables for row in read_rows(table)):
@@ -54,15 +53,16 @@ class HowMany(Task[Text, Array]):
             )
 
     def features(
-        self, examples: Sequence[Text], words: WordPiece, *, length: int, training: bool
+        self, examples: Sequence[Text], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        made = []
+        rows = []
         for number, (example, ids) in enumerate(
-            zip(examples, words.encode([e.text for e in examples]), strict=True)
+            zip(examples, tokenizer.encode([e.text for e in examples]), strict=True)
         ):
-            row, _, was_cut = pair(words, ids, None, length=length)
-            made.append(Row(number, row, values={"target": example.count}, was_cut=was_cut))
-        return Features.of(made)
+            row = encode_pair(number, tokenizer, ids, length=length)
+            row.row_labels = {"target": example.count}
+            rows.append(row)
+        return Features.from_rows(rows)
 
     def head(self, width: int, *, dropout: float) -> LinearHead:
         head = LinearHead(width, 4, dropout=dropout, regression=False)

@@ -17,8 +17,9 @@ from electra.data.wordpiece import ROLES, WordPiece
 from electra.model.encoder import Encoder
 from electra.model.shape import EncoderShape
 from electra.tasks.features import Features
-from electra.tasks.span import Candidate, Span, SpanAnswer, write_squad
+from electra.tasks.span import Candidate, Span, SpanAnswer
 from electra.tasks.span_files import Question
+from electra.tasks.submissions import write_squad
 from electra.tasks.task import Network
 
 LETTERS = "a b c d e f g h i j k l m n o p q r s t u v w x y z".split()
@@ -62,7 +63,7 @@ def ids(text: str) -> list[int]:
 
 
 def rows_of(features: Features) -> list[list[int]]:
-    return [features.ids[a:b].tolist() for a, b in itertools.pairwise(features.begins)]
+    return [features.input_ids[a:b].tolist() for a, b in itertools.pairwise(features.offsets)]
 
 
 # ---- windows -------------------------------------------------------------------------------------
@@ -74,8 +75,8 @@ def test_a_long_paragraph_becomes_windows_with_the_question_before_each(words: W
     assert rows_of(found) == [
         [CLS, *ids("q"), SEP, *ids(window), SEP] for window in ("a b c d", "c d e f")
     ]
-    assert found.seconds.tolist() == [3, 3]
-    assert {name: values.tolist() for name, values in found.values.items()} == {
+    assert found.second_starts.tolist() == [3, 3]
+    assert {name: values.tolist() for name, values in found.row_labels.items()} == {
         "start": [0, 4],
         "end": [0, 5],
         "impossible": [1, 0],
@@ -90,8 +91,8 @@ def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(
         [about("a b c d e", "a"), about("a b", None)], words, length=8, training=True
     )
     assert found.examples.tolist() == [0, 0, 1]
-    assert found.values["start"].tolist() == [3, 0, 0]
-    assert found.values["impossible"].tolist() == [0, 1, 1]
+    assert found.row_labels["start"].tolist() == [3, 0, 0]
+    assert found.row_labels["impossible"].tolist() == [0, 1, 1]
 
 
 def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so(
@@ -122,7 +123,7 @@ def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_parag
         examples, words, length=32, training=True
     )
     assert rows_of(found)[0] == [CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]
-    assert found.cut.tolist() == [True, False]
+    assert found.truncated.tolist() == [True, False]
     narrow = Span.from_name("span").features(examples[:1], words, length=9, training=False)
     assert rows_of(narrow) == [[CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]]
 
@@ -132,10 +133,10 @@ def test_tokens_carry_their_characters_only_where_answers_are_decoded(words: Wor
     found = task.features(
         [about("a  b", "b")], words, length=16, training=False
     )  # [CLS] q [SEP] a b [SEP]
-    assert found.tokens["starts"].tolist() == [-100, -100, -100, 0, 3, -100]
-    assert found.tokens["ends"].tolist() == [-100, -100, -100, 1, 4, -100]
-    assert found.tokens["widest"].tolist() == [0, 0, 0, 1, 1, 0]
-    assert task.features([about("a  b", "b")], words, length=16, training=True).tokens == {}
+    assert found.token_labels["starts"].tolist() == [-100, -100, -100, 0, 3, -100]
+    assert found.token_labels["ends"].tolist() == [-100, -100, -100, 1, 4, -100]
+    assert found.token_labels["is_max_context"].tolist() == [0, 0, 0, 1, 1, 0]
+    assert task.features([about("a  b", "b")], words, length=16, training=True).token_labels == {}
 
 
 # ---- decoding ------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def test_tokens_carry_their_characters_only_where_answers_are_decoded(words: Wor
 
 def logits_for(features: Features, *, seed: int, padded_to: int = 0) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
-    widths = [max(padded_to, int(width)) for width in np.diff(features.begins)]
+    widths = [max(padded_to, int(width)) for width in np.diff(features.offsets)]
     return [
         {name: rng.normal(size=width).astype(np.float32) for name in ("start_logits", "end_logits")}
         for width in widths
@@ -178,7 +179,7 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
     task = Span.from_name("squad-2.0", answer_length=4, beam=64)
     examples = [about("a b c d e f g h", "b"), about("a b c")]
     features = task.features(examples, words, length=32, training=False)
-    batch = features.take(np.array([0, 1]))
+    batch = features.collate(np.array([0, 1]))
     torch.manual_seed(seed)
     hidden, head = torch.randn(2, batch.input_ids.shape[1], 16), task.head(16, dropout=0.0)
     outputs = {name: value.numpy() for name, value in head(hidden, batch).items()}
@@ -232,7 +233,7 @@ def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
     for kind in ("joint", "simple"):
         task = Span.from_name("squad-2.0", head_kind=kind)
         features = task.features([about("")], words, length=8, training=False)
-        batch = features.take(np.array([0]))
+        batch = features.collate(np.array([0]))
         outputs = task.head(8, dropout=0.0)(torch.zeros(1, batch.input_ids.shape[1], 8), batch)
         (answer,) = task.decode(
             [about("")], features, [{k: v[0].detach().numpy() for k, v in outputs.items()}]
@@ -426,7 +427,7 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
     )
     network = Network(Encoder(shape, vocabulary=words.size), task.head(32, dropout=0.0))
     training = task.features(examples, words, length=12, training=True)
-    batch = training.take(np.arange(len(training)))
+    batch = training.collate(np.arange(len(training)))
     optimizer, loss = torch.optim.Adam(network.parameters(), lr=3e-3), torch.tensor(torch.inf)
     for _ in range(800):  # how many it takes depends on the processor's last digits
         optimizer.zero_grad()
@@ -439,7 +440,7 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
 
     features = task.features(examples, words, length=12, training=False)
     with torch.no_grad():
-        outputs = network.eval().outputs(features.take(np.arange(len(features))))
+        outputs = network.eval().outputs(features.collate(np.arange(len(features))))
     units = [
         {name: value[row].numpy() for name, value in outputs.items()}
         for row in range(len(features))

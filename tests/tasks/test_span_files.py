@@ -38,7 +38,9 @@ def asked(identity: str = "q1", *answers: tuple[str, Any], **more: Any) -> dict[
 
 def read(*paths: Path, task: Span | None = None, labelled: bool = True) -> list[Question]:
     return list(
-        (task or Span.from_name("span")).read([find_table(path) for path in paths], labelled=labelled)
+        (task or Span.from_name("span")).read(
+            [find_table(path) for path in paths], labelled=labelled
+        )
     )
 
 

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.tasks.features import Features, Row, TaskBatch
-from electra.tasks.span_heads import NEVER, JointHead, SimpleHead, in_paragraph
+from electra.tasks.span_heads import MASKED_SCORE, JointHead, SimpleHead, in_paragraph
 
 WIDTH = 8
 # [CLS] q q [SEP] p p p p [SEP], [CLS] q [SEP] p p [SEP]: the second row is three tokens shorter
-ROWS = Features.of(
+ROWS = Features.from_rows(
     [
         Row(0, range(9), 4, {"start": 5, "end": 6, "impossible": 0}),
         Row(1, range(6), 3, {"start": 0, "end": 0, "impossible": 1}),
@@ -26,7 +26,7 @@ MAY_BE = [[0, 4, 5, 6, 7], [0, 3, 4]]
 
 @pytest.fixture
 def batch() -> TaskBatch:
-    return ROWS.take(np.array([0, 1]))
+    return ROWS.collate(np.array([0, 1]))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_joint_head_scores_every_pair_as_the_chain_rule_does(
                 outputs["starts"][row], outputs["ends"][row], outputs["scores"][row], strict=True
             )
             for end, score in zip(ends, scores, strict=True)
-            if score > NEVER / 2
+            if score > MASKED_SCORE / 2
         }
         expected = {
             (s, e): float(plain_start(head, hidden, row)[s] + plain_end(head, hidden, row, s)[e])
@@ -142,9 +142,9 @@ def test_scores_are_float32_whatever_the_encoder_computes_in(
 
 
 def test_padding_changes_nothing(hidden: Tensor) -> None:
-    alone, beside = ROWS.take(np.array([1])), ROWS.take(np.array([0, 1]))
+    alone, beside = ROWS.collate(np.array([1])), ROWS.collate(np.array([0, 1]))
     for head in (joint(), SimpleHead(WIDTH).double()):
-        both = head.loss(hidden, beside) - head.loss(hidden[:1], ROWS.take(np.array([0])))
+        both = head.loss(hidden, beside) - head.loss(hidden[:1], ROWS.collate(np.array([0])))
         torch.testing.assert_close(head.loss(hidden[1:, :6], alone), both, rtol=1e-5, atol=1e-5)
 
 

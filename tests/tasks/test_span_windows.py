@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from electra.data.wordpiece import WordPiece
 from electra.tasks.span_files import Question
-from electra.tasks.span_windows import encoded, widest, windows
+from electra.tasks.span_windows import encode_questions, max_context, windows
 from tests.tasks.test_span import words_of
 
 
@@ -31,7 +31,7 @@ def test_windows_end_with_the_paragraph() -> None:
 def test_a_token_counts_in_the_window_that_shows_most_around_it() -> None:
     # Token 4 has 4 left and 1 right in the first window, 1 left and 4 right in the second: the
     # first keeps it.
-    assert widest([(0, 6), (3, 9), (6, 10)]) == [
+    assert max_context([(0, 6), (3, 9), (6, 10)]) == [
         [1, 1, 1, 1, 1, 0],
         [0, 0, 1, 1, 1, 0],
         [0, 0, 1, 1],
@@ -42,7 +42,7 @@ def test_a_token_counts_in_the_window_that_shows_most_around_it() -> None:
 def test_every_token_counts_in_exactly_one_window(total: int, room: int, stride: int) -> None:
     found = windows(total, room=room, stride=stride)
     counts = [0] * total
-    for (begin, _), flags in zip(found, widest(found), strict=True):
+    for (begin, _), flags in zip(found, max_context(found), strict=True):
         for place, flag in enumerate(flags, start=begin):
             counts[place] += flag
     assert counts == [1] * total
@@ -69,25 +69,25 @@ def words() -> WordPiece:
 def test_tokens_know_their_characters_in_the_original_text(
     words: WordPiece, context: str, tokens: list[str]
 ) -> None:
-    ((_, _, paragraph),) = encoded([Question("", "", "at", context)], words)
+    ((_, _, paragraph),) = encode_questions([Question("", "", "at", context)], words)
     cut = [context[start:end] for start, end in zip(paragraph.starts, paragraph.ends, strict=True)]
     assert cut == tokens
 
 
 def test_a_span_is_the_tokens_it_shares_characters_with(words: WordPiece) -> None:
     context = "Café opens at seventeen!"
-    ((_, _, paragraph),) = encoded(
+    ((_, _, paragraph),) = encode_questions(
         [Question("", "", "at", context)], words
     )  # café opens at seven ##teen !
-    assert paragraph.tokens((5, 13)) == (1, 2)
-    assert paragraph.tokens((14, 18)) == (3, 3)  # "seve" is within one token
-    assert paragraph.tokens((14, 23)) == (3, 4)
-    assert paragraph.tokens((4, 5)) is None  # a space
-    assert paragraph.tokens(None) is None
+    assert paragraph.token_span((5, 13)) == (1, 2)
+    assert paragraph.token_span((14, 18)) == (3, 3)  # "seve" is within one token
+    assert paragraph.token_span((14, 23)) == (3, 4)
+    assert paragraph.token_span((4, 5)) is None  # a space
+    assert paragraph.token_span(None) is None
 
 
 def test_questions_about_one_paragraph_share_its_tokens(words: WordPiece) -> None:
-    first, second = encoded(
+    first, second = encode_questions(
         [Question("", "1", "at", "seven"), Question("", "2", "in", "seven")], words
     )
     assert first[2] is second[2]

@@ -15,7 +15,7 @@ from electra.config import UserError
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.tasks.conll import Sentence
-from electra.tasks.features import IGNORED, Features, TaskBatch
+from electra.tasks.features import IGNORE_INDEX, Features, TaskBatch
 from electra.tasks.tag import Tag, windows
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
 from electra.tasks.task import Network
@@ -103,7 +103,7 @@ def test_a_text_that_is_only_to_be_tagged_may_carry_tags_of_another_kind(
     ner: Tag, words: WordPiece
 ) -> None:
     found = ner.features([sentence("the cat", "O B-MISC")], words, length=16, training=False)
-    assert found.tokens["word"].tolist() == [IGNORED, 0, 1, IGNORED]
+    assert found.token_labels["word"].tolist() == [IGNORE_INDEX, 0, 1, IGNORE_INDEX]
 
 
 def test_training_data_with_one_tag_is_refused() -> None:
@@ -190,22 +190,29 @@ def test_the_first_token_of_a_word_carries_its_label_and_the_others_none(
     ner: Tag, words: WordPiece
 ) -> None:
     found = ner.features([sentence("zoe sat", "B-PER O")], words, length=16, training=True)
-    assert words.tokens(found.ids.tolist()) == ["[CLS]", "z", "##o", "##e", "sat", "[SEP]"]
-    assert found.tokens["word"].tolist() == [IGNORED, 0, IGNORED, IGNORED, 1, IGNORED]
-    assert found.tokens["target"].tolist() == [
-        IGNORED,
-        ner.labels.index("B-PER"),
-        IGNORED,
-        IGNORED,
+    assert words.tokens(found.input_ids.tolist()) == ["[CLS]", "z", "##o", "##e", "sat", "[SEP]"]
+    assert found.token_labels["word"].tolist() == [
+        IGNORE_INDEX,
         0,
-        IGNORED,
+        IGNORE_INDEX,
+        IGNORE_INDEX,
+        1,
+        IGNORE_INDEX,
+    ]
+    assert found.token_labels["target"].tolist() == [
+        IGNORE_INDEX,
+        ner.labels.index("B-PER"),
+        IGNORE_INDEX,
+        IGNORE_INDEX,
+        0,
+        IGNORE_INDEX,
     ]
     assert ner.weight(found).tolist() == [2.0]
 
 
 def test_a_word_without_tokens_becomes_unknown(ner: Tag, words: WordPiece) -> None:
     found = ner.features([sentence("the \u200b sat")], words, length=16, training=False)
-    assert words.tokens(found.ids.tolist()) == ["[CLS]", "the", "[UNK]", "sat", "[SEP]"]
+    assert words.tokens(found.input_ids.tolist()) == ["[CLS]", "the", "[UNK]", "sat", "[SEP]"]
 
 
 @given(st.lists(st.integers(1, 6), max_size=60), st.integers(6, 20))
@@ -236,15 +243,15 @@ def test_a_word_longer_than_a_row_keeps_its_first_tokens_and_is_counted_as_cut(
         [sentence(f"the {'z' * 30} sat", "O O O")], words, length=10, training=True
     )
     assert found.lengths.max() <= 10
-    assert sorted(word for word in found.tokens["word"] if word != IGNORED) == [0, 1, 2]
-    assert found.cut.sum() == 1
+    assert sorted(word for word in found.token_labels["word"] if word != IGNORE_INDEX) == [0, 1, 2]
+    assert found.truncated.sum() == 1
 
 
 def said_by_targets(task: Tag, examples: list[Sentence], features: Features) -> list[np.ndarray]:
     """The answers of a network that is sure of every target."""
     outputs = []
-    for begin, end in pairwise(features.begins):
-        target = features.tokens["target"][begin:end]
+    for begin, end in pairwise(features.offsets):
+        target = features.token_labels["target"][begin:end]
         logits = 20.0 * (target[:, None] == np.arange(len(task.labels)))
         outputs.append({"logits": np.pad(logits, ((0, 3), (0, 0)))})  # rows arrive padded
     return task.decode(examples, features, outputs)
@@ -260,7 +267,7 @@ def test_tags_come_back_to_their_words_however_the_sentence_was_cut(
     examples = [*EIGHT, long, sentence("", "")]
     features = ner.features(examples, words, length=length, training=True)
     found = said_by_targets(ner, examples, features)
-    assert [ner.said(answer) for answer in found] == [
+    assert [ner.predicted_tags(answer) for answer in found] == [
         list(example.tags or ()) for example in examples
     ]
     assert ner.score(examples, found) == {
@@ -269,7 +276,7 @@ def test_tags_come_back_to_their_words_however_the_sentence_was_cut(
         "f1": 1.0,
         "accuracy": 1.0,
     }
-    assert not features.cut.any()
+    assert not features.truncated.any()
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -315,7 +322,7 @@ def test_the_best_answer_that_ignores_the_text_is_no_entity_or_the_commonest_tag
 
 def test_several_models_answer_with_the_mean_of_their_probabilities(ner: Tag) -> None:
     sure, unsure = answer(ner, "B-PER", sure=0.9), answer(ner, "B-LOC", sure=0.6)
-    assert ner.said(ner.combine([sure, unsure])) == ["B-PER"]
+    assert ner.predicted_tags(ner.combine([sure, unsure])) == ["B-PER"]
     assert ner.combine([sure, unsure]).sum() == pytest.approx(1.0)
 
 
@@ -348,7 +355,7 @@ def test_the_head_is_what_transformers_has(ner: Tag) -> None:
 def test_the_loss_is_summed_over_labelled_tokens_alone() -> None:
     head = TagHead(4, labels=3, dropout=0.0)
     nn.init.zeros_(head.output.weight)
-    target = torch.tensor([[IGNORED, 2, IGNORED, 0, IGNORED]])
+    target = torch.tensor([[IGNORE_INDEX, 2, IGNORE_INDEX, 0, IGNORE_INDEX]])
     batch = TaskBatch(target, target, target > -1000, {"target": target})
     assert head.loss(torch.randn(1, 5, 4), batch).item() == pytest.approx(2 * np.log(3))
 
@@ -357,10 +364,10 @@ def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(ner: Tag, words: 
     torch.manual_seed(0)
     head = BiLSTMHead(8, labels=3, lstm_width=6, dropout=0.0).eval()
     features = ner.features([EIGHT[0], EIGHT[5]], words, length=16, training=True)
-    batch = features.take(np.array([0, 1]))
+    batch = features.collate(np.array([0, 1]))
     hidden = torch.randn(*batch.input_ids.shape, 8)
     short = int(batch.attention_mask[1].sum())
-    alone = features.take(np.array([1]))
+    alone = features.collate(np.array([1]))
     expected = head(hidden[1:, :short], alone)["logits"][0]
     torch.testing.assert_close(head(hidden, batch)["logits"][1, :short], expected)
 

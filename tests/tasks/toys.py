@@ -1,4 +1,4 @@
-"""A vocabulary and a network small enough to look through, and a few lines that train and ask one."""
+"""A small vocabulary and network, and toy tasks that are learnt by heart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from electra.model.huggingface import Role, save
 from electra.model.pair import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.tasks import find_task
-from electra.tasks.features import Features, by_length
+from electra.tasks.features import Features, group_by_length
 from electra.tasks.task import Network, Task
 
 WORDS = (
@@ -64,7 +64,7 @@ def overfit(
 ) -> float:
     """The mean loss after training on all rows at once, so many times."""
     optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=rate)
-    batch, scored = features.take(np.arange(len(features))), task.weight(features).sum()
+    batch, scored = features.collate(np.arange(len(features))), task.weight(features).sum()
     network.train()
     for _ in range(steps):
         loss = network(batch) / scored
@@ -85,11 +85,11 @@ def answers(
     """What the network says of each example, by batches of about so many tokens."""
     outputs: list[Any] = [None] * len(features)
     network.eval()
-    for units in by_length(features.lengths, tokens=tokens):
+    for units in group_by_length(features.lengths, tokens=tokens):
         with torch.no_grad():
             found = {
                 name: tensor.numpy()
-                for name, tensor in network.outputs(features.take(units)).items()
+                for name, tensor in network.outputs(features.collate(units)).items()
             }
         for place, unit in enumerate(units):
             outputs[unit] = {name: array[place] for name, array in found.items()}
@@ -145,7 +145,7 @@ def number_rows() -> str:
 
 
 def question_rows() -> str:
-    """Who lives in a city, where half of the paragraphs name another; the last two have no answer."""
+    """Who lives in a city, where half of the paragraphs name another; two have no answer."""
     rows = [
         {
             "id": f"q{number}",

@@ -1,6 +1,4 @@
-"""Heads that read the first vector of a row: the paper's, and the one transformers has, which can
-hold it exactly.
-"""
+"""Classification heads on the vector of [CLS]: the paper's, and the one of transformers."""
 
 from __future__ import annotations
 
@@ -19,10 +17,8 @@ from electra.tasks.task import Head
 ARCHITECTURE = "ElectraForSequenceClassification"
 
 
-class VectorHead(Head):
-    """Logits [R, labels] from the vector of [CLS]; or one score, against which the error is
-    squared.
-    """
+class ClassificationHead(Head):
+    """Logits [R, labels] from the vector of [CLS], with cross-entropy; or a score, with MSE."""
 
     def __init__(self, *, regression: bool) -> None:
         super().__init__()
@@ -30,7 +26,7 @@ class VectorHead(Head):
 
     @abstractmethod
     def logits(self, vectors: Tensor) -> Tensor:
-        """[R, D] to [R, labels]."""
+        """Compute logits [R, labels] from vectors [R, D]."""
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
         return {"logits": self.logits(hidden[:, 0])}
@@ -42,42 +38,46 @@ class VectorHead(Head):
         return F.cross_entropy(logits, target, reduction="sum")
 
 
-class LinearHead(VectorHead):
-    """The paper's: dropout, then one linear layer."""
+class LinearHead(ClassificationHead):
+    """The paper's head: dropout, then one linear layer."""
 
     def __init__(self, width: int, outputs: int, *, dropout: float, regression: bool) -> None:
         super().__init__(regression=regression)
-        self.architecture = ARCHITECTURE if 2 * outputs <= width else None
+        if 2 * outputs <= width:
+            self.architecture = ARCHITECTURE
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, outputs)
         initialise(self.output)
 
     def logits(self, vectors: Tensor) -> Tensor:
-        found: Tensor = self.output(self.dropout(vectors))
-        return found
+        logits: Tensor = self.output(self.dropout(vectors))
+        return logits
 
-    def to_transformers(self) -> VectorHead:
-        """transformers puts dense and gelu in front of its output layer; gelu(z) − gelu(−z) = z
-        sees through them.
+    def to_transformers(self) -> ClassificationHead:
+        """Return a head of transformers that computes the same logits.
+
+        It has a dense layer and gelu before its output layer. Since gelu(z) − gelu(−z) = z, they
+        become the identity with
 
         dense: [W; −W; 0]        output: [I, −I, 0]
         """
         outputs, width = self.output.weight.shape
         if self.architecture is None:
             return self
-        stock = StockHead(width, outputs, regression=self.regression).to(self.output.weight)
+        head = ElectraClassificationHead(width, outputs, regression=self.regression)
+        head = head.to(self.output.weight)
         with torch.no_grad():
-            for parameter in stock.parameters():
+            for parameter in head.parameters():
                 parameter.zero_()
-            for sign, at in ((1, slice(0, outputs)), (-1, slice(outputs, 2 * outputs))):
-                stock.dense.weight[at] = sign * self.output.weight
-                stock.dense.bias[at] = sign * self.output.bias
-                stock.output.weight[:, at] = sign * torch.eye(outputs)
-        return stock
+            for sign, rows in ((1, slice(0, outputs)), (-1, slice(outputs, 2 * outputs))):
+                head.dense.weight[rows] = sign * self.output.weight
+                head.dense.bias[rows] = sign * self.output.bias
+                head.output.weight[:, rows] = sign * torch.eye(outputs)
+        return head
 
 
-class StockHead(VectorHead):
-    """transformers' ElectraClassificationHead."""
+class ElectraClassificationHead(ClassificationHead):
+    """The head of transformers' ElectraForSequenceClassification."""
 
     architecture = ARCHITECTURE
 
@@ -89,5 +89,6 @@ class StockHead(VectorHead):
         self.apply(initialise)
 
     def logits(self, vectors: Tensor) -> Tensor:
-        found: Tensor = self.output(self.dropout(gelu(self.dense(self.dropout(vectors)))))
-        return found
+        features = gelu(self.dense(self.dropout(vectors)))
+        logits: Tensor = self.output(self.dropout(features))
+        return logits

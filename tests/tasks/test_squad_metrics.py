@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.tasks.span_scores import best_threshold, exact_match, f1, normalised
+from electra.tasks.squad_metrics import best_threshold, exact_match, f1, normalize_answer
 
 
 def test_case_punctuation_articles_and_spaces_do_not_count() -> None:
-    assert normalised("  The U.S.A.'s  an-swer, a\tTheory ") == ["usas", "answer", "theory"]
-    assert normalised("“Über” the top") == [
+    assert normalize_answer("  The U.S.A.'s  an-swer, a\tTheory ") == ["usas", "answer", "theory"]
+    assert normalize_answer("“Über” the top") == [
         "“über”",
         "top",
     ]  # only ASCII punctuation, as the evaluation has it

@@ -13,9 +13,15 @@ import pytest
 
 from electra.config import UserError
 from electra.data.tables import find_table
-from electra.tasks import answering
-from electra.tasks.answering import answer, evaluate, predict, stream, task_of
-from electra.tasks.models import Tuned, load_tuned
+from electra.tasks import inference
+from electra.tasks.inference import (
+    answer_examples,
+    ensemble_task,
+    evaluate,
+    predict,
+    stream_answers,
+)
+from electra.tasks.models import FinetunedModel, load_tuned
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -24,7 +30,7 @@ ByHeart = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def two(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Tuned]:
+def two(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[FinetunedModel]:
     """Models of one task that are of two minds."""
     run = tmp_path_factory.mktemp("two") / "run"
     TOYS["classes"].learnt(tiny, run, seeds=2, flags=[*BY_HEART, "--max-steps", "6"])
@@ -37,21 +43,21 @@ def rows(tmp_path: Path) -> Path:
 
 
 def test_several_models_answer_with_the_mean_of_their_probabilities(
-    two: list[Tuned], rows: Path
+    two: list[FinetunedModel], rows: Path
 ) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
     first, second, both = (
-        answer(two[:1], examples),
-        answer(two[1:], examples),
-        answer(two, examples),
+        answer_examples(two[:1], examples),
+        answer_examples(two[1:], examples),
+        answer_examples(two, examples),
     )
     assert not np.allclose(first, second)
     assert np.allclose(both, (np.array(first) + np.array(second)) / 2)
 
 
-def test_scores_are_of_the_averaged_answers(two: list[Tuned], rows: Path) -> None:
+def test_scores_are_of_the_averaged_answers(two: list[FinetunedModel], rows: Path) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
-    expected = two[0].task.score(examples, answer(two, examples))
+    expected = two[0].task.score(examples, answer_examples(two, examples))
     assert evaluate(two, {"dev": [find_table(rows)]}) == {"dev": expected}
 
 
@@ -62,7 +68,7 @@ def test_models_of_different_tasks_are_not_averaged(by_heart: ByHeart, rows: Pat
 
 
 def test_models_with_other_labels_are_not_averaged(
-    two: list[Tuned], tiny: Path, tmp_path: Path, rows: Path
+    two: list[FinetunedModel], tiny: Path, tmp_path: Path, rows: Path
 ) -> None:
     data = written(tmp_path / "other.csv", "text,label\nthe dog,good\nthe cat,bad\n")
     TOYS["classes"].learnt(
@@ -73,21 +79,21 @@ def test_models_with_other_labels_are_not_averaged(
 
 
 def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(
-    two: list[Tuned], rows: Path, monkeypatch: pytest.MonkeyPatch
+    two: list[FinetunedModel], rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
-    together = answer(two[:1], examples)
-    monkeypatch.setitem(answering.BATCH_TOKENS, "cpu", 1)
-    assert np.allclose(answer(two[:1], examples), together, atol=1e-6)
+    at_once = answer_examples(two[:1], examples)
+    monkeypatch.setitem(inference.BATCH_TOKENS, "cpu", 1)
+    assert np.allclose(answer_examples(two[:1], examples), at_once, atol=1e-6)
 
 
 @pytest.mark.parametrize("bound", ["CHUNK_EXAMPLES", "CHUNK_CHARACTERS"])
 def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(
-    two: list[Tuned], rows: Path, bound: str, monkeypatch: pytest.MonkeyPatch
+    two: list[FinetunedModel], rows: Path, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
     monkeypatch.setattr(
-        answering, bound, 2 if bound == "CHUNK_EXAMPLES" else len(repr(examples[0])) + 1
+        inference, bound, 2 if bound == "CHUNK_EXAMPLES" else len(repr(examples[0])) + 1
     )
     read = 0
 
@@ -97,12 +103,12 @@ def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(
             read += 1
             yield example
 
-    answered = stream(two[:1], source())
+    answered = stream_answers(two[:1], source())
     found = [next(answered)]
     assert read == 2
     found += answered
     assert [example.where for example, _ in found] == [example.where for example in examples]
-    assert np.allclose([said for _, said in found], answer(two[:1], examples), atol=1e-6)
+    assert np.allclose([said for _, said in found], answer_examples(two[:1], examples), atol=1e-6)
 
 
 def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are(
@@ -110,7 +116,7 @@ def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are
 ) -> None:
     model = load_tuned(by_heart("joint"))
     models = [replace(model, task=replace(model.task, null_threshold=at)) for at in (-1.0, 4.0)]
-    assert task_of(models).null_threshold == 1.5
+    assert ensemble_task(models).null_threshold == 1.5
 
 
 def test_different_heads_are_not_averaged(by_heart: ByHeart, tmp_path: Path) -> None:
@@ -120,7 +126,7 @@ def test_different_heads_are_not_averaged(by_heart: ByHeart, tmp_path: Path) -> 
 
 
 def test_a_classifier_is_asked_about_plain_text_line_by_line(
-    two: list[Tuned], tmp_path: Path
+    two: list[FinetunedModel], tmp_path: Path
 ) -> None:
     assert (
         len(list(predict(two, [written(tmp_path / "asked.txt", "the dog\na cat, perhaps\n")]))) == 2
@@ -128,7 +134,7 @@ def test_a_classifier_is_asked_about_plain_text_line_by_line(
 
 
 def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(
-    two: list[Tuned], tmp_path: Path
+    two: list[FinetunedModel], tmp_path: Path
 ) -> None:
     empty = written(tmp_path / "empty.csv", "text,label\n")
     with pytest.raises(UserError, match=r"empty\.csv: no examples"):

@@ -1,0 +1,110 @@
+"""Read multiple-choice questions: the files of RACE, rows of tables, and the labels of options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra.config import UserError
+from electra.data.tables import LocatedRow, Table, find_table, read_json, read_rows, require_column
+from electra.tasks.splits import Splits
+
+LEVELS = ("middle", "high")  # of RACE: folders with a file for every passage
+
+
+def race_splits(folder: Path) -> Splits:
+    """Return the files of RACE as released: train/high/1.txt and so on, a JSON object each."""
+    splits: Splits = {}
+    for split in ("train", "dev", "test"):
+        paths: list[Path] = []
+        for level in LEVELS:
+            paths += sorted((folder / split / level).glob("*.txt"))
+        if paths:
+            splits[split] = tuple(find_table(path, format="json") for path in paths)
+    return splits
+
+
+def read_choice_rows(source: Table) -> Iterator[LocatedRow]:
+    """Yield the rows of a table; a file that is one JSON value is one row, or a list of rows."""
+    if source.format not in ("json", "text"):
+        yield from read_rows(source)
+        return
+    value = read_json(source)
+    if not isinstance(value, list):
+        yield str(source), checked_row(value, source)
+        return
+    for number, row in enumerate(value, start=1):
+        yield f"{source}, row {number}", checked_row(row, source)
+
+
+def checked_row(row: Any, source: Table) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise UserError(
+            f"{source}: a JSON object, or a list of them, is expected; found {type(row).__name__}"
+        )
+    return row
+
+
+def split_questions(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each question about a passage: RACE keeps them together."""
+    if not isinstance(row.get("questions"), list):
+        yield row
+        return
+    columns = {"question": row["questions"], "options": require_column(row, "options", where)}
+    if row.get("answers") is not None:
+        columns["answer"] = row["answers"]
+    for name, values in columns.items():
+        if not isinstance(values, list) or len(values) != len(row["questions"]):
+            raise UserError(
+                f"{where}: {len(row['questions'])} questions, but {name!r} is not a list of as many"
+            )
+    for number, values in enumerate(zip(*columns.values(), strict=True)):
+        question = row | dict(zip(columns, values, strict=True))
+        if "id" in row:
+            question["id"] = f"{row['id']}-{number}"
+        yield question
+
+
+def complete(question: str, option: str) -> str:
+    """Fill the question's one blank (`_`) with the option, or append the option."""
+    if len(re.findall("_+", question)) == 1:
+        return re.sub("_+", lambda _: option, question)
+    if not question:
+        return option
+    return f"{question} {option}"
+
+
+def option_index(label: Any, options: Sequence[str], where: str, *, may_be_text: bool) -> int:
+    """Return the option that a label means: a number from 0, a letter from A, or its text."""
+    spelling = str(label).strip()
+    letters = [chr(ord("A") + index) for index in range(len(options))]
+    same_text = []
+    if may_be_text:
+        same_text = [i for i, option in enumerate(options) if option.strip() == spelling]
+    position = position_of(spelling, letters)
+    if position is not None:
+        if isinstance(label, str) and same_text and position not in same_text:
+            raise UserError(
+                f"{where}: label {label!r} is a position and also the text of option "
+                f"{same_text[0]} (from 0); write {letters[position]!r} or "
+                f"{letters[same_text[0]]!r} for the one that is meant"
+            )
+        return position
+    if len(same_text) != 1:
+        problem = "the text of several options" if same_text else "none of the options"
+        raise UserError(
+            f"{where}: label {label!r} is {problem}; write a number from 0 to {len(options) - 1}, "
+            f"a letter from A to {letters[-1]}, or the text of one option"
+        )
+    return same_text[0]
+
+
+def position_of(spelling: str, letters: Sequence[str]) -> int | None:
+    """Return the position that a letter or a number names, if there is such an option."""
+    if spelling.upper() in letters:
+        return letters.index(spelling.upper())
+    if spelling.isdecimal() and int(spelling) < len(letters):
+        return int(spelling)
+    return None

@@ -1,0 +1,174 @@
+"""Inference: the answers of one model, or the mean of several, to examples in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from electra.config import UserError
+from electra.data.sources import warn
+from electra.data.tables import Table, find_table
+from electra.tasks.features import Array, Features, group_by_length
+from electra.tasks.models import FinetunedModel
+from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
+
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
+PAD_TO_MULTIPLE_OF = {"cuda": 8}
+CHUNK_EXAMPLES, CHUNK_CHARACTERS = 4_096, 4_000_000  # held in memory at a time
+
+
+def default_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compute_outputs(
+    network: Network,
+    features: Features,
+    *,
+    device: torch.device,
+    batches: Sequence[Array] | None = None,
+    autocast: AbstractContextManager[Any] | None = None,
+) -> dict[int, Outputs]:
+    """Compute the network's outputs for each unit, or for those in `batches`."""
+    if batches is None:
+        batches = inference_batches(features, device)
+    outputs: dict[int, Outputs] = {}
+    was_training = network.training
+    network.eval()
+    with torch.inference_mode(), autocast or nullcontext():
+        for units in batches:
+            batch = features.collate(
+                units,
+                pad_to_multiple_of=PAD_TO_MULTIPLE_OF.get(device.type, 1),
+                max_length=network.encoder.shape.positions,
+            )
+            arrays = {
+                name: to_array(tensor) for name, tensor in network.outputs(batch.to(device)).items()
+            }
+            for index, unit in enumerate(units):
+                outputs[int(unit)] = {name: array[index] for name, array in arrays.items()}
+    network.train(was_training)
+    return outputs
+
+
+def to_array(tensor: Tensor) -> Array:
+    """Copy a tensor to NumPy, which has no bfloat16."""
+    if tensor.is_floating_point():
+        tensor = tensor.float()
+    array: Array = tensor.cpu().numpy()
+    return array
+
+
+def inference_batches(features: Features, device: torch.device) -> list[Array]:
+    """Return batches of units of about equal length, as large as the device takes easily."""
+    tokens = BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"]) // features.num_choices
+    return group_by_length(features.lengths, tokens=tokens)
+
+
+def answer_examples(
+    models: Sequence[FinetunedModel],
+    examples: Sequence[Example],
+    *,
+    device: torch.device | None = None,
+) -> list[Answer]:
+    """Return one answer for each example: the model's, or several models' combined."""
+    device = device or default_device()
+    bf16 = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
+    answers = []
+    for model in models:
+        features = model.task.features(
+            examples, model.tokenizer, length=model.length, training=False
+        )
+        if model is models[0]:
+            warn_truncated(features, examples, length=model.length)
+        network = model.network.to(device)
+        outputs = compute_outputs(network, features, device=device, autocast=bf16)
+        in_order = [outputs[unit] for unit in range(len(features))]
+        answers.append(model.task.decode(examples, features, in_order))
+    if len(models) == 1:
+        return answers[0]
+    return [models[0].task.combine(several) for several in zip(*answers, strict=True)]
+
+
+def warn_truncated(features: Features, examples: Sequence[Example], *, length: int) -> None:
+    truncated = np.unique(features.examples[features.truncated])
+    if len(truncated):
+        warn(
+            f"{len(truncated):,} of {len(examples):,} texts are longer than the {length} tokens "
+            f"that the model was fine-tuned with and were cut, {examples[truncated[0]].where} for "
+            "one"
+        )
+
+
+def stream_answers(
+    models: Sequence[FinetunedModel],
+    examples: Iterable[Example],
+    *,
+    device: torch.device | None = None,
+) -> Iterator[tuple[Example, Answer]]:
+    """Yield each example with its answer, in order; no more than a chunk of them is held."""
+    check_same_task(models)
+    for chunk in chunk_examples(examples):
+        yield from zip(chunk, answer_examples(models, chunk, device=device), strict=True)
+
+
+def chunk_examples(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    """Yield as many examples as may be held, be they many or long."""
+    chunk: list[Example] = []
+    characters = 0
+    for example in examples:
+        chunk.append(example)
+        characters += len(repr(example))
+        if len(chunk) == CHUNK_EXAMPLES or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def ensemble_task(models: Sequence[FinetunedModel]) -> AnyTask:
+    """Return the task that scores the averaged answers of several models."""
+    check_same_task(models)
+    return models[0].task.ensemble([model.task for model in models])
+
+
+def predict(
+    models: Sequence[FinetunedModel], inputs: Sequence[str | Path]
+) -> Iterator[dict[str, Any]]:
+    """Yield a prediction for each example in the files: a label, an answer, tags or a choice."""
+    task = ensemble_task(models)
+    examples = task.read([find_table(path) for path in inputs], labelled=False)
+    for example, answer in stream_answers(models, examples):
+        yield task.record(example, answer)
+
+
+def evaluate(
+    models: Sequence[FinetunedModel], parts: Mapping[str, Sequence[Table]]
+) -> dict[str, dict[str, float]]:
+    """Compute the scores on each part of labelled data."""
+    task, scores = ensemble_task(models), {}
+    for part, tables in parts.items():
+        examples = list(task.read(tables, labelled=True))
+        if not examples:
+            raise UserError(f"{', '.join(map(str, tables))}: no examples")
+        task.check(examples)
+        scores[part] = task.score(examples, answer_examples(models, examples))
+    return scores
+
+
+def check_same_task(models: Sequence[FinetunedModel]) -> None:
+    """Raise UserError unless the models share their task, labels and kind of head."""
+    first = models[0]
+    for model in models[1:]:
+        if model.task.ensemble_key() != first.task.ensemble_key():
+            raise UserError(
+                f"{model.folder} is of task {model.task.name} and {first.folder} of "
+                f"{first.task.name}, or their labels or heads differ; only models of one task can "
+                "be averaged"
+            )

@@ -1,0 +1,138 @@
+"""Write predictions: JSON lines, a table, or the file of a benchmark's own evaluation."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from electra import atomic
+from electra.config import UserError
+from electra.data.tables import Table, find_table
+from electra.tasks.inference import ensemble_task, stream_answers
+from electra.tasks.models import FinetunedModel
+from electra.tasks.submissions import server_file, write_glue, write_squad
+from electra.tasks.task import AnyTask
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (".jsonl", *DELIMITERS)
+# By --form: the kind of task, and what writes its answers.
+OFFICIAL: dict[str, tuple[str, Callable[[Path, Any, Any, Any], None]]] = {
+    "glue": ("glue", write_glue),
+    "squad": ("span", write_squad),
+}
+
+
+def check_output(output: Path | None, *, form: str) -> None:
+    """Raise UserError, before any work, for a file that cannot be written."""
+    if output is None:
+        if form != "records":
+            raise UserError(f"--form {form} writes a file: name it with --output")
+        return
+    if form == "records" and output.suffix not in SUFFIXES:
+        raise UserError(f"--output {output}: predictions are written as {', '.join(SUFFIXES)}")
+    if not output.absolute().parent.is_dir():
+        raise UserError(f"--output {output}: no folder {output.parent}; make it first")
+
+
+def write_official(
+    models: Sequence[FinetunedModel], source: str, output: Path, *, form: str
+) -> int:
+    """Write the file of a benchmark's evaluation and return the number of answers.
+
+    For a folder of GLUE's, write a folder of files with the names that its server expects.
+    """
+    kind, write = OFFICIAL[form]
+    task = ensemble_task(models)
+    if task.kind != kind:
+        raise UserError(
+            f"--form {form} needs a model of that benchmark; this one is of {task.name}"
+        )
+    inputs: Mapping[Path, Sequence[Table]]
+    if form == "glue" and Path(source).is_dir():
+        inputs = glue_test_sets(task, source, output)
+        output.mkdir(exist_ok=True)
+    else:
+        inputs = {output: [find_table(source)]}
+    count = 0
+    for path, tables in inputs.items():
+        answered = list(stream_answers(models, task.read(tables, labelled=False)))
+        examples = [example for example, _ in answered]
+        write(path, task, examples, [answer for _, answer in answered])
+        count += len(answered)
+    return count
+
+
+def glue_test_sets(task: AnyTask, source: str, output: Path) -> dict[Path, Sequence[Table]]:
+    """Return the test data of a GLUE task by the files that its answers go to."""
+    test = task.locate(source).test
+    if not test:
+        raise UserError(f"{source}: no test data for {task.name} there")
+    return {output / server_file(task.name, part): tables for part, tables in test.items()}
+
+
+def write_records(records: Iterable[dict[str, Any]], output: Path | None) -> int:
+    """Write JSON lines, or a table whose nested values are JSON; return the number of records.
+
+    A file gets its name only when it is complete. Without one, standard output is written to.
+    """
+    with text_stream(output) as stream:
+        if output is None or output.suffix not in DELIMITERS:
+            return write_json_lines(records, stream)
+        return write_delimited(records, stream, delimiter=DELIMITERS[output.suffix])
+
+
+@contextmanager
+def text_stream(output: Path | None) -> Iterator[IO[str]]:
+    if output is None:
+        with detached_text(sys.stdout.buffer) as stream:
+            yield stream
+    else:
+        with atomic.open_write(output) as file, detached_text(file) as stream:
+            yield stream
+
+
+@contextmanager
+def detached_text(binary: IO[bytes]) -> Iterator[IO[str]]:
+    """Write text to a binary stream, without closing that stream in the end."""
+    stream = io.TextIOWrapper(binary, encoding="utf8", newline="", write_through=True)
+    try:
+        yield stream
+    finally:
+        stream.detach()
+
+
+def write_json_lines(records: Iterable[dict[str, Any]], stream: IO[str]) -> int:
+    count = 0
+    for record in records:
+        stream.write(to_json(record) + "\n")
+        count += 1
+    return count
+
+
+def write_delimited(records: Iterable[dict[str, Any]], stream: IO[str], *, delimiter: str) -> int:
+    count, writer = 0, None
+    for record in records:
+        if writer is None:
+            # Some rows may lack an id or a gold label, and a table has the columns of its first
+            # row.
+            writer = csv.DictWriter(stream, record, delimiter=delimiter, extrasaction="ignore")
+            writer.writeheader()
+        writer.writerow({key: to_cell(value) for key, value in record.items()})
+        count += 1
+    return count
+
+
+def to_cell(value: Any) -> Any:
+    if isinstance(value, (list, dict)):
+        return to_json(value)
+    return value
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
