@@ -88,16 +88,14 @@ class FlatAdamW:
         settings = torch.tensor(rows, pin_memory=self.weight.is_cuda).to(
             self.weight.device, non_blocking=True
         )
-        adamw.update(
-            self.weight,
-            self.gradient,
-            self.mean,
-            self.square,
-            self.low,
-            group_of=self.group_of,
-            settings=settings,
+        buffers = adamw.AdamWBuffers(
+            weight=self.weight,
+            gradient=self.gradient,
+            exp_avg=self.mean,
+            exp_avg_sq=self.square,
+            low_precision=self.low,
+            group_index=self.group_of,
             norm=self.norm,
-            broken=self.broken,
-            limit=limit,
-            betas=betas,
+            failed_step=self.broken,
         )
+        adamw.adamw_step(buffers, settings, max_norm=limit, betas=betas)

@@ -1,13 +1,16 @@
-"""Clipping and AdamW over one stretch of memory that holds every weight:
+"""Gradient clipping and AdamW over one stretch of memory that holds every weight:
 
-    g = min(1, limit / (‖g‖ + 1e-6)) · g    m = β₁m + (1 − β₁)g    v = β₂v + (1 − β₂)g²
-    w = (1 − rate · decay) w − step · m / (√v · root + ε)          step = rate / (1 − β₁ᵗ), root = 1 / √(1 − β₂ᵗ)
+    g = min(1, max_norm / (‖g‖ + 1e-6)) · g    m = β₁m + (1 − β₁)g    v = β₂v + (1 − β₂)g²
+    w = (1 − rate · decay) w − step · m / (√v · root + ε)
+    step = rate / (1 − β₁ᵗ)    root = 1 / √(1 − β₂ᵗ)
 
-Nothing changes when the norm is not finite, nor ever after: `broken` keeps the number of that step,
-so that the host may look for it much later and still find the weights as they were before it.
+Nothing changes when the norm is not finite, nor ever after: `failed_step` keeps the number of that
+step, so that the host may look for it much later and still find the weights as they were before it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
@@ -16,77 +19,79 @@ from torch import Tensor
 BLOCK = 1024  # values of one program, all of one parameter
 
 
-@triton.jit
-def adamw_update(
-    weight,
-    gradient,
-    mean,
-    square,
-    low,
-    group_of,
-    settings,
-    norm,
-    broken,
-    limit,
-    first_beta,
-    second_beta,
-    BLOCK: tl.constexpr,
-):
-    """`settings` has a row for each group: step, root, ε, rate · decay; and after them the number
-    of this step.
-    """
-    program = tl.program_id(0)
-    row = settings + 5 * tl.load(group_of + program)
-    length = tl.load(norm)
-    finite = (length == length) & (tl.abs(length) != float("inf"))
-    if (program == 0) & (tl.load(broken) == 0) & (finite == 0):
-        tl.store(broken, tl.load(row + 4))
-    if finite & (tl.load(broken) == 0):
-        place = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        g = tl.load(gradient + place) * tl.minimum(1.0, limit / (length + 1e-6))
-        m = first_beta * tl.load(mean + place) + (1.0 - first_beta) * g
-        v = second_beta * tl.load(square + place) + (1.0 - second_beta) * g * g
-        w = tl.load(weight + place)
-        w = (
-            w
-            - tl.load(row + 3) * w
-            - tl.load(row) * m / (tl.sqrt(v) * tl.load(row + 1) + tl.load(row + 2))
-        )
-        tl.store(mean + place, m)
-        tl.store(square + place, v)
-        tl.store(weight + place, w)
-        tl.store(low + place, w.to(low.dtype.element_ty))
+@dataclass(frozen=True, kw_only=True)
+class AdamWBuffers:
+    """The memory that an AdamW step reads and writes; [n] float32 where nothing else is said."""
+
+    weight: Tensor
+    gradient: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    low_precision: Tensor  # [n] copy of `weight`
+    group_index: Tensor  # [n / BLOCK] int32, the parameter group of each block
+    norm: Tensor  # of the gradient
+    failed_step: Tensor  # first step whose norm was not finite, or 0
 
 
-def update(
-    weight: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    low: Tensor,
-    *,
-    group_of: Tensor,
-    settings: Tensor,
-    norm: Tensor,
-    broken: Tensor,
-    limit: float,
-    betas: tuple[float, float],
+def adamw_step(
+    buffers: AdamWBuffers, group_settings: Tensor, *, max_norm: float, betas: tuple[float, float]
 ) -> None:
-    """All of [n] float32 but `low`; `group_of` [n / BLOCK] names the row of `settings` for each
-    block.
+    """Clip the gradient at `max_norm` and update the weights.
+
+    `group_settings` [groups, 5] holds step, root, ε, rate · decay and the number of this step.
     """
-    adamw_update[(len(group_of),)](
-        weight,
-        gradient,
-        mean,
-        square,
-        low,
-        group_of,
-        settings,
-        norm,
-        broken,
-        limit,
+    adamw_kernel[(len(buffers.group_index),)](
+        buffers.weight,
+        buffers.gradient,
+        buffers.exp_avg,
+        buffers.exp_avg_sq,
+        buffers.low_precision,
+        buffers.group_index,
+        group_settings,
+        buffers.norm,
+        buffers.failed_step,
+        max_norm,
         *betas,
         BLOCK=BLOCK,
         num_warps=4,
     )
+
+
+@triton.jit
+def adamw_kernel(
+    weight,
+    gradient,
+    exp_avg,
+    exp_avg_sq,
+    low_precision,
+    group_index,
+    group_settings,
+    norm,
+    failed_step,
+    max_norm,
+    first_beta,
+    second_beta,
+    BLOCK: tl.constexpr,
+):
+    """Update one block of weights."""
+    program = tl.program_id(0)
+    group = group_settings + 5 * tl.load(group_index + program)
+    length = tl.load(norm)
+    is_finite = (length == length) & (tl.abs(length) != float("inf"))
+    if (program == 0) & (tl.load(failed_step) == 0) & (is_finite == 0):
+        tl.store(failed_step, tl.load(group + 4))
+    if is_finite & (tl.load(failed_step) == 0):
+        index = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        g = tl.load(gradient + index) * tl.minimum(1.0, max_norm / (length + 1e-6))
+        m = first_beta * tl.load(exp_avg + index) + (1.0 - first_beta) * g
+        v = second_beta * tl.load(exp_avg_sq + index) + (1.0 - second_beta) * g * g
+        w = tl.load(weight + index)
+        w = (
+            w
+            - tl.load(group + 3) * w
+            - tl.load(group) * m / (tl.sqrt(v) * tl.load(group + 1) + tl.load(group + 2))
+        )
+        tl.store(exp_avg + index, m)
+        tl.store(exp_avg_sq + index, v)
+        tl.store(weight + index, w)
+        tl.store(low_precision + index, w.to(low_precision.dtype.element_ty))

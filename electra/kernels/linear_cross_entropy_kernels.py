@@ -39,8 +39,8 @@ def tile_log_sum_exp(
         )
         tl.store(tile_log_sums + rows * tiles + tile, log_sum_exp(logits), mask=row_mask)
         if TEMPERED:
-            tempered = log_sum_exp(logits * inverse_temperature)
-            tl.store(tempered_log_sums + rows * tiles + tile, tempered, mask=row_mask)
+            target = tempered_log_sums + rows * tiles + tile
+            tl.store(target, log_sum_exp(logits * inverse_temperature), mask=row_mask)
         label_logit = tl.sum(tl.where(vocab_ids[None, :] == label[:, None], logits, 0.0), 1)
         tl.store(label_logits + rows, label_logit, mask=row_mask & (label // VOCAB_TILE == tile))
 

@@ -205,7 +205,7 @@ class Block(nn.Module):
         return hidden
 
     def fused_forward(self, tokens: Tensor, rows: PackedRows, settings: BlockSettings) -> Tensor:
-        from electra.kernels.block import Weights, block
+        from electra.kernels.block import BlockWeights, block
         from electra.kernels.low_precision import COPIES_ON_PARAMETERS
 
         parts = (
@@ -220,7 +220,7 @@ class Block(nn.Module):
             tokens,
             rows,
             settings,
-            Weights(*(tensor for part in parts for tensor in (part.weight, part.bias))),
+            BlockWeights(*(tensor for part in parts for tensor in (part.weight, part.bias))),
             COPIES_ON_PARAMETERS,
         )
 

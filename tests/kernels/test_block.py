@@ -1,4 +1,4 @@
-"""The kernels of a block, against the same block in plain float64 with the same values dropped out."""
+"""The kernels of a block, against the same block in plain float64 with the same dropout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from electra.kernels.block import SITES, BlockSettings, Weights, block
+from electra.kernels.block import SITES, BlockSettings, BlockWeights, block
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import EPSILON
@@ -35,7 +35,7 @@ def in_place(lengths: Tensor, length: int) -> PackedRows:
     return PackedRows.from_mask(torch.arange(length, device=DEVICE) < lengths[:, None])
 
 
-def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: Weights) -> Tensor:
+def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: BlockWeights) -> Tensor:
     at_scores, at_attention, at_feedforward = settings.dropout_sites
     query, key, value = (
         F.linear(hidden, w.qkv, w.qkv_bias)
@@ -51,8 +51,8 @@ def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: Weights) 
     middle = F.layer_norm(
         hidden + dropped(attention, at_attention),
         width,
-        w.attention_scale,
-        w.attention_shift,
+        w.attention_norm,
+        w.attention_norm_bias,
         1e-12,
     )
     feedforward = F.linear(
@@ -61,13 +61,13 @@ def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: Weights) 
     return F.layer_norm(
         middle + dropped(feedforward, at_feedforward),
         width,
-        w.feedforward_scale,
-        w.feedforward_shift,
+        w.feedforward_norm,
+        w.feedforward_norm_bias,
         1e-12,
     )
 
 
-def weights(width: int, feedforward: int) -> Weights:
+def weights(width: int, feedforward: int) -> BlockWeights:
     shapes = [
         (3 * width, width),
         (3 * width,),
@@ -82,9 +82,9 @@ def weights(width: int, feedforward: int) -> Weights:
         (width,),
         (width,),
     ]
-    drawn = Weights(*(torch.randn(shape, device=DEVICE) * width**-0.5 for shape in shapes))
+    drawn = BlockWeights(*(torch.randn(shape, device=DEVICE) * width**-0.5 for shape in shapes))
     return drawn._replace(
-        attention_scale=1 + drawn.attention_scale, feedforward_scale=1 + drawn.feedforward_scale
+        attention_norm=1 + drawn.attention_norm, feedforward_norm=1 + drawn.feedforward_norm
     )
 
 
@@ -125,13 +125,17 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     ours = [each.detach().clone().requires_grad_() for each in given]
     reference = [each.detach().double().clone().requires_grad_() for each in given]
     found = block(
-        ours[0].flatten(0, 1), in_place(lengths, length), settings, Weights(*ours[1:]), NO_COPIES
+        ours[0].flatten(0, 1),
+        in_place(lengths, length),
+        settings,
+        BlockWeights(*ours[1:]),
+        NO_COPIES,
     ).view_as(ours[0])
-    wanted = plain(reference[0], lengths, settings, Weights(*reference[1:]))
+    wanted = plain(reference[0], lengths, settings, BlockWeights(*reference[1:]))
     found.backward(gradient)
     wanted.backward(gradient.double())
     errors = {"out": error(found[attention_mask], wanted[attention_mask])}
-    for name, mine, exact in zip(("hidden", *Weights._fields), ours, reference, strict=True):
+    for name, mine, exact in zip(("hidden", *BlockWeights._fields), ours, reference, strict=True):
         assert mine.grad is not None
         assert exact.grad is not None
         errors[name] = error(mine.grad, exact.grad)
