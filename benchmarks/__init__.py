@@ -1,1 +1,1 @@
-"""Speed and memory, measured as ratios in one run; results are kept beside the code that made them."""
+"""Measure speed and memory as ratios within one run; results lie in `benchmarks/results`."""

@@ -12,7 +12,6 @@ here: what each does when left alone.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import importlib.util
 import random
@@ -26,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, run_main, write_result
 from benchmarks.peer import build_trainer
 from electra.config import UserError
 from electra.data.vocabulary import bert_tokenizer, build_wordpiece
@@ -48,9 +47,7 @@ Round = dict[str, float]  # seconds and tokens, padding included, of training an
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--examples", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
@@ -81,7 +78,7 @@ def main() -> None:
                 print(name, rounds[name][-1], flush=True)
     found = summary(rounds, options.examples)
     if options.output:
-        keep(options.output, found)
+        write_result(options.output, found)
 
 
 # ---- the same model and texts for all ------------------------------------------------------------
@@ -259,4 +256,4 @@ def summary(rounds: dict[str, list[Round]], examples: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

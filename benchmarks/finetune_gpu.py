@@ -35,8 +35,8 @@ from typing import Any
 import torch
 
 from benchmarks import finetuning_tables
-from benchmarks.evidence import as_command, check_counts, keep, provenance
 from benchmarks.finetune_cpu import BATCH, write_texts
+from benchmarks.harness import build_parser, check_counts, provenance, run_main, write_result
 from benchmarks.peer import build_trainer
 from electra.config import UserError
 from electra.finetuning.finetune import finetune
@@ -55,9 +55,7 @@ Marks = list[tuple[int, float]]  # steps done, and when
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a pre-trained discriminator")
     parser.add_argument("--data", help="GLUE's folder")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
@@ -99,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for values in PARTS[part](options, found):
             found[part] = values
             if options.output:
-                keep(options.output, found)
+                write_result(options.output, found)
     print("\n" + "\n\n".join(table(found) for table in finetuning_tables.TABLES))
 
 
@@ -342,4 +340,4 @@ PARTS = {"compare": compare, "glue": glue}
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

@@ -1,138 +1,133 @@
-"""Tables of `benchmarks.finetune_gpu` and `benchmarks.small_gpu`: speed, GLUE and held-out losses."""
+"""Tables of `benchmarks.finetune_gpu` and `benchmarks.small_gpu`: speed, GLUE, held-out losses."""
 
 from __future__ import annotations
 
 from statistics import median
-from typing import Any
 
-from benchmarks.markdown import Result, hardware, results_of, table_header, table_row
+from benchmarks.harness import Result
+from benchmarks.markdown import machines_with_commits, result_or_file, table_header, table_row
 
 # Published dev scores: the official ELECTRA-Small trained on OpenWebText for a million steps,
 # median over seeds.
-TWIN = {"cola": 56.8, "sst-2": 88.3, "mrpc": 87.4, "sts-b": 86.8, "qnli": 87.9, "rte": 68.5}
-PAPER_AT_A_SIXTEENTH = 74.1  # mean of eight tasks, dev
+PUBLISHED = {"cola": 56.8, "sst-2": 88.3, "mrpc": 87.4, "sts-b": 86.8, "qnli": 87.9, "rte": 68.5}
+PUBLISHED_AT_62_500_STEPS = 74.1  # paper: mean of eight tasks, dev
 
 
-def tuning_speed(kept: Result | None = None) -> str:
-    """Fine-tuning against transformers' Trainer, each task's training texts in batches of one size."""
-    found = results_of(kept, "finetune_gpu").get("compare", {})
+def tuning_speed(result: Result | None = None) -> str:
+    """Return the speed of fine-tuning against transformers' Trainer."""
+    entries = result_or_file(result, "finetune_gpu").get("compare", {})
     lines = table_header(
-        f"examples/s, {hardware(found.values())}",
+        f"examples/s, {machines_with_commits(entries.values())}",
         "`Trainer`",
         "… by length",
         "ours",
         "÷ `Trainer`",
         "÷ by length",
     )
-    for task, entry in found.items():
-        rates = {
-            side: median(each["examples_per_second"] for each in rounds)
-            for side, rounds in entry["rounds"].items()
-        }
-        times = (
-            median(
-                our["examples_per_second"] / their["examples_per_second"]
-                for our, their in zip(entry["rounds"]["ours"], entry["rounds"][side], strict=True)
-            )
-            for side in ("trainer", "trainer_grouped")
-        )
-        count = len(entry["rounds"]["ours"])
-        label = f"{task}, {count} round{'s' if count > 1 else ''} of {entry['steps']} steps"
+    for task, entry in entries.items():
+        rounds = len(entry["rounds"]["ours"])
+        plural = "s" * (rounds > 1)
+        rates = [median(rates_of(entry, side)) for side in ("trainer", "trainer_grouped", "ours")]
+        ratios = [median(ratios_of(entry, side)) for side in ("trainer", "trainer_grouped")]
         lines.append(
             table_row(
-                label,
-                *(f"{rates[side]:,.0f}" for side in ("trainer", "trainer_grouped", "ours")),
-                *(f"{each:.1f}" for each in times),
+                f"{task}, {rounds} round{plural} of {entry['steps']} steps",
+                *(f"{rate:,.0f}" for rate in rates),
+                *(f"{ratio:.1f}" for ratio in ratios),
             )
         )
     return "\n".join(lines)
 
 
-def glue_time(kept: Result | None = None) -> str:
-    found = results_of(kept, "finetune_gpu").get("glue", {})
+def rates_of(entry: Result, side: str) -> list[float]:
+    return [measured["examples_per_second"] for measured in entry["rounds"][side]]
+
+
+def ratios_of(entry: Result, side: str) -> list[float]:
+    """Return how many times as fast ours was as a side, in each round."""
+    pairs = zip(rates_of(entry, "ours"), rates_of(entry, side), strict=True)
+    return [ours / theirs for ours, theirs in pairs]
+
+
+def glue_time(result: Result | None = None) -> str:
+    """Return the scores and the training time of six GLUE tasks."""
+    glue = result_or_file(result, "finetune_gpu").get("glue", {})
     lines = table_header(
-        f"{found.get('seeds', '–')} seeds, {hardware([found])}",
+        f"{glue.get('seeds', '–')} seeds, {machines_with_commits([glue])}",
         "score, median",
         "steps a seed",
         "training, seconds a seed",
     )
-    for task, each in found.get("tasks", {}).items():
+    for task, entry in glue.get("tasks", {}).items():
         lines.append(
             table_row(
                 task,
-                f"{100 * each['median']:.1f} ({each['metric']})",
-                f"{each['steps']:,}",
-                f"{median(each['seconds']):.1f}",
+                f"{100 * entry['median']:.1f} ({entry['metric']})",
+                f"{entry['steps']:,}",
+                f"{median(entry['seconds']):.1f}",
             )
         )
-    done = (
-        f"{found['minutes']:.1f} minutes, {found['at_once']} at once" if found else "not measured"
-    )
-    return "\n".join(
-        [
-            *lines,
-            table_row(
-                "all, start to end", "; ".join(filter(None, (done, found.get("note")))), "", ""
-            ),
-        ]
-    )
+    total = "not measured"
+    if glue:
+        total = f"{glue['minutes']:.1f} minutes, {glue['at_once']} at once"
+    notes = "; ".join(filter(None, (total, glue.get("note"))))
+    return "\n".join([*lines, table_row("all, start to end", notes, "", "")])
 
 
-def proof(kept: Result | None = None) -> str:
-    """The model of `benchmarks.small_gpu` beside published ones of more steps or other tasks, and
-    labelled so.
-    """
-    found = results_of(kept, "small_gpu")
-    training, tasks = found["pretraining"], found["glue"]["tasks"]
-    lines = table_header("GLUE, dev", *(name.upper() for name in TWIN), "mean")
-    scores = {name: [100 * score for score in tasks[name]["scores"]] for name in TWIN}
-    medians = [median(each) for each in scores.values()]
+def proof(result: Result | None = None) -> str:
+    """Return the GLUE scores of `benchmarks.small_gpu` beside published ones, labelled as such."""
+    result = result_or_file(result, "small_gpu")
+    training, tasks = result["pretraining"], result["glue"]["tasks"]
+    scores = [[100 * score for score in tasks[name]["scores"]] for name in PUBLISHED]
     label = (
         f"ours, {training['steps']:,} steps, {training['tokens_seen'] / 1e6:,.0f}M tokens "
         f"({training['epochs']:.1f} epochs of {training['corpus_tokens'] / 1e6:.0f}M), median of "
-        f"{found['glue']['seeds']} seeds"
+        f"{result['glue']['seeds']} seeds"
     )
+    ranges = [f"{min(values):.1f} to {max(values):.1f}" for values in scores]
     return "\n".join(
         [
-            *lines,
-            table_row(
-                label, *(f"{each:.1f}" for each in medians), f"{sum(medians) / len(medians):.1f}"
-            ),
-            table_row(
-                "… lowest and highest seed",
-                *(f"{min(each):.1f} to {max(each):.1f}" for each in scores.values()),
-                "",
-            ),
-            table_row(
+            *table_header("GLUE, dev", *(name.upper() for name in PUBLISHED), "mean"),
+            scores_row(label, [median(values) for values in scores]),
+            table_row("… lowest and highest seed", *ranges, ""),
+            scores_row(
                 "the official code on OpenWebText, 1,000,000 steps (published)",
-                *(f"{each:.1f}" for each in TWIN.values()),
-                f"{sum(TWIN.values()) / len(TWIN):.1f}",
+                list(PUBLISHED.values()),
             ),
             table_row(
                 "the paper, 62,500 steps (published; mean of eight tasks, not comparable)",
-                *[""] * len(TWIN),
-                f"{PAPER_AT_A_SIXTEENTH}",
+                *[""] * len(PUBLISHED),
+                f"{PUBLISHED_AT_62_500_STEPS}",
             ),
             "",
-            f"Pre-training took {training['minutes']:.1f} minutes "
-            f"({training['minutes_in_all']:.1f} from process start "
-            f"to exported models, {training['tokens_per_second'] / 1e6:.2f}M tokens/s), "
-            "fine-tuning "
-            f"{found['glue']['minutes']:.1f} minutes for six tasks and {found['glue']['seeds']} "
-            "seeds, "
-            f"{found['glue']['at_once']} tasks at once ({hardware([found['glue']])}).",
-            *(
-                f"{work}: {part['note']}."
-                for work, part in (("Pre-training", training), ("Fine-tuning", found["glue"]))
-                if "note" in part
-            ),
+            *proof_notes(training, result["glue"]),
         ]
     )
 
 
-def held_out(kept: Result | None = None) -> str:
-    """How that model fared on rows it never trained on."""
-    training = results_of(kept, "small_gpu")["pretraining"]
+def scores_row(label: str, scores: list[float]) -> str:
+    cells = [f"{score:.1f}" for score in scores]
+    return table_row(label, *cells, f"{sum(scores) / len(scores):.1f}")
+
+
+def proof_notes(training: Result, glue: Result) -> list[str]:
+    """Return how long pre-training and fine-tuning took, and their notes."""
+    notes = [
+        f"Pre-training took {training['minutes']:.1f} minutes ({training['minutes_in_all']:.1f} "
+        "from process start to exported models, "
+        f"{training['tokens_per_second'] / 1e6:.2f}M tokens/s), fine-tuning {glue['minutes']:.1f} "
+        f"minutes for six tasks and {glue['seeds']} seeds, {glue['at_once']} tasks at once "
+        f"({machines_with_commits([glue])})."
+    ]
+    for stage, part in (("Pre-training", training), ("Fine-tuning", glue)):
+        if "note" in part:
+            notes.append(f"{stage}: {part['note']}.")
+    return notes
+
+
+def held_out(result: Result | None = None) -> str:
+    """Return the held-out scores of that model while it trained."""
+    training = result_or_file(result, "small_gpu")["pretraining"]
     lines = table_header(
         "step",
         "generator: accuracy (without looking)",
@@ -140,28 +135,17 @@ def held_out(kept: Result | None = None) -> str:
         "discriminator: AUC",
         "average precision",
     )
-    for each in training["held_out"]:
+    for scores in training["held_out"]:
         lines.append(
             table_row(
-                f"{each['step']:,}",
-                f"{each['mlm_accuracy']:.1%} ({each['baseline_mlm_accuracy']:.1%})",
-                f"{each['mlm_loss']:.3f}",
-                f"{each['auc']:.3f}",
-                f"{each['average_precision']:.3f}",
+                f"{scores['step']:,}",
+                f"{scores['mlm_accuracy']:.1%} ({scores['baseline_mlm_accuracy']:.1%})",
+                f"{scores['mlm_loss']:.3f}",
+                f"{scores['auc']:.3f}",
+                f"{scores['average_precision']:.3f}",
             )
         )
     return "\n".join(lines)
-
-
-def against_trainer(tuning: dict[str, Any], work: str) -> str:
-    plain, grouped = (
-        median(tuning["ratios"][work][name]) for name in ("trainer", "trainer_grouped")
-    )
-    return (
-        f"{plain:.2f} times as fast, {grouped:.2f} where it groups by length ({tuning['threads']} "
-        "threads, "
-        f"{tuning['made']['processor']}, median of {len(tuning['ratios'][work]['trainer'])})"
-    )
 
 
 TABLES = (tuning_speed, glue_time)

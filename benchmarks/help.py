@@ -5,21 +5,18 @@ python -m benchmarks.help [--repeats 9] [--output benchmarks/results/help.json]
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, run_main, write_result
 
 COMMANDS = ([], ["vocab"], ["shard"], ["pretrain"], ["describe"], ["show"], ["quickstart"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--output")
     options = parser.parse_args()
@@ -40,8 +37,8 @@ def main() -> None:
             f"{max(seconds[name]):.2f} s"
         )
     if options.output:
-        keep(options.output, {"seconds": seconds})
+        write_result(options.output, {"seconds": seconds})
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

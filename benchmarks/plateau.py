@@ -12,7 +12,6 @@ replaced, and no more: `trivial_…` beside every score says what that is worth.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -25,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import as_command, keep, provenance
+from benchmarks.harness import build_parser, provenance, run_main, write_result
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.runs.journal import read
@@ -100,9 +99,7 @@ def tuned(model: Path, options: Any) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--run", action="append", required=True, metavar="NAME: RECIPE FLAGS")
     parser.add_argument("--together", type=int, default=1)
@@ -134,11 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with one_at_a_time:
             found["runs"][name] = {**about, **result}
             if kept:
-                keep(kept, {part: values for part, values in found.items() if part != "made"})
+                write_result(
+                    kept, {part: values for part, values in found.items() if part != "made"}
+                )
 
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.together) as pool:
         list(pool.map(run, range(len(options.run)), options.run))
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

@@ -9,15 +9,14 @@ The same results give the same bytes. Needs matplotlib: pip install -e '.[benchm
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import as_command
-from benchmarks.markdown import hardware
-from benchmarks.pretraining_tables import SIDES, compared
+from benchmarks.harness import build_parser, run_main
+from benchmarks.markdown import machines_with_commits
+from benchmarks.pretraining_tables import SIDES, compared_entries
 from electra.config import UserError
 
 Entry = dict[str, Any]
@@ -33,9 +32,7 @@ MEASURES = {"tokens_per_second": ("million tokens/s", 1e6), "peak_bytes": ("peak
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/pretrain_gpu.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/speed.svg"))
     options = parser.parse_args(arguments)
@@ -72,7 +69,7 @@ def draw(kept: dict[str, Any], output: Path) -> None:
         figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), layout="constrained")
         for column, panel in enumerate((by_batch, by_length, by_size)):
             for line, measure in enumerate(MEASURES):
-                panel(axes[line][column], entries, measure, compared(kept))
+                panel(axes[line][column], entries, measure, compared_entries(kept))
             axes[1][column].set_title("")
         for line, (label, _) in enumerate(MEASURES.values()):
             axes[line][0].set_ylabel(label)
@@ -83,7 +80,8 @@ def draw(kept: dict[str, Any], output: Path) -> None:
             frameon=False,
         )
         figure.supxlabel(
-            f"{hardware(entries)}, bf16; whole training steps on packed text", fontsize=8
+            f"{machines_with_commits(entries)}, bf16; whole training steps on packed text",
+            fontsize=8,
         )
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, metadata={"Date": None})
@@ -182,4 +180,4 @@ def scaled(entry: Entry, measure: str, side: str) -> float | None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

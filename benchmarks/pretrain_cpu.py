@@ -10,13 +10,12 @@ AdamW, in float32 with the recipe's dropout.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import torch
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, run_main, write_result
 from benchmarks.peer import Step, Words, pretraining_step
 from electra.data.batches import Batch
 from electra.engine.optimizer import build_optimizer, set_step
@@ -61,9 +60,7 @@ def ours(recipe: Recipe) -> Step:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--recipe", default="small")
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
@@ -92,7 +89,7 @@ def main() -> None:
         )
     print(f"ours is {median['transformers'] / median['ours']:.2f} times as fast")
     if options.output:
-        keep(
+        write_result(
             options.output,
             {
                 "seconds": seconds,
@@ -104,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

@@ -44,7 +44,7 @@ import numpy as np
 import torch
 
 from benchmarks import pretraining_tables
-from benchmarks.evidence import as_command, check_counts, keep, provenance
+from benchmarks.harness import build_parser, check_counts, provenance, run_main, write_result
 from benchmarks.peer import Words, pretraining_step
 from benchmarks.step_profile import TIMES, profiled
 from electra.config import UserError
@@ -93,9 +93,9 @@ class Bench:
         default_factory=lambda: torch.device("cuda" if torch.cuda.is_available() else "cpu")
     )
 
-    def keep(self) -> None:
+    def write_result(self) -> None:
         if self.options.output:
-            keep(
+            write_result(
                 self.options.output,
                 {part: values for part, values in self.found.items() if part != "made"},
             )
@@ -175,9 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument(
         "--data", nargs="+", required=True, help="folders of shards, one for each length of rows"
     )
@@ -497,4 +495,4 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

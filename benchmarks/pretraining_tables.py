@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from benchmarks.harness import Result
 from benchmarks.markdown import (
-    Result,
     at_commit,
     format_entry,
-    gigabytes,
-    hardware,
+    format_gigabytes,
+    format_thousands,
     machines,
-    results_of,
+    machines_with_commits,
+    result_or_file,
     table_header,
     table_row,
-    thousands,
 )
 from electra.cli.describe import describe_recipe
 from electra.pretraining.recipe import load_recipe
@@ -25,11 +25,9 @@ SIDES = {
 }
 
 
-def speed(kept: Result | None = None) -> str:
-    """Tokens a second of all sides, how much faster ours is, and its share of what matrix products
-    reach alone.
-    """
-    entries = compared(results_of(kept, "pretrain_gpu"))
+def speed(result: Result | None = None) -> str:
+    """Return tokens a second of all sides, their ratios, and the utilisation (MFU) of ours."""
+    entries = compared_entries(result_or_file(result, "pretrain_gpu"))
     lines = table_header(
         f"tokens/s, {machines(entries.values())}",
         *SIDES.values(),
@@ -38,36 +36,35 @@ def speed(kept: Result | None = None) -> str:
         "ours, MFU",
         "matrix products alone",
     )
+    window_counts = []
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
-        rates = (format_entry(each, "tokens_per_second", thousands) for each in sides.values())
-        times = (
+        rates = [
+            format_entry(side, "tokens_per_second", format_thousands) for side in sides.values()
+        ]
+        ratios = [
             format_ratio(sides["ours_fast"], sides[side])
             for side in ("peer_eager", "peer_compiled")
-        )
-        ceiling = format_entry(entry, "matmul_flops", lambda rate: f"{rate / 1e12:.0f} TFLOP/s")
-        lines.append(table_row(at_commit(name, entry), *rates, *times, mfu(entry), ceiling))
-    counts = "; ".join(
-        f"{name}, {windows(entry)} of {entry['window_steps']} steps"
-        for name, entry in entries.items()
-        if windows(entry)
-    )
-    return "\n".join(
-        [
-            *lines,
-            *(["", f"Medians of windows, not counting the first: {counts}."] if counts else []),
         ]
-    )
+        ceiling = format_entry(entry, "matmul_flops", lambda rate: f"{rate / 1e12:.0f} TFLOP/s")
+        lines.append(table_row(at_commit(name, entry), *rates, *ratios, mfu(entry), ceiling))
+        if windows := count_windows(entry):
+            window_counts.append(f"{name}, {windows} of {entry['window_steps']} steps")
+    if window_counts:
+        counts = "; ".join(window_counts)
+        lines += ["", f"Medians of windows, not counting the first: {counts}."]
+    return "\n".join(lines)
 
 
-def windows(entry: Result) -> str:
-    """How many are behind a median; a range where sides differ."""
+def count_windows(entry: Result) -> str:
+    """Return the number of windows behind each median; a range where sides differ."""
     counts = sorted({len(side["windows"]) for side in entry["sides"].values() if "windows" in side})
     return " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
 
 
-def memory(kept: Result | None = None) -> str:
-    entries = compared(results_of(kept, "pretrain_gpu"))
+def memory(result: Result | None = None) -> str:
+    """Return the peak memory of all sides, beside what `electra describe` computes."""
+    entries = compared_entries(result_or_file(result, "pretrain_gpu"))
     lines = table_header(
         f"peak memory, GB, {machines(entries.values())}",
         *SIDES.values(),
@@ -76,35 +73,27 @@ def memory(kept: Result | None = None) -> str:
     )
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
-        peaks = (format_entry(each, "peak_bytes", gigabytes) for each in sides.values())
-        lines.append(
-            table_row(
-                at_commit(name, entry),
-                *peaks,
-                foretold(entry),
-                format_entry(sides["ours_fast"], "data_wait", "{:.2%}".format),
-            )
-        )
+        peaks = [format_entry(side, "peak_bytes", format_gigabytes) for side in sides.values()]
+        data_wait = format_entry(sides["ours_fast"], "data_wait", "{:.2%}".format)
+        lines.append(table_row(at_commit(name, entry), *peaks, predicted_memory(entry), data_wait))
     return "\n".join(lines)
 
 
-def foretold(entry: Result) -> str:
-    """The peak of our kernels in closed form, as `electra describe` gives it, for rows that are
-    full.
-    """
+def predicted_memory(entry: Result) -> str:
+    """Return the peak memory of the kernels as `electra describe` computes it, for full rows."""
     recipe = load_recipe(
         entry["size"],
         flags=f"--data.length {entry['length']} --encoder.positions 512 --batch-size "
         f"{entry['rows']} --micro-batch-size {entry['rows']} --precision bf16".split(),
     )
-    words = load_recipe("small").data.vocab_size  # all sizes were measured on the same rows
-    return gigabytes(
-        sum(describe_recipe(recipe, name="", vocabulary=words).memory["bf16, kernels"].values())
-    )
+    vocabulary = load_recipe("small").data.vocab_size  # all sizes were measured on the same rows
+    description = describe_recipe(recipe, name="", vocabulary=vocabulary)
+    return format_gigabytes(sum(description.memory["bf16, kernels"].values()))
 
 
-def scaling(kept: Result | None = None) -> str:
-    entries = results_of(kept, "pretrain_gpu").get("scaling", {})
+def scaling(result: Result | None = None) -> str:
+    """Return the speed and memory of ours by batch, length and size."""
+    entries = result_or_file(result, "pretrain_gpu").get("scaling", {})
     lines = table_header(
         f"ours, {machines(entries.values())}",
         "tokens/s",
@@ -117,84 +106,71 @@ def scaling(kept: Result | None = None) -> str:
         lines.append(
             table_row(
                 at_commit(name, entry),
-                format_entry(side, "tokens_per_second", thousands),
+                format_entry(side, "tokens_per_second", format_thousands),
                 mfu(entry),
-                format_entry(side, "peak_bytes", gigabytes),
-                foretold(entry),
+                format_entry(side, "peak_bytes", format_gigabytes),
+                predicted_memory(entry),
             )
         )
     return "\n".join(lines)
 
 
-def startup(kept: Result | None = None) -> str:
-    found = results_of(kept, "pretrain_gpu").get("startup", {})
+def startup(result: Result | None = None) -> str:
+    """Return the seconds until the first step, with an empty compilation cache and a full one."""
+    entry = result_or_file(result, "pretrain_gpu").get("startup", {})
     lines = table_header(
-        f"seconds from process start to the first step, {hardware([found])}",
+        f"seconds from process start to the first step, {machines_with_commits([entry])}",
         "nothing compiled yet",
         "again",
     )
-    seconds = found.get("seconds", {})
-    return "\n".join(
-        [
-            *lines,
-            table_row(
-                found.get("setting", "–"),
-                *(format_entry(seconds, name, "{:.1f}".format) for name in ("cold", "warm")),
-            ),
-        ]
-    )
+    seconds = entry.get("seconds", {})
+    cells = [format_entry(seconds, name, "{:.1f}".format) for name in ("cold", "warm")]
+    return "\n".join([*lines, table_row(entry.get("setting", "–"), *cells)])
 
 
-def profile(kept: Result | None = None) -> str:
-    """Milliseconds of a step by kind of kernel; a column for each batch."""
-    found = results_of(kept, "pretrain_gpu").get("profile", {})
-    if not found:
+def profile(result: Result | None = None) -> str:
+    """Return the milliseconds of a step by kind of kernel, a column for each batch."""
+    entries = result_or_file(result, "pretrain_gpu").get("profile", {})
+    if not entries:
         return "Where the milliseconds of a step go: not measured."
     lines = table_header(
-        f"milliseconds of a step, ours, {machines(found.values())}",
-        *(at_commit(name, each) for name, each in found.items()),
+        f"milliseconds of a step, ours, {machines(entries.values())}",
+        *(at_commit(name, entry) for name, entry in entries.items()),
     )
-    kinds = dict.fromkeys(
-        kind
-        for each in found.values()
-        for kind in each["kinds_ms"]
-        if kind not in ("other", "idle")
-    )
+    kinds: dict[str, None] = {}
+    for entry in entries.values():
+        kinds |= dict.fromkeys(kind for kind in entry["kinds_ms"] if kind not in ("other", "idle"))
     for kind in (*kinds, "other", "idle"):
-        lines.append(
-            table_row(kind, *(f"{each['kinds_ms'].get(kind, 0.0):.2f}" for each in found.values()))
-        )
-    return "\n".join(
-        [*lines, table_row("all", *(f"{each['wall_ms']:.2f}" for each in found.values()))]
-    )
+        cells = [f"{entry['kinds_ms'].get(kind, 0.0):.2f}" for entry in entries.values()]
+        lines.append(table_row(kind, *cells))
+    totals = [f"{entry['wall_ms']:.2f}" for entry in entries.values()]
+    return "\n".join([*lines, table_row("all", *totals)])
 
 
-def curves(kept: Result | None = None) -> str:
-    found = results_of(kept, "pretrain_gpu").get("curves")
-    if found is None:
+def curves(result: Result | None = None) -> str:
+    """Return how far the losses of the plain and the fast path lie apart."""
+    entry = result_or_file(result, "pretrain_gpu").get("curves")
+    if entry is None:
         return "Loss curves of the plain and the fast path: not measured."
-    steps = found["every"] * len(found["losses"]["plain"][0])
+    steps = entry["every"] * len(entry["losses"]["plain"][0])
     return (
-        f"Plain and fast path, {found['setting']}, {steps} steps, {len(found['losses']['plain'])} "
-        "seeds each, "
-        f"{hardware([found])}: the mean losses differ most at step {found['step']}, by "
-        f"{found['largest_difference']:.3f} of {found['mean_loss']:.2f}; there the seeds of one "
-        "path span "
-        f"{found['seed_range']:.3f}."
+        f"Plain and fast path, {entry['setting']}, {steps} steps, {len(entry['losses']['plain'])} "
+        f"seeds each, {machines_with_commits([entry])}: the mean losses differ most at step "
+        f"{entry['step']}, by {entry['largest_difference']:.3f} of {entry['mean_loss']:.2f}; there "
+        f"the seeds of one path span {entry['seed_range']:.3f}."
     )
 
 
-def compared(kept: Result) -> Result:
-    """The settings in which all sides were measured, of all parts."""
-    return {
-        name: entry
-        for part in ("paper", "best", "base")
-        for name, entry in kept.get(part, {}).items()
-    }
+def compared_entries(result: Result) -> Result:
+    """Return the settings in which all sides were measured, of all parts."""
+    entries: Result = {}
+    for part in ("paper", "best", "base"):
+        entries |= result.get(part, {})
+    return entries
 
 
 def mfu(entry: Result) -> str:
-    """Against the matrix product measured in the same run."""
+    """Return the operations of ours as a share of a matrix product's in the same run."""
     side = entry["sides"].get("ours_fast", {})
     if "matmul_flops" not in entry or "tokens_per_second" not in side:
         return format_entry(side, "", str)
@@ -205,10 +181,6 @@ def format_ratio(ours: Result, theirs: Result) -> str:
     if not ("tokens_per_second" in ours and "tokens_per_second" in theirs):
         return "–"
     return f"{ours['tokens_per_second'] / theirs['tokens_per_second']:.2f}"
-
-
-def ratio(entry: Result, side: str) -> str:
-    return format_ratio(entry["sides"]["ours_fast"], entry["sides"][side])
 
 
 TABLES = (speed, memory, scaling, startup, profile, curves)

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.evidence import as_command, check_counts, keep, provenance
+from benchmarks.harness import build_parser, check_counts, provenance, run_main, write_result
 from electra.data.shards import Shards
 from electra.pretraining import loop, pretrain
 from electra.pretraining.recipe import load_recipe
@@ -246,9 +246,7 @@ PARTS = {"ways": ways, "stall": stall}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--sizes", nargs="+", default=["small"])
     parser.add_argument("--rows", type=int, default=128)
@@ -305,8 +303,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for measured in PARTS[part](size, options):
                 entry[part] = {"made": made, **measured}
                 if kept:
-                    keep(kept, {name: each for name, each in found.items() if name != "made"})
+                    write_result(
+                        kept, {name: each for name, each in found.items() if name != "made"}
+                    )
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

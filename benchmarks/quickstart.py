@@ -5,7 +5,6 @@ python -m benchmarks.quickstart [--output benchmarks/results/quickstart.json]
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -13,13 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, run_main, write_result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--output")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -46,8 +43,8 @@ def main() -> None:
             name: {key: found[key] for key in ("metric", "median", "sd", "baseline", "runs")}
             for name, found in tuned.items()
         }
-        keep(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})
+        write_result(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

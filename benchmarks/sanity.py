@@ -13,15 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, keep, run_main
 
 TASKS = ("glue/sst-2", "glue/rte", "glue/cola")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--glue", required=True, help="GLUE's folder")
     parser.add_argument(
         "--quickstart", default="runs/quickstart", help="the run of `electra quickstart`"
@@ -102,4 +100,4 @@ def tuned(
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

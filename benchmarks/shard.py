@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, run_main, write_result
 from electra.data.corpus import read_corpus
 from electra.data.docstring_corpus import write_docstring_corpus
 from electra.data.options import ShardOptions
@@ -30,9 +30,7 @@ from electra.data.vocabulary import train_wordpiece
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument("--megabytes", type=int, default=8)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--repeats", type=int, default=3)
@@ -59,7 +57,7 @@ def main() -> None:
                 Path(folder), arguments.megabytes, arguments.workers, arguments.repeats
             )
     if arguments.output:
-        keep(arguments.output, found)
+        write_result(arguments.output, found)
 
 
 # ---- speed ---------------------------------------------------------------------------------------
@@ -176,4 +174,4 @@ def run_stage(stage: str, corpus: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

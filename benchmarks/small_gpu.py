@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import finetune_gpu
-from benchmarks.evidence import as_command, check_counts, keep
+from benchmarks.harness import build_parser, check_counts, run_main, write_result
 from electra import atomic
 from electra.config import UserError, build
 from electra.data.shards import Shards
@@ -49,9 +49,7 @@ HELD_OUT = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     texts = parser.add_mutually_exclusive_group(required=True)
     texts.add_argument("--corpus", nargs="+", help="texts, as `electra pretrain` takes them")
     texts.add_argument("--data", help="or a folder of shards")
@@ -73,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finetune_gpu.check_glue(options.glue)
     found: dict[str, Any] = {"pretraining": pretrained(options)}
     if options.output:
-        keep(options.output, found)
+        write_result(options.output, found)
     if options.glue:
         options = SimpleNamespace(
             model=options.run,
@@ -86,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for part in finetune_gpu.glue(options, {}):  # type: ignore[arg-type]
             found["glue"] = part
         if options.output:
-            keep(options.output, found)
+            write_result(options.output, found)
     print(json.dumps(found, indent=1))
 
 
@@ -180,4 +178,4 @@ def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, A
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

@@ -7,7 +7,6 @@ is compared, bit for bit, with a run that nothing happened to.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.evidence import as_command, keep
+from benchmarks.harness import build_parser, run_main, write_result
 from electra.config import RunFailed
 from electra.runs.journal import read
 
@@ -443,9 +442,7 @@ def toy_data(root: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = build_parser(__doc__)
     parser.add_argument(
         "--minutes",
         type=float,
@@ -481,7 +478,7 @@ def main() -> None:
                     print(soak.said[-4000:], file=sys.stderr)
                 if options.output:  # after each: a soak that is stopped keeps what it had
                     minutes = round((time.monotonic() - began) / 60, 1)
-                    keep(
+                    write_result(
                         options.output,
                         {
                             "minutes": minutes,
@@ -493,4 +490,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    as_command(main)
+    run_main(main)

@@ -1,7 +1,6 @@
-"""The documents' tables, from recipes and from kept results: nobody types a number that a file can
-tell.
+"""Write the tables of the documents from recipes and result files.
 
-python -m benchmarks.tables        # writes them; tests/test_story.py checks that they are current
+python -m benchmarks.tables        # tests/test_story.py checks that they are current
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks import finetuning_tables, pretraining_tables, scale
-from benchmarks.finetuning_tables import against_trainer, held_out, proof
+from benchmarks.finetuning_tables import held_out, proof
+from benchmarks.harness import Result
 from benchmarks.markdown import (
     ROOT,
-    Result,
     format_entry,
+    format_thousands,
     read_result,
-    results_of,
+    result_or_file,
     short_commit,
     table_header,
     table_row,
-    thousands,
 )
-from benchmarks.pretraining_tables import ratio
+from benchmarks.pretraining_tables import format_ratio
 from electra.cli.describe import describe_recipe
 from electra.pretraining.recipe import load_recipe
 
@@ -32,80 +31,125 @@ RECIPES = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-la
 
 
 def recipes() -> str:
-    lines = [
-        "| recipe | encoder | generator | parameters | rows × tokens | steps | FLOPs, standard | "
-        "official |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """Return the sizes and the cost of the recipes."""
+    lines = table_header(
+        "recipe",
+        "encoder",
+        "generator",
+        "parameters",
+        "rows × tokens",
+        "steps",
+        "FLOPs, standard",
+        "official",
+    )
     for name in RECIPES:
         recipe = load_recipe(name)
-        made = describe_recipe(recipe, name=name)
-        shapes = [f"{shape.layers} × {shape.width}" for shape in made.networks.values()]
-        costs = (f"{cost.training * made.tokens:.2e}" for cost in (made.standard, made.official))
+        description = describe_recipe(recipe, name=name)
+        networks = description.networks.values()
+        shapes = [*(f"{shape.layers} × {shape.width}" for shape in networks), "–"]
+        costs = (description.standard, description.official)
         lines.append(
-            f"| `{name}` | {shapes[0]} | {shapes[1] if len(shapes) > 1 else '–'} "
-            f"| {made.parameters.encoder / 1e6:.1f}M | {recipe.training.batch_size} × "
-            f"{recipe.data.length} "
-            f"| {recipe.training.max_steps:,} | {' | '.join(costs)} |"
+            table_row(
+                f"`{name}`",
+                *shapes[:2],
+                f"{description.parameters.encoder / 1e6:.1f}M",
+                f"{recipe.training.batch_size} × {recipe.data.length}",
+                f"{recipe.training.max_steps:,}",
+                *(f"{cost.training * description.tokens:.2e}" for cost in costs),
+            )
         )
     return "\n".join(lines)
 
 
+# ---- the README's overview -----------------------------------------------------------------------
+
+
 def measured() -> str:
-    cpu, tuning, sharding, memory, usage, first = (
-        read_result(name)
-        for name in ("pretrain_cpu", "finetune_cpu", "shard", "memory", "help", "quickstart")
+    """Return one line for each thing that was measured."""
+    rows = [*gpu_rows(), *cpu_rows(), *quickstart_rows()]
+    return "\n".join(["| | ours |", "|---|---|", *(table_row(*cells) for cells in rows)])
+
+
+def gpu_rows() -> list[tuple[str, str]]:
+    paper = read_result("pretrain_gpu")["paper"]["small 128 × 128"]
+    sides = paper["sides"]
+    eager, compiled = (
+        format_ratio(sides["ours_fast"], sides[side]) for side in ("peer_eager", "peer_compiled")
     )
-    slowest = max(median(times) for times in usage["seconds"].values())
-    peaks = ", ".join(
-        f"{stage} of {int(size) / 1000:g} GB {found[stage]['peak_megabytes']} MB"
-        for size, found in memory.items()
-        if size != "made"
-        for stage in ("vocab", "shard")
-    )
-    scores, tuned = first["scores"], first["finetuned"]
-    gpu, proven = read_result("pretrain_gpu"), read_result("small_gpu")
-    paper = gpu["paper"]["small 128 × 128"]
-    mean = sum(each["median"] for each in proven["glue"]["tasks"].values()) / len(
-        proven["glue"]["tasks"]
-    )
-    rows = [
+    result = read_result("small_gpu")
+    tasks = result["glue"]["tasks"]
+    mean = sum(entry["median"] for entry in tasks.values()) / len(tasks)
+    return [
         (
             f"a training step of `small`, 128 × 128, on one {paper['made']['hardware']}, against "
-            "transformers' two "
-            "ELECTRA models: eager, compiled",
-            f"{ratio(paper, 'peer_eager')} and {ratio(paper, 'peer_compiled')} times as fast "
-            f"({thousands(paper['sides']['ours_fast']['tokens_per_second'])} tokens/s)",
+            "transformers' two ELECTRA models: eager, compiled",
+            f"{eager} and {compiled} times as fast "
+            f"({format_thousands(sides['ours_fast']['tokens_per_second'])} tokens/s)",
         ),
         (
-            f"`small` with the paper's recipe for {proven['pretraining']['steps']:,} steps on it, "
-            "minutes from process "
-            "start to exported models; then six GLUE tasks, mean of medians, dev",
-            f"{proven['pretraining']['minutes_in_all']:.1f}; {100 * mean:.1f} "
+            f"`small` with the paper's recipe for {result['pretraining']['steps']:,} steps on it, "
+            "minutes from process start to exported models; then six GLUE tasks, mean of medians, "
+            "dev",
+            f"{result['pretraining']['minutes_in_all']:.1f}; {100 * mean:.1f} "
             "([details](docs/speed.md))",
         ),
+    ]
+
+
+def cpu_rows() -> list[tuple[str, str]]:
+    pretraining, sharding = read_result("pretrain_cpu"), read_result("shard")
+    finetuning, help_times = read_result("finetune_cpu"), read_result("help")
+    slowest = max(median(times) for times in help_times["seconds"].values())
+    return [
         (
             "a training step of `small`, 16 × 128, on a CPU, against transformers' two ELECTRA "
             "models",
-            f"{cpu['ratio']:.2f} times as fast ({cpu['threads']} threads, "
-            f"{cpu['made']['processor']}, median of "
-            f"{len(cpu['seconds']['ours'])})",
+            f"{pretraining['ratio']:.2f} times as fast ({pretraining['threads']} threads, "
+            f"{pretraining['made']['processor']}, median of {len(pretraining['seconds']['ours'])})",
         ),
         (
             "fine-tuning `small` on texts of 5 to 120 words, batches of 32, on a CPU, against "
             "transformers' `Trainer`",
-            against_trainer(tuning, "train"),
+            compare_with_trainer(finetuning, "train"),
         ),
-        ("… and asking it", against_trainer(tuning, "ask")),
+        ("… and asking it", compare_with_trainer(finetuning, "ask")),
         (
             "text to shards, against the bare tokenizer (`encode_batch`)",
             f"{sharding['ratio']:.2f} times as fast (median of {len(sharding['shard'])})",
         ),
-        ("peak memory", peaks),
+        ("peak memory", peak_memory()),
         ("`--help`, any command", f"{slowest:.2f} s"),
+    ]
+
+
+def compare_with_trainer(result: Result, work: str) -> str:
+    ratios = result["ratios"][work]
+    return (
+        f"{median(ratios['trainer']):.2f} times as fast, {median(ratios['trainer_grouped']):.2f} "
+        f"where it groups by length ({result['threads']} threads, {result['made']['processor']}, "
+        f"median of {len(ratios['trainer'])})"
+    )
+
+
+def peak_memory() -> str:
+    cells = []
+    for size, stages in read_result("memory").items():
+        if size == "made":
+            continue
+        for stage in ("vocab", "shard"):
+            peak = stages[stage]["peak_megabytes"]
+            cells.append(f"{stage} of {int(size) / 1000:g} GB {peak} MB")
+    return ", ".join(cells)
+
+
+def quickstart_rows() -> list[tuple[str, str]]:
+    result = read_result("quickstart")
+    scores, finetuned = result["scores"], result["finetuned"]
+    random = finetuned["random"]
+    return [
         (
-            f"`make quickstart` after the install, {first['made']['threads']} threads",
-            f"{first['minutes']:.1f} minutes",
+            f"`make quickstart` after the install, {result['made']['threads']} threads",
+            f"{result['minutes']:.1f} minutes",
         ),
         (
             "… its generator, held out: accuracy (always the commonest word)",
@@ -119,83 +163,53 @@ def measured() -> str:
         (
             "… fine-tuned to name the library of a paragraph, dev accuracy (from random weights; "
             "always the same)",
-            f"{tuned['pretrained']['median']:.1%} ({tuned['random']['median']:.1%}; "
-            f"{tuned['random']['baseline']:.1%}), "
-            f"median of {len(tuned['random']['runs'])} seeds",
+            f"{finetuned['pretrained']['median']:.1%} ({random['median']:.1%}; "
+            f"{random['baseline']:.1%}), median of {len(random['runs'])} seeds",
         ),
     ]
-    return "\n".join(
-        ["| | ours |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
-    )
+
+
+# ---- further tables ------------------------------------------------------------------------------
 
 
 def sanity() -> str:
-    """Medians, with the lowest and highest seed."""
-    kept = read_result("sanity")
-    tasks = list(next(iter(kept["arms"].values())))
-    examples = (
-        f", at most {kept['max_train_examples']:,} training examples"
-        if kept["max_train_examples"]
-        else ""
-    )
-    lines = [
-        f"| {kept['seeds']} seeds{examples} | "
-        + " | ".join(
-            f"{task} ({arm['metric']})" for task, arm in next(iter(kept["arms"].values())).items()
-        )
-        + " |",
-        "|---|" + "---|" * len(tasks),
-    ]
-    for arm, found in kept["arms"].items():
-        cells = (
-            f"{100 * each['median']:.1f} ({100 * min(each['scores']):.1f} to "
-            f"{100 * max(each['scores']):.1f})"
-            for each in found.values()
-        )
-        lines.append(f"| {arm} | {' | '.join(cells)} |")
-    baseline = (
-        f"{100 * found['baseline']:.1f}" for found in next(iter(kept["arms"].values())).values()
-    )
-    return "\n".join([*lines, f"| an answer that ignores the text | {' | '.join(baseline)} |"])
+    """Return medians over seeds, with the lowest and the highest."""
+    result = read_result("sanity")
+    tasks = next(iter(result["arms"].values()))
+    title = f"{result['seeds']} seeds"
+    if result["max_train_examples"]:
+        title += f", at most {result['max_train_examples']:,} training examples"
+    lines = table_header(title, *(f"{task} ({entry['metric']})" for task, entry in tasks.items()))
+    for arm, entries in result["arms"].items():
+        lines.append(table_row(arm, *map(median_and_range, entries.values())))
+    baselines = [f"{100 * entry['baseline']:.1f}" for entry in tasks.values()]
+    return "\n".join([*lines, table_row("an answer that ignores the text", *baselines)])
 
 
-# ---- on a GPU ------------------------------------------------------------------------------------
+def median_and_range(entry: Result) -> str:
+    lowest, highest = 100 * min(entry["scores"]), 100 * max(entry["scores"])
+    return f"{100 * entry['median']:.1f} ({lowest:.1f} to {highest:.1f})"
 
 
-def reliability(kept: Result | None = None) -> str:
-    """What `benchmarks.soak` did to runs, and what became of them."""
-    found = results_of(kept, "reliability")
+def reliability(result: Result | None = None) -> str:
+    """Return the faults that `benchmarks.soak` caused, and how many runs survived them."""
+    result = result_or_file(result, "reliability")
     lines = table_header("fault, made for real", "times tried", "as it should be", "data lost")
-    lines += [
-        table_row(
-            each["fault"],
-            str(each["tried"]),
-            str(each["survived"]),
-            "none" if each["survived"] == each["tried"] else "see the log",
-        )
-        for each in found["faults"].values()
-    ]
-    made = found["made"]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{found['minutes']:g} minutes, seed {found['seed']} ({made['processor']}, torch "
-            f"{made['packages']['torch']}, {short_commit(made['commit'])}).",
-        ]
+    for entry in result["faults"].values():
+        lost = "none"
+        if entry["survived"] != entry["tried"]:
+            lost = "see the log"
+        lines.append(table_row(entry["fault"], str(entry["tried"]), str(entry["survived"]), lost))
+    made = result["made"]
+    note = (
+        f"{result['minutes']:g} minutes, seed {result['seed']} ({made['processor']}, torch "
+        f"{made['packages']['torch']}, {short_commit(made['commit'])})."
     )
+    return "\n".join([*lines, "", note])
 
 
-# ---- into the documents --------------------------------------------------------------------------
-
-
-def processes(kept: Result | None = None) -> str:
-    """One process under torchrun by DDP and FSDP2, and what a checkpoint costs the steps of one or
-    several.
-    """
-    entries = {
-        name: entry for name, entry in results_of(kept, "processes").items() if name != "made"
-    }
+def processes(result: Result | None = None) -> str:
+    """Return the speed of one process by DDP and FSDP2, and what a checkpoint costs."""
     lines = table_header(
         "run",
         "alone",
@@ -206,20 +220,24 @@ def processes(kept: Result | None = None) -> str:
         "stands still for a checkpoint",
         "its write, beside the steps",
     )
-    for name, entry in entries.items():
-        ways = (
-            format_entry(
-                entry.get("ways", {}).get(way, {}), "tokens_per_second", "{:,.0f} tokens/s".format
-            )
+    for name, entry in result_or_file(result, "processes").items():
+        if name == "made":
+            continue
+        ways, stall = entry.get("ways", {}), entry.get("stall", {})
+        rates = [
+            format_entry(ways.get(way, {}), "tokens_per_second", "{:,.0f} tokens/s".format)
             for way in ("alone", "ddp", "ddp_plain", "fsdp_plain")
-        )
-        times = (
-            format_entry(entry.get("stall", {}), each, lambda seconds: f"{1000 * seconds:,.1f} ms")
-            for each in ("step", "stall", "write")
-        )
+        ]
+        times = [
+            format_entry(stall, part, lambda seconds: f"{1000 * seconds:,.1f} ms")
+            for part in ("step", "stall", "write")
+        ]
         commits = dict.fromkeys(short_commit(part["made"]["commit"]) for part in entry.values())
-        lines.append(table_row(f"{name} ({' and '.join(commits)})", *ways, *times))
+        lines.append(table_row(f"{name} ({' and '.join(commits)})", *rates, *times))
     return "\n".join(lines)
+
+
+# ---- into the documents --------------------------------------------------------------------------
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -240,7 +258,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill_tables(text: str) -> str:
-    """A document with its tables as they should be."""
+    """Return a document with its tables made again."""
     for name, table in TABLES.items():
         if f"<!-- {name}:" not in text:
             continue

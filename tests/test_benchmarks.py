@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from benchmarks import (
-    evidence,
     finetune_cpu,
     finetune_gpu,
     finetuning_tables,
+    harness,
     peer,
     plateau,
     plots,
@@ -282,7 +282,7 @@ def test_curves_are_compared_where_their_means_differ_most():
 def test_the_peer_learns_nothing_from_padding():
     recipe = load_recipe("tiny", flags="--data.length 16 --encoder.layers 1".split())
     batch = toy_batch([16, 8])
-    other = batch._replace(ids=torch.where(batch.attention_mask, batch.ids, 7))
+    other = batch._replace(input_ids=torch.where(batch.attention_mask, batch.input_ids, 7))
     losses = []
     for each in (batch, other):
         torch.manual_seed(0)
@@ -488,7 +488,7 @@ def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(
         sys, "argv", ["/my/bench.py", "--data", "128=/my/own/shards", "/my/other", "--quick"]
     )
-    evidence.keep(tmp_path / "kept.json", {})
+    harness.write_result(tmp_path / "kept.json", {})
     made = json.loads((tmp_path / "kept.json").read_text(encoding="utf8"))["made"]
     assert made["command"] == ["bench.py", "--data", "128=shards", "other", "--quick"]
 
@@ -539,7 +539,7 @@ def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
         "minutes": 2.0,
         "at_once": 1,
         "note": "continued once",
-        "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in finetuning_tables.TWIN},
+        "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in finetuning_tables.PUBLISHED},
     }
     said = finetuning_tables.proof(found)
     assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
@@ -606,7 +606,7 @@ def test_a_proof_of_one_window_is_refused_before_any_work(toy_shards, tmp_path):
 )
 def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
     with pytest.raises(SystemExit) as ended:
-        evidence.as_command(lambda: main(words))
+        harness.run_main(lambda: main(words))
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {answer}")
@@ -666,11 +666,11 @@ def test_a_size_that_cannot_be_measured_is_refused_before_any_work(main, words, 
 
 def test_a_command_that_fails_inside_a_benchmark_is_named(capsys):
     with pytest.raises(SystemExit) as ended:
-        evidence.as_command(lambda: subprocess.run(["false"], check=True))
+        harness.run_main(lambda: subprocess.run(["false"], check=True))
     assert ended.value.code == 2
     assert (
         capsys.readouterr().err
-        == "error: `false` ended with exit code 1: what it said stands above\n"
+        == "error: `false` ended with exit code 1: its output is above\n"
     )
 
 

@@ -1,0 +1,96 @@
+"""What all benchmarks share: the parser, errors, and results with their provenance."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from electra.config import RunFailed, UserError
+
+Result = dict[str, Any]
+ELECTRA = (sys.executable, "-m", "electra")  # the beginning of a command
+
+
+def build_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser that prints a module's docstring as it is written."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def check_counts(parser: argparse.ArgumentParser, options: argparse.Namespace, *names: str) -> None:
+    """Refuse counts below 1 at once, not after minutes of work."""
+    for name in names:
+        if (count := getattr(options, name)) < 1:
+            parser.error(f"--{name.replace('_', '-')} {count}: at least 1 is needed")
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Run a benchmark; print an error that its user can correct as one line, with exit code 2."""
+    try:
+        main()
+    except (UserError, RunFailed, OSError) as error:
+        problem = str(error)
+    except subprocess.CalledProcessError as error:
+        problem = failure_of(error)
+    else:
+        return
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(2)
+
+
+def failure_of(error: subprocess.CalledProcessError) -> str:
+    """Return which command failed, with the last line of what it printed."""
+    last_line = "its output is above"
+    if error.stderr:
+        last_line = "".join(str(error.stderr).strip().splitlines()[-1:])
+    command = shlex.join(map(str, error.cmd))
+    return f"`{command}` ended with exit code {error.returncode}: {last_line}"
+
+
+def read_earlier(path: str | Path | None) -> Result:
+    """Return the parts that a result file holds already, without its provenance."""
+    if path is None or not Path(path).exists():
+        return {}
+    earlier: Result = json.loads(Path(path).read_text(encoding="utf8"))
+    earlier.pop("made", None)
+    return earlier
+
+
+def write_result(path: str | Path, values: Result) -> None:
+    """Write a result with its command, commit, versions, hardware and date, without local paths."""
+    # Imported late: it imports torch, which would add to measured memory.
+    from electra.provenance import environment
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = {"date": time.strftime("%Y-%m-%d"), "processor": platform.machine(), **environment()}
+    made["command"] = [re.sub(r"(^|=)/.*/", r"\1", argument) for argument in made["command"]]
+    path.write_text(json.dumps({**values, "made": made}, indent=1) + "\n", encoding="utf8")
+    print(f"written to {path}")
+
+
+def provenance() -> Result:
+    """Return the provenance of one part of a result, whose parts may come from several runs."""
+    import torch
+
+    from electra.provenance import commit
+
+    hardware = f"{platform.machine()} CPU"
+    if torch.cuda.is_available():
+        hardware = torch.cuda.get_device_name()
+    return {
+        "hardware": hardware,
+        "torch": torch.__version__,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
