@@ -1,7 +1,5 @@
-"""Pre-train a text encoder by replaced token detection (ELECTRA): from plain text to a model that
+"""Pre-train text encoders by replaced token detection (ELECTRA), from plain text to a model that
 transformers loads.
-
-    text ── train_wordpiece ──► tokenizer ── shard ──► rows ── pretrain ──► discriminator/ ── finetune ──► answers
 
     from electra import finetune, load_recipe, load_tuned, predict, pretrain, shard, train_wordpiece
 
@@ -11,15 +9,25 @@ transformers loads.
     finetune("runs/small", "glue/rte", data="glue/", output_dir="runs/rte", seeds=5)
     answers = list(predict([load_tuned("runs/rte")], ["new.tsv"]))
 
-Nine words to know: Document, WordPiece, Shard, Batch, Encoder, Objective, Task, Recipe, Trial. The
-folders stand in the order in which data flows through them, and each imports only from those before
-it:
+The folders, each of which imports only from itself and from those above it:
 
-    config      settings as data                     objectives  vectors become a pre-training loss
-    data        text becomes batches                 recipes     named runs, as TOML
-    kernels     the same sums, faster on a GPU       tasks       vectors become answers
-    model       ids become vectors                   training    losses become weights
-                                                     trials      weights become evidence
+    config.py, settings.py, files.py, atomic.py, console.py, provenance.py
+                    what every folder may import: settings as data, files, messages, versions
+    data/           text becomes batches: corpora, WordPiece, shards, the data loader
+    model/          token ids become vectors: encoders and their transformers formats
+    objectives/     vectors become a pre-training loss: RTD, MLM and the ablations of the paper
+    tasks/          vectors become answers: classification, tagging, question answering
+    kernels/        the same modules, faster on a GPU
+    engine/         one update: train step, optimizer, distributed processes
+    runs/           run folders: checkpoints, journal, lock, signals
+    pretraining/    recipe, options, set-up, loop, export, diagnosis
+    finetuning/     recipe, options, set-up, loop, seeds, results
+    recipes/        the settings of published runs, as TOML files
+    experiments/    the trials of the paper: plan, arms, budget, sweep, findings
+    reports/        tables, plots and pages of the findings
+    cli/            the commands: they parse, call and print
+
+Nine concepts: Document, WordPiece, Shard, Batch, Encoder, Objective, Task, Recipe, Trial.
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Looked up when first used, so that `import electra` costs nothing.
+# The module of each public name, imported when the name is first used: `import electra` is quick.
 PUBLIC = {
     "UserError": "electra.config",
     "train_wordpiece": "electra.data.vocabulary",

@@ -22,13 +22,13 @@ class PretrainOptions:
     data
         Shards from `electra shard`, instead of a corpus.
     tokenizer
-        With --corpus: use this tokenizer folder instead of training a vocabulary.
+        With a corpus: use this tokenizer folder instead of training a vocabulary.
     text_field
-        With --corpus: field or column that holds the text of .jsonl and .parquet.
+        With a corpus: field or column that holds the text of .jsonl and .parquet.
     resume
         auto (continue the run in the run folder, if there is one), never, or a checkpoint folder.
     overwrite
-        With --resume never: start over in a folder that holds a run.
+        With resume set to never: start over in a folder that holds a run.
     init_from
         Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh
         optimizer.

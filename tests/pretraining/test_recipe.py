@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
+import torch
+from torch import nn
 
-from electra.config import RECIPES, UserError
+from electra.config import RECIPES, SettingError, UserError
 from electra.engine.settings import OptimizerConfig
+from electra.engine.training_state import capture
 from electra.model.shape import EncoderShape
-from electra.pretraining.recipe import TrainingConfig, load_recipe
+from electra.pretraining.recipe import Recipe, TrainingConfig, load_recipe
+from electra.pretraining.resume import find_resume_point
+from electra.runs import checkpoint
+from electra.runs.run_dir import CONFIG
 from electra.settings import as_dict, differing_keys, recipe_names
 
 BUILT_IN = [
@@ -282,3 +290,73 @@ def test_an_optimizer_that_could_not_work_is_not_born(
 
 def outline(shape: EncoderShape) -> tuple[int, ...]:
     return shape.layers, shape.width, shape.heads, shape.feedforward, shape.embedding
+
+
+# ---- former names --------------------------------------------------------------------------------
+
+FORMER_VALUES = {"likelihood": "mlm", "adversarially": "adversarial", "nothing": "frozen"}
+
+
+@pytest.mark.parametrize(("former", "present"), FORMER_VALUES.items())
+def test_a_recipe_file_with_a_former_setting_is_refused_with_its_present_name_and_value(
+    tmp_path: Path, former: str, present: str
+) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text(f'[objective]\nname = "rtd"\ngenerator_learns = "{former}"\n')
+    with pytest.raises(SettingError) as refusal:
+        load_recipe(str(path))
+    assert refusal.value.key == "objective.generator_learns"
+    assert str(path) in str(refusal.value)
+    assert f'objective.generator_training = "{present}"' in str(refusal.value)
+
+
+@pytest.mark.parametrize(("former", "present"), FORMER_VALUES.items())
+def test_a_flag_with_a_former_name_is_refused_with_its_present_name_and_value(
+    former: str, present: str
+) -> None:
+    for flag in ("--objective.generator-learns", "--generator-learns"):
+        with pytest.raises(UserError, match=rf"write --objective\.generator-training {present}$"):
+            load_recipe("small", flags=[flag, former])
+
+
+def test_a_former_value_under_the_present_name_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(UserError, match="'mlm', 'adversarial', 'frozen', found 'likelihood'"):
+        load_recipe("small", flags=["--objective.generator-training", "likelihood"])
+
+
+def former_layer(recipe: Recipe) -> dict[str, Any]:
+    """The settings of a recipe as an earlier version of the package wrote them."""
+    layer = as_dict(recipe)
+    layer["objective"]["generator_learns"] = "likelihood"
+    del layer["objective"]["generator_training"]
+    return layer
+
+
+def test_a_run_folder_of_an_earlier_version_is_refused_with_the_present_name(
+    tmp_path: Path,
+) -> None:
+    recipe = load_recipe("tiny")
+    (tmp_path / CONFIG).write_text(tomli_w.dumps(former_layer(recipe)))
+    with pytest.raises(SettingError) as refusal:
+        find_resume_point(recipe, tmp_path, resume="auto", overwrite=False)
+    assert str(tmp_path / CONFIG) in str(refusal.value)
+    assert 'write objective.generator_training = "mlm" instead' in str(refusal.value)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_with_the_present_name(
+    tmp_path: Path,
+) -> None:
+    recipe, module = load_recipe("tiny"), nn.Linear(2, 2)
+    tensors = capture(module, torch.optim.AdamW(module.parameters()))
+    checkpoint.write(tmp_path, tensors, step=4, state={"recipe": former_layer(recipe)})
+    with pytest.raises(SettingError) as refusal:
+        find_resume_point(recipe, tmp_path, resume="auto", overwrite=False)
+    assert str(tmp_path / "checkpoint-4") in str(refusal.value)
+    assert 'objective.generator_training = "mlm" instead' in str(refusal.value)
+
+
+def test_an_earlier_run_may_still_be_started_over(tmp_path: Path) -> None:
+    recipe = load_recipe("tiny")
+    (tmp_path / CONFIG).write_text(tomli_w.dumps(former_layer(recipe)))
+    resumed = find_resume_point(recipe, tmp_path, resume="never", overwrite=True)
+    assert resumed == (recipe, None)
