@@ -29,7 +29,6 @@ NOT_YET = {
     "electra/pretraining",
     "electra/reports",
     "electra/runs",
-    "electra/tasks",
 }
 
 

@@ -76,20 +76,20 @@ class Features:
         rows = list(rows)
         lengths = [len(row.input_ids) for row in rows]
         first = rows[0] if rows else Row(0, [])
+        row_labels, token_labels = {}, {}
+        for name in first.row_labels:
+            row_labels[name] = label_array([row.row_labels[name] for row in rows])
+        for name in first.token_labels:
+            columns = (row.token_labels[name] for row in rows)
+            token_labels[name] = concatenate(columns, np.int64, sum(lengths))
         return cls(
             input_ids=concatenate((row.input_ids for row in rows), np.int32, sum(lengths)),
             offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
             second_starts=np.array([second_start(row) for row in rows], dtype=np.int32),
             examples=np.array([row.example for row in rows], dtype=np.int64),
             truncated=np.array([row.truncated for row in rows], dtype=bool),
-            row_labels={
-                name: label_array([row.row_labels[name] for row in rows])
-                for name in first.row_labels
-            },
-            token_labels={
-                name: concatenate((row.token_labels[name] for row in rows), np.int64, sum(lengths))
-                for name in first.token_labels
-            },
+            row_labels=row_labels,
+            token_labels=token_labels,
             num_choices=num_choices,
         )
 

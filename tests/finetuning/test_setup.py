@@ -179,7 +179,7 @@ def test_a_second_start_reads_what_the_first_one_encoded(
 ) -> None:
     first, second = assigned(), assigned()
     assert counted == [32, 32], "dev and train, once each"
-    for name in ("ids", "begins", "seconds", "examples"):
+    for name in ("input_ids", "offsets", "second_starts", "examples"):
         assert np.array_equal(getattr(first.train, name), getattr(second.train, name))
     assert first.train.row_labels["target"].tolist() == second.train.row_labels["target"].tolist()
 
