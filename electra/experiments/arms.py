@@ -1,5 +1,5 @@
-"""What a trial's arms become at a scale: named by the widths they have there, and the same run only
-once. No torch.
+"""A trial's arms at a scale: labelled by the widths they have there, and the same run only once. No
+torch.
 """
 
 from __future__ import annotations
@@ -9,78 +9,85 @@ from fractions import Fraction
 from typing import Any
 
 from electra.config import UserError
-from electra.experiments.budget import sized
-from electra.experiments.plan import Arm, Scale, Trial
+from electra.experiments.budget import stage_at_scale
+from electra.experiments.plan import Arm, Scale, Stage, Trial
 from electra.settings import fingerprint
 
-# in a label or series: the network's width as a share of what its size has at the scale
+# In a label or series: the network's width as a share of its size's width at the scale.
 WIDTH = "{width}"
 
 
 def at_scale(trial: Trial, scale: Scale) -> Trial:
-    """Widths are multiples of a number, so that two of the paper's may come out as one of ours."""
+    """Return the trial with its arms relabelled, and those that are the same run merged.
+
+    Widths are rounded to a multiple, so that two of the paper's may become one of ours.
+    """
     groups: dict[str, list[Arm]] = {}
     for arm in trial.arms:
         groups.setdefault(fingerprint(identity(arm, trial, scale)), []).append(arm)
-    instead = {arm.name: group[0].name for group in groups.values() for arm in group}
-    arms = tuple(merged(group, trial, scale) for group in groups.values())
+    merged_name: dict[str, str] = {}
+    for group in groups.values():
+        merged_name |= {arm.name: group[0].name for arm in group}
+    arms = [merge_arms(group, trial, scale) for group in groups.values()]
     return replace(
         trial,
-        reference=instead[trial.reference],
-        expected=tuple(dict.fromkeys(instead[name] for name in trial.expected)),
-        arms=tuple(replace(arm, reference=instead.get(arm.reference, "")) for arm in arms),
+        reference=merged_name[trial.reference],
+        expected=tuple(dict.fromkeys(merged_name[name] for name in trial.expected)),
+        arms=tuple(replace(arm, reference=merged_name.get(arm.reference, "")) for arm in arms),
     )
 
 
 def identity(arm: Arm, trial: Trial, scale: Scale) -> list[Any]:
-    """Everything that decides its runs, beside budget and seed."""
+    """Return everything that decides an arm's runs, beside budget and seed."""
     if not arm.stages:
         return [arm.name]
-    model = trial.arm(arm.reference or trial.reference)
     stages = [
-        [sized(stage, scale, trial=trial, vocabularies={}).identity(), stage.share]
-        for stage in arm.stages
+        [stage_at_scale(stage, scale, trial, {}).identity(), stage.share] for stage in arm.stages
     ]
-    return [
-        stages,
-        arm.share,
-        identity(model, trial, scale) if arm.compute == "reference" else None,
-    ]
+    reference = None
+    if arm.compute == "reference":
+        reference = identity(trial.arm(arm.reference or trial.reference), trial, scale)
+    return [stages, arm.share, reference]
 
 
-def merged(group: list[Arm], trial: Trial, scale: Scale) -> Arm:
-    """The first of arms that are the same run, with the names of the others."""
-    first, *others = (relabelled(arm, trial, scale) for arm in group)
+def merge_arms(group: list[Arm], trial: Trial, scale: Scale) -> Arm:
+    """Return the first of arms that are the same run, with the names of the others."""
+    first, *others = (relabel(arm, trial, scale) for arm in group)
     for other in others:
-        if (other.label, other.series, other.published) != (
-            first.label,
-            first.series,
-            first.published,
-        ):
+        if is_shown_differently(first, other):
             raise UserError(
                 f"trial {trial.name}: {first.name} and {other.name} are the same run at scale "
-                f"{scale.name} "
-                "but stand for different ones; give the scale sizes that tell them apart"
+                f"{scale.name} but stand for different ones; give the scale sizes that tell them "
+                "apart"
             )
     if not others:
         return first
     names = tuple(other.name for other in others)
-    one = f"One run for {', '.join((first.name, *names))}: at this scale they have the same width."
-    return replace(first, also=names, note=f"{first.note} {one}".strip())
+    note = f"One run for {', '.join((first.name, *names))}: at this scale they have the same width."
+    return replace(first, also=names, note=f"{first.note} {note}".strip())
 
 
-def relabelled(arm: Arm, trial: Trial, scale: Scale) -> Arm:
+def is_shown_differently(arm: Arm, other: Arm) -> bool:
+    shown, other_shown = ((a.label, a.series, a.published) for a in (arm, other))
+    return shown != other_shown
+
+
+def relabel(arm: Arm, trial: Trial, scale: Scale) -> Arm:
+    """Put the share of the size's width that an arm has at a scale into its label."""
     if not arm.stages:
         return arm
     last = arm.stages[-1]
-    ours, whole = (
-        sized(stage, scale, trial=trial, vocabularies={}).recipe.encoder.width
-        for stage in (last, replace(last, width=1.0))
-    )
-    share = Fraction(ours, whole)
-    return replace(
+    full_width = width(replace(last, width=1.0), trial, scale)
+    share = Fraction(width(last, trial, scale), full_width)
+    arm = replace(
         arm,
         label=arm.label.replace(WIDTH, str(share)),
         series=arm.series.replace(WIDTH, str(share)),
-        x=float(share) if trial.x_is_width else arm.x,
     )
+    if trial.x_is_width:
+        return replace(arm, x=float(share))
+    return arm
+
+
+def width(stage: Stage, trial: Trial, scale: Scale) -> int:
+    return stage_at_scale(stage, scale, trial, {}).recipe.encoder.width

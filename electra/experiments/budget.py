@@ -1,15 +1,14 @@
-"""How long each arm trains: recipes at a scale and budget, some with as many operations as another
-arm. No torch.
+"""How long each arm trains: the recipes of its stages at a scale and budget. No torch.
 
-A budget scales steps, and with them the warm-up: every run has a fresh schedule that decays to its
-end. It is never the beginning of a longer one.
+A budget scales steps, and the warm-up with them: every run has a fresh schedule that decays to its
+end. No run is the beginning of a longer one.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -17,41 +16,39 @@ from electra.config import Layer, UserError, build, flatten
 from electra.experiments.plan import Arm, Scale, Stage, Trial
 from electra.files import read_toml
 from electra.model.flops import official, standard
+from electra.model.shape import EncoderShape
 from electra.pretraining.recipe import MAY_CHANGE, Recipe
 from electra.settings import as_dict, build_layers, find_recipe, merge, set_key
 
-LEAST, MOST = Fraction(1, 10**9), 1000
-BOUNDS = (
-    f"no share of a scale's steps that anybody could run; ask for one between {LEAST} and {MOST}"
-)
-SMOKE = "smoke"  # as a budget: this scale, whole
-MULTIPLE = 16  # of which widths are made: what a GPU multiplies well
-CURVE = 20  # points of a held-out curve
-SAVES = 4  # checkpoints of a run that is shorter than a recipe's interval
+MIN_BUDGET, MAX_BUDGET = Fraction(1, 10**9), 1000
+OUT_OF_BOUNDS = f"must be between {MIN_BUDGET} and {MAX_BUDGET} of a scale's steps"
+WIDTH_MULTIPLE = 16  # widths are multiples of what a GPU multiplies well
+EVAL_POINTS = 20  # of a held-out curve
+CHECKPOINTS = 4  # of a run that is shorter than its recipe's interval
+Vocabularies = Mapping[int, int]  # length of a shard's rows → size of its vocabulary
 
 
-def parsed(budget: str) -> Fraction:
-    """1/256, 0.01 or 1."""
-    if re.search(
-        r"e[+-]?\d{3,}", budget, re.IGNORECASE
-    ):  # a fraction of that many digits may never be done
-        raise UserError(f"--budget {budget}: {BOUNDS}")
+def parse_budget(text: str) -> Fraction:
+    """Parse a share of a scale's steps: 1/256, 0.01 or 1."""
+    # A fraction with an exponent of three digits may take forever to compute.
+    if re.search(r"e[+-]?\d{3,}", text, re.IGNORECASE):
+        raise UserError(f"--budget {text}: {OUT_OF_BOUNDS}")
     try:
-        found = Fraction(budget)
+        budget = Fraction(text)
     except (ValueError, ZeroDivisionError):
         raise UserError(
-            f"--budget {budget}: neither a number nor a fraction; write 1/256, 0.01, or smoke"
+            f"--budget {text}: neither a number nor a fraction; write 1/256, 0.01, or smoke"
         ) from None
-    if found <= 0:
-        raise UserError(f"--budget {budget}: must be above 0")
-    if not LEAST <= found <= MOST:
-        raise UserError(f"--budget {budget}: {BOUNDS}")
-    return found
+    if budget <= 0:
+        raise UserError(f"--budget {text}: must be above 0")
+    if not MIN_BUDGET <= budget <= MAX_BUDGET:
+        raise UserError(f"--budget {text}: {OUT_OF_BOUNDS}")
+    return budget
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """One pre-training with everything decided but where its shards lie."""
+class PlannedStage:
+    """One pre-training run with all settings but the folder of its shards."""
 
     name: str  # of the recipe it began with
     recipe: Recipe
@@ -61,168 +58,174 @@ class Planned:
         return self.recipe.training.max_steps
 
     @property
-    def tokens_of_step(self) -> int:
+    def tokens_per_step(self) -> int:
         return self.recipe.training.batch_size * self.recipe.data.length
 
     @property
-    def operations_of_step(self) -> float:
-        return (
-            self.tokens_of_step
-            * standard(self.recipe.workload(self.recipe.data.vocab_size)).training
-        )
+    def flops_per_step(self) -> float:
+        workload = self.recipe.workload(self.recipe.data.vocab_size)
+        return self.tokens_per_step * standard(workload).training
 
     @property
-    def official_of_step(self) -> float:
-        return (
-            self.tokens_of_step
-            * official(self.recipe.workload(self.recipe.data.vocab_size)).training
-        )
+    def official_flops_per_step(self) -> float:
+        """FLOPs of a step as the official script counts them."""
+        workload = self.recipe.workload(self.recipe.data.vocab_size)
+        return self.tokens_per_step * official(workload).training
 
     @property
-    def operations(self) -> float:
-        return self.steps * self.operations_of_step
+    def flops(self) -> float:
+        return self.steps * self.flops_per_step
 
     def identity(self) -> Layer:
-        """What decides its weights, beside the data: settings that only say how often to speak or
-        save are no part.
+        """Return the settings that decide the weights, beside the data.
+
+        How often a run logs, evaluates or saves is left out.
         """
-        leaves = dict(flatten(as_dict(self.recipe)))
-        return {
-            key: value
-            for key, value in leaves.items()
-            if key not in MAY_CHANGE - {"training.max_steps"}
-        }
+        ignored = MAY_CHANGE - {"training.max_steps"}
+        settings = flatten(as_dict(self.recipe))
+        return {key: value for key, value in settings if key not in ignored}
 
 
-def planned(
+def plan_stages(
     trial: Trial,
     arm: Arm,
     scale: Scale,
     *,
     budget: Fraction,
     seed: int,
-    vocabularies: Mapping[int, int] | None = None,
-) -> list[Planned]:
-    """The stages of an arm. `vocabularies` are the sizes that shards turned out to have, by the
-    length of their rows.
+    vocabularies: Vocabularies | None = None,
+) -> list[PlannedStage]:
+    """Plan the stages of an arm at a scale and budget.
+
+    `vocabularies` are the sizes that the shards turned out to have, by the length of their rows.
     """
-    own = [
-        sized(stage, scale, trial=trial, vocabularies=vocabularies or {}) for stage in arm.stages
-    ]
+    sizes = vocabularies or {}
+    stages = [stage_at_scale(stage, scale, trial, sizes) for stage in arm.stages]
     if arm.compute == "reference":
-        model = trial.arm(arm.reference or trial.reference)
-        given = sum(
-            each.operations
-            for each in planned(
-                trial, model, scale, budget=budget, seed=seed, vocabularies=vocabularies
-            )
+        reference = trial.arm(arm.reference or trial.reference)
+        planned = plan_stages(
+            trial, reference, scale, budget=budget, seed=seed, vocabularies=vocabularies
         )
-        # Stages share steps, not operations: of two that cost differently, the paper gives both as
-        # many steps.
-        of_step = sum(
-            stage.share * each.operations_of_step
-            for stage, each in zip(arm.stages, own, strict=True)
-        )
-        wanted = [given * arm.share / of_step * stage.share for stage in arm.stages]
+        steps = steps_for_flops(arm, stages, sum(stage.flops for stage in planned))
     else:
-        whole = scale.steps or own[0].steps
-        wanted = [float(whole * budget) * arm.share * stage.share for stage in arm.stages]
-    if min(wanted) < 0.5:
+        reference_steps = scale.steps or stages[0].steps
+        steps = [float(reference_steps * budget) * arm.share * stage.share for stage in arm.stages]
+    if min(steps) < 0.5:
         raise UserError(
             f"--budget {budget}: leaves no step for {trial.name}/{arm.name} at scale "
-            f"{scale.name}; ask for "
-            f"{smallest(budget, min(wanted))} or more"
+            f"{scale.name}; ask for {smallest_budget(budget, min(steps))} or more"
         )
-    # An arm of several times the steps warms up no longer than one of the usual length (paper,
-    # table 6).
+    # An arm with several times the steps warms up no longer than the usual one (paper, table 6).
     longer = max(1.0, arm.share)
-    taken = [max(1, round(steps)) for steps in wanted]
     return [
-        scheduled(each, steps, scale, seed=seed, warmed=steps / longer)
-        for each, steps in zip(own, taken, strict=True)
+        with_schedule(stage, max(1, round(count)), scale, seed=seed, longer=longer)
+        for stage, count in zip(stages, steps, strict=True)
     ]
 
 
-def is_as_named(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -> bool:
-    """Whether every stage is the recipe that it names, steps and warm-up included."""
+def steps_for_flops(arm: Arm, stages: Sequence[PlannedStage], flops: float) -> list[float]:
+    """Return the steps of each stage that give an arm its share of these FLOPs.
+
+    Stages share steps, not FLOPs: of two that cost differently, the paper gives both as many steps.
+    """
+    per_step = sum(
+        stage.share * planned.flops_per_step
+        for stage, planned in zip(arm.stages, stages, strict=True)
+    )
+    return [flops * arm.share / per_step * stage.share for stage in arm.stages]
+
+
+def is_named_recipe(trial: Trial, arm: Arm, scale: Scale, *, budget: Fraction) -> bool:
+    """Return whether every stage equals the recipe it names, steps and warm-up included."""
     try:
-        found = planned(trial, arm, scale, budget=budget, seed=0)
-        written = [
+        stages = plan_stages(trial, arm, scale, budget=budget, seed=0)
+        recipes = [
             build_layers(Recipe, {stage.name: read_toml(find_recipe(stage.name))})
-            for stage in found
+            for stage in stages
         ]
-    except UserError:  # a recipe of somebody's own that is not on this machine
+    except UserError:  # a recipe of the user's own that is not on this machine
         return False
     return all(
         replace(stage, recipe=recipe).identity() == stage.identity()
-        for stage, recipe in zip(found, written, strict=True)
+        for stage, recipe in zip(stages, recipes, strict=True)
     )
 
 
-def smallest(budget: Fraction, steps: float) -> str:
-    """The budget that would give one step, rounded up."""
-    wanted = steps / float(budget)
-    return f"1/{math.floor(wanted)}" if wanted >= 1 else str(math.ceil(1 / wanted))
+def smallest_budget(budget: Fraction, steps: float) -> str:
+    """Return the budget that would give one step, rounded up."""
+    steps_at_one = steps / float(budget)
+    if steps_at_one >= 1:
+        return f"1/{math.floor(steps_at_one)}"
+    return str(math.ceil(1 / steps_at_one))
 
 
-def sized(stage: Stage, scale: Scale, *, trial: Trial, vocabularies: Mapping[int, int]) -> Planned:
-    """The recipe at a scale, for as long as the recipe says."""
-    written = read_toml(find_recipe(stage.recipe))
-    objective = written.get("objective", {}).get("name", "")
-    layers = {
-        f"recipe {stage.recipe}": written,
-        f"scale {scale.name}": nested(
-            scale.settings, scale.sizes.get(stage.size, {}), scale.objectives.get(objective, {})
-        ),
-    }
+def stage_at_scale(
+    stage: Stage, scale: Scale, trial: Trial, vocabularies: Vocabularies
+) -> PlannedStage:
+    """Return a stage's recipe at a scale, with the recipe's own number of steps."""
+    named = read_toml(find_recipe(stage.recipe))
+    objective = named.get("objective", {}).get("name", "")
+    scaled = nest(
+        scale.settings, scale.sizes.get(stage.size, {}), scale.objectives.get(objective, {})
+    )
+    layers = {f"recipe {stage.recipe}": named, f"scale {scale.name}": scaled}
     if stage.width != 1:
-        encoder = build_layers(Recipe, layers).encoder
-        width = max(1, round(encoder.width * stage.width / MULTIPLE)) * MULTIPLE
-        narrowest = -(
-            -width // encoder.head_width
-        )  # no head wider than before: kernels are made for those
-        heads = next(heads for heads in range(narrowest, width + 1) if width % heads == 0)
-        layers["width"] = {
-            "encoder": {
-                "width": width,
-                "heads": heads,
-                "embedding": min(encoder.embedding, width),
-                "feedforward": width * encoder.feedforward // encoder.width,
-            }
-        }
-    layers[f"trial {trial.name}"] = nested(stage.settings)
+        layers["width"] = resize(build_layers(Recipe, layers).encoder, stage.width)
+    layers[f"trial {trial.name}"] = nest(stage.settings)
     recipe = build_layers(Recipe, layers)
-    if found := vocabularies.get(recipe.data.length):
-        layers["shards"] = {"data": {"vocab_size": found}}
-    return Planned(name=stage.recipe, recipe=build_layers(Recipe, layers))
+    if vocab_size := vocabularies.get(recipe.data.length):
+        layers["shards"] = {"data": {"vocab_size": vocab_size}}
+    return PlannedStage(name=stage.recipe, recipe=build_layers(Recipe, layers))
 
 
-def scheduled(run: Planned, steps: int, scale: Scale, *, seed: int, warmed: float) -> Planned:
-    """Fresh and fully decayed within so many steps, warmed up as for `warmed` of them; measured
-    often enough for a curve, and saved for a resume.
+def resize(encoder: EncoderShape, share: float) -> Layer:
+    """Return the settings of an encoder of a share of this one's width."""
+    width = max(1, round(encoder.width * share / WIDTH_MULTIPLE)) * WIDTH_MULTIPLE
+    # No head wider than before: kernels are made for those.
+    fewest_heads = -(-width // encoder.head_width)
+    heads = next(heads for heads in range(fewest_heads, width + 1) if width % heads == 0)
+    return {
+        "encoder": {
+            "width": width,
+            "heads": heads,
+            "embedding": min(encoder.embedding, width),
+            "feedforward": width * encoder.feedforward // encoder.width,
+        }
+    }
+
+
+def with_schedule(
+    stage: PlannedStage, steps: int, scale: Scale, *, seed: int, longer: float
+) -> PlannedStage:
+    """Return the stage with a schedule that decays within these steps.
+
+    It warms up as for `steps / longer` of them, is evaluated often enough for a curve, and is saved
+    often enough for a resume.
     """
-    training = run.recipe.training
-    share = scale.warmup_share
-    if share is None:
-        share = run.recipe.optimizer.warmup_steps / training.max_steps
-    logging = min(training.logging_steps, math.ceil(steps / (5 * CURVE)))
-    measured = min(training.eval_steps, math.ceil(steps / CURVE))
-    often = {
+    training = stage.recipe.training
+    warmup_ratio = scale.warmup_ratio
+    if warmup_ratio is None:
+        warmup_ratio = stage.recipe.optimizer.warmup_steps / training.max_steps
+    logging_steps = min(training.logging_steps, math.ceil(steps / (5 * EVAL_POINTS)))
+    eval_steps = min(training.eval_steps, math.ceil(steps / EVAL_POINTS))
+    schedule = {
         "max_steps": steps,
         "seed": seed,
-        "logging_steps": logging,
-        "eval_steps": -(-measured // logging) * logging,
-        "save_steps": min(training.save_steps, math.ceil(steps / SAVES)),
+        "logging_steps": logging_steps,
+        "eval_steps": -(-eval_steps // logging_steps) * logging_steps,
+        "save_steps": min(training.save_steps, math.ceil(steps / CHECKPOINTS)),
     }
-    changed = {"training": often, "optimizer": {"warmup_steps": round(share * warmed)}}
-    layer = merge(as_dict(run.recipe), changed)
-    return Planned(name=run.name, recipe=build(Recipe, layer, source=f"{run.name}, {steps} steps"))
+    warmup_steps = round(warmup_ratio * (steps / longer))
+    changes = {"training": schedule, "optimizer": {"warmup_steps": warmup_steps}}
+    layer = merge(as_dict(stage.recipe), changes)
+    source = f"{stage.name}, {steps} steps"
+    return PlannedStage(name=stage.name, recipe=build(Recipe, layer, source=source))
 
 
-def nested(*settings: Mapping[str, object]) -> Layer:
-    """Dotted keys as a layer; later ones win."""
+def nest(*settings: Mapping[str, object]) -> Layer:
+    """Return dotted keys as a nested layer; later settings win."""
     layer: Layer = {}
-    for each in settings:
-        for key, value in each.items():
+    for keys in settings:
+        for key, value in keys.items():
             set_key(layer, key, value)
     return layer

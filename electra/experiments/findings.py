@@ -1,14 +1,13 @@
-"""What was run so far, read back from the folder that `sweep` fills. No torch: a report is made on
-any machine.
+"""What was run so far, read back from the folder of a sweep. No torch: a report can be made on any
+machine.
 
-OUTPUT/data/NAME/                   shards, cut once for each vocabulary and length
-OUTPUT/runs/RECIPE-FINGERPRINT/     one pre-training, a run folder as `electra pretrain` writes it,
-shared by every
-                                    trial with an arm of the same settings; its checkpoints go when
-                                    it is finished
-OUTPUT/runs/…/tasks/TASK-…/         a fine-tuning of its network, as `electra finetune` writes it,
-without models OUTPUT/TRIAL-SCALE-BUDGET.json      what was asked for: each arm and seed, and the
-run folders it consists of
+OUTPUT/data/NAME/                 shards, cut once for each vocabulary and length
+OUTPUT/runs/RECIPE-FINGERPRINT/   one pre-training run, a run folder as `electra pretrain` writes
+                                  it, shared by all trials with an arm of the same settings; its
+                                  checkpoints are removed when it is finished
+OUTPUT/runs/…/tasks/TASK-…/       a fine-tuning of its network, as `electra finetune` writes it,
+                                  without models
+OUTPUT/TRIAL-SCALE-BUDGET.json    the plan file: each arm and seed, and its run folders
 """
 
 from __future__ import annotations
@@ -21,22 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import SettingError, UserError, build
-from electra.experiments.plan import Scale, Trial, built_scale, built_trial
+from electra.experiments.plan import Scale, Trial, build_scale, build_trial
+from electra.experiments.plan_file import PlanEntry, PlanFile, PlannedRun, check_format
 from electra.files import read_json_object_or_empty, read_toml
 from electra.runs import journal
+from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS
 
-FORMAT = 2
-LAST_SECOND = 2**33  # of what a clock may say, in the year 2242
-RUNS = "runs"
-CONFIG, STATUS, ENVIRONMENT, METRICS, RESULTS = (
-    "config.toml",
-    "status.json",
-    "environment.json",
-    "metrics.jsonl",
-    "results.json",
-)  # of run folders
+RUNS, RESULTS = "runs", "results.json"
 CONCURRENCY = "concurrency.json"  # in a run folder: how many runs shared the machine
 OLD_CONCURRENCY = "company.json"  # what earlier versions wrote instead
+MAX_TIME = 2**33  # seconds since 1970 that a date can be made of: the year 2242
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +38,7 @@ class Score:
 
     task: str
     metric: str
-    values: tuple[float, ...]  # one for each fine-tuning seed; shares, not points
+    values: tuple[float, ...]  # one for each fine-tuning seed; from 0 to 1, not points
     baseline: float
 
     def __post_init__(self) -> None:
@@ -59,26 +52,24 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One arm with one seed, as far as it has come. Sums go over its stages."""
+    """One arm with one seed, as far as it was run. Sums go over its stages."""
 
     arm: str
     seed: int
     runs: tuple[Path, ...]
     done: bool  # pre-trained and scored on every task that was asked for
     steps: int  # taken
-    wanted: int
-    before: int = 0  # of the wanted ones, those of the stages before the last
+    max_steps: int
+    earlier_steps: int = 0  # of max_steps, those of the stages before the last
     tokens: int
-    minutes: float  # of training, evaluation on held-out rows and checkpoints left out
-    operations: float  # by the standard convention
-    official: float  # by the official script's
-    journal: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # metrics.jsonl of the stages in a row; steps, tokens,
-    #                                               `operations` and `minutes` of each entry counted
-    # over stages
+    minutes: float  # of training, without evaluation on held-out rows and checkpoints
+    flops: float  # by the standard convention
+    official_flops: float  # by the official script's
+    # metrics.jsonl of the stages in a row. Steps, tokens, FLOPs and minutes are summed over stages.
+    journal: list[dict[str, Any]] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
-    made: dict[str, Any] = field(default_factory=dict)  # recipe, commit, versions, hardware, date
+    # recipe, earlier_recipes, commit, versions, hardware, date, concurrency
+    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,166 +81,142 @@ class Findings:
     budget: str  # "1/256"
     tasks: tuple[str, ...]
     corpus: dict[str, Any]  # tokens, rows, vocabulary, length
-    found: list[Finding]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filed:
-    """A plan file. Trial and scale stand in it as they were, whatever becomes of ours."""
-
-    trial: dict[str, Any]
-    scale: dict[str, Any]
-    budget: str
-    schedule: str
-    tasks: list[str]
-    corpus: dict[str, Any]
-    entries: list[dict[str, Any]]
-    format: int = FORMAT
-
-
-@dataclass(frozen=True, kw_only=True)
-class FiledRun:
-    """One pre-training of an entry, its folder below that of the plan file."""
-
-    folder: str
-    steps: int
-    operations_of_step: float
-    official_of_step: float
-    tokens_of_step: float = 0.0
-    corpus: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FiledTask:
-    """One fine-tuning of an entry's last network."""
-
-    folder: str
-    seeds: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One arm and seed, as a plan file has it."""
-
-    arm: str
-    seed: int
-    runs: list[FiledRun]
-    tasks: dict[str, FiledTask]
+    results: list[Finding]
 
 
 def collect(output_dir: str | Path, names: Sequence[str] = ()) -> list[Findings]:
-    """Everything that was begun in this folder, or what of it belongs to these trials."""
+    """Return the findings of every trial in the folder of a sweep, or of the trials named."""
     folder = Path(output_dir)
-    found = [
-        (path, values)
-        for path in sorted(folder.glob("*.json"))
-        if "entries" in (values := read_json_object_or_empty(path))
-    ]
-    for path, values in found:
-        if missing := [each.name for each in fields(Filed) if each.name not in values]:
-            raise UserError(
-                f"{path}: a plan without {missing[0]!r}; remove it and run the trial again, which "
-                "goes on "
-                "where it was"
-            )
-    if not found:
+    plans = {path: read_json_object_or_empty(path) for path in sorted(folder.glob("*.json"))}
+    plans = {path: plan for path, plan in plans.items() if "entries" in plan}
+    for path, plan in plans.items():
+        check_complete(path, plan)
+    if not plans:
         raise UserError(
             f"{folder}: no trial was run here; begin with `electra trials run NAME --output-dir "
             f"{folder}`"
         )
-    several = [gathered(values, path) for path, values in found]
-    return [findings for findings in several if not names or findings.trial.name in names]
+    every_trial = [read_plan(plan, path) for path, plan in plans.items()]
+    return [findings for findings in every_trial if not names or findings.trial.name in names]
 
 
-def gathered(values: dict[str, Any], path: Path) -> Findings:
-    if values.get("format") != FORMAT:
-        raise UserError(
-            f"{path}: plan of format {values.get('format')!r}, this version reads {FORMAT}; run "
-            "the trial "
-            "again, which goes on where it was"
-        )
-    filed = build(Filed, values, source=str(path))
-    trial = built_trial(filed.trial, source=str(path))
+def check_complete(path: Path, plan: Mapping[str, Any]) -> None:
+    """Raise for a plan file that lacks a key."""
+    for key in fields(PlanFile):
+        if key.name not in plan:
+            raise UserError(
+                f"{path}: a plan without {key.name!r}; remove it and run the trial again, which "
+                "goes on where it was"
+            )
+
+
+def read_plan(values: dict[str, Any], path: Path) -> Findings:
+    """Return the findings of one plan file."""
+    check_format(path, values)
+    plan = build(PlanFile, values, source=str(path))
+    trial = build_trial(plan.trial, source=str(path))
     known = {arm.name for arm in trial.arms}
-    entries = [build(Entry, each, source=str(path), prefix="entries.") for each in filed.entries]
+    entries = [
+        build(PlanEntry, entry, source=str(path), prefix="entries.") for entry in plan.entries
+    ]
     return Findings(
         trial=trial,
-        scale=built_scale(filed.scale, source=str(path)),
-        budget=filed.budget,
-        tasks=tuple(filed.tasks),
-        corpus=filed.corpus,
-        found=[finding(entry, path.parent) for entry in entries if entry.arm in known],
+        scale=build_scale(plan.scale, source=str(path)),
+        budget=plan.budget,
+        tasks=tuple(plan.tasks),
+        corpus=plan.corpus,
+        results=[read_finding(entry, path.parent) for entry in entries if entry.arm in known],
     )
 
 
-def finding(entry: Entry, output_dir: Path) -> Finding:
-    """One arm and seed, its stages added up."""
-    story: list[dict[str, Any]] = []
-    steps, tokens, minutes, operations, official, whole = 0, 0, 0.0, 0.0, 0.0, True
-    runs = tuple(output_dir / run.folder for run in entry.runs)
-    for run, folder in zip(entry.runs, runs, strict=True):
-        entries = with_minutes(journal.read(folder / METRICS))
-        taken = max((each["step"] for each in entries), default=0)
-        for each in entries:
-            story.append(
-                each
-                | {
-                    "step": steps + each["step"],
-                    "minutes": minutes + each["minutes"],
-                    "tokens_seen": tokens + each["tokens_seen"],
-                    "operations": operations + each["step"] * run.operations_of_step,
-                }
-            )
-        steps, tokens = steps + taken, story[-1]["tokens_seen"] if story else 0
-        minutes = story[-1]["minutes"] if story else 0.0
-        operations += taken * run.operations_of_step
-        official += taken * run.official_of_step
-        whole &= is_finished(folder, run.steps)
-    scores = [
-        score
-        for task, how in entry.tasks.items()
-        if (score := scored(task, output_dir / how.folder))
-    ]
-    enough = [score for score in scores if len(score.values) >= entry.tasks[score.task].seeds]
+def read_finding(entry: PlanEntry, output_dir: Path) -> Finding:
+    """Return the finding of one arm and seed, its stages added up."""
+    totals = Totals()
+    folders = tuple(output_dir / run.folder for run in entry.runs)
+    for run, folder in zip(entry.runs, folders, strict=True):
+        totals.add(run, with_minutes(journal.read(folder / METRICS)))
+    scores, is_scored = [], True
+    for task, planned in entry.tasks.items():
+        score = read_score(task, output_dir / planned.folder)
+        if score is not None:
+            scores.append(score)
+        is_scored &= score is not None and len(score.values) >= planned.seeds
+    stages = list(zip(folders, entry.runs, strict=True))
+    is_trained = all(is_finished(folder, run.steps) for folder, run in stages)
     return Finding(
         arm=entry.arm,
         seed=entry.seed,
-        runs=runs,
-        steps=steps,
-        done=whole and len(enough) == len(entry.tasks),
-        wanted=sum(run.steps for run in entry.runs),
-        before=sum(run.steps for run in entry.runs[:-1]),
-        tokens=tokens,
-        minutes=minutes,
-        operations=operations,
-        official=official,
-        journal=story,
+        runs=folders,
+        done=is_trained and is_scored,
+        steps=totals.steps,
+        max_steps=sum(run.steps for run in entry.runs),
+        earlier_steps=sum(run.steps for run in entry.runs[:-1]),
+        tokens=totals.tokens,
+        minutes=totals.minutes,
+        flops=totals.flops,
+        official_flops=totals.official_flops,
+        journal=totals.journal,
         scores=scores,
-        made=provenance(runs),
+        provenance=read_provenance(folders),
     )
 
 
+@dataclass
+class Totals:
+    """Sums over the stages of an arm, and their journals in a row."""
+
+    steps: int = 0
+    tokens: int = 0
+    minutes: float = 0.0
+    flops: float = 0.0
+    official_flops: float = 0.0
+    journal: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, run: PlannedRun, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Add a stage with the entries of its journal."""
+        steps = max((entry["step"] for entry in entries), default=0)
+        for entry in entries:
+            sums = {
+                "step": self.steps + entry["step"],
+                "minutes": self.minutes + entry["minutes"],
+                "tokens_seen": self.tokens + entry["tokens_seen"],
+                "flops": self.flops + entry["step"] * run.flops_per_step,
+            }
+            self.journal.append({**entry, **sums})
+        self.steps += steps
+        if self.journal:
+            self.tokens = self.journal[-1]["tokens_seen"]
+            self.minutes = self.journal[-1]["minutes"]
+        self.flops += steps * run.flops_per_step
+        self.official_flops += steps * run.official_flops_per_step
+
+
 def with_minutes(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each entry with the minutes and tokens of training up to it, however often the run was
-    stopped: a window of the journal says how many tokens it had and how fast they went.
+    """Return the entries of a journal with the minutes and tokens of training up to each.
+
+    A window of the journal says how many tokens it had and at what speed, so that the time between
+    a stop and a resume does not count.
     """
     minutes, tokens, timed = 0.0, 0, []
-    for each in entries:
-        if each.get("tokens_per_second") and each.get("tokens_seen"):
-            minutes += (each["tokens_seen"] - tokens) / each["tokens_per_second"] / 60
-            tokens = each["tokens_seen"]
-        timed.append({**each, "minutes": minutes, "tokens_seen": tokens})
+    for entry in entries:
+        if entry.get("tokens_per_second") and entry.get("tokens_seen"):
+            minutes += (entry["tokens_seen"] - tokens) / entry["tokens_per_second"] / 60
+            tokens = entry["tokens_seen"]
+        timed.append({**entry, "minutes": minutes, "tokens_seen": tokens})
     return timed
 
 
+# ---- run folders ---------------------------------------------------------------------------------
+
+
 def is_finished(run: Path, steps: int) -> bool:
-    """Trained to the end, and its networks written."""
+    """Return whether a run trained to its end and wrote its networks."""
     status = read_json_object_or_empty(run / STATUS)
     return status.get("status") == "finished" and status.get("step") == steps
 
 
-def scored(task: str, folder: Path) -> Score | None:
-    """What fine-tuning came to; None while it is not done."""
+def read_score(task: str, folder: Path) -> Score | None:
+    """Return the result of a fine-tuning; None while it is not done."""
     result = read_json_object_or_empty(folder / RESULTS)
     if not result.get("runs"):
         return None
@@ -263,42 +230,55 @@ def scored(task: str, folder: Path) -> Score | None:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
             f"{folder / RESULTS}: not a result of fine-tuning ({error!r}); remove the folder and "
-            "run the "
-            "trial again"
+            "run the trial again"
         ) from None
 
 
-def provenance(runs: Sequence[Path]) -> dict[str, Any]:
-    """How the last stage was made, and the recipes of those before it."""
-    begun = [run for run in runs if (run / CONFIG).is_file()]
-    if not begun:
+def read_provenance(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return how the last stage was made, and the recipes of those before it."""
+    started = [run for run in runs if (run / CONFIG).is_file()]
+    if not started:
         return {}
-    recipes = [read_toml(run / CONFIG) for run in begun]
-    environment = read_json_object_or_empty(begun[-1] / ENVIRONMENT)
-    finished = read_json_object_or_empty(begun[-1] / STATUS).get("time")
-    is_time = isinstance(finished, (int, float)) and 0 < finished < LAST_SECOND
-    packages, gpus = environment.get("packages"), environment.get("gpus")
-    concurrency = read_concurrency(begun[-1])
+    last = started[-1]
+    *earlier_recipes, recipe = [read_toml(run / CONFIG) for run in started]
+    environment = read_json_object_or_empty(last / ENVIRONMENT)
     return {
-        "recipe": recipes[-1],
-        "earlier_recipes": recipes[:-1],
+        "recipe": recipe,
+        "earlier_recipes": earlier_recipes,
         "commit": environment.get("commit"),
-        "versions": {
-            "electra": environment.get("electra"),
-            "python": environment.get("python"),
-            **(packages if isinstance(packages, dict) else {}),
-        },
-        "hardware": ", ".join(map(str, gpus if isinstance(gpus, list) else ()))
-        or (f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"),
-        "date": time.strftime("%Y-%m-%d", time.gmtime(finished)) if is_time else None,
-        "concurrency": concurrency,
+        "versions": versions(environment),
+        "hardware": hardware(environment),
+        "date": as_date(read_json_object_or_empty(last / STATUS).get("time")),
+        "concurrency": read_concurrency(last),
     }
 
 
+def versions(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the versions of this package, of Python and of the packages they use."""
+    named = {key: environment.get(key) for key in ("electra", "python")}
+    packages = environment.get("packages")
+    if isinstance(packages, dict):
+        named |= packages
+    return named
+
+
+def hardware(environment: Mapping[str, Any]) -> str:
+    """Return the names of the GPUs, or a description of the CPU."""
+    gpus = environment.get("gpus")
+    if isinstance(gpus, list) and gpus:
+        return ", ".join(map(str, gpus))
+    return f"CPU, {environment.get('threads')} threads, {environment.get('platform')}"
+
+
+def as_date(seconds: Any) -> str | None:
+    """Return the date of a time stamp; None for anything else."""
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < MAX_TIME:
+        return None
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
 def read_concurrency(run: Path) -> int | None:
-    """Return how many runs shared the machine with this one; None where the file is corrupt or
-    missing.
-    """
+    """Return how many runs shared the machine with a run; None where the file is corrupt."""
     if (run / OLD_CONCURRENCY).exists():
         raise UserError(
             f"{run / OLD_CONCURRENCY}: written by an earlier version; this version reads "

@@ -153,7 +153,7 @@ def shared_tasks(findings: Findings) -> list[str]:
     """
     scored = [
         {score.task for score in finding.scores}
-        for finding in findings.found
+        for finding in findings.results
         if finding.done and finding.scores
     ]
     return [task for task in findings.tasks if scored and all(task in tasks for tasks in scored)]
@@ -173,7 +173,7 @@ def averages(findings: Findings, tasks: Sequence[str] = ()) -> dict[str, Sample]
 
 def of_arm(findings: Findings, arm: Arm) -> list[Finding]:
     return sorted(
-        (finding for finding in findings.found if finding.arm == arm.name),
+        (finding for finding in findings.results if finding.arm == arm.name),
         key=lambda finding: finding.seed,
     )
 
@@ -181,7 +181,7 @@ def of_arm(findings: Findings, arm: Arm) -> list[Finding]:
 def baseline(findings: Findings, *tasks: str) -> float | None:
     """What an answer that ignores the text gets on average over these tasks, in points."""
     known = {
-        score.task: 100 * score.baseline for finding in findings.found for score in finding.scores
+        score.task: 100 * score.baseline for finding in findings.results for score in finding.scores
     }
     return (
         statistics.fmean(known[task] for task in tasks)

@@ -34,7 +34,7 @@ def own_loss(finding: Finding) -> str | None:
 
 
 def last_stage(finding: Finding) -> list[dict[str, Any]]:
-    return [entry for entry in finding.journal if entry["step"] > finding.before]
+    return [entry for entry in finding.journal if entry["step"] > finding.earlier_steps]
 
 
 def measured(finding: Finding) -> list[tuple[int, float, float]]:
@@ -58,7 +58,7 @@ def left_at(finding: Finding) -> int | None:
     """
     points = shares(finding)
     late = max((step for step, share in points.items() if share >= LEFT), default=-1)
-    return min((step - finding.before for step in points if step > late), default=None)
+    return min((step - finding.earlier_steps for step in points if step > late), default=None)
 
 
 def rows(findings: Findings) -> list[list[str]]:
@@ -68,7 +68,7 @@ def rows(findings: Findings) -> list[list[str]]:
         ended = [
             finding
             for finding in of_arm(findings, arm)
-            if finding.steps == finding.wanted and shares(finding)
+            if finding.steps == finding.max_steps and shares(finding)
         ]
         if not ended:
             continue
@@ -103,7 +103,7 @@ def left(ended: Sequence[Finding]) -> str:
     if len(steps) < len(ended):
         return f"not by {len(ended) - len(steps)} of {len(ended)} seeds"
     shown = " to ".join(dict.fromkeys(f"{step:,}" for step in (min(steps), max(steps))))
-    return f"{shown} of the last stage" if ended[0].before else shown
+    return f"{shown} of the last stage" if ended[0].earlier_steps else shown
 
 
 def spread(values: Sequence[float], *, digits: int = 3) -> str:

@@ -88,7 +88,7 @@ SKIPPED = (
     "rtd_accuracy",
 )  # nearly the share of words left alone, whatever the network learnt
 COSTS: dict[str, tuple[str, Callable[[Finding], float]]] = {
-    "operations": ("operations (FLOPs, standard)", lambda finding: finding.operations),
+    "flops": ("operations (FLOPs, standard)", lambda finding: finding.flops),
     "minutes": ("minutes of training", lambda finding: finding.minutes),
 }
 WIDTH = 8.6  # inches
@@ -135,7 +135,7 @@ def draw(findings: Findings, name: str) -> Iterator[Picture]:
             lambda figure: by_cost(figure, findings, samples, looks),
             origin,
         )
-    if any(plateau.shares(finding) for finding in findings.found):
+    if any(plateau.shares(finding) for finding in findings.results):
         yield picture(
             f"{name}-plateau",
             "On held-out rows, each network's own loss as a share of that of an answer "
@@ -193,7 +193,7 @@ def measures(findings: Findings) -> list[str]:
     """
     found = {
         key.removeprefix("eval_")
-        for finding in findings.found
+        for finding in findings.results
         for entry in finding.journal
         for key in entry
         if key.startswith("eval_")
@@ -289,7 +289,7 @@ def baseline_level(findings: Findings, measure: str) -> float | None:
         return LEVELS[measure]
     known = [
         entry[f"eval_baseline_{measure}"]
-        for finding in findings.found
+        for finding in findings.results
         for entry in finding.journal
         if entry.get(f"eval_baseline_{measure}") is not None
     ]

@@ -20,7 +20,7 @@ SHOWN_VALUES = 4  # of a fact in which runs differ; of more, the first and the l
 
 def settings(findings: Findings) -> Iterator[Block]:
     """What all runs share once, and for each arm what is its own."""
-    recipes = {(finding.arm, finding.seed): flat(stages(finding)) for finding in findings.found}
+    recipes = {(finding.arm, finding.seed): flat(stages(finding)) for finding in findings.results}
     known = [recipe for recipe in recipes.values() if recipe]
     if not known:
         return
@@ -52,8 +52,8 @@ def settings(findings: Findings) -> Iterator[Block]:
 
 
 def stages(finding: Finding) -> list[Any]:
-    recipe = finding.made.get("recipe")
-    return [*(finding.made.get("earlier_recipes") or ()), recipe] if recipe else []
+    recipe = finding.provenance.get("recipe")
+    return [*(finding.provenance.get("earlier_recipes") or ()), recipe] if recipe else []
 
 
 class Seeds(list[Any]):
@@ -89,9 +89,9 @@ def spelt(value: Any) -> str:
 def environment(findings: Findings) -> Iterator[Block]:
     """Versions, hardware, commit, date: a value once where all runs share it."""
     facts: dict[str, dict[str, None]] = {}
-    for finding in findings.found:
+    for finding in findings.results:
         for key, value in flatten(
-            {key: value for key, value in finding.made.items() if key not in RECIPES}
+            {key: value for key, value in finding.provenance.items() if key not in RECIPES}
         ):
             text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             if value not in (None, "", []):
@@ -119,7 +119,7 @@ def missing(findings: Findings) -> Iterator[Block]:
     """Arms, seeds and tasks that were not run, runs that have not ended, and rows that are only
     published.
     """
-    seeds = sorted({finding.seed for finding in findings.found})
+    seeds = sorted({finding.seed for finding in findings.results})
     items: list[tuple[str, str]] = []
     for arm in findings.trial.arms:
         if arm.stages:
@@ -165,8 +165,8 @@ def started(finding: Finding) -> bool:
 def unfinished(finding: Finding, tasks: Sequence[str]) -> str:
     scored = {score.task for score in finding.scores}
     parts = []
-    if finding.steps < finding.wanted:
-        parts.append(f"{finding.steps:,} of {finding.wanted:,} steps")
+    if finding.steps < finding.max_steps:
+        parts.append(f"{finding.steps:,} of {finding.max_steps:,} steps")
     if unscored := [task for task in tasks if task not in scored]:
         parts.append(f"not scored on {', '.join(unscored)}")
     return "; ".join(parts) or ("" if finding.done else "not marked as done")

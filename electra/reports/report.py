@@ -16,8 +16,8 @@ from pathlib import Path
 
 from electra import atomic
 from electra.config import UserError, build
-from electra.experiments import evidence
-from electra.experiments.budget import is_as_named
+from electra.experiments import findings_file
+from electra.experiments.budget import is_named_recipe
 from electra.experiments.findings import Finding, Findings
 from electra.experiments.plan import Arm, load_scale
 from electra.model.flops import encoder_parameters
@@ -60,7 +60,7 @@ def report(several: Sequence[Findings], folder: Path) -> list[Path]:
         raise UserError("there are no findings to report; `electra trials run` makes some")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--to {folder} is a file; name a folder")
-    several = [evidence.condense(findings) for findings in several]
+    several = [findings_file.condense(findings) for findings in several]
     blocks = list(whole(several))
     folder.mkdir(parents=True, exist_ok=True)
     written = {
@@ -70,10 +70,10 @@ def report(several: Sequence[Findings], folder: Path) -> list[Path]:
         folder / "index.md": markdown(blocks),
         folder / "index.html": html(blocks, title=TITLE),
     }
-    evidence.save(several, folder / evidence.FILE)
+    findings_file.save(several, folder / findings_file.FILE)
     for path, text in written.items():
         atomic.write(path, text)
-    return [folder / evidence.FILE, *written]
+    return [folder / findings_file.FILE, *written]
 
 
 def whole(several: Sequence[Findings]) -> Iterator[Block]:
@@ -124,7 +124,7 @@ def chapter(findings: Findings) -> Iterator[Block]:
     yield costs(findings)
     if (
         most := max(
-            (finding.made.get("concurrency") or 1 for finding in findings.found), default=1
+            (finding.provenance.get("concurrency") or 1 for finding in findings.results), default=1
         )
     ) > 1:
         yield Paragraph(
@@ -159,12 +159,14 @@ def banner(findings: Findings) -> Banner:
     is_whole = findings.scale == load_scale("paper") and findings.budget in ("1", "1/1")
     own = [
         arm.label
-        for arm in findings.trial.to_run()
+        for arm in findings.trial.runnable_arms()
         if ordering.of_arm(findings, arm)
-        and not (is_whole and is_as_named(findings.trial, arm, findings.scale, budget=Fraction(1)))
+        and not (
+            is_whole and is_named_recipe(findings.trial, arm, findings.scale, budget=Fraction(1))
+        )
     ]
-    ran = [finding for finding in findings.found if finding.done] or list(
-        filter(provenance.started, findings.found)
+    ran = [finding for finding in findings.results if finding.done] or list(
+        filter(provenance.started, findings.results)
     )
     size = (
         f"Scale {findings.scale.name}: {findings.scale.title}. Budget {findings.budget}, as "
@@ -178,7 +180,7 @@ def banner(findings: Findings) -> Banner:
         "own steps. None "
         "is a checkpoint on the way of a longer run.",
     ]
-    if given := [arm.label for arm in findings.trial.to_run() if arm.compute == "reference"]:
+    if given := [arm.label for arm in findings.trial.runnable_arms() if arm.compute == "reference"]:
         lines.append(
             f"Steps of ours, and not the published ones: {', '.join(given)}. So many give an arm "
             "the "
@@ -236,7 +238,7 @@ def epochs(seen: Sequence[int], tokens: object) -> str:
 def scores(findings: Findings) -> Grid:
     """Ours by task and on average, then what was published, in columns that say so."""
     trial, means = findings.trial, averaged(findings)
-    metrics = {score.task: score.metric for finding in findings.found for score in finding.scores}
+    metrics = {score.task: score.metric for finding in findings.results for score in finding.scores}
     head = ["arm", *(f"{task} {metrics.get(task, '')}".strip() for task in findings.tasks)]
     head += [f"average of {len(tasks)}" for tasks in means]
     columns = [
@@ -278,7 +280,7 @@ def how_scored(findings: Findings) -> str:
         for key, value in settings.items()
     }
     settings = ", ".join(f"{key} = {value}" for key, value in {**how.settings, **own}.items())
-    scores = [score for finding in findings.found for score in finding.scores]
+    scores = [score for finding in findings.results for score in finding.scores]
     seeds = sorted({len(score.values) for score in scores})
     times = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
     spreads = {
@@ -316,7 +318,7 @@ def generators(findings: Findings, measure: str) -> dict[str, str]:
         entries = [
             [entry for entry in finding.journal if entry.get("eval_generator_entropy") is not None]
             for finding in ordering.of_arm(findings, arm)
-            if finding.steps == finding.wanted
+            if finding.steps == finding.max_steps
         ]
         if values := [
             each[-1][measure] for each in entries if each and each[-1].get(measure) is not None
@@ -330,7 +332,7 @@ def guessed(findings: Findings) -> str:
     """What guessing the commonest word gets where a generator is measured, in points."""
     known = [
         100 * entry["eval_baseline_mlm_accuracy"]
-        for finding in findings.found
+        for finding in findings.results
         for entry in finding.journal
         if entry.get("eval_generator_entropy") is not None
         and entry.get("eval_baseline_mlm_accuracy") is not None
@@ -357,7 +359,7 @@ def published(arm: Arm, column: str) -> str:
 
 def costs(findings: Findings) -> Grid:
     """Means over the seeds that are done; where none is, over those that were begun."""
-    rows, seeds = [], len({finding.seed for finding in findings.found})
+    rows, seeds = [], len({finding.seed for finding in findings.results})
     for arm in findings.trial.arms:
         found = [
             finding for finding in ordering.of_arm(findings, arm) if provenance.started(finding)
@@ -368,7 +370,7 @@ def costs(findings: Findings) -> Grid:
             continue
         mean = {
             name: statistics.fmean(getattr(finding, name) for finding in counted)
-            for name in ("operations", "official", "minutes", "steps", "tokens")
+            for name in ("flops", "official_flops", "minutes", "steps", "tokens")
         }
         size = findings.corpus.get("tokens")
         rows.append(
@@ -376,8 +378,8 @@ def costs(findings: Findings) -> Grid:
                 arm.label,
                 weights(counted, findings),
                 f"{len(done)} of {seeds}",
-                power(mean["operations"]),
-                power(mean["official"]),
+                power(mean["flops"]),
+                power(mean["official_flops"]),
                 f"{mean['minutes']:.3g}",
                 f"{mean['steps']:,.0f}",
                 count(mean["tokens"]),
@@ -403,7 +405,7 @@ def costs(findings: Findings) -> Grid:
 def weights(found: Sequence[Finding], findings: Findings) -> str:
     """How many the network has that is fine-tuned; generators and heads are not counted."""
     recipes, words = (
-        [finding.made.get("recipe") for finding in found],
+        [finding.provenance.get("recipe") for finding in found],
         findings.corpus.get("vocabulary"),
     )
     shapes = [

@@ -7,14 +7,18 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from electra import atomic
 from electra.config import UserError
+from electra.console import ignore
 from electra.runs.run_dir import check_place
 
 LOCK = ".lock"
+POLL_SECONDS = 0.2  # between two attempts to take a lock that another process holds
 # Where the file system has no locks, a run goes on without one. On NFS they hold between machines
 # from version 4 on (before it, only with a lock daemon), and outlive a machine that lost its power
 # until its lease ends, 90 seconds as a rule; Lustre needs the mount option `flock`, and with
@@ -95,3 +99,33 @@ def holder(path: Path) -> str:
         return path.read_text(encoding="utf8") or "not known which"
     except (OSError, ValueError):
         return "not known which"
+
+
+@contextlib.contextmanager
+def wait_for_lock(
+    path: Path,
+    interrupted: Callable[[], bool] = lambda: False,
+    *,
+    say: Callable[[str], None] = ignore,
+) -> Iterator[bool]:
+    """Hold the lock of a file or folder, once no other process does.
+
+    The value is False if the wait was interrupted. The lock is a file beside `path`, and the
+    operating system frees it however its holder ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.sibling(path, "lock").open("w") as lock:
+        is_announced = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if interrupted():
+                    yield False
+                    return
+                if not is_announced:
+                    say(f"{path}: another process is at work there; waiting for it")
+                is_announced = True
+                time.sleep(POLL_SECONDS)
+        yield True

@@ -35,6 +35,17 @@ def check_place(run: Path) -> None:
         )
 
 
+def create_output_dir(folder: Path) -> None:
+    """Create a folder for output; raise UserError where it cannot be written."""
+    check_place(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--output-dir {folder}: cannot be written: {error.strerror}; name another folder"
+        ) from None
+
+
 def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
     atomic.write_json(run / STATUS, {"status": status, "step": step, "time": time.time(), **facts})
 

@@ -85,7 +85,7 @@ def efficiency(*, seeds: int = 2, means: dict[str, float] = MEANS) -> Findings:
         scale=SCALE,
         budget="1/4",
         tasks=TASKS,
-        found=found,
+        results=found,
         corpus={"tokens": 103_000_000, "rows": 830_000, "vocabulary": 8192, "length": 128},
     )
 
@@ -123,7 +123,7 @@ def generator_size() -> Findings:
         for i, (arm, mean) in enumerate(zip(arms, means, strict=True))
         for seed in range(2)
     ]
-    return replace(efficiency(), trial=trial, found=found)
+    return replace(efficiency(), trial=trial, results=found)
 
 
 def finding(arm: Arm, seed: int, *, mean: float, index: int, steps: int = STEPS) -> Finding:
@@ -144,14 +144,14 @@ def finding(arm: Arm, seed: int, *, mean: float, index: int, steps: int = STEPS)
         runs=(Path(f"/somewhere/runs/{arm.name}-0123abc{seed}"),),
         done=steps == STEPS,
         steps=steps,
-        wanted=STEPS,
+        max_steps=STEPS,
         tokens=TOKENS * steps // STEPS,
         minutes=minutes,
-        operations=operations,
-        official=1.12 * operations,
+        flops=operations,
+        official_flops=1.12 * operations,
         journal=journal(arm, steps, operations, minutes, index=index, wobble=wobble),
         scores=scores if steps == STEPS else [],
-        made={
+        provenance={
             "recipe": recipe,
             "electra": "0.1.0",
             "commit": "0123456789ab",
@@ -173,7 +173,7 @@ def journal(
             "time": 1.7e9 + step,
             "tokens_seen": TOKENS * step // STEPS,
             "minutes": minutes * done,
-            "operations": operations * done,
+            "flops": operations * done,
         }
         entries.append({**entry, "loss": 20.0 - done, "learning_rate": 5e-4 * (1 - done)})
         curve = 1 - math.exp(-(3 + 0.25 * index) * done) + 0.02 * wobble

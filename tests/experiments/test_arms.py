@@ -13,12 +13,13 @@ from electra.__main__ import main
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.experiments.arms import at_scale
-from electra.experiments.plan import load_scale, load_trial, trials
-from electra.experiments.sweep import SweepOptions, arranged
+from electra.experiments.jobs import build_jobs
+from electra.experiments.plan import load_scale, load_trial, trial_names
+from electra.experiments.sweep import Sweep
 
 
 def arms(trial: str, scale: str):
-    return at_scale(load_trial(trial), load_scale(scale)).to_run()
+    return at_scale(load_trial(trial), load_scale(scale)).runnable_arms()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_a_width_is_named_and_drawn_as_the_share_that_it_is(scale, shares):
 
 
 @pytest.mark.parametrize("scale", ["paper", "trial", "smoke"])
-@pytest.mark.parametrize("name", trials())
+@pytest.mark.parametrize("name", trial_names())
 def test_no_label_of_ours_names_a_width_or_a_number_of_steps(name, scale):
     for arm in arms(name, scale):
         assert not re.search(r"\b\d{3}|\d[KMkm]\b|\{", f"{arm.label} {arm.series}"), arm.label
@@ -108,7 +109,7 @@ def test_arms_that_stand_for_different_things_are_not_merged():
 
 
 def test_a_budget_at_which_two_arms_take_as_many_steps_is_refused(toy_shards, tmp_path):
-    options = SweepOptions(
+    options = Sweep(
         trials=[load_trial("small-models")],
         scale=load_scale("smoke"),
         budget=Fraction(9, 16),
@@ -118,16 +119,14 @@ def test_a_budget_at_which_two_arms_take_as_many_steps_is_refused(toy_shards, tm
     with pytest.raises(
         UserError, match=r"too small to tell electra-small-12.5 from electra-small-6.25"
     ):
-        arranged(options, {32: Shards.open(toy_shards)}, {})
+        build_jobs(options, {32: Shards.open(toy_shards)}, {})
     assert not list(tmp_path.glob("*.json"))
 
 
 def test_what_a_report_reads_has_the_labels_of_the_scale(toy_shards, tmp_path):
     width = at_scale(load_trial("width"), load_scale("smoke"))
-    arranged(
-        SweepOptions(
-            trials=[width], scale=load_scale("smoke"), budget=Fraction(1), output_dir=tmp_path
-        ),
+    build_jobs(
+        Sweep(trials=[width], scale=load_scale("smoke"), budget=Fraction(1), output_dir=tmp_path),
         {32: Shards.open(toy_shards)},
         {},
     )

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from electra.config import UserError
-from electra.experiments.budget import parsed, planned
-from electra.experiments.plan import Arm, Stage, Trial, load_scale, load_trial, trials
+from electra.experiments.budget import parse_budget, plan_stages
+from electra.experiments.plan import Arm, Stage, Trial, load_scale, load_trial, trial_names
 from electra.pretraining.recipe import load_recipe
 from electra.settings import as_dict, differing_keys
 
@@ -17,11 +17,11 @@ WHOLE = Fraction(1)
 
 def stages(trial: str, arm: str, scale: str = "paper", budget: Fraction = WHOLE, seed: int = 0):
     loaded = load_trial(trial)
-    return planned(loaded, loaded.arm(arm), load_scale(scale), budget=budget, seed=seed)
+    return plan_stages(loaded, loaded.arm(arm), load_scale(scale), budget=budget, seed=seed)
 
 
 def runnable() -> list[tuple[str, str]]:
-    return [(name, arm.name) for name in trials() for arm in load_trial(name).to_run()]
+    return [(name, arm.name) for name in trial_names() for arm in load_trial(name).runnable_arms()]
 
 
 @pytest.mark.parametrize("scale", ["paper", "trial", "smoke"])
@@ -47,7 +47,7 @@ def test_a_share_of_the_steps_is_a_schedule_of_its_own():
     (stage,) = stages("small-models", "electra-small-6.25", "trial")
     scale = load_scale("trial")
     assert stage.steps == scale.steps / 16
-    assert stage.recipe.optimizer.warmup_steps == round(stage.steps * scale.warmup_share)
+    assert stage.recipe.optimizer.warmup_steps == round(stage.steps * scale.warmup_ratio)
 
 
 def test_fewer_steps_of_bert_are_whole_schedules_of_their_own():
@@ -75,7 +75,7 @@ def test_equal_compute_means_equal_operations_to_within_half_a_step(arm, budget)
     (reference,), (other,) = (
         stages("efficiency", name, "trial", budget) for name in ("electra", arm)
     )
-    assert abs(other.operations - reference.operations) <= 0.5 * other.operations_of_step
+    assert abs(other.flops - reference.flops) <= 0.5 * other.flops_per_step
 
 
 def test_each_bert_of_the_widths_has_the_operations_of_the_electra_of_its_width():
@@ -84,7 +84,7 @@ def test_each_bert_of_the_widths_has_the_operations_of_the_electra_of_its_width(
             stages("width", f"{kind}-{width}", "trial") for kind in ("electra", "bert")
         )
         assert bert.recipe.encoder == electra.recipe.encoder
-        assert abs(bert.operations - electra.operations) <= 0.5 * bert.operations_of_step
+        assert abs(bert.flops - electra.flops) <= 0.5 * bert.flops_per_step
 
 
 @pytest.mark.parametrize("scale", ["paper", "trial"])
@@ -94,9 +94,9 @@ def test_two_stages_take_as_many_steps_each_and_the_operations_of_the_joint_trai
     (joint,), (first, second) = (
         stages("training-algorithms", arm, scale) for arm in ("joint", "two-stage")
     )
-    assert first.operations_of_step != pytest.approx(second.operations_of_step, rel=0.1)
+    assert first.flops_per_step != pytest.approx(second.flops_per_step, rel=0.1)
     assert first.steps == second.steps
-    assert first.operations + second.operations == pytest.approx(joint.operations, rel=1e-3)
+    assert first.flops + second.flops == pytest.approx(joint.flops, rel=1e-3)
 
 
 def test_stages_share_the_steps_that_the_operations_given_allow():
@@ -116,10 +116,10 @@ def test_stages_share_the_steps_that_the_operations_given_allow():
         ),
     )
     scale = load_scale("trial")
-    (whole,) = planned(trial, trial.arms[0], scale, budget=WHOLE, seed=0)
-    first, second = planned(trial, trial.arms[1], scale, budget=WHOLE, seed=0)
+    (whole,) = plan_stages(trial, trial.arms[0], scale, budget=WHOLE, seed=0)
+    first, second = plan_stages(trial, trial.arms[1], scale, budget=WHOLE, seed=0)
     assert second.steps == pytest.approx(3 * first.steps, abs=2)
-    assert first.operations + second.operations == pytest.approx(whole.operations / 2, rel=1e-3)
+    assert first.flops + second.flops == pytest.approx(whole.flops / 2, rel=1e-3)
 
 
 def test_widths_of_the_paper_are_its_own_and_heads_stay_as_wide():
@@ -148,7 +148,7 @@ def test_how_often_a_run_speaks_is_no_part_of_what_it_is():
 )
 def test_a_budget_that_is_no_share_of_anything_is_refused(budget):
     with pytest.raises(UserError, match=f"--budget {budget}"):
-        parsed(budget)
+        parse_budget(budget)
 
 
 def test_a_budget_too_small_for_a_step_is_refused_with_one_that_is_not():
@@ -163,8 +163,8 @@ def test_a_budget_too_small_for_a_step_is_refused_with_one_that_is_not():
 def test_operations_follow_the_vocabulary_that_the_shards_turned_out_to_have():
     trial, scale = load_trial("efficiency"), load_scale("smoke")
     (nominal,), (smaller,) = (
-        planned(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=found)
+        plan_stages(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=found)
         for found in ({}, {32: 176})
     )
     assert smaller.recipe.data.vocab_size == 176
-    assert smaller.operations_of_step < nominal.operations_of_step
+    assert smaller.flops_per_step < nominal.flops_per_step

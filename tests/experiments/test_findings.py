@@ -35,9 +35,9 @@ def plan_file(folder, **changed):
         {
             "folder": f"runs/{name}",
             "steps": 4,
-            "tokens_of_step": 100,
-            "operations_of_step": 10.0 * size,
-            "official_of_step": 7.0 * size,
+            "tokens_per_step": 100,
+            "flops_per_step": 10.0 * size,
+            "official_flops_per_step": 7.0 * size,
         }
         for name, size in (("first", 1), ("second", 2))
     ]
@@ -89,24 +89,24 @@ def scored(folder, *values):
 def test_sums_go_over_stages_and_a_second_stage_goes_on_counting(tmp_path):
     run_folder(plan_file(tmp_path) / "runs/first", step=4, status="finished")
     run_folder(tmp_path / "runs/second", step=2, status="running")
-    (found,) = collect(tmp_path)[0].found
-    assert (found.done, found.steps, found.wanted, found.tokens) == (False, 6, 8, 540)
-    assert (found.operations, found.official) == (4 * 10 + 2 * 20, 4 * 7 + 2 * 14)
+    (found,) = collect(tmp_path)[0].results
+    assert (found.done, found.steps, found.max_steps, found.tokens) == (False, 6, 8, 540)
+    assert (found.flops, found.official_flops) == (4 * 10 + 2 * 20, 4 * 7 + 2 * 14)
     assert found.minutes == pytest.approx(540 / 60 / 60)
     assert [entry["step"] for entry in found.journal] == [1, 2, 3, 4, 5, 6]
-    assert [entry["operations"] for entry in found.journal] == [10, 20, 30, 40, 60, 80]
+    assert [entry["flops"] for entry in found.journal] == [10, 20, 30, 40, 60, 80]
 
 
 def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     for name in ("first", "second"):
         run_folder(plan_file(tmp_path) / f"runs/{name}", step=4, status="finished")
-    assert not collect(tmp_path)[0].found[0].done
+    assert not collect(tmp_path)[0].results[0].done
     scored(tmp_path / "runs/second/tasks/rte", 0.6)
-    assert not collect(tmp_path)[0].found[0].done
+    assert not collect(tmp_path)[0].results[0].done
     (tmp_path / "runs/second/tasks/rte/results.json").unlink()
     (tmp_path / "runs/second/tasks/rte").rmdir()
     scored(tmp_path / "runs/second/tasks/rte", 0.6, 0.8)
-    found = collect(tmp_path)[0].found[0]
+    found = collect(tmp_path)[0].results[0]
     assert found.done
     assert [(score.value, score.values, score.baseline) for score in found.scores] == [
         (0.7, (0.6, 0.8), 0.5)
@@ -114,8 +114,8 @@ def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
 
 
 def test_an_arm_that_was_not_begun_is_there_with_nothing(tmp_path):
-    found = collect(plan_file(tmp_path))[0].found[0]
-    assert (found.done, found.steps, found.journal, found.scores, found.made) == (
+    found = collect(plan_file(tmp_path))[0].results[0]
+    assert (found.done, found.steps, found.journal, found.scores, found.provenance) == (
         False,
         0,
         [],
@@ -148,7 +148,7 @@ def test_the_concurrency_of_a_run_is_read_and_a_corrupt_file_is_ignored(tmp_path
         ("{", None),
     ):
         (tmp_path / "runs/first/concurrency.json").write_text(text)
-        assert collect(tmp_path)[0].found[0].made["concurrency"] == concurrency
+        assert collect(tmp_path)[0].results[0].provenance["concurrency"] == concurrency
 
 
 def test_a_file_of_concurrency_under_its_old_name_is_refused_with_the_new_one(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from electra.config import UserError
 from electra.experiments import plan
-from electra.experiments.plan import load_scale, load_trial, trials
+from electra.experiments.plan import load_scale, load_trial, trial_names
 
 NAMES = [
     "small-models",
@@ -28,7 +28,7 @@ def published(trial: str, column: str) -> dict[str, object]:
 
 
 def test_every_table_and_figure_of_the_paper_has_a_trial():
-    assert trials() == NAMES
+    assert trial_names() == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -142,7 +142,7 @@ def test_an_unknown_trial_is_refused_with_the_one_that_was_meant():
 
 def test_a_trial_that_expects_an_arm_it_does_not_have_is_refused():
     with pytest.raises(UserError, match="'gone' is named, but no arm to run has this name"):
-        plan.built_trial(
+        plan.build_trial(
             {
                 "name": "x",
                 "title": "x",

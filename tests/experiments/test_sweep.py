@@ -20,18 +20,22 @@ from safetensors.torch import load_file
 from electra.__main__ import main
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.experiments import plan, running
-from electra.experiments.claims import claimed
+from electra.experiments import plan, worker_pool
 from electra.experiments.findings import collect
-from electra.experiments.plan import Trial, load_scale, load_trial, trials
-from electra.experiments.sweep import Job, SweepOptions, arranged, checked, scorable, shards_of
+from electra.experiments.jobs import Job, build_jobs
+from electra.experiments.options import SweepOptions
+from electra.experiments.plan import Trial, load_scale, load_trial, trial_names
+from electra.experiments.scoring import find_task_data
+from electra.experiments.shards import open_shards
+from electra.experiments.sweep import Sweep, resolve_sweep
 from electra.runs.journal import read
+from electra.runs.lock import wait_for_lock
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
 
-def asked(folder: Path, *chosen: str, **more: object) -> SweepOptions:
-    return SweepOptions(
+def sweep_of(folder: Path, *chosen: str, **more: object) -> Sweep:
+    return Sweep(
         **{
             "trials": [load_trial(name) for name in chosen],
             "scale": load_scale("smoke"),
@@ -42,8 +46,8 @@ def asked(folder: Path, *chosen: str, **more: object) -> SweepOptions:
     )
 
 
-def jobs_of(options: SweepOptions, data: Path) -> list[Job]:
-    return arranged(options, {32: Shards.open(data)}, {})
+def jobs_of(options: Sweep, data: Path) -> list[Job]:
+    return build_jobs(options, {32: Shards.open(data)}, {})
 
 
 def command(*words: object) -> list[str]:
@@ -54,7 +58,7 @@ def command(*words: object) -> list[str]:
 
 
 def test_arms_of_several_trials_with_the_same_settings_are_one_run(toy_shards, tmp_path):
-    options = asked(
+    options = sweep_of(
         tmp_path, "efficiency", "training-algorithms", arms=("electra", "joint", "bert")
     )
     joined = jobs_of(options, toy_shards)
@@ -65,15 +69,15 @@ def test_arms_of_several_trials_with_the_same_settings_are_one_run(toy_shards, t
 
 
 def test_another_seed_or_another_length_of_training_is_another_run(toy_shards, tmp_path):
-    options = asked(tmp_path, "efficiency", arms=("electra",), seeds=2)
+    options = sweep_of(tmp_path, "efficiency", arms=("electra",), seeds=2)
     first, second = jobs_of(options, toy_shards)
     (shorter,) = jobs_of(replace(options, seeds=1, budget=Fraction(1, 2)), toy_shards)
-    assert len({job.steps[-1].folder for job in (first, second, shorter)}) == 3
+    assert len({job.stages[-1].folder for job in (first, second, shorter)}) == 3
 
 
 def test_all_arms_come_once_before_any_comes_with_the_next_seed(toy_shards, tmp_path):
     found = jobs_of(
-        asked(tmp_path, "efficiency", arms=("electra", "bert"), seeds=2, seed=5), toy_shards
+        sweep_of(tmp_path, "efficiency", arms=("electra", "bert"), seeds=2, seed=5), toy_shards
     )
     assert [job.label.removeprefix("efficiency/") for job in found] == [
         "electra, seed 5",
@@ -89,7 +93,7 @@ def chained(first: dict[str, object] | None = None) -> Trial:
         {"recipe": "bert-base", "size": "base", "share": 0.5, "settings": first or {}},
         {"recipe": "bert-base", "size": "base", "share": 0.5},
     ]
-    return plan.built_trial(
+    return plan.build_trial(
         {
             "name": "chain",
             "title": "x",
@@ -105,11 +109,11 @@ def chained(first: dict[str, object] | None = None) -> Trial:
 def test_a_stage_after_another_first_stage_is_another_run(toy_shards, tmp_path):
     chains = {"a": chained(), "b": chained({"objective.masking.rate": 0.2})}
     ((a,), (b,)) = (
-        jobs_of(replace(asked(tmp_path / name), trials=[trial]), toy_shards)
+        jobs_of(replace(sweep_of(tmp_path / name), trials=[trial]), toy_shards)
         for name, trial in chains.items()
     )
-    assert a.steps[1].recipe == b.steps[1].recipe
-    assert a.steps[1].folder.name != b.steps[1].folder.name
+    assert a.stages[1].recipe == b.stages[1].recipe
+    assert a.stages[1].folder.name != b.stages[1].folder.name
 
 
 def test_a_later_stage_begins_with_the_weights_of_the_one_before(toy_shards, tmp_path, monkeypatch):
@@ -118,9 +122,9 @@ def test_a_later_stage_begins_with_the_weights_of_the_one_before(toy_shards, tmp
         main(command("chain", "--budget", "smoke", "--data", toy_shards, "--output-dir", tmp_path))
         == 0
     )
-    (result,) = collect(tmp_path)[0].found
+    (result,) = collect(tmp_path)[0].results
     assert result.done
-    assert result.steps == result.wanted == 16
+    assert result.steps == result.max_steps == 16
     assert [entry["step"] for entry in result.journal if "loss" in entry] == list(range(1, 17))
     first, second = (load_file(run / "encoder/model.safetensors") for run in result.runs)
     name = "electra.embeddings.word_embeddings.weight"
@@ -132,7 +136,7 @@ def test_a_later_stage_begins_with_the_weights_of_the_one_before(toy_shards, tmp
 
 
 def test_a_plan_file_says_scale_budget_and_that_schedules_are_fresh(toy_shards, tmp_path):
-    jobs_of(asked(tmp_path, "efficiency", budget=Fraction(1, 4)), toy_shards)
+    jobs_of(sweep_of(tmp_path, "efficiency", budget=Fraction(1, 4)), toy_shards)
     found = json.loads((tmp_path / "efficiency-smoke-1_4.json").read_text(encoding="utf8"))
     assert found["budget"] == "1/4"
     assert found["scale"]["name"] == "smoke"
@@ -141,26 +145,26 @@ def test_a_plan_file_says_scale_budget_and_that_schedules_are_fresh(toy_shards, 
 
 
 def test_what_an_earlier_command_asked_for_stays_in_the_plan(toy_shards, tmp_path):
-    jobs_of(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
-    jobs_of(asked(tmp_path, "efficiency", arms=("bert",), seed=1), toy_shards)
-    assert [(each.arm, each.seed) for each in collect(tmp_path)[0].found] == [
+    jobs_of(sweep_of(tmp_path, "efficiency", arms=("electra",)), toy_shards)
+    jobs_of(sweep_of(tmp_path, "efficiency", arms=("bert",), seed=1), toy_shards)
+    assert [(each.arm, each.seed) for each in collect(tmp_path)[0].results] == [
         ("electra", 0),
         ("bert", 1),
     ]
 
 
 def test_arms_trained_on_other_text_are_kept_out_of_a_plan(toy_shards, tmp_path, monkeypatch):
-    jobs_of(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
+    jobs_of(sweep_of(tmp_path, "efficiency", arms=("electra",)), toy_shards)
     monkeypatch.setattr(Shards, "fingerprint", "of other text")
     with pytest.raises(
         UserError, match=r"has arms that were trained on other text, .* or another --output-dir"
     ):
-        jobs_of(asked(tmp_path, "efficiency", arms=("bert",)), toy_shards)
-    assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
+        jobs_of(sweep_of(tmp_path, "efficiency", arms=("bert",)), toy_shards)
+    assert [each.arm for each in collect(tmp_path)[0].results] == ["electra"]
 
 
 def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shards, tmp_path):
-    options = asked(tmp_path, "efficiency", arms=("electra",))
+    options = sweep_of(tmp_path, "efficiency", arms=("electra",))
     jobs_of(options, toy_shards)
     with pytest.raises(
         UserError, match=r"was begun when scale smoke had another steps, .* remove that file"
@@ -171,7 +175,7 @@ def test_arms_of_another_scale_of_the_same_name_are_kept_out_of_a_plan(toy_shard
     more = replace(options.scale.evaluation, seeds=7)
     with pytest.raises(UserError, match=r"had another evaluation\.seeds"):
         jobs_of(replace(options, scale=replace(options.scale, evaluation=more)), toy_shards)
-    assert [each.arm for each in collect(tmp_path)[0].found] == ["electra"]
+    assert [each.arm for each in collect(tmp_path)[0].results] == ["electra"]
 
 
 def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_again(
@@ -181,39 +185,41 @@ def test_arms_scored_on_other_data_are_kept_out_of_a_plan_unless_all_are_scored_
     with (other / "RTE" / "dev.tsv").open("a", encoding="utf8") as file:
         file.write("9\tthe dog sees\tthe dog sees\tentailment\n")
     options, shards = (
-        asked(tmp_path, "efficiency", arms=("electra",), tasks=("glue/rte",)),
+        sweep_of(tmp_path, "efficiency", arms=("electra",), tasks=("glue/rte",)),
         {32: Shards.open(toy_shards)},
     )
-    arranged(options, shards, {"glue/rte": str(toy_glue)})
+    build_jobs(options, shards, {"glue/rte": str(toy_glue)})
     with pytest.raises(UserError, match="has arms that were scored on other data of glue/rte"):
-        arranged(replace(options, arms=("bert",)), shards, {"glue/rte": str(other)})
-    arranged(replace(options, arms=("electra", "bert")), shards, {"glue/rte": str(other)})
-    assert [each.arm for each in collect(tmp_path)[0].found] == ["electra", "bert"]
+        build_jobs(replace(options, arms=("bert",)), shards, {"glue/rte": str(other)})
+    build_jobs(replace(options, arms=("electra", "bert")), shards, {"glue/rte": str(other)})
+    assert [each.arm for each in collect(tmp_path)[0].results] == ["electra", "bert"]
 
 
 def test_a_plan_that_another_command_is_changing_is_waited_for_and_keeps_its_arms(
     toy_shards, tmp_path
 ):
     path = tmp_path / "efficiency-smoke-1.json"
-    jobs_of(asked(tmp_path / "other", "efficiency", arms=("bert",)), toy_shards)
-    with claimed(path, interrupted=lambda: False, say=print):
+    jobs_of(sweep_of(tmp_path / "other", "efficiency", arms=("bert",)), toy_shards)
+    with wait_for_lock(path):
         ours = threading.Thread(
-            target=jobs_of, args=(asked(tmp_path, "efficiency", arms=("electra",)), toy_shards)
+            target=jobs_of, args=(sweep_of(tmp_path, "efficiency", arms=("electra",)), toy_shards)
         )
         ours.start()
         ours.join(0.5)
         assert not path.exists()
         path.write_bytes((tmp_path / "other" / path.name).read_bytes())
     ours.join(10)
-    assert [each.arm for each in collect(tmp_path)[0].found] == ["bert", "electra"]
+    assert [each.arm for each in collect(tmp_path)[0].results] == ["bert", "electra"]
 
 
 def test_shards_that_another_command_is_cutting_are_waited_for(toy_shards, tmp_path, monkeypatch):
     cut = threading.Event()
-    monkeypatch.setattr("electra.data.prepare.prepare_data", lambda *_, **__: (cut.set(), toy_shards)[1])
-    options = asked(tmp_path, "efficiency", corpus=["x.txt"])
-    with claimed(tmp_path / "data/300x32", interrupted=lambda: False, say=print):
-        ours = threading.Thread(target=lambda: shards_of(options, quiet=True))
+    monkeypatch.setattr(
+        "electra.data.prepare.prepare_data", lambda *_, **__: (cut.set(), toy_shards)[1]
+    )
+    options = sweep_of(tmp_path, "efficiency", corpus=["x.txt"])
+    with wait_for_lock(tmp_path / "data/300x32"):
+        ours = threading.Thread(target=lambda: open_shards(options, quiet=True))
         ours.start()
         assert not cut.wait(0.5)
     ours.join(10)
@@ -303,52 +309,45 @@ def test_a_worker_whose_parent_dies_ends_without_a_traceback(error, monkeypatch)
         def recv(self) -> object:
             raise error
 
-    monkeypatch.setattr(running, "outlived", lambda: None)
+    monkeypatch.setattr(worker_pool, "stop_with_parent", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    running.worker(Broken(), at_once=2, gpu=None, threads=1)
+    worker_pool.work(Broken(), concurrency=2, gpu=None, threads=1)
 
 
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
     with pytest.raises(
         UserError, match="holds rows of 32 tokens, but these arms need rows of 512 at scale paper"
     ):
-        shards_of(asked(tmp_path, "efficiency", scale=load_scale("paper"), data=toy_shards))
+        open_shards(sweep_of(tmp_path, "efficiency", scale=load_scale("paper"), data=toy_shards))
 
 
 def test_too_little_text_for_a_batch_is_refused_once_and_not_by_every_arm(toy_shards, tmp_path):
     scale = load_scale("smoke")
     large = replace(scale, settings=scale.settings | {"training.batch_size": 10_000})
     with pytest.raises(UserError, match="fewer than one batch of 10000"):
-        jobs_of(asked(tmp_path, "efficiency", scale=large), toy_shards)
+        jobs_of(sweep_of(tmp_path, "efficiency", scale=large), toy_shards)
 
 
 def test_tasks_without_data_are_named_and_the_others_scored(tmp_path, toy_glue):
-    found, said = scorable(asked(tmp_path, "efficiency", "squad", folders={"glue": str(toy_glue)}))
-    assert list(found) == ["glue/sst-2", "glue/rte"]
-    assert said == ["not scored on squad-1.1: no --squad", "not scored on squad-2.0: no --squad"]
+    data = find_task_data(
+        sweep_of(tmp_path, "efficiency", "squad", task_folders={"glue": str(toy_glue)})
+    )
+    assert list(data.folders) == ["glue/sst-2", "glue/rte"]
+    assert data.missing == {"squad-1.1": "no --squad", "squad-2.0": "no --squad"}
 
 
 def test_berts_ablations_are_scored_on_squad_too_where_it_is_given(tmp_path, toy_glue, toy_squad):
-    both = asked(
-        tmp_path, "bert-ablations", folders={"glue": str(toy_glue), "squad": str(toy_squad)}
-    )
-    assert list(scorable(both)[0]) == ["glue/sst-2", "glue/rte", "squad-1.1"]
-    without, said = scorable(replace(both, folders={"glue": str(toy_glue)}))
-    assert list(without) == ["glue/sst-2", "glue/rte"]
-    assert said == ["not scored on squad-1.1: no --squad"]
+    folders = {"glue": str(toy_glue), "squad": str(toy_squad)}
+    both = sweep_of(tmp_path, "bert-ablations", task_folders=folders)
+    assert list(find_task_data(both).folders) == ["glue/sst-2", "glue/rte", "squad-1.1"]
+    without = find_task_data(replace(both, task_folders={"glue": str(toy_glue)}))
+    assert list(without.folders) == ["glue/sst-2", "glue/rte"]
+    assert without.missing == {"squad-1.1": "no --squad"}
 
 
 def test_glue_stands_for_its_nine_tasks():
-    options = checked(
-        ["efficiency"],
-        scale="smoke",
-        budget="1",
-        tasks=["glue", "glue/sst2"],
-        arms=(),
-        folders={},
-        output_dir=Path("x"),
-    )
-    assert len(options.tasks) == 9
+    options = SweepOptions(output_dir=Path("x"), scale="smoke", tasks=["glue", "glue/sst2"])
+    assert len(resolve_sweep(["efficiency"], options).tasks) == 9
 
 
 def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
@@ -377,9 +376,12 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(tmp_path, capsys):
 def test_trials_are_listed_with_their_sources_and_without_torch(capsys):
     assert main(["trials", "list"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in trials())
+    assert all(name in said for name in trial_names())
     assert "Clark et al. 2020, table 5" in said
-    script = "import sys; from electra.__main__ import main; main(['trials', 'list']); sys.exit('torch' in sys.modules)"
+    script = (
+        "import sys; from electra.__main__ import main; main(['trials', 'list']); "
+        "sys.exit('torch' in sys.modules)"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", script], capture_output=True, timeout=60, check=False
@@ -458,7 +460,7 @@ def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(
     ).start()
     assert main(words(broken)) == 75
     assert "the same command goes on" in capsys.readouterr().out
-    partly = {each.arm: each for each in collect(broken)[0].found}
+    partly = {each.arm: each for each in collect(broken)[0].results}
     assert not partly["electra"].done
     assert 20 <= partly["electra"].steps < 64
     assert partly["bert"].steps == 0
@@ -471,8 +473,8 @@ def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(
     assert ours.keys() == theirs.keys()
     assert not [name for name in ours if not (ours[name] == theirs[name]).all()]
     (interrupted,), (never,) = collect(broken), collect(whole)
-    assert [each.scores for each in interrupted.found] == [each.scores for each in never.found]
-    assert all(each.done and len(each.scores) == 1 for each in interrupted.found)
+    assert [each.scores for each in interrupted.results] == [each.scores for each in never.results]
+    assert all(each.done and len(each.scores) == 1 for each in interrupted.results)
     untouched = {
         path: path.stat().st_mtime_ns
         for path in broken.rglob("*")
@@ -497,8 +499,8 @@ def test_an_arm_that_fails_is_reported_and_the_others_go_on(toy_shards, tmp_path
         "--output-dir",
         tmp_path,
     )
-    options = asked(tmp_path, "efficiency", arms=("electra", "bert"))
-    electra, bert = (job.steps[-1].folder for job in jobs_of(options, toy_shards))
+    options = sweep_of(tmp_path, "efficiency", arms=("electra", "bert"))
+    electra, bert = (job.stages[-1].folder for job in jobs_of(options, toy_shards))
     electra.parent.mkdir()
     electra.write_text("in the way", encoding="utf8")
     assert main(words) == 1
@@ -531,9 +533,9 @@ def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
         )
         == 0
     )
-    found = [finding for each in collect(tmp_path) for finding in each.found]
+    found = [finding for each in collect(tmp_path) for finding in each.results]
     assert {finding.arm for finding in found if finding.done and finding.steps} == arms
-    assert {finding.made["concurrency"] for finding in found} == {1}
+    assert {finding.provenance["concurrency"] for finding in found} == {1}
 
 
 @pytest.mark.slow
@@ -559,6 +561,6 @@ def test_every_trial_runs_from_end_to_end_at_toy_size(texts, toy_glue, toy_squad
         == 0
     )
     found = collect(tmp_path)
-    assert {each.trial.name for each in found} == set(trials())
-    assert all(finding.done and finding.scores for each in found for finding in each.found)
-    assert {finding.made["concurrency"] for each in found for finding in each.found} == {2}
+    assert {each.trial.name for each in found} == set(trial_names())
+    assert all(finding.done and finding.scores for each in found for finding in each.results)
+    assert {finding.provenance["concurrency"] for each in found for finding in each.results} == {2}

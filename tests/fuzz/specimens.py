@@ -27,7 +27,8 @@ from electra.data.tables import find_table
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from electra.engine.training_state import capture
-from electra.experiments import evidence, findings
+from electra.experiments import findings, findings_file
+from electra.experiments.plan_file import PlanFile
 from electra.finetuning import finetune as seeds
 from electra.pretraining import resume
 from electra.pretraining.recipe import load_recipe
@@ -181,7 +182,12 @@ def trial_folder(root: Path) -> Specimen:
     """Return a plan of two arms, one of them run and scored."""
     root.mkdir(parents=True)
     whole = asdict(efficiency(seeds=1))
-    run = {"folder": "runs/electra", "steps": 5, "operations_of_step": 1e9, "official_of_step": 1e9}
+    run = {
+        "folder": "runs/electra",
+        "steps": 5,
+        "flops_per_step": 1e9,
+        "official_flops_per_step": 1e9,
+    }
     entries = [
         {
             "arm": arm,
@@ -192,7 +198,7 @@ def trial_folder(root: Path) -> Specimen:
         for arm in ("electra", "bert")
     ]
     filed = asdict(
-        findings.Filed(
+        PlanFile(
             trial=whole["trial"],
             scale=whole["scale"],
             budget="1/4",
@@ -227,16 +233,16 @@ def trial_folder(root: Path) -> Specimen:
     )
 
 
-def evidence_file(root: Path) -> Specimen:
+def findings_file_specimen(root: Path) -> Specimen:
     root.mkdir(parents=True)
     several = efficiency(seeds=1)
-    evidence.save([replace(several, found=several.found[:2])], root / "findings.json")
+    findings_file.save([replace(several, results=several.results[:2])], root / "findings.json")
 
     def read() -> None:
         with mock.patch.object(
             plots, "is_available", return_value=False
         ):  # a figure takes half a second
-            markdown(list(whole(evidence.load(root / "findings.json")))).encode()
+            markdown(list(whole(findings_file.load(root / "findings.json")))).encode()
 
     return Specimen(root, ("findings.json",), read)
 
@@ -380,7 +386,7 @@ def specimens(root: Path) -> dict[str, Callable[[], Specimen]]:
         "shards": lambda: shard_folder(root / "shards" / "rows"),
         "run": lambda: run_folder(root / "run"),
         "trial": lambda: trial_folder(root / "trial"),
-        "evidence": lambda: evidence_file(root / "evidence"),
+        "findings file": lambda: findings_file_specimen(root / "findings_file"),
     }
 
 

@@ -82,16 +82,16 @@ def test_the_order_published_has_equal_arms_as_equal():
 
 def test_a_seed_that_misses_a_task_has_no_average():
     findings = invented.efficiency()
-    first, *rest = findings.found
+    first, *rest = findings.results
     assert ordering.average(replace(first, scores=first.scores[:1]), findings.tasks) is None
-    some = replace(findings, found=[replace(first, scores=first.scores[:1], done=False), *rest])
+    some = replace(findings, results=[replace(first, scores=first.scores[:1], done=False), *rest])
     assert ordering.averages(some)["electra"].seeds == 1
 
 
 def test_pairs_skip_arms_that_were_not_scored():
     findings = invented.efficiency()
     without = replace(
-        findings, found=[finding for finding in findings.found if finding.arm != "replace"]
+        findings, results=[finding for finding in findings.results if finding.arm != "replace"]
     )
     named = [(pair.better.name, pair.worse.name) for pair in ordering.pairs(without)]
     assert named == [
@@ -131,15 +131,15 @@ def test_the_average_is_the_published_column_that_ranks():
 
 def test_arms_are_compared_by_the_tasks_that_all_of_them_have():
     findings = invented.efficiency()
-    more = replace(findings.found[0].scores[0], task="glue/rte")
+    more = replace(findings.results[0].scores[0], task="glue/rte")
     some = replace(
         findings,
         tasks=(*findings.tasks, "glue/rte"),
-        found=[
+        results=[
             replace(finding, scores=[*finding.scores, more])
             if finding.arm == "electra"
             else finding
-            for finding in findings.found
+            for finding in findings.results
         ],
     )
     assert ordering.shared_tasks(some) == ["glue/sst-2", "glue/qnli"]
@@ -149,9 +149,9 @@ def test_arms_are_compared_by_the_tasks_that_all_of_them_have():
 
 def test_a_run_that_was_never_to_be_scored_takes_no_task_from_the_others():
     findings = invented.efficiency()
-    first, *rest = findings.found
+    first, *rest = findings.results
     assert ordering.shared_tasks(
-        replace(findings, found=[replace(first, scores=[]), *rest])
+        replace(findings, results=[replace(first, scores=[]), *rest])
     ) == list(findings.tasks)
 
 

@@ -17,7 +17,7 @@ def with_journal(*entries, **more):
     journal = [
         {
             "step": step,
-            "operations": 1.0 * step,
+            "flops": 1.0 * step,
             "minutes": 0.1 * step,
             "eval_mlm_loss": 3.0,
             "eval_baseline_mlm_loss": 6.0,
@@ -27,11 +27,11 @@ def with_journal(*entries, **more):
         }
         for step, loss in entries
     ]
-    return replace(invented.efficiency().found[0], journal=journal, steps=9, wanted=9)
+    return replace(invented.efficiency().results[0], journal=journal, steps=9, max_steps=9)
 
 
 def only(*found):
-    return replace(invented.efficiency(), found=list(found))
+    return replace(invented.efficiency(), results=list(found))
 
 
 def test_the_loss_of_the_network_that_is_fine_tuned_comes_before_its_generators():
@@ -63,7 +63,7 @@ def in_two_stages(*entries):
     first = [
         {
             "step": 100 * i,
-            "operations": 1.0,
+            "flops": 1.0,
             "minutes": 0.1,
             "eval_mlm_loss": 3.0,
             "eval_baseline_mlm_loss": 6.0,
@@ -73,7 +73,7 @@ def in_two_stages(*entries):
     return replace(
         finding,
         journal=first + [{**entry, "step": 200 + entry["step"]} for entry in finding.journal],
-        before=200,
+        earlier_steps=200,
     )
 
 
@@ -145,5 +145,5 @@ def test_table_and_curve_stand_in_the_report(monkeypatch):
 
 def test_the_curve_of_shares_has_the_plateau_as_its_level():
     findings = only(with_journal((1, 0.5), (2, 0.4)))
-    assert [point["value"] for point in plots.curve(findings.found[0], plots.SHARE)] == [1.0, 0.8]
+    assert [point["value"] for point in plots.curve(findings.results[0], plots.SHARE)] == [1.0, 0.8]
     assert plots.baseline_level(findings, plots.SHARE) == 1.0

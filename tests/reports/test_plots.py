@@ -103,18 +103,18 @@ def test_the_looks_of_forty_arms_are_forty():
 
 
 def test_a_curve_leaves_out_what_was_not_finite():
-    finding = invented.efficiency().found[0]
+    finding = invented.efficiency().results[0]
     journal = [
-        {"step": 1, "operations": 1.0, "minutes": 0.1, "eval_auc": None},
-        {"step": 2, "operations": 2.0, "minutes": 0.2, "eval_auc": 0.6},
+        {"step": 1, "flops": 1.0, "minutes": 0.1, "eval_auc": None},
+        {"step": 2, "flops": 2.0, "minutes": 0.2, "eval_auc": 0.6},
     ]
     assert plots.curve(replace(finding, journal=journal), "auc") == [
-        {"step": 2, "value": 0.6, "operations": 2.0, "minutes": 0.2}
+        {"step": 2, "value": 0.6, "flops": 2.0, "minutes": 0.2}
     ]
 
 
 def test_a_mean_curve_ends_where_the_first_of_its_seeds_does():
-    long = [{"step": step, "value": 1.0, "operations": step, "minutes": step} for step in (1, 2, 3)]
+    long = [{"step": step, "value": 1.0, "flops": step, "minutes": step} for step in (1, 2, 3)]
     assert [
         point["value"]
         for point in plots.mean_curve([long, [{**point, "value": 3.0} for point in long[:2]]])
@@ -131,6 +131,6 @@ def test_dollars_and_angles_in_a_label_are_shown_and_not_obeyed():
 def test_findings_without_tasks_have_curves_and_no_scores():
     findings = invented.efficiency(seeds=1)
     bare = replace(
-        findings, tasks=(), found=[replace(finding, scores=[]) for finding in findings.found]
+        findings, tasks=(), results=[replace(finding, scores=[]) for finding in findings.results]
     )
     assert next(iter(plots.draw(bare, "x"))).name == "x-plateau"

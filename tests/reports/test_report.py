@@ -10,7 +10,7 @@ import pytest
 
 from electra.__main__ import main
 from electra.config import UserError
-from electra.experiments import evidence
+from electra.experiments import findings_file
 from electra.experiments.plan import load_scale, load_trial
 from electra.reports import page, provenance
 from electra.reports.page import Banner, Bullets, Fold, Grid, Heading, Paragraph, Picture
@@ -42,9 +42,9 @@ def written(tmp_path_factory):
         [
             replace(
                 findings,
-                found=[
+                results=[
                     replace(finding, journal=[only_auc(entry) for entry in finding.journal])
-                    for finding in findings.found
+                    for finding in findings.results
                 ],
             )
         ],
@@ -87,13 +87,13 @@ def test_the_banner_says_scale_budget_tokens_and_that_these_are_not_the_papers_n
 
 
 def at_paper_scale(*names: str, trial: str = "efficiency", **scale):
-    found = [replace(invented.efficiency().found[0], arm=name) for name in names]
+    found = [replace(invented.efficiency().results[0], arm=name) for name in names]
     return replace(
         invented.efficiency(),
         trial=load_trial(trial),
         scale=replace(load_scale("paper"), **scale),
         budget="1",
-        found=found,
+        results=found,
     )
 
 
@@ -171,9 +171,9 @@ def test_the_accuracy_of_generators_on_our_held_out_rows_stands_beside_the_publi
                 }
             ],
         )
-        for finding in findings.found
+        for finding in findings.results
     ]
-    table = scores(replace(findings, trial=trial, found=found))
+    table = scores(replace(findings, trial=trial, results=found))
     assert table.head[-3:] == [
         "held-out rows of ours: generator accuracy, points",
         "held-out rows of ours: generator entropy, nats",
@@ -215,7 +215,7 @@ def test_the_weights_of_the_network_that_is_fine_tuned_are_counted():
         replace(
             findings,
             corpus={**findings.corpus, "vocabulary": 4096},
-            found=[replace(finding, made=made) for finding in findings.found],
+            results=[replace(finding, provenance=made) for finding in findings.results],
         )
     )
     assert {row[1] for row in table.rows} == {"1.3M"}  # 4 × 198,272 and 128 × (4,096 + 64 + 2 + 2)
@@ -289,9 +289,9 @@ def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known(without_
         replace(
             finding, scores=[replace(score, values=(0.7, 0.8, 0.75)) for score in finding.scores]
         )
-        for finding in findings.found
+        for finding in findings.results
     ]
-    said = words(chapter(replace(findings, found=several)))
+    said = words(chapter(replace(findings, results=several)))
     assert "; 3 fine-tuning seeds for each pre-trained network; " in said
     assert f"standard deviation is, in points and on average, 5.0 on {findings.tasks[0]}" in said
 
@@ -299,9 +299,9 @@ def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known(without_
 def test_what_was_not_run_and_what_has_not_ended_is_listed():
     findings = invented.efficiency()
     absent = {("replace", 0), ("replace", 1), ("bert", 1)}
-    kept = [finding for finding in findings.found if (finding.arm, finding.seed) not in absent]
+    kept = [finding for finding in findings.results if (finding.arm, finding.seed) not in absent]
     kept[-1] = invented.finding(invented.ARMS[6], 1, mean=0, index=6, steps=900)
-    _, listed = provenance.missing(replace(findings, found=kept))
+    _, listed = provenance.missing(replace(findings, results=kept))
     assert isinstance(listed, Bullets)
     assert list(listed.items) == [
         ("Not run.", "Replace MLM: no seed"),
@@ -348,7 +348,7 @@ def test_versions_and_hardware_are_shown_once_where_all_runs_share_them():
 
 
 def test_a_trial_that_nobody_has_begun_makes_a_page_too(tmp_path):
-    report([replace(invented.efficiency(), found=[], tasks=(), corpus={})], tmp_path)
+    report([replace(invented.efficiency(), results=[], tasks=(), corpus={})], tmp_path)
     text = (tmp_path / "index.md").read_text()
     assert "Nothing was run yet" in text
     assert "- **Not run.** BERT: no seed" in text
@@ -362,9 +362,9 @@ EVIL = "<script>alert(1)</script> | `x` *y* [z](http://e)"
 def test_everything_shown_is_escaped(without_figures, tmp_path):
     findings = invented.efficiency()
     arms = tuple(replace(arm, label=EVIL, note=EVIL) for arm in findings.trial.arms)
-    made = replace(findings.found[0], made={"recipe": {"a": EVIL}, "hardware": EVIL})
+    made = replace(findings.results[0], provenance={"recipe": {"a": EVIL}, "hardware": EVIL})
     trial = replace(findings.trial, title=EVIL, source=EVIL, question=EVIL, caveat=EVIL, arms=arms)
-    report([replace(findings, trial=trial, found=[made])], tmp_path)
+    report([replace(findings, trial=trial, results=[made])], tmp_path)
     assert "<script" not in (tmp_path / "index.html").read_text()
     outside = re.sub(r"```toml.*?```", "", (tmp_path / "index.md").read_text(), flags=re.DOTALL)
     assert r"\<script\>alert(1)\</script\> \| \`x\` \*y\* \[z\](http://e)" in outside
@@ -442,7 +442,7 @@ def test_nothing_to_report_is_a_mistake(tmp_path):
 
 
 def test_a_report_made_from_its_own_data_is_the_same_report(written, tmp_path, capsys):
-    assert main(["trials", "report", str(written / evidence.FILE), "--to", str(tmp_path)]) == 0
+    assert main(["trials", "report", str(written / findings_file.FILE), "--to", str(tmp_path)]) == 0
     assert "efficiency: 14 of 14 runs done" in capsys.readouterr().out
     first, second = (
         {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -454,7 +454,7 @@ def test_a_report_made_from_its_own_data_is_the_same_report(written, tmp_path, c
 def test_a_report_needs_no_torch(written, tmp_path):
     script = (
         "import sys; from electra.__main__ import main; sys.modules['matplotlib'] = None; "
-        f"main(['trials', 'report', {str(written / evidence.FILE)!r}, '--to', {str(tmp_path)!r}]); "
+        f"main(['trials', 'report', {str(written / findings_file.FILE)!r}, '--to', {str(tmp_path)!r}]); "
         "sys.exit('torch' in sys.modules)"
     )
     assert (

@@ -7,37 +7,39 @@ from pathlib import Path
 import pytest
 
 from electra.config import UserError
-from electra.experiments import evidence
+from electra.experiments import findings_file
 from tests.experiments import invented
 
 
 def test_findings_come_back_as_they_were_kept(tmp_path):
     several = [invented.efficiency(), invented.generator_size()]
-    evidence.save(several, tmp_path / "findings.json")
-    assert evidence.load(tmp_path / "findings.json") == [
-        evidence.condense(findings) for findings in several
+    findings_file.save(several, tmp_path / "findings.json")
+    assert findings_file.load(tmp_path / "findings.json") == [
+        findings_file.condense(findings) for findings in several
     ]
 
 
 def test_to_condense_twice_changes_nothing_more():
-    once = evidence.condense(invented.efficiency())
-    assert evidence.condense(once) == once
+    once = findings_file.condense(invented.efficiency())
+    assert findings_file.condense(once) == once
 
 
 def test_a_long_curve_is_thinned_to_points_that_include_its_ends():
-    finding = invented.efficiency().found[0]
+    finding = invented.efficiency().results[0]
     long = [{"step": step, "eval_auc": 0.5} for step in range(5000)]
-    steps = [entry["step"] for entry in evidence.held_out(replace(finding, journal=long))]
+    steps = [
+        entry["step"] for entry in findings_file.held_out_entries(replace(finding, journal=long))
+    ]
     assert len(steps) == 200
     assert (steps[0], steps[-1]) == (0, 4999)
 
 
 def test_only_what_a_report_shows_of_a_journal_is_kept():
-    finding = evidence.condense(invented.efficiency()).found[0]
+    finding = findings_file.condense(invented.efficiency()).results[0]
     assert {key for entry in finding.journal for key in entry} == {
         "step",
         "tokens_seen",
-        "operations",
+        "flops",
         "minutes",
         "eval_mlm_loss",
         "eval_baseline_mlm_loss",
@@ -53,51 +55,56 @@ def test_only_what_a_report_shows_of_a_journal_is_kept():
     ("text", "complaint"),
     [
         ("{", "cannot be read as JSON"),
-        ("[]", "no findings of trials"),
+        ("[]", "must hold a JSON object, found list"),
+        ("{}", "no findings of trials"),
         (
             '{"form": 2, "findings": []}',
             "findings of form 2, another version's: this one reads form 3",
         ),
-        ('{"form": 3, "findings": [{}]}', r"findings\[0\]: trial is missing"),
+        ('{"form": 3, "findings": [{}]}', r"findings\[0\]\.trial is missing"),
     ],
 )
 def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
     (tmp_path / "findings.json").write_text(text)
     with pytest.raises(UserError, match=complaint):
-        evidence.load(tmp_path / "findings.json")
+        findings_file.load(tmp_path / "findings.json")
 
 
 @pytest.mark.parametrize(
     ("place", "value", "complaint"),
     [
-        (("budget",), 3, r"budget must be str, found int '3'"),
-        (("found", 0, "steps"), "many", r"found\[0\]\.steps must be int, found str 'many'"),
+        (("budget",), 3, r"budget must be a string, found int 3"),
+        (
+            ("results", 0, "steps"),
+            "many",
+            r"results\[0\]\.steps must be a whole number, found str 'many'",
+        ),
         (
             ("trial", "arms", 0, "compute"),
             "none",
-            r"arms\[0\]\.compute must be one of reference, own",
+            r"arms\[0\]\.compute must be one of 'reference', 'own', found 'none'",
         ),
-        (("scale", "colour"), "red", r"scale: unknown key colour"),
+        (("scale", "colour"), "red", r"unknown key findings\[0\]\.scale\.colour"),
         (
-            ("found", 0, "scores", 0, "values"),
+            ("results", 0, "scores", 0, "values"),
             [],
-            r"scores\[0\]: values=\[\] must hold a score for each fine-tuning seed",
+            r"scores\[0\]\.values=\[\] must hold a score for each fine-tuning seed",
         ),
         (
-            ("found", 0, "journal", 1, "eval_auc"),
+            ("results", 0, "journal", 1, "eval_auc"),
             "high",
-            r"journal\[1\]\.eval_auc must be float, found str 'high'",
+            r"journal\[1\]\.eval_auc must be a whole number or a finite number, found str 'high'",
         ),
-        (("found", 0, "journal", 1, "step"), None, r"journal\[1\]\.step must be int"),
-        (("found", 0, "made", "recipe"), "small", r"made\.recipe must be dict"),
-        (("found", 0, "tokens"), 10**400, r"tokens must be a number of at most 64 bits"),
-        (("corpus", "tokens"), "many", r"corpus\.tokens must be int"),
+        (("results", 0, "journal", 1, "step"), None, r"journal\[1\]\.step must be a whole number"),
+        (("results", 0, "provenance", "recipe"), "small", r"provenance\.recipe is a section"),
+        (("results", 0, "tokens"), 10**400, r"tokens must be a whole number, found int 1000"),
+        (("corpus", "tokens"), "many", r"corpus\.tokens must be a whole number"),
         (("trial", "title"), "\ud800", r"cannot be read as JSON: .* surrogates not allowed"),
     ],
 )
 def test_a_value_of_another_kind_is_refused_with_its_place(place, value, complaint, tmp_path):
     path = tmp_path / "findings.json"
-    evidence.save([invented.efficiency()], path)
+    findings_file.save([invented.efficiency()], path)
     kept = json.loads(path.read_text())
     *sections, last = place
     inner = kept["findings"][0]
@@ -105,5 +112,6 @@ def test_a_value_of_another_kind_is_refused_with_its_place(place, value, complai
         inner = inner[section]
     inner[last] = value
     path.write_text(json.dumps(kept))
-    with pytest.raises(UserError, match=complaint):
-        evidence.load(path)
+    with pytest.raises(UserError, match=complaint) as refusal:
+        findings_file.load(path)
+    assert "electra trials report`" in str(refusal.value)
