@@ -1,5 +1,5 @@
-"""Batches of token ids: `collate` pads nothing and truncates nothing, the rows of a shard are
-padded to one length already; `Packing` tells a kernel where the padding is.
+"""Batches of token ids, collated from rows of a dataset that are padded to one length already, and
+the packing with which kernels skip most of the padding.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 def collate(
     dataset: MemmapDataset, indices: npt.NDArray[np.int64], step_lengths: Tensor | None = None
 ) -> Batch:
-    """Read the rows with these indices into one batch; `step_lengths` defaults to its own lengths."""
+    """Read the rows with these indices into one batch; by default it is a whole step."""
     ids, ends = dataset.take(indices)
     position = np.arange(ids.shape[1])
     in_second_segment = (position >= ends[:, :1]) & (position < ends[:, 1:])

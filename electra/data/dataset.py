@@ -18,7 +18,7 @@ class MemmapDataset:
     """Rows of several memory-mapped files, indexed from 0 through all of them."""
 
     def __init__(self, files: Sequence[tuple[Path, int]]) -> None:
-        """Open files of ids, each given with its number of rows; its ends are in a file beside it."""
+        """Open files of ids, each with its number of rows; the ends are in a file beside each."""
         self.paths = [path for path, _ in files]
         self.starts = np.cumsum([0, *(rows for _, rows in files)], dtype=np.int64)
         self.mapped: dict[Path, npt.NDArray[Any]] = {}

@@ -1,4 +1,4 @@
-"""Merge the parts of shards: check them against each other and byte by byte, and write one manifest.
+"""Merge the parts of shards: check their settings and checksums, and write one manifest for all.
 
 The rows stay in their files and in their order, so a run that was started on the parts can resume
 on the merged shards.

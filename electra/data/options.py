@@ -50,6 +50,10 @@ class VocabularyOptions:
 class ShardOptions:
     """Options for cutting a corpus into shards.
 
+    The number of a document seeds its cuts. Without `by_file` documents are numbered through the
+    corpus: every part reads all of it and cuts only its own blocks, which suits a few parts of any
+    files. With `by_file` they are numbered within their file, and a part reads only its own files.
+
     Parameters
     ----------
     length

@@ -1,39 +1,41 @@
-"""Parquet in bounded memory, whatever a small file unfolds to."""
+"""Read Parquet in bounded memory, however large a small file is when it is decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-MAX_BATCH_BYTES = 1 << 26  # of rows that are decoded together, by what the file says of them
+MAX_BATCH_BYTES = 1 << 26  # of rows that are decoded together, by the metadata of the file
 MAX_BATCH_ROWS = 256
 
 
 def column_names(stream: IO[bytes]) -> list[str]:
-    """Of its columns."""
+    """Return the names of the columns."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        found: list[str] = pyarrow.parquet.read_schema(stream).names
+        names: list[str] = pyarrow.parquet.read_schema(stream).names
     except pyarrow.ArrowInvalid as error:
         raise OSError(str(error)) from None
     stream.seek(0)
-    return found
+    return names
 
 
 def read_batches(stream: IO[bytes], columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Record batches. Text that a file stores once for many rows is not repeated in memory, so take
-    values one at a time. What is damaged raises OSError.
+    """Yield record batches; raise OSError for a damaged file.
+
+    Text that a file stores once for many rows is not repeated in memory, so convert values one at a
+    time.
     """
     import pyarrow
     import pyarrow.parquet
 
     try:
         schema = pyarrow.parquet.read_schema(stream)
-        repeated = [field.name for field in schema if pyarrow.types.is_string(field.type)]
+        strings = [field.name for field in schema if pyarrow.types.is_string(field.type)]
         stream.seek(0)
-        file = pyarrow.parquet.ParquetFile(stream, buffer_size=1 << 20, read_dictionary=repeated)
+        file = pyarrow.parquet.ParquetFile(stream, buffer_size=1 << 20, read_dictionary=strings)
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
@@ -44,6 +46,7 @@ def read_batches(stream: IO[bytes], columns: Sequence[str] | None = None) -> Ite
 
 
 def to_python(value: Any) -> Any:
+    """Convert a value of a record batch to a Python object."""
     try:
         return value.as_py()
     except UnicodeDecodeError as error:

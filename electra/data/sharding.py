@@ -49,11 +49,7 @@ def shard(
 ) -> Manifest:
     """Cut a corpus into shards in `output_dir` and return their manifest.
 
-    If the shards are finished already, return their manifest; if an earlier call was interrupted,
-    continue it. The number of a document seeds its cuts. Numbered through the corpus, every part
-    reads all of it and cuts only its own blocks: right for a few parts of any files. Numbered with
-    `by_file`, a part reads its own files alone; the rows differ from those without, but are the
-    same for any number of parts.
+    Finished shards are not cut again, and an interrupted call is continued.
 
         shard(["texts/"], tokenizer=tokenizer, output_dir="rows", options=ShardOptions(length=512))
     """
@@ -345,7 +341,7 @@ def start_worker(builder: ExampleBuilder, definition: str, config: dict[str, Any
 
 
 def exit_with_parent() -> None:
-    """End this worker with its parent: waiting for its next block, it would outlive a killed run."""
+    """End this worker with its parent, which it would outlive while waiting for its next block."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Which files a corpus is made of: every input is found and recognised before any long work begins."""
+"""The files of a corpus: find and recognize every input before any long work begins."""
 
 from __future__ import annotations
 
@@ -28,44 +28,42 @@ READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .g
 HUB_NAME = re.compile(
     r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
 )
-CONTENT_HASH = (
-    "sha256_of_blocks"  # the key of a fingerprint that only a reader of the file can know
-)
+CONTENT_HASH = "sha256_of_blocks"  # the key of a fingerprint that needs the file to be read
 BLOCK_BYTES = 64 * 1024
-MAX_HASHED_BLOCKS = 4096  # so files up to 256 MB are read whole, and larger ones no more than that
+# Files up to 256 MB are hashed whole; of larger ones no more than that is hashed.
+MAX_HASHED_BLOCKS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """One file of a corpus, or one data set on the hub."""
 
-    display_name: str  # as messages name it
-    name: str  # the same on every machine: the file's path below the input that named it
+    display_name: str  # for messages
+    name: str  # the same on every machine: the file's path relative to the input
     kind: Kind
     path: Path = Path()
     compression: str = ""
-    size: int = 0  # bytes on disk; 0 where nobody can know it
+    size: int = 0  # bytes on disk; 0 on the hub
     config: str | None = None  # of a data set on the hub
     revision: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What can be told without reading it."""
+        """Return what is known without reading the content."""
         if self.kind == "hub":
             return {"name": self.name, "config": self.config, "revision": self.revision}
         return {"name": self.name, "size": self.size}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Content, by name, size and a hash: of all of a file, or of blocks spread over one too
-        large to read twice.
+        """Return name, size and a hash of the content: of a whole file, or of blocks spread over
+        one that is too large to read twice.
         """
         if self.kind == "hub":
             return self.identity()
+        stride = max(BLOCK_BYTES, self.size // MAX_HASHED_BLOCKS)
         try:
             with self.path.open("rb") as stream:
                 content = hashlib.sha256()
-                for start in range(
-                    0, max(1, self.size), max(BLOCK_BYTES, self.size // MAX_HASHED_BLOCKS)
-                ):
+                for start in range(0, max(1, self.size), stride):
                     stream.seek(start)
                     content.update(stream.read(BLOCK_BYTES))
                 stream.seek(max(0, self.size - BLOCK_BYTES))
@@ -76,19 +74,19 @@ class Source:
 
 
 def warn(message: str) -> None:
-    """How something worth knowing is reported unless the caller passes a `report` of its own."""
+    """Report a message as a Python warning, the default of every `report` parameter."""
     warnings.warn(message, stacklevel=3)
 
 
-def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Source]:
-    """Every file behind files, folders, globs and hub names, in the order given; a file named twice
-    is read once.
+def resolve(corpus: Sequence[str | Path], *, report: Report = warn) -> list[Source]:
+    """Return the sources of files, folders, globs and hub names, in their order. A file that is
+    named twice is read once.
     """
-    if isinstance(inputs, (str, Path)):
-        inputs = [inputs]
+    if isinstance(corpus, (str, Path)):
+        corpus = [corpus]
     sources: list[Source] = []
     seen: set[Path] = set()
-    for given in inputs:
+    for given in corpus:
         for source in expand(str(given), report=report):
             if source.kind != "hub":
                 if (real := source.path.resolve()) in seen:
@@ -97,7 +95,7 @@ def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Sour
                 seen.add(real)
             sources.append(source)
     if not sources:
-        where = ", ".join(map(str, inputs)) or "an empty list"
+        where = ", ".join(map(str, corpus)) or "an empty list"
         raise UserError(
             f"no corpus: {where} holds nothing readable; give files, folders or globs of {READABLE}"
         )
@@ -105,7 +103,7 @@ def resolve(inputs: Sequence[str | Path], *, report: Report = warn) -> list[Sour
 
 
 def expand(given: str, *, report: Report) -> Iterator[Source]:
-    """The sources behind one input. What lies on this disk always wins over a name on the hub."""
+    """Yield the sources of one input. A path on this disk takes precedence over a hub name."""
     path = Path(given).expanduser()
     if path.is_dir():
         yield from find_in_folder(path, report=report)
@@ -117,69 +115,63 @@ def expand(given: str, *, report: Report) -> Iterator[Source]:
             )
         yield source
     elif matches := sorted(glob.glob(str(path), recursive=True)):
-        yield from recognize_files(
-            [Path(m) for m in matches if Path(m).is_file()], given=given, report=report
-        )
-        for folder in (m for m in matches if Path(m).is_dir() and "**" not in given):
+        files = [Path(match) for match in matches if Path(match).is_file()]
+        yield from recognize_files(files, given=given, report=report)
+        folders = [match for match in matches if Path(match).is_dir() and "**" not in given]
+        for folder in folders:
             yield from expand(folder, report=report)
     elif (name := HUB_NAME.fullmatch(given)) and file_kind(path) is None:
         yield find_on_hub(name["dataset"], name["config"], name["revision"])
+    elif glob.has_magic(given):
+        raise UserError(f"{given}: no file matches this pattern; looked in {Path.cwd()}")
     else:
-        nothing = (
-            "no file matches this pattern" if glob.has_magic(given) else "no such file or folder"
-        )
-        raise UserError(f"{given}: {nothing}; looked in {Path.cwd()}")
+        raise UserError(f"{given}: no such file or folder; looked in {Path.cwd()}")
 
 
-def check_outside_corpus(output_dir: Path, given: Sequence[str | Path]) -> None:
-    """What is made of a text must not become part of it."""
-    place = output_dir.resolve()
-    if inside := [each for each in given if Path(each).resolve() in (place, *place.parents)]:
-        raise UserError(
-            f"--output-dir {output_dir} lies inside the corpus {inside[0]} and would become part "
-            "of it; "
-            f"name a folder elsewhere"
-        )
+def check_outside_corpus(output_dir: Path, corpus: Sequence[str | Path]) -> None:
+    """Raise UserError if the output folder lies inside the corpus, where a second run would read
+    it.
+    """
+    absolute = output_dir.resolve()
+    for path in corpus:
+        if Path(path).resolve() in (absolute, *absolute.parents):
+            raise UserError(
+                f"--output-dir {output_dir} lies inside the corpus {path} and would become part "
+                "of it; name a folder elsewhere"
+            )
 
 
 def find_in_folder(folder: Path, *, report: Report) -> Iterator[Source]:
-    """Every file below that is not hidden, through links too; each real folder once, so no link
-    leads in circles.
+    """Yield the sources of all files below a folder that are not hidden. Links are followed, but
+    each real folder is visited once, so that no link leads in circles.
     """
     visible: list[Path] = []
-    entered: set[Path] = set()
+    visited: set[Path] = set()
     for path, folders, files in os.walk(folder, followlinks=True):
         real = Path(path).resolve()
-        folders[:] = (
-            [] if real in entered else sorted(name for name in folders if not name.startswith("."))
-        )
-        visible += (
-            []
-            if real in entered
-            else [Path(path) / name for name in files if not name.startswith(".")]
-        )
-        entered.add(real)
-    for dangling in [file for file in visible if not file.exists()]:
-        report(f"{dangling}: a link that leads nowhere; not read")
-    yield from recognize_files(
-        sorted(file for file in visible if file.is_file()),
-        given=str(folder),
-        below=folder,
-        report=report,
-    )
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        visible += [Path(path) / name for name in files if not name.startswith(".")]
+    for file in visible:
+        if not file.exists():
+            report(f"{file}: a link that leads nowhere; not read")
+    regular = sorted(file for file in visible if file.is_file())
+    yield from recognize_files(regular, given=str(folder), root=folder, report=report)
 
 
 def recognize_files(
-    files: Sequence[Path], *, given: str, below: Path | None = None, report: Report
+    files: Sequence[Path], *, given: str, root: Path | None = None, report: Report
 ) -> Iterator[Source]:
-    """The files that can be read; a stray README is no reason to refuse a whole folder, but it is
-    mentioned.
+    """Yield the sources of the files that can be read, and report how many cannot. A stray README
+    is no reason to refuse a whole folder.
     """
     unknown = []
     for path in files:
-        source = recognize_file(
-            path, name=path.relative_to(below).as_posix() if below else path.name
-        )
+        name = path.relative_to(root or path.parent).as_posix()
+        source = recognize_file(path, name=name)
         if source is None:
             unknown.append(path)
         else:
@@ -192,74 +184,87 @@ def recognize_files(
 
 
 def recognize_file(path: Path, *, name: str) -> Source | None:
+    """Return the source of a file, or None if its suffix is unknown."""
     kind = file_kind(path)
     if kind is None:
         return None
-    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     return Source(
         display_name=printable_path(path),
         name=name,
         kind=kind,
         path=path,
-        compression=compression,
+        compression=compression_suffix(path),
         size=path.stat().st_size,
     )
 
 
 def check_regular_file(path: Path) -> Path:
-    """A path that a plain file is at: what is read twice, to recognise it and to use it, cannot be
-    a pipe.
+    """Return the path of a regular file; raise UserError for a pipe, which cannot be read twice, to
+    recognize it and to use it.
     """
     if not path.is_file():
         raise UserError(
-            f"{printable_path(path)}: a pipe or a device; write what it gives into a file, and name that"
+            f"{printable_path(path)}: a pipe or a device; write what it gives into a file, and "
+            "name that"
         )
     return path
 
 
 def printable_path(path: Path) -> str:
-    """A path as messages and manifests name it, on one line."""
+    """Return a path as messages and manifests show it, on one line."""
+    text = str(path)
     try:
-        str(path).encode()
+        text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{str(path)!r}: a name that is not UTF-8; rename the file") from None
-    return str(path) if str(path).isprintable() else repr(str(path))
+        raise UserError(f"{text!r}: a name that is not UTF-8; rename the file") from None
+    if text.isprintable():
+        return text
+    return repr(text)
 
 
 def file_kind(path: Path) -> Kind | None:
-    suffix = path.suffix.lower()
-    if suffix not in COMPRESSIONS:
-        return KINDS.get(suffix)
+    """Return the kind of a file by its suffix, below a suffix of compression."""
+    if not compression_suffix(path):
+        return KINDS.get(path.suffix.lower())
     kind = KINDS.get(Path(path.stem).suffix.lower())
-    return None if kind == "parquet" else kind
+    if kind == "parquet":  # has a compression of its own, and must be seekable
+        return None
+    return kind
+
+
+def compression_suffix(path: Path) -> str:
+    """Return the suffix of a compressed file, or an empty string."""
+    suffix = path.suffix.lower()
+    if suffix in COMPRESSIONS:
+        return suffix
+    return ""
 
 
 def find_on_hub(dataset: str, config: str | None, revision: str | None) -> Source:
-    """A data set pinned to the commit that its name means today, so that a second run reads the
-    same text.
+    """Return the source of a data set, pinned to the current commit of its revision, so that a
+    second run reads the same text.
     """
     try:
         import datasets  # noqa: F401
     except ImportError:
         raise UserError(
             f"{dataset}: no such file or folder, and reading it from the hub needs one more "
-            "package: "
-            "pip install 'electra[hub]'"
+            "package: pip install 'electra[hub]'"
         ) from None
     from huggingface_hub import HfApi
 
     try:
         commit = HfApi().dataset_info(dataset, revision=revision, timeout=10).sha
-    except Exception as error:  # each of the hub's clients raises its own kinds
+    except Exception as error:  # every client of the hub raises types of its own
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{dataset}: no such file or folder, and the hub does not answer for a data set of "
-            "that name "
-            f"({reason}); without a network, fetch its .parquet files elsewhere, put them into a "
-            "folder "
-            "on this machine and give that folder"
+            f"that name ({reason}); without a network, fetch its .parquet files elsewhere, put "
+            "them into a folder on this machine and give that folder"
         ) from None
-    display_name = dataset + (f":{config}" if config else "")
+    display_name = dataset
+    if config:
+        display_name = f"{dataset}:{config}"
     return Source(
         display_name=display_name, name=dataset, kind="hub", config=config, revision=commit
     )

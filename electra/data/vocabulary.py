@@ -1,4 +1,4 @@
-"""Train a WordPiece vocabulary: the same text and settings give the same vocabulary on any machine."""
+"""Train a WordPiece vocabulary: the same text and settings give the same one on any machine."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def train_wordpiece(
 ) -> WordPiece:
     """Train a WordPiece vocabulary on a corpus, write it as a tokenizer folder and return it.
 
-    If the folder holds the vocabulary of this corpus and these options already, return that; if it
-    holds another tokenizer, raise UserError.
+    The vocabulary of the same corpus and options is not trained again; another tokenizer in the
+    folder raises UserError. `electra.data.options` documents the options.
 
         train_wordpiece(["texts/"], "vocabulary", options=VocabularyOptions(vocab_size=8192))
     """
@@ -53,13 +53,7 @@ def train_wordpiece(
     settings = vocabulary_settings(options, sample_bytes, sources)
     if not options.overwrite and (existing := read_existing(folder, settings)):
         return existing
-    documents = read_sources(
-        sources,
-        text_field=options.text_field,
-        progress=lambda fraction: progress(READING_SHARE * fraction),
-        report=report,
-    )
-    texts = ("\n".join(document.lines).encode() for document in documents)
+    texts = read_texts(sources, options.text_field, progress=progress, report=report)
     sample = Sample.draw(texts, max_bytes=sample_bytes)
     backend = bert_tokenizer(cased=options.cased, keep_accents=options.keep_accents)
     alphabet = choose_alphabet(
@@ -75,6 +69,20 @@ def train_wordpiece(
     write_vocabulary(folder, tokenizer, sample, settings=settings, characters=len(alphabet))
     progress(1.0)
     return tokenizer
+
+
+def read_texts(
+    sources: Sequence[Source], text_field: str, *, progress: Progress, report: Report
+) -> Iterator[bytes]:
+    """Yield the text of every document, and report the progress of reading."""
+    documents = read_sources(
+        sources,
+        text_field=text_field,
+        progress=lambda fraction: progress(READING_SHARE * fraction),
+        report=report,
+    )
+    for document in documents:
+        yield "\n".join(document.lines).encode()
 
 
 def vocabulary_settings(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from electra.config import UserError
-from electra.data.docstring_corpus import paragraphs, write_docstring_corpus
+from electra.data.docstring_corpus import split_paragraphs, write_docstring_corpus
 
 SENTENCE = "The quick brown fox jumps over the lazy dog {}."
 
@@ -18,7 +18,7 @@ def library(folder: Path, **modules: str) -> Path:
     return folder
 
 
-def harvested(path: Path) -> list[dict[str, str]]:
+def read_documents(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
 
 
@@ -37,7 +37,7 @@ words : list of str
     The words to search, in the order in which they stand in the text.
 x, y, z = f(a[1:], b=2) if c else {}
 """
-    assert list(paragraphs(docstring)) == [
+    assert list(split_paragraphs(docstring)) == [
         "Return the *first* of all the words that x.find has found so far.",
         "This paragraph goes on over two lines and becomes one line, with its marks taken away "
         "from the words.",
@@ -53,7 +53,7 @@ def test_each_module_becomes_a_document_without_repeated_paragraphs(tmp_path: Pa
         c=f'x = """{SENTENCE.format("in a value")}"""\n',
         d="import does_not_exist\n",
     )
-    rows = harvested(write_docstring_corpus(tmp_path, libraries={"lib": folder}))
+    rows = read_documents(write_docstring_corpus(tmp_path, libraries={"lib": folder}))
     assert {row["library"] for row in rows} == {"lib"}
     assert {row["module"] for row in rows} <= {"a", "b"}
     assert sorted(line for row in rows for line in row["text"].split("\n")) == [
@@ -67,7 +67,7 @@ def test_pydoc_topics_are_read_from_their_dict(tmp_path: Path) -> None:
         tmp_path / "python" / "pydoc_data",
         topics=f"topics = {{'if': '{SENTENCE.format('here')}\\n'}}\n",
     )
-    rows = harvested(write_docstring_corpus(tmp_path, libraries={"python": folder.parent}))
+    rows = read_documents(write_docstring_corpus(tmp_path, libraries={"python": folder.parent}))
     assert rows == [
         {"text": SENTENCE.format("here"), "library": "python", "module": "pydoc_data.topics"}
     ]
@@ -78,7 +78,7 @@ def test_no_library_fills_more_than_its_share_of_the_cap(tmp_path: Path) -> None
     for name in ("one", "two", "three"):
         sources = {f"m{n}": f'"""{SENTENCE.format(f"of {name} number {n}")}"""' for n in range(200)}
         libraries[name] = library(tmp_path / name, **sources)
-    rows = harvested(write_docstring_corpus(tmp_path, max_bytes=10_000, libraries=libraries))
+    rows = read_documents(write_docstring_corpus(tmp_path, max_bytes=10_000, libraries=libraries))
     sizes = {
         name: sum(len(row["text"]) for row in rows if row["library"] == name) for name in libraries
     }
