@@ -36,7 +36,7 @@ from electra.finetuning.recipe import load_finetune_config
 from electra.finetuning.setup import FinetuneSetup, prepare_finetuning
 from electra.model import huggingface
 from electra.model.encoder import Encoder
-from electra.model.pair import Discriminator
+from electra.model.networks import Discriminator
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import Journal
 from electra.tasks import find_task

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from electra.data.batches import Batch
 from electra.engine.hardware import autocast
-from electra.objectives.corruption import Vocabulary, fill_masks, mask_tokens, sample
+from electra.model.sampling import sample
+from electra.objectives.corruption import Vocabulary, fill_masks, mask_tokens
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.pretraining.recipe import Recipe
 

@@ -19,7 +19,6 @@ from benchmarks.harness import build_parser, run_main, write_result
 from benchmarks.peer import Step, Words, pretraining_step
 from electra.data.batches import Batch
 from electra.engine.optimizer import build_optimizer, set_step
-from electra.objectives import build_objective
 from electra.pretraining.recipe import Recipe, load_recipe
 
 
@@ -39,8 +38,7 @@ def rows(count: int, length: int, *, seed: int) -> Batch:
 
 
 def ours(recipe: Recipe) -> Step:
-    objective = build_objective(
-        recipe.objective,
+    objective = recipe.objective.build(
         encoder=recipe.encoder,
         vocabulary=Words(),
         unigrams=torch.full((Words.size,), 1 / Words.size),

@@ -57,7 +57,7 @@ def random_small(quickstart: str, folder: Path) -> Path:
     from electra.data.wordpiece import WordPiece
     from electra.model import huggingface
     from electra.model.encoder import Encoder
-    from electra.model.pair import Discriminator
+    from electra.model.networks import Discriminator
     from electra.pretraining.recipe import load_recipe
     from electra.tasks.models import model_folder
 

@@ -30,7 +30,8 @@ from benchmarks.site import GPUS, HALF, LARGE, SITE, STEPS, WEIGHTS, WORK, fille
 from electra.data.examples import token_dtype
 from electra.data.sharding import SHARD_BYTES
 from electra.model.flops import parameters, standard
-from electra.model.memory import FLOAT, training_bytes
+from electra.model.memory import training_bytes
+from electra.model.workload import FLOAT
 
 # ---- the corpus ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.markdown import read_result
 from electra.model.flops import parameters
-from electra.model.memory import FLOAT
+from electra.model.workload import FLOAT
 from electra.pretraining.recipe import load_recipe
 
 HALF = 2  # bytes of bf16

@@ -211,6 +211,8 @@ def convert(value: Any, hint: Any, *, source: Source, key: str) -> Any:
     """Convert one value to the type that its field declares."""
     if hint is Any:
         return value
+    if variants := variants_of(hint):
+        return build_named(variants, value, source=source, key=key)
     if dataclasses.is_dataclass(hint):
         check_section(value, source=source, key=key)
         return build(typing.cast(type, hint), value, source=source, prefix=key + ".")
@@ -246,6 +248,14 @@ def convert_union(value: Any, hint: Any, *, source: Source, key: str) -> Any:
         if type(value) is choice:
             return convert(value, choice, source=source, key=key)
     raise wrong_type(value, hint, source=source, key=key)
+
+
+def variants_of(hint: Any) -> tuple[type, ...]:
+    """Return the dataclasses among which a section chooses by its field `name`, if it does."""
+    variants = getattr(hint, "variants", None)
+    if variants is None:
+        return ()
+    return tuple(variants())
 
 
 def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str) -> Any:

@@ -26,6 +26,7 @@ from electra.config import (
     build,
     flatten,
     suggest,
+    variants_of,
 )
 from electra.renamed import RENAMED, find_renamed
 
@@ -171,7 +172,8 @@ def as_variable(key: str, prefix: str) -> str:
 def setting_keys(cls: type, prefix: str = "") -> Iterator[str]:
     """Yield every dotted key that a config of this class may hold, once."""
     for name, hint in typing.get_type_hints(cls).items():
-        sections = [h for h in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(h)]
+        members = variants_of(hint) or (hint, *typing.get_args(hint))
+        sections = [member for member in members if dataclasses.is_dataclass(member)]
         keys: dict[str, None] = {}  # members of a union have keys in common
         for section in sections:
             keys |= dict.fromkeys(setting_keys(typing.cast(type, section), f"{prefix}{name}."))

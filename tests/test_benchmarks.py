@@ -668,10 +668,7 @@ def test_a_command_that_fails_inside_a_benchmark_is_named(capsys):
     with pytest.raises(SystemExit) as ended:
         harness.run_main(lambda: subprocess.run(["false"], check=True))
     assert ended.value.code == 2
-    assert (
-        capsys.readouterr().err
-        == "error: `false` ended with exit code 1: its output is above\n"
-    )
+    assert capsys.readouterr().err == "error: `false` ended with exit code 1: its output is above\n"
 
 
 def test_a_figure_without_matplotlib_says_what_to_install(tmp_path, monkeypatch):

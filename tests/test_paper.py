@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from electra.model.flops import Workload, inference, official, parameters, standard
+from electra.model.flops import inference, official, parameters, standard
 from electra.model.shape import EncoderShape, GeneratorShape
+from electra.model.workload import Workload
 
 SMALL = EncoderShape()
 BASE = EncoderShape(layers=12, width=768, heads=12, feedforward=3072, embedding=768)

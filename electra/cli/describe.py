@@ -18,8 +18,9 @@ from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
 from electra.model import flops
-from electra.model.memory import FLOAT, LOW, training_bytes
+from electra.model.memory import LOW, training_bytes
 from electra.model.shape import EncoderShape
+from electra.model.workload import FLOAT, Terms, Workload
 from electra.objectives.settings import (
     LeftToRightConfig,
     MaskedLMConfig,
@@ -57,7 +58,7 @@ class Description:
     world_size: int
     parallel: Parallel
     activation_checkpointing: bool
-    memory: dict[str, flops.Terms]  # of one process, by precision and kernels
+    memory: dict[str, Terms]  # of one process, by precision and kernels
 
 
 def describe_recipe(
@@ -70,7 +71,7 @@ def describe_recipe(
     rows = training.micro_batch_size or usual_micro_batch(recipe, world_size)
     return Description(
         name=name,
-        networks={network: shape for network, shape, _ in workload.networks()},
+        networks={network.name: network.shape for network in workload.networks()},
         vocabulary=vocabulary,
         length=recipe.data.length,
         parameters=flops.parameters(workload),
@@ -108,8 +109,8 @@ def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
 
 
 def estimate_memory(
-    recipe: Recipe, workload: flops.Workload, *, rows: int, world_size: int
-) -> dict[str, flops.Terms]:
+    recipe: Recipe, workload: Workload, *, rows: int, world_size: int
+) -> dict[str, Terms]:
     """Return the bytes of one process by term, for each way in which steps may be computed."""
     memory = {}
     for name, (activation_bytes, kernels) in possible_step_modes(recipe).items():
@@ -118,8 +119,8 @@ def estimate_memory(
             rows=rows,
             activation_bytes=activation_bytes,
             kernels=kernels,
-            recomputed=recipe.training.activation_checkpointing,
-            spread_over=recipe.training.weight_shards(world_size),
+            activation_checkpointing=recipe.training.activation_checkpointing,
+            sharded_over=recipe.training.weight_shards(world_size),
         )
     return memory
 
@@ -264,7 +265,7 @@ def cost_table(description: Description) -> Table:
     return table
 
 
-def format_term(terms: flops.Terms, key: str, form: str, unit: float = 1.0) -> str:
+def format_term(terms: Terms, key: str, form: str, unit: float = 1.0) -> str:
     """Return a term in a unit, or a dash where the convention has no such term."""
     if key not in terms:
         return "–"

@@ -45,7 +45,7 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
         return False
     console.rule("results of pre-training")
     print_curves(output_dir, console)
-    print_scores(outcome.scores, console)
+    print_scores(outcome.scores, recipe.objective.metrics(), console)
     print_trace(trace_sentence(output_dir, None, seed=1), console)
     console.print(
         "A run of minutes learns how frequent words are, to copy its input, and to find some "

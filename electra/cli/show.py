@@ -15,6 +15,7 @@ from rich.text import Text
 from electra import atomic
 from electra.config import UserError
 from electra.finetuning.results import Summary, shown
+from electra.objectives.metrics import Metric
 from electra.objectives.trace import Pair, TracedToken
 from electra.runs import journal, run_dir
 
@@ -156,49 +157,19 @@ def draw_picture(tokens: Sequence[TracedToken], path: Path) -> None:
 # ---- a run ---------------------------------------------------------------------------------------
 
 
-def print_scores(scores: Mapping[str, float], console: Console) -> None:
-    """Print held-out scores, each beside the baseline that ignores the context."""
+def print_scores(scores: Mapping[str, float], metrics: Sequence[Metric], console: Console) -> None:
+    """Print held-out scores, each beside its baseline."""
     table = Table(
-        "held-out", "this model", "without looking", title="what it learned", title_justify="left"
+        "held-out", "this model", "baseline", title="held-out scores", title_justify="left"
     )
-    rows = [
-        ("generator: loss", "mlm_loss", scores.get("baseline_mlm_loss"), "{:.3f}"),
-        ("generator: accuracy", "mlm_accuracy", scores.get("baseline_mlm_accuracy"), "{:.1%}"),
-        ("encoder: next word, loss", "lm_loss", scores.get("baseline_lm_loss"), "{:.3f}"),
-        (
-            "encoder: next word, accuracy",
-            "lm_accuracy",
-            scores.get("baseline_lm_accuracy"),
-            "{:.1%}",
-        ),
-        (
-            "encoder: next sentence, accuracy",
-            "nsp_accuracy",
-            scores.get("baseline_nsp_accuracy"),
-            "{:.1%}",
-        ),
-        ("encoder: loss", "restore_loss", scores.get("baseline_restore_loss"), "{:.3f}"),
-        (
-            "encoder: accuracy",
-            "restore_accuracy",
-            scores.get("baseline_restore_accuracy"),
-            "{:.1%}",
-        ),
-        ("discriminator: loss", "rtd_loss", scores.get("baseline_rtd_loss"), "{:.4f}"),
-        ("discriminator: AUC", "auc", 0.5, "{:.3f}"),
-        (
-            "discriminator: average precision",
-            "average_precision",
-            scores.get("replaced_fraction"),
-            "{:.3f}",
-        ),
-        ("discriminator: accuracy", "rtd_accuracy", scores.get("baseline_accuracy"), "{:.1%}"),
-        ("discriminator: precision at ½", "precision", scores.get("replaced_fraction"), "{:.1%}"),
-        ("discriminator: recall at ½", "recall", 0.0, "{:.1%}"),
-    ]
-    for label, name, baseline, form in rows:
-        if name in scores and baseline is not None:
-            table.add_row(label, form.format(scores[name]), form.format(baseline))
+    for metric in metrics:
+        baseline = metric.baseline_in(scores)
+        if metric.name in scores and baseline is not None:
+            table.add_row(
+                f"{metric.network}: {metric.title}",
+                metric.form.format(scores[metric.name]),
+                metric.form.format(baseline),
+            )
     console.print(table)
 
 

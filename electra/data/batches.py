@@ -40,11 +40,9 @@ class Batch(NamedTuple):
 
     @property
     def attention_mask(self) -> Tensor:
-        """Return [B, T], True for a token and False for padding; kernels read its `packing`."""
+        """Return [B, T], True for a token and False for padding."""
         positions = torch.arange(self.input_ids.shape[1], device=self.input_ids.device)
-        attention_mask = positions < self.lengths[:, None]
-        attention_mask.packing = self.packing  # type: ignore[attr-defined]
-        return attention_mask
+        return positions < self.lengths[:, None]
 
     def to(self, device: torch.device) -> Batch:
         """Copy every tensor to a device, without waiting where the tensors are pinned."""

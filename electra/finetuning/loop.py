@@ -28,7 +28,7 @@ from electra.engine.training_state import capture, restore
 from electra.finetuning.results import RESULT, facts
 from electra.finetuning.setup import FinetuneSetup
 from electra.model import huggingface
-from electra.model.memory import kept_by_encoder
+from electra.model.memory import encoder_bytes
 from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal, Window
 from electra.tasks.features import Array, epoch_batches
@@ -213,9 +213,7 @@ def fitting(setup: FinetuneSetup, world: World) -> int:
     shape, rows = setup.shape, setup.train
     low_precision = resolve_precision(setup.config.precision, world.device) != "fp32"
     per_example = (
-        rows.num_choices
-        * int(rows.lengths.max())
-        * kept_by_encoder(shape, 2 if low_precision else 4)
+        rows.num_choices * int(rows.lengths.max()) * encoder_bytes(shape, 2 if low_precision else 4)
     )
     size = -(-setup.config.batch_size // world.size)
     while size > 1 and size * per_example > 0.7 * free_bytes(world.device):

@@ -10,9 +10,10 @@ LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Torch's own on a GPU. On a CPU torch draws a double for every value, which took a twelfth of
-    a training step of Small; sixteen bits for each are a quarter of the work, and the rate is exact
-    to 1/65536.
+    """Drops values at a rate; torch's own dropout on a GPU.
+
+    On a CPU torch draws a double for every value, which took a twelfth of a training step of Small.
+    Sixteen bits for each are a quarter of the work, and the rate is exact to 1/65536.
     """
 
     def __init__(self, rate: float) -> None:
@@ -24,12 +25,13 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.rate)
-        return x * kept(x, self.rate)
+        return x * scaled_keep_mask(x, self.rate)
 
 
-def kept(x: Tensor, rate: float) -> Tensor:
-    """Zero where a value is dropped; elsewhere what makes up for those."""
+def scaled_keep_mask(x: Tensor, rate: float) -> Tensor:
+    """Return a mask like `x`: zero where a value is dropped, 1 / (1 − rate) elsewhere."""
     dropped = round(rate * LEVELS)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    drawn = words.view(torch.int16)[: x.numel()].view(x.shape)
-    return (drawn >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
+    random_words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    levels = random_words.view(torch.int16)[: x.numel()].view(x.shape)
+    keep = (levels >= dropped - LEVELS // 2).to(x.dtype)
+    return keep.mul_(LEVELS / (LEVELS - dropped))

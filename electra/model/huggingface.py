@@ -73,8 +73,8 @@ UNHELD_PARAMETERS, FEW_PARAMETERS = (
 # ---- the name table: a module of ours, and theirs; its weight and bias keep their names ----------
 
 EMBEDDINGS = {
-    "encoder.embeddings.words": "electra.embeddings.word_embeddings",
-    "encoder.embeddings.positions": "electra.embeddings.position_embeddings",
+    "encoder.embeddings.word_embeddings": "electra.embeddings.word_embeddings",
+    "encoder.embeddings.position_embeddings": "electra.embeddings.position_embeddings",
     "encoder.embeddings.token_type_embeddings": "electra.embeddings.token_type_embeddings",
     "encoder.embeddings.norm": "electra.embeddings.LayerNorm",
     "encoder.projection": "electra.embeddings_project",

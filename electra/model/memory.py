@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from electra.model.flops import Head, Terms, Workload, block_parameters, parameters
+from electra.model.flops import block_parameters, parameters
 from electra.model.shape import EncoderShape
+from electra.model.workload import FLOAT, Network, Terms, Workload, logits_bytes
 
-ROWS_OF_LOGITS = (
-    1024  # in memory together where every position is predicted; backward computes them again
-)
-EVERYWHERE = ("all-tokens", "left-to-right")  # heads for which that is so
-# bytes: weights, gradients, Adam's two slots, norms and losses are float32 whatever the precision
-FLOAT = 4
+# Rows of logits in memory together where every position is predicted; backward computes them again.
+LOGITS_CHUNK = 1024
 LOW = 2  # bytes: bf16 and fp16
 KERNEL_LOGITS = 16_384  # rows of logits whose gradients the kernels have in memory together
 KERNEL_ROWS = 128  # of them, for which a bias has one partial sum
-WORKSPACE = (
-    2**25
-)  # bytes that torch gives cuBLAS for each stream, on a card of the Hopper generation
+WORKSPACE = 2**25  # bytes that torch gives cuBLAS for each stream, on a Hopper GPU
 
 
 def training_bytes(
@@ -24,135 +19,160 @@ def training_bytes(
     *,
     rows: int,
     activation_bytes: int = FLOAT,
-    recomputed: bool = False,
-    spread_over: int | None = None,
+    activation_checkpointing: bool = False,
+    sharded_over: int | None = None,
     kernels: bool = False,
 ) -> Terms:
-    """An estimate of a step's peak, itemised: `rows`, full ones, in one micro-batch,
-    `activation_bytes` 2 under bf16 or fp16; `recomputed` where backward computes blocks again,
-    `spread_over` so many processes where they share weights out, `kernels` where our own take the
-    step.
+    """Estimate a step's peak memory, itemised, for a micro-batch of `rows` full rows.
+
+    `activation_bytes` is 2 under bf16 or fp16. `sharded_over` is the number of processes that FSDP
+    shards weights over. `kernels` says that our own kernels take the step.
 
     Without those, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
-    else recomputed but the logits of every position. A compiler may keep less; an allocator rounds
-    up. A frozen network has no gradients and no slots, and of its activations only the largest is
-    counted, its logits: nothing waits for a backward pass.
+    recomputed but the logits of every position. A compiler may keep less; an allocator rounds up. A
+    frozen network has no gradients and no optimizer state, and of its activations only the logits
+    are counted: nothing waits for a backward pass.
     """
-    counted = parameters(work)
-    weights = counted.total * FLOAT
-    learnt = weights if work.generator_is_trained else weights - counted.generator * FLOAT
-    parts = spread_over or 1
-    terms: Terms = {
-        "weights": weights / parts,
-        "gradients": learnt / parts,
-        "optimizer": 2 * learnt / parts,
-    }
-    if spread_over:
-        terms["gathered weights and gradients"] = gathered_at_once(work) * FLOAT
+    terms = state_bytes(work, sharded_over=sharded_over)
     if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
+        weights = parameters(work).total * FLOAT
         terms["weights in low precision"] = weights * activation_bytes / FLOAT
     if kernels:
-        return {**terms, **kept_by_kernels(work, rows)}
-    for name, shape, head in work.networks():
-        per_token = kept_by_head(shape, head, work, activation_bytes)
-        if name != "generator" or work.generator_is_trained:
-            per_token += kept_by_encoder(shape, activation_bytes, recomputed=recomputed)
-        terms[f"{name} activations"] = rows * work.length * per_token
-        if head in EVERYWHERE:
-            terms[f"{name} logits"] = min(rows * work.length, ROWS_OF_LOGITS) * kept_of_logits(work)
+        return {**terms, **kernel_bytes(work, rows)}
+    for network in work.networks():
+        kept = sum(head.kept_bytes(network.shape, work, activation_bytes) for head in network.heads)
+        if network.is_trained:
+            kept += encoder_bytes(
+                network.shape, activation_bytes, activation_checkpointing=activation_checkpointing
+            )
+        terms[f"{network.name} activations"] = rows * work.length * kept
+        if network.lm_head is not None and network.lm_head.predicts_everywhere:
+            logits = min(rows * work.length, LOGITS_CHUNK)
+            terms[f"{network.name} logits"] = logits * logits_bytes(work)
     return terms
 
 
-def gathered_at_once(work: Workload) -> int:
-    """Numbers that lie whole beside the parts: all that is in no block, and two of the largest
-    blocks, the one at work and the one that is fetched or sent off meanwhile; each with its
-    gradient.
+def state_bytes(work: Workload, *, sharded_over: int | None) -> Terms:
+    """Return the bytes of weights, gradients and optimizer state in one process."""
+    counted = parameters(work)
+    weights = counted.total * FLOAT
+    trained = weights
+    if not work.generator_is_trained:
+        trained = weights - counted.generator * FLOAT
+    processes = sharded_over or 1
+    terms: Terms = {
+        "weights": weights / processes,
+        "gradients": trained / processes,
+        "optimizer": 2 * trained / processes,
+    }
+    if sharded_over:
+        terms["gathered weights and gradients"] = gathered_values(work) * FLOAT
+    return terms
+
+
+def gathered_values(work: Workload) -> int:
+    """Count the values that FSDP holds whole beside the shards.
+
+    All that is in no block, and two of the largest blocks: the one at work and the one that is
+    fetched or sent off meanwhile. Each with its gradient.
     """
     shapes = [
-        shape for name, shape, _ in work.networks() if name != "generator" or work.tie != "all"
+        network.shape
+        for network in work.networks()
+        if network.name != "generator" or work.tie != "all"
     ]
     in_blocks = sum(shape.layers * block_parameters(shape) for shape in shapes)
-    return 2 * (
-        parameters(work).total - in_blocks + 2 * max(block_parameters(shape) for shape in shapes)
-    )
+    largest = max(block_parameters(shape) for shape in shapes)
+    return 2 * (parameters(work).total - in_blocks + 2 * largest)
 
 
-def kept_by_encoder(
-    shape: EncoderShape, activation_bytes: int, *, recomputed: bool = False
+def encoder_bytes(
+    shape: EncoderShape, activation_bytes: int, *, activation_checkpointing: bool = False
 ) -> float:
-    """Bytes per token that the backward pass needs. Computed again, a block has kept its input
-    alone, and one of them at a time has all the rest.
+    """Return the bytes per token that an encoder's backward pass needs.
+
+    With activation checkpointing a block has kept only its input, and one of them at a time has all
+    the rest.
     """
     width = shape.width
-    embeddings = (
-        FLOAT * shape.embedding + activation_bytes * shape.embedding
-    )  # into the norm; out of it
-    kept = activation_bytes * (
-        6 * width + 2 * shape.feedforward
-    )  # in, q, k, v, mixed, normed; around the gelu
+    embeddings = FLOAT * shape.embedding + activation_bytes * shape.embedding  # around the norm
+    # In, q, k, v, context, normed; around the gelu.
+    kept = activation_bytes * (6 * width + 2 * shape.feedforward)
     norms = 2 * FLOAT * width
     dropout = 2 * width
     log_sums = FLOAT * shape.heads
     block = kept + norms + dropout + log_sums
-    blocks = shape.layers * FLOAT * width + block if recomputed else shape.layers * block
+    blocks = shape.layers * block
+    if activation_checkpointing:
+        blocks = shape.layers * FLOAT * width + block
     return embeddings + shape.embedding + blocks
 
 
-def kept_by_head(shape: EncoderShape, head: Head, work: Workload, activation_bytes: int) -> float:
-    if head == "rtd":
-        return activation_bytes * 3 * shape.width
-    hidden = activation_bytes * (shape.width + 2 * shape.embedding) + FLOAT * shape.embedding
-    return hidden if head in EVERYWHERE else work.mask_rate * (hidden + kept_of_logits(work))
+# ---- with our own kernels ------------------------------------------------------------------------
 
 
-def kept_of_logits(work: Workload) -> float:
-    """Bytes per predicted word: logits, their log-softmax, and the gradient that meets both."""
-    return 3 * FLOAT * work.vocabulary
+def kernel_bytes(work: Workload, rows: int) -> Terms:
+    """Return what forward keeps in low precision, and the most that backward has beside it.
 
-
-# ---- by our own kernels --------------------------------------------------------------------------
-
-
-def kept_by_kernels(work: Workload, rows: int) -> Terms:
-    """What forward keeps, all of it in low precision, and the most that backward has beside it: the
-    main network goes back first, and has left when the generator does.
+    The main network goes back first, and has left when the generator does.
     """
     tokens = rows * work.length
-    terms, beside, scoring = {}, [], 0.0
-    for name, shape, head in work.networks():
-        learns = name != "generator" or work.generator_is_trained
-        predicted = tokens * (0 if head == "rtd" else 1 if head in EVERYWHERE else work.mask_rate)
-        answers = (
-            LOW * shape.width * tokens
-            if head == "rtd"
-            else LOW * (shape.width + 3 * shape.embedding) * predicted
-        )
-        terms[f"{name} activations"] = learns * (tokens * kept_by_kernel_encoder(shape) + answers)
-        logits = LOW * min(predicted, KERNEL_LOGITS) + FLOAT * predicted / KERNEL_ROWS
-        on_the_way = max(
-            LOW * (3 * shape.width + 2 * shape.feedforward) * tokens, logits * work.vocabulary
-        )
-        beside.append(learns * on_the_way)
-        scoring += kept_of_logits(work) * (
-            min(predicted, ROWS_OF_LOGITS) if head in EVERYWHERE else predicted
-        )
-    first, *others = beside
+    terms: Terms = {}
+    gradients, scoring = [], 0.0
+    for network in work.networks():
+        terms[f"{network.name} activations"] = kernel_activation_bytes(network, work, tokens)
+        gradients.append(kernel_gradient_bytes(network, work, tokens))
+        predicted = predicted_tokens(network, work, tokens)
+        if network.lm_head is not None and network.lm_head.predicts_everywhere:
+            predicted = min(predicted, LOGITS_CHUNK)
+        scoring += logits_bytes(work) * predicted
+    first, *others = gradients
     main = next(iter(terms.values()))
-    terms["gradients of activations"] = (
-        max(first, *(each - main for each in others)) if others else first
-    )
-    if (
-        more := scoring - sum(terms.values())
-    ) > 0:  # plain modules take the scores, and nothing else is kept then
+    terms["gradients of activations"] = max(first, *(each - main for each in others), first)
+    # Plain modules take the scores, and nothing else is kept then.
+    if (more := scoring - sum(terms.values())) > 0:
         terms["more while scores are taken"] = more
-    terms["workspaces"] = 2 * WORKSPACE  # passes have a stream of their own
+    terms["workspaces"] = 2 * WORKSPACE  # micro-batches have a stream of their own
     return terms
 
 
-def kept_by_kernel_encoder(shape: EncoderShape) -> float:
-    """Bytes per token: a block's input, its queries, keys and values, what they mix, both branches
-    before their norm, what lies between, and both sides of the gelu.
+def predicted_tokens(network: Network, work: Workload, tokens: int) -> float:
+    """Return how many of `tokens` have their word predicted."""
+    if network.lm_head is None:
+        return 0
+    if network.lm_head.predicts_everywhere:
+        return tokens
+    return tokens * work.mask_rate
+
+
+def kernel_activation_bytes(network: Network, work: Workload, tokens: int) -> float:
+    if not network.is_trained:
+        return 0
+    shape = network.shape
+    head: float = LOW * shape.width * tokens
+    if network.lm_head is not None:
+        predicted = predicted_tokens(network, work, tokens)
+        head = LOW * (shape.width + 3 * shape.embedding) * predicted
+    return tokens * kernel_encoder_bytes(shape) + head
+
+
+def kernel_gradient_bytes(network: Network, work: Workload, tokens: int) -> float:
+    if not network.is_trained:
+        return 0
+    predicted = predicted_tokens(network, work, tokens)
+    logits = LOW * min(predicted, KERNEL_LOGITS) + FLOAT * predicted / KERNEL_ROWS
+    block = LOW * (3 * network.shape.width + 2 * network.shape.feedforward) * tokens
+    return max(block, logits * work.vocabulary)
+
+
+def kernel_encoder_bytes(shape: EncoderShape) -> float:
+    """Return the bytes per token that the kernels keep of an encoder.
+
+    A block's input, its queries, keys and values, their context, both branches before their norm,
+    what lies between, and both sides of the gelu.
     """
     block = LOW * (8 * shape.width + 2 * shape.feedforward) + FLOAT * shape.heads
-    projected = shape.embedding if shape.has_projection else 0
-    return shape.layers * block + LOW * (shape.width + projected)
+    outside = shape.width
+    if shape.has_projection:
+        outside += shape.embedding
+    return shape.layers * block + LOW * outside

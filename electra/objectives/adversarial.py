@@ -1,28 +1,28 @@
-"""AdversarialDetection: the generator learns to fool the discriminator instead of to be likely
-(paper, section 3.2).
+"""AdversarialDetection: the generator learns to fool the discriminator (paper, section 3.2).
 
 A sample has no derivative, so the gradient is REINFORCE's, of one sample at each masked position:
 
-    R = −log D(x̂) if x̂ is the original, else −log(1 − D(x̂))      the discriminator's loss there, D the chance it gives
-                                                                  to "original"
-    ∇ E[R] ≈ ∇ log p_G(x̂) · (R − b)                               b = a linear function of the generator's last vector,
-                                                                  fitted to R: it takes variance
-                                                                  away and adds no bias
+    R = −log D(x̂) if x̂ is the original, else −log(1 − D(x̂))    the discriminator's loss there,
+                                                                D the probability of "original"
+    ∇ E[R] ≈ ∇ log p_G(x̂) · (R − b)                             b = a linear function of the
+                                                                generator's last hidden state,
+                                                                fitted to R
+
+The reward baseline b takes variance away and adds no bias.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
 from electra.model.encoder import initialise_glorot
-from electra.model.pair import Generator
+from electra.model.networks import Generator
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import Vocabulary, masked_in_step
 from electra.objectives.measures import Loss
-from electra.objectives.mlm import word_losses
-from electra.objectives.rtd import Play, ReplacedTokenDetection, doubt_losses
+from electra.objectives.mlm import MLMOutput, mlm_token_loss
+from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput, rtd_token_loss
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 
 # Nothing else learns from the baseline's error, and Adam divides its scale away; but gradients are
@@ -31,10 +31,9 @@ BASELINE_WEIGHT = 0.01
 
 
 class AdversarialDetection(ReplacedTokenDetection):
-    """The discriminator's loss as ever; the generator ascends it. Its masked-LM loss is reported
-    and never descended.
+    """The generator ascends the discriminator's loss; its masked-LM loss is only reported.
 
-    The baseline belongs to this loss: checkpoints hold it, the exported generator does not.
+    The reward baseline belongs to this loss: checkpoints hold it, the exported generator does not.
     """
 
     generator: Generator
@@ -51,43 +50,33 @@ class AdversarialDetection(ReplacedTokenDetection):
         self.baseline = nn.Linear(self.generator.encoder.shape.width, 1)
         initialise_glorot(self.baseline)
 
-    def main_loss(self, play: Play, batch: Batch) -> Loss:
-        assert play.hidden is not None
-        main, scored = super().main_loss(play, batch), play.masked.scored
-        rewards = doubt_losses(play).detach().gather(1, play.masked.positions)
-        # Detached: what the encoder says of a place is for words, not for how well the
-        # discriminator does there.
-        expected = self.baseline(play.hidden.detach()).squeeze(-1).float()
+    def add_generator_loss(self, main: Loss, output: RTDOutput, batch: Batch) -> Loss:
+        """Add the REINFORCE loss of the generator and the squared error of its baseline."""
+        assert output.mlm is not None
+        masked, scored = output.masked, output.masked.scored
+        losses = rtd_token_loss(output.disc_logits, output.corrupted.is_replaced)
+        rewards = losses.detach().gather(1, masked.positions)
+        # Detached: the encoder's states are for words, not for how well the discriminator does.
+        expected = self.baseline(output.mlm.hidden_states.detach()).squeeze(-1).float()
         advantages = (rewards - expected.detach()) * scored
-        # One more pass over the vocabulary where there are no logits: the first was for the
-        # originals.
-        fooling = advantages * self.surprises_of_own_words(play)
+        reinforce = advantages * self.sample_nll(output.mlm, output)
         count = masked_in_step(batch, self.config.masking)
-        reward, error, fooling = (
-            each.sum() / count
-            for each in (rewards * scored, (rewards - expected).square() * scored, fooling)
-        )
-        return Loss(
-            main.total + self.config.generator_weight * fooling + BASELINE_WEIGHT * error,
-            {**main.parts, "reward": reward, "baseline": error.detach()},
-        )
+        reward = (rewards * scored).sum() / count
+        error = ((rewards - expected).square() * scored).sum() / count
+        reinforce = reinforce.sum() / count
+        total = main.total + self.config.generator_weight * reinforce + BASELINE_WEIGHT * error
+        mlm_loss = self.mlm_loss(output.mlm, batch)
+        parts = {"mlm": mlm_loss.detach(), **main.parts}
+        return Loss(total, {**parts, "reward": reward, "baseline": error.detach()})
 
-    def surprises_of_own_words(self, play: Play) -> Tensor:
-        """[B, P] −log p_G(x̂), zero at the places that do not count."""
-        own = play.masked._replace(originals=play.sampled)
-        if play.guesses is not None:
-            return word_losses(play.guesses, own)
-        from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
-        from electra.kernels.low_precision import COPIES_ON_PARAMETERS
+    def sample_nll(self, mlm: MLMOutput, output: RTDOutput) -> Tensor:
+        """Return −log p_G(x̂) [B, P] of the sampled tokens; zero where not scored.
 
-        assert play.hidden is not None
-        predicted = self.generator.transform(play.hidden).flatten(0, 1)
-        low = predicted.to(torch.get_autocast_dtype(predicted.device.type))
-        losses, _ = fused_linear_cross_entropy(
-            low,
-            self.generator.table,
-            self.generator.bias,
-            play.sampled.flatten(),
-            COPIES_ON_PARAMETERS,
-        )
-        return losses.view_as(play.sampled) * play.masked.scored
+        Where there are no logits this is one more pass over the vocabulary: the first was for the
+        original tokens.
+        """
+        sampled = output.masked._replace(labels=output.sampled)
+        if mlm.logits is not None:
+            return mlm_token_loss(mlm.logits, sampled)
+        prediction = self.generator.predict(mlm.hidden_states, output.sampled)
+        return prediction.token_loss * output.masked.scored

@@ -1,4 +1,4 @@
-"""What every objective answers. The loop, the checkpoints and the exports know nothing more of it."""
+"""The interface of every objective. The loop, the checkpoints and the exports know nothing more."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
-from electra.model.pair import Discriminator, Generator
+from electra.model.networks import Discriminator, Generator
 from electra.objectives.corruption import Vocabulary
-from electra.objectives.measures import Loss, Tally
+from electra.objectives.measures import Loss, MetricSums
 
 
 class Objective(nn.Module, ABC):
@@ -20,8 +20,7 @@ class Objective(nn.Module, ABC):
     that one for every micro-batch, and dropout knows no other.
     """
 
-    # [V] how frequent each word is in the corpus: what a guesser that looks at nothing knows
-    unigrams: Tensor
+    unigrams: Tensor  # [V] the relative frequency of each token in the corpus, for baselines
 
     def __init__(self, *, vocabulary: Vocabulary, unigrams: Tensor) -> None:
         super().__init__()
@@ -30,12 +29,12 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
-        """This micro-batch's share of the step's loss."""
+        """Compute this micro-batch's share of the step's loss."""
 
     @abstractmethod
-    def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
-        """Held-out scores, beside what trivial answers would score."""
+    def measure(self, batch: Batch, rng: torch.Generator | None = None) -> MetricSums:
+        """Compute the held-out metrics that the settings class declares, and their baselines."""
 
     @abstractmethod
     def networks(self) -> dict[str, Discriminator | Generator]:
-        """What is exported, under which name."""
+        """Return what is exported, under which name."""

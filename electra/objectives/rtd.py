@@ -1,6 +1,4 @@
-"""ReplacedTokenDetection: ELECTRA. A generator proposes replacements, the discriminator doubts
-every token.
-"""
+"""ReplacedTokenDetection: ELECTRA (Clark et al. 2020)."""
 
 from __future__ import annotations
 
@@ -11,34 +9,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.data.batches import Batch
-from electra.model.pair import Discriminator, Generator, build_pair
+from electra.model.networks import Discriminator, Generator, build_networks
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Corrupted, Masked, Vocabulary, masked_in_step
-from electra.objectives.measures import Loss, Tally, detections, quotient
+from electra.objectives.corruption import (
+    Corrupted,
+    Masked,
+    Vocabulary,
+    mask_tokens,
+    masked_in_step,
+    replace_tokens,
+)
+from electra.objectives.generating import Generating
+from electra.objectives.measures import Loss, MetricSums, rtd_histogram, sum_and_count
+from electra.objectives.mlm import MLMOutput
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from electra.objectives.splice import Splicing
 
 
-class Play(NamedTuple):
-    """One round of the game, move by move."""
+class RTDOutput(NamedTuple):
+    """What both networks made of a batch."""
 
     masked: Masked
-    guesses: (
-        Tensor | None
-    )  # [B, P, V] the generator's logits, when it is a network and they were kept
-    surprises: Tensor | None  # [B, P] its loss at each hidden word, when it is a network
+    mlm: MLMOutput | None  # the generator's output, where it is a network
+    sampled: Tensor  # [B, P] the sampled tokens
     corrupted: Corrupted
-    sampled: Tensor  # [B, P] the words that were drawn
-    hidden: (
-        Tensor | None
-    )  # [B, P, D] what the generator's encoder made of each hidden word, when it is a network
-    doubts: Tensor  # [B, T] the discriminator's logits: above zero means "replaced"
+    disc_logits: Tensor  # [B, T] the discriminator's: above zero means "replaced"
 
 
-class ReplacedTokenDetection(Splicing):
-    """Loss = the generator's masked-LM loss + 50 · the discriminator's over every token, or over
-    the masked ones alone; no gradient flows between. A frozen generator proposes without dropout,
-    and nothing ever changes it.
+class ReplacedTokenDetection(Generating):
+    """The generator's masked-LM loss + 50 · the discriminator's binary cross-entropy.
+
+    The discriminator is scored on every token, or on the masked ones alone. A frozen generator runs
+    without dropout, and nothing ever changes it.
     """
 
     config: ReplacedTokenDetectionConfig
@@ -51,10 +52,11 @@ class ReplacedTokenDetection(Splicing):
         vocabulary: Vocabulary,
         unigrams: Tensor,
     ) -> None:
-        generator, discriminator = build_pair(encoder, config.generator, vocabulary=vocabulary.size)
+        generator, discriminator = build_networks(
+            encoder, config.generator, vocabulary=vocabulary.size
+        )
         super().__init__(config, generator, vocabulary=vocabulary, unigrams=unigrams)
         self.discriminator = discriminator
-        self.trains_generator_by_mlm = config.generator_training == "mlm"
         if config.generator_training == "frozen":
             assert generator is not None
             generator.requires_grad_(False)
@@ -66,53 +68,73 @@ class ReplacedTokenDetection(Splicing):
             self.generator.eval()
         return self
 
-    def play(
-        self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = True
-    ) -> Play:
-        """Mask, guess, sample, splice, doubt."""
-        spliced = self.splice(batch, rng, keep_logits=keep_logits)
-        doubts = self.discriminator(
-            spliced.corrupted.input_ids, batch.token_type_ids, batch.attention_mask
-        )
-        return Play(*spliced, doubts)
-
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
-        play = self.play(batch, rng, keep_logits=False)
-        return self.beside_the_generators(self.main_loss(play, batch), play.surprises, batch)
-
-    def main_loss(self, play: Play, batch: Batch) -> Loss:
-        """The discriminator's, weighted."""
-        judged_in_step = (
-            batch.step_lengths.sum()
-            if self.config.scored == "all"
-            else masked_in_step(batch, self.config.masking)
+        """Compute the loss of one micro-batch, step by step as the paper has it."""
+        config = self.config
+        # 1. Mask 15 % of the tokens.
+        masked = mask_tokens(batch, config.masking, self.vocabulary, rng, unigrams=self.unigrams)
+        # 2. The generator predicts them, and samples a token for each without gradient.
+        mlm, sampled = self.run_generator(batch, masked, rng)
+        # 3. The samples replace the masked tokens. One that equals the original is not replaced.
+        corrupted = replace_tokens(batch.input_ids, masked, sampled)
+        # 4. The discriminator classifies every token: original or replaced?
+        disc_logits = self.discriminator(
+            corrupted.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing
         )
-        rtd = (doubt_losses(play) * self.judged(play, batch)).sum() / judged_in_step
-        return Loss(self.config.discriminator_weight * rtd, {"rtd": rtd.detach()})
+        # 5. Both losses are means over the scored tokens of the whole step: mlm + 50 · rtd.
+        token_loss = rtd_token_loss(disc_logits, corrupted.is_replaced)
+        weighted = token_loss * self.token_weights(masked, batch)
+        rtd_loss = weighted.sum() / self.scored_in_step(batch)
+        main = Loss(config.discriminator_weight * rtd_loss, {"rtd": rtd_loss.detach()})
+        output = RTDOutput(masked, mlm, sampled, corrupted, disc_logits)
+        return self.add_generator_loss(main, output, batch)
+
+    def add_generator_loss(self, main: Loss, output: RTDOutput, batch: Batch) -> Loss:
+        """Add the weighted masked-LM loss to the discriminator's; only report it if frozen."""
+        if output.mlm is None:
+            return main
+        mlm_loss = self.mlm_loss(output.mlm, batch)
+        total = main.total
+        if self.config.generator_training == "mlm":
+            total = main.total + self.config.generator_weight * mlm_loss
+        return Loss(total, {"mlm": mlm_loss.detach(), **main.parts})
+
+    def predict(self, batch: Batch, rng: torch.Generator | None = None) -> RTDOutput:
+        """Run both networks and keep the generator's logits, for metrics and for people."""
+        generated = self.generate(batch, rng, keep_logits=True)
+        disc_logits = self.discriminator(
+            generated.corrupted.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing
+        )
+        return RTDOutput(*generated, disc_logits)
 
     @torch.no_grad()
-    def measure(self, batch: Batch, rng: torch.Generator | None = None) -> Tally:
-        play = self.play(batch, rng)
-        words, judged = self.generator_tallies(play.guesses, play.masked), self.judged(play, batch)
-        return Tally(
-            {**words, "rtd_loss": quotient(doubt_losses(play), judged)},
-            detections(play.doubts, play.corrupted.replaced, judged),
-        )
+    def measure(self, batch: Batch, rng: torch.Generator | None = None) -> MetricSums:
+        output = self.predict(batch, rng)
+        is_replaced = output.corrupted.is_replaced
+        weights = self.token_weights(output.masked, batch)
+        sums = self.generator_sums(output.mlm, output.masked)
+        sums["rtd_loss"] = sum_and_count(rtd_token_loss(output.disc_logits, is_replaced), weights)
+        return MetricSums(sums, rtd_histogram(output.disc_logits, is_replaced, weights))
 
-    def judged(self, play: Play, batch: Batch) -> Tensor:
-        """[B, T] how often each token counts: once, or as often as its position was drawn."""
+    def token_weights(self, masked: Masked, batch: Batch) -> Tensor:
+        """Return [B, T] how often each token is scored: once, or as often as it was drawn."""
         if self.config.scored == "all":
             return batch.attention_mask
-        return torch.zeros_like(batch.input_ids).scatter_add_(
-            1, play.masked.positions, play.masked.scored.long()
-        )
+        draws = torch.zeros_like(batch.input_ids)
+        return draws.scatter_add_(1, masked.positions, masked.scored.long())
+
+    def scored_in_step(self, batch: Batch) -> Tensor:
+        """Count the scored tokens of the whole step."""
+        if self.config.scored == "all":
+            return batch.step_lengths.sum()
+        return masked_in_step(batch, self.config.masking)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"discriminator": self.discriminator, **self.generators()}
 
 
-def doubt_losses(play: Play) -> Tensor:
-    """[B, T] how wrong each doubt was."""
+def rtd_token_loss(disc_logits: Tensor, is_replaced: Tensor) -> Tensor:
+    """Return the binary cross-entropy [B, T] of each token."""
     return F.binary_cross_entropy_with_logits(
-        play.doubts.float(), play.corrupted.replaced.float(), reduction="none"
+        disc_logits.float(), is_replaced.float(), reduction="none"
     )

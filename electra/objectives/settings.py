@@ -1,33 +1,100 @@
-"""What a recipe may say about its objective: which one by `name`, and how tokens are chosen and
-corrupted. No torch.
+"""What a recipe may say about its objective: which one by `name`, and its settings. No torch.
+
+An objective's settings class says everything about it that is known before a network exists: its
+metrics with their baselines, what a token costs, and which module computes the loss.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args, get_type_hints
 
 from electra.config import SettingError, in_section
-from electra.model.flops import Head, Workload
 from electra.model.shape import EncoderShape, GeneratorShape
+from electra.model.workload import Head, LinearHead, LMHead, RTDHead, Workload
+from electra.objectives.metrics import (
+    LEFT_TO_RIGHT_METRICS,
+    NEXT_SENTENCE_METRICS,
+    RESTORE_METRICS,
+    RTD_METRICS,
+    Metric,
+    mlm_metrics,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from electra.objectives.corruption import Vocabulary
+    from electra.objectives.objective import Objective
+
+NEXT_SENTENCE_CLASSES = 2  # the second segment follows the first, or comes from elsewhere
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectiveConfig:
+    """The settings of one objective; a recipe chooses a registered subclass by `name`."""
+
+    @staticmethod
+    def variants() -> tuple[type[ObjectiveConfig], ...]:
+        """Return every registered settings class, for the decoder of recipes."""
+        return tuple(REGISTERED.values())
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def needs_causal_encoder(self) -> bool:
+        """Whether a token must not see those after it."""
+        return False
+
+    @property
+    def min_micro_batch_size(self) -> int:
+        """The fewest rows that a micro-batch needs."""
+        return 1
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return the held-out metrics, the fine-tuned network's own loss among them."""
+        raise NotImplementedError
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        """Return what a token goes through, from which FLOPs and memory follow."""
+        raise NotImplementedError
+
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        """Return the module that computes the loss, with freshly initialised networks."""
+        raise NotImplementedError
+
+
+REGISTERED: dict[str, type[ObjectiveConfig]] = {}  # by name
+Settings = TypeVar("Settings", bound=type[ObjectiveConfig])
+
+
+def register(settings: Settings) -> Settings:
+    """Let recipes name this objective. Its class has a field `name: Literal["…"] = "…"`."""
+    (name,) = get_args(get_type_hints(settings)["name"])
+    REGISTERED[name] = settings
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Masking:
-    """Which positions are predicted, and what the network reads there. Defaults follow the official
-    code.
+    """Which positions are predicted, and what the network reads there.
+
+    Defaults follow the official code.
     """
 
     rate: float = 0.15
-    # share of the chosen positions that keep their token; the rest become [MASK] or random
+    # Fractions of the chosen positions that keep their token, or get a random one; the rest become
+    # [MASK]. (BERT: keep = random = 0.1.)
     keep: float = 0.15
-    random: float = 0.0  # share that becomes a random token (BERT: keep = random = 0.1)
-    draws: Literal["distinct", "official"] = (
-        "distinct"  # official: with replacement, as published numbers were made
-    )
-    prefer: Literal["uniform", "rare"] = (
-        "uniform"  # rare: rarer words more often (a negative result of the paper)
-    )
+    random: float = 0.0
+    # official: with replacement, as published numbers were made.
+    draws: Literal["distinct", "official"] = "distinct"
+    # rare: rarer words more often (a negative result of the paper).
+    prefer: Literal["uniform", "rare"] = "uniform"
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
@@ -39,16 +106,15 @@ class Masking:
                 self,
             )
 
-    def most(self, length: int) -> int:
-        """The most positions predicted in a row of this length (reference code: 19 of 128, 79 of
-        512).
-        """
+    def max_predictions(self, length: int) -> int:
+        """Return the most positions predicted in a row (reference code: 19 of 128, 79 of 512)."""
         return max(1, int((self.rate + 0.005) * length))
 
 
+@register
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReplacedTokenDetectionConfig:
-    """ELECTRA: a generator proposes, the discriminator judges every token."""
+class ReplacedTokenDetectionConfig(ObjectiveConfig):
+    """ELECTRA: a generator proposes replacements, the discriminator classifies every token."""
 
     name: Literal["rtd"] = "rtd"
     masking: Masking = field(default_factory=Masking)
@@ -56,20 +122,16 @@ class ReplacedTokenDetectionConfig:
     generator_weight: float = 1.0
     discriminator_weight: float = 50.0  # paper, appendix A
     temperature: float = 1.0
-    disallow_correct: bool = False  # no sample is the original (among the paper's negative results)
-    scored: Literal["all", "masked"] = (
-        "all"  # tokens that are judged; masked: ELECTRA 15 % (paper, section 3.5)
-    )
-    # Adversarially: to raise the discriminator's loss. Nothing: it stays as it was (two-stage).
-    # Paper, section 3.2.
+    disallow_correct: bool = False  # no sample is the original (a negative result of the paper)
+    # Tokens that the discriminator is scored on; masked: ELECTRA 15 % (paper, section 3.5).
+    scored: Literal["all", "masked"] = "all"
+    # adversarial: to raise the discriminator's loss; frozen: not at all, the second of two stages
+    # (paper, section 3.2).
     generator_training: Literal["mlm", "adversarial", "frozen"] = "mlm"
 
     def __post_init__(self) -> None:
-        for name in ("generator_weight", "discriminator_weight"):
-            if getattr(self, name) < 0:
-                raise SettingError(name, "must not be negative", self)
-        if self.temperature <= 0:
-            raise SettingError("temperature", "must be above 0", self)
+        check_weights(self, "generator_weight", "discriminator_weight")
+        check_sampling(self)
         if self.generator_training != "mlm" and self.generator.kind != "network":
             raise SettingError(
                 "generator_training",
@@ -84,78 +146,146 @@ class ReplacedTokenDetectionConfig:
                 "shares; set {generator.tie:name} to 'none'",
                 self,
             )
-        if self.generator_training == "adversarial" and (
-            self.temperature != 1 or self.disallow_correct
-        ):
-            key = "disallow_correct" if self.disallow_correct else "temperature"
-            raise SettingError(
-                key,
-                "samples from another distribution than the one that {generator_training} "
-                "improves; leave it out",
-                self,
-            )
-        check_disallowing(self)
+        self.check_adversary()
         if self.disallow_correct and self.scored == "masked":
             raise SettingError(
                 "scored",
-                "with {disallow_correct}: every judged token would be a replacement, so there is "
+                "with {disallow_correct}: every scored token would be a replacement, so there is "
                 "nothing to learn; leave one of them out",
                 self,
             )
 
+    def check_adversary(self) -> None:
+        """Refuse samples from another distribution than the one that REINFORCE improves."""
+        if self.generator_training != "adversarial":
+            return
+        for key, is_changed in (
+            ("disallow_correct", self.disallow_correct),
+            ("temperature", self.temperature != 1),
+        ):
+            if is_changed:
+                raise SettingError(
+                    key,
+                    "samples from another distribution than the one that {generator_training} "
+                    "improves; leave it out",
+                    self,
+                )
+
+    def metrics(self) -> tuple[Metric, ...]:
+        if self.generator.kind != "network":
+            return RTD_METRICS
+        is_mlm = self.generator_training == "mlm"
+        return (*RTD_METRICS, *mlm_metrics("generator", is_trained_by_it=is_mlm))
+
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        """What a token goes through, for counting what it costs. An adversary's baseline, one
-        number for each masked position, is not counted.
+        """Return what a token goes through.
+
+        An adversary's reward baseline, one number for each masked position, is not counted.
         """
         return Workload(
-            objective="rtd",
             encoder=encoder,
+            heads=(RTDHead(),),
+            network="discriminator",
+            generator=generator_shape(self.generator, encoder),
+            generator_is_trained=self.generator_training != "frozen",
             tie=self.generator.tie,
             vocabulary=vocabulary,
             length=length,
-            generator=generator_shape(self.generator, encoder),
-            generator_is_trained=self.generator_training != "frozen",
             mask_rate=self.masking.rate,
         )
 
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        from electra.objectives.adversarial import AdversarialDetection
+        from electra.objectives.rtd import ReplacedTokenDetection
 
+        kind = ReplacedTokenDetection
+        if self.generator_training == "adversarial":
+            kind = AdversarialDetection
+        return kind(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+
+
+@register
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MaskedLMConfig:
+class MaskedLMConfig(ObjectiveConfig):
     """BERT: one encoder predicts what was masked."""
 
     name: Literal["mlm"] = "mlm"
     masking: Masking = field(default_factory=lambda: Masking(keep=0.1, random=0.1))
-    next_sentence: bool = (
-        False  # also: does the second segment follow the first? (BERT paper, section 3.1)
-    )
+    # Also: does the second segment follow the first? (BERT paper, section 3.1)
+    next_sentence: bool = False
+
+    @property
+    def min_micro_batch_size(self) -> int:
+        return 1 + self.next_sentence  # a second segment may come from another row
+
+    def metrics(self) -> tuple[Metric, ...]:
+        if self.next_sentence:
+            return (*mlm_metrics("encoder"), *NEXT_SENTENCE_METRICS)
+        return mlm_metrics("encoder")
 
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        heads: tuple[Head, ...] = (LMHead(),)
+        if self.next_sentence:
+            heads += (LinearHead("next-sentence head", NEXT_SENTENCE_CLASSES, per_row=True),)
         return Workload(
-            objective="mlm",
             encoder=encoder,
+            heads=heads,
+            network="encoder",
             vocabulary=vocabulary,
             length=length,
             mask_rate=self.masking.rate,
-            next_sentence=self.next_sentence,
         )
 
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        from electra.objectives.mlm import MaskedLM
+        from electra.objectives.next_sentence import NextSentence
 
+        kind = MaskedLM
+        if self.next_sentence:
+            kind = NextSentence
+        return kind(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+
+
+@register
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeftToRightConfig:
-    """GPT's loss on BERT's network: an encoder that sees no later token predicts the next one."""
+class LeftToRightConfig(ObjectiveConfig):
+    """GPT's loss on BERT's network: a causal encoder predicts the next token."""
 
     name: Literal["left-to-right"] = "left-to-right"
 
+    @property
+    def needs_causal_encoder(self) -> bool:
+        return True
+
+    def metrics(self) -> tuple[Metric, ...]:
+        return LEFT_TO_RIGHT_METRICS
+
     def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         return Workload(
-            objective="left-to-right", encoder=encoder, vocabulary=vocabulary, length=length
+            encoder=encoder,
+            heads=(LMHead("next"),),
+            network="encoder",
+            vocabulary=vocabulary,
+            length=length,
         )
+
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        from electra.objectives.left_to_right import LeftToRight
+
+        return LeftToRight(encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RestorationConfig:
-    """What Replace MLM and All-Tokens MLM have in common: a generator proposes, the encoder
-    restores the originals.
+class RestorationConfig(ObjectiveConfig):
+    """What Replace MLM and All-Tokens MLM have in common.
+
+    A generator proposes replacements; the encoder restores the originals.
     """
 
     masking: Masking = field(default_factory=Masking)
@@ -163,59 +293,84 @@ class RestorationConfig:
     generator_weight: float = 1.0
     encoder_weight: float = 1.0
     temperature: float = 1.0
-    disallow_correct: bool = False  # no sample is the original (among the paper's negative results)
+    disallow_correct: bool = False  # no sample is the original (a negative result of the paper)
 
     def __post_init__(self) -> None:
-        for name in ("generator_weight", "encoder_weight"):
-            if getattr(self, name) < 0:
-                raise SettingError(name, "must not be negative", self)
-        if self.temperature <= 0:
-            raise SettingError("temperature", "must be above 0", self)
-        check_disallowing(self)
+        check_weights(self, "generator_weight", "encoder_weight")
+        check_sampling(self)
 
-    def work(self, head: Head, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        raise NotImplementedError
+
+    def metrics(self) -> tuple[Metric, ...]:
+        if self.generator.kind != "network":
+            return RESTORE_METRICS
+        return (*RESTORE_METRICS, *mlm_metrics("generator"))
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
         return Workload(
-            objective=head,
             encoder=encoder,
+            heads=self.heads,
+            network="encoder",
+            generator=generator_shape(self.generator, encoder),
             tie=self.generator.tie,
             vocabulary=vocabulary,
             length=length,
-            generator=generator_shape(self.generator, encoder),
             mask_rate=self.masking.rate,
         )
 
 
+@register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplaceMLMConfig(RestorationConfig):
     """BERT's task on ELECTRA's text: replacements stand where [MASK] would (paper, section 3.5)."""
 
     name: Literal["replace-mlm"] = "replace-mlm"
 
-    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        return self.work("mlm", encoder, vocabulary=vocabulary, length=length)
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return (LMHead(),)
+
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        from electra.objectives.restore import ReplaceMLM
+
+        return ReplaceMLM(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
 
 
+@register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllTokensMLMConfig(RestorationConfig):
-    """The same, but every token is predicted, through a gate that may copy the one it reads (paper,
-    section 3.5).
-    """
+    """Every token is predicted, through a gate that may copy the one it reads (section 3.5)."""
 
     name: Literal["all-tokens-mlm"] = "all-tokens-mlm"
 
-    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
-        return self.work("all-tokens", encoder, vocabulary=vocabulary, length=length)
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return (LMHead("all"), LinearHead("copy gate"))
+
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        from electra.objectives.restore import AllTokensMLM
+
+        return AllTokensMLM(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
 
 
-def generator_shape(generator: GeneratorShape, encoder: EncoderShape) -> EncoderShape | None:
-    """Return the shape of the generator's network beside this encoder; None where it has none."""
-    if generator.kind != "network":
-        return None
-    with in_section("generator"):
-        return generator.beside(encoder)
+GeneratingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig
 
 
-def check_disallowing(config: ReplacedTokenDetectionConfig | RestorationConfig) -> None:
+def check_weights(config: ObjectiveConfig, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 0:
+            raise SettingError(name, "must not be negative", config)
+
+
+def check_sampling(config: ReplacedTokenDetectionConfig | RestorationConfig) -> None:
+    if config.temperature <= 0:
+        raise SettingError("temperature", "must be above 0", config)
     if config.disallow_correct and config.masking.draws == "official":
         raise SettingError(
             "disallow_correct",
@@ -225,11 +380,9 @@ def check_disallowing(config: ReplacedTokenDetectionConfig | RestorationConfig) 
         )
 
 
-SplicingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig
-ObjectiveConfig = (
-    ReplacedTokenDetectionConfig
-    | MaskedLMConfig
-    | ReplaceMLMConfig
-    | AllTokensMLMConfig
-    | LeftToRightConfig
-)
+def generator_shape(generator: GeneratorShape, encoder: EncoderShape) -> EncoderShape | None:
+    """Return the generator's shape; None where replacements are drawn by chance."""
+    if generator.kind != "network":
+        return None
+    with in_section("generator"):
+        return generator.beside(encoder)

@@ -1,4 +1,4 @@
-"""Trace one sentence through a pre-trained generator and discriminator."""
+"""One sentence through a pre-trained pair: what was masked, sampled, and found to be replaced."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from electra.data.batches import Batch
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.shape import GeneratorShape
-from electra.objectives.rtd import ReplacedTokenDetection
+from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput
 from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The generator's prediction for one masked token."""
+    """What the generator predicted for one masked token."""
 
     sampled: str
     top_k: list[tuple[str, float]]  # the likeliest tokens and their probabilities
@@ -26,7 +26,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TracedToken:
-    """One token of a sentence, as each network reads it."""
+    """One token on its way through both networks."""
 
     original: str
     masked: str  # what the generator reads
@@ -40,74 +40,78 @@ class TracedToken:
 
 
 class Pair:
-    """A generator and a discriminator, from a run folder."""
+    """A generator and a discriminator, loaded from a run folder."""
 
     def __init__(self, run: Path) -> None:
         folders = {name: run / name for name in ("discriminator", "generator")}
-        if missing := [
-            str(folder)
-            for folder in folders.values()
-            if not (folder / huggingface.CONFIG).is_file()
-        ]:
+        missing = [str(folder) for folder in folders.values() if not has_model(folder)]
+        if missing:
             raise UserError(
-                f"{run}: no model in {' or '.join(missing)}; name the folder of a finished "
-                "ELECTRA run"
+                f"{run}: no model in {' or '.join(missing)}; name the folder of a finished ELECTRA "
+                "run"
             )
-        self.wordpiece = WordPiece.load(folders["discriminator"])
+        self.tokenizer = WordPiece.load(folders["discriminator"])
         encoder, vocabulary, _ = huggingface.load_shape(folders["discriminator"])
         small, _, _ = huggingface.load_shape(folders["generator"])
-        config = ReplacedTokenDetectionConfig(
-            masking=Masking(keep=0.0),
-            generator=GeneratorShape(
-                tie="none",
-                layers=small.layers,
-                width=small.width,
-                heads=small.heads,
-                feedforward=small.feedforward,
-            ),
+        generator = GeneratorShape(
+            tie="none",
+            layers=small.layers,
+            width=small.width,
+            heads=small.heads,
+            feedforward=small.feedforward,
         )
+        config = ReplacedTokenDetectionConfig(masking=Masking(keep=0.0), generator=generator)
+        unigrams = torch.full((vocabulary,), 1 / vocabulary)
         self.objective = ReplacedTokenDetection(
-            config,
-            encoder=encoder,
-            vocabulary=self.wordpiece,
-            unigrams=torch.full((vocabulary,), 1 / vocabulary),
+            config, encoder=encoder, vocabulary=self.tokenizer, unigrams=unigrams
         ).eval()
         for name, network in self.objective.networks().items():
             huggingface.load(network, folders[name])
         self.positions = encoder.positions
 
     @torch.no_grad()
-    def trace(self, text: str, *, seed: int = 0, top_k: int = 3) -> list[TracedToken]:
-        """Mask, sample and discriminate the tokens of one text, [CLS] and [SEP] included."""
-        tokenizer, ids = self.wordpiece, self.wordpiece.encode([text])[0]
-        if not ids:
+    def trace(self, text: str, *, seed: int = 0, top: int = 3) -> list[TracedToken]:
+        """Run both networks on one text, and return its tokens, [CLS] and [SEP] included."""
+        tokenizer, token_ids = self.tokenizer, self.tokenizer.encode([text])[0]
+        if not token_ids:
             raise UserError("the text is empty; give a sentence")
-        row = torch.tensor([[tokenizer.cls, *ids[: self.positions - 2], tokenizer.sep]])
-        lengths = torch.tensor([row.shape[1]])
+        row = [tokenizer.cls, *token_ids[: self.positions - 2], tokenizer.sep]
+        input_ids = torch.tensor([row])
+        lengths = torch.tensor([len(row)])
         batch = Batch(
-            input_ids=row,
-            token_type_ids=torch.zeros_like(row),
+            input_ids=input_ids,
+            token_type_ids=torch.zeros_like(input_ids),
             lengths=lengths,
             step_lengths=lengths,
         )
-        play = self.objective.play(batch, torch.Generator().manual_seed(seed))
-        assert play.guesses is not None
-        predictions = {}
-        for place, position in enumerate(play.masked.positions[0].tolist()):
-            if play.masked.scored[0, place]:
-                chances, likeliest = play.guesses[0, place].softmax(-1).topk(top_k)
-                predictions[position] = Prediction(
-                    tokenizer.tokens([int(play.corrupted.input_ids[0, position])])[0],
-                    list(zip(tokenizer.tokens(likeliest.tolist()), chances.tolist(), strict=True)),
-                )
-        columns = (
-            tokenizer.tokens(ids[0].tolist())
-            for ids in (row, play.masked.input_ids, play.corrupted.input_ids)
+        output = self.objective.predict(batch, torch.Generator().manual_seed(seed))
+        predictions = self.predictions(output, top=top)
+        columns = zip(
+            tokenizer.tokens(row),
+            tokenizer.tokens(output.masked.input_ids[0].tolist()),
+            tokenizer.tokens(output.corrupted.input_ids[0].tolist()),
+            output.disc_logits[0].sigmoid().tolist(),
+            strict=True,
         )
-        doubts = play.doubts[0].sigmoid().tolist()
         return [
             TracedToken(original, masked, predictions.get(position), corrupted, p_replaced)
-            for position, (original, masked, corrupted, p_replaced) in enumerate(
-                zip(*columns, doubts, strict=True)
-            )
+            for position, (original, masked, corrupted, p_replaced) in enumerate(columns)
         ]
+
+    def predictions(self, output: RTDOutput, *, top: int) -> dict[int, Prediction]:
+        """Return the generator's predictions for the only row of a batch, by position."""
+        assert output.mlm is not None
+        assert output.mlm.logits is not None
+        predictions = {}
+        for index, position in enumerate(output.masked.positions[0].tolist()):
+            if output.masked.scored[0, index]:
+                probs, tokens = output.mlm.logits[0, index].softmax(-1).topk(top)
+                sampled = self.tokenizer.tokens([int(output.corrupted.input_ids[0, position])])[0]
+                names = self.tokenizer.tokens(tokens.tolist())
+                likeliest = list(zip(names, probs.tolist(), strict=True))
+                predictions[position] = Prediction(sampled, likeliest)
+        return predictions
+
+
+def has_model(folder: Path) -> bool:
+    return (folder / huggingface.CONFIG).is_file()

@@ -51,48 +51,19 @@ def plateau_warnings(scores: dict[str, float], recipe: Recipe, *, step: int) -> 
 
     The total loss alone does not show it.
     """
-    found: list[str] = []
     tokens = step * recipe.training.batch_size * recipe.data.length
     if tokens < PLATEAU_TOKENS or step < 1.5 * recipe.optimizer.warmup_steps:
-        return found
-    if "rtd_loss" in scores and scores["rtd_loss"] > 0.99 * scores["baseline_rtd_loss"]:
-        found.append(
-            f"step {step}: the discriminator sits at the trivial solution (loss "
-            f"{scores['rtd_loss']:.4f}; "
-            f"{scores['baseline_rtd_loss']:.4f} without looking at the text); a lower learning "
-            "rate, a longer "
-            f"warm-up or a smaller batch usually frees it"
-        )
-    # Of a generator that does not learn to be likely, this loss is an observation.
-    by_likelihood = getattr(recipe.objective, "generator_training", "mlm") == "mlm"
-    if (
-        by_likelihood
-        and "mlm_loss" in scores
-        and scores["mlm_loss"] > 0.98 * scores["baseline_mlm_loss"]
-    ):
-        found.append(
-            f"step {step}: the masked LM only copies, and knows how frequent words are (loss "
-            f"{scores['mlm_loss']:.3f}; {scores['baseline_mlm_loss']:.3f} without looking at "
-            "context); a lower "
-            f"learning rate or a longer warm-up usually frees it"
-        )
-    if "restore_loss" in scores and scores["restore_loss"] > 0.99 * scores["baseline_restore_loss"]:
-        found.append(
-            f"step {step}: the encoder restores no more than by copying what it reads and knowing "
-            "how "
-            f"frequent words are (loss {scores['restore_loss']:.4f}; "
-            f"{scores['baseline_restore_loss']:.4f} "
-            "without looking at context); a lower learning rate or a longer warm-up usually "
-            "frees it"
-        )
-    if "lm_loss" in scores and scores["lm_loss"] > 0.98 * scores["baseline_lm_loss"]:
-        found.append(
-            f"step {step}: the left-to-right LM only knows how frequent words are (loss "
-            f"{scores['lm_loss']:.3f}; {scores['baseline_lm_loss']:.3f} without looking at "
-            "context); a lower "
-            f"learning rate or a longer warm-up usually frees it"
-        )
-    return found
+        return []
+    warnings = []
+    for metric in recipe.objective.metrics():
+        if metric.is_at_baseline(scores):
+            loss, baseline = scores[metric.name], metric.baseline_in(scores)
+            warnings.append(
+                f"step {step}: {metric.plateau_meaning} (loss {loss:.4f}; {baseline:.4f} without "
+                "looking at the context); a lower learning rate, a longer warm-up or a smaller "
+                "batch usually frees it"
+            )
+    return warnings
 
 
 def first_non_finite_tensor(run: Run, step: int) -> str:

@@ -11,7 +11,7 @@ from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.card import model_card
-from electra.model.pair import Discriminator, Generator
+from electra.model.networks import Discriminator, Generator
 from electra.objectives.objective import Objective
 from electra.settings import as_dict
 

@@ -15,11 +15,9 @@ from electra.config import RECIPES, SettingError, in_section
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
 from electra.files import read_toml
-from electra.model.flops import Workload
 from electra.model.shape import EncoderShape
+from electra.model.workload import Workload
 from electra.objectives.settings import (
-    LeftToRightConfig,
-    MaskedLMConfig,
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
@@ -113,26 +111,22 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.data.length > self.encoder.positions:
             raise SettingError("data.length", "is more than {encoder.positions}", self)
-        if self.encoder.causal != isinstance(self.objective, LeftToRightConfig):
-            must, remedy = ("must", "false") if self.encoder.causal else ("must not", "true")
+        needed = self.objective.needs_causal_encoder
+        if self.encoder.causal != needed:
             raise SettingError(
                 "encoder.causal",
-                f"does not go with {{objective.name}}, whose tokens {must} see those after them; "
-                f"set {{encoder.causal:name}} to {remedy}",
+                "does not go with {objective.name}; "
+                f"set {{encoder.causal:name}} to {str(needed).lower()}",
                 self,
             )
-        if (
-            isinstance(self.objective, MaskedLMConfig)
-            and self.objective.next_sentence
-            and 1 in (self.training.batch_size, self.training.micro_batch_size)
-        ):
+        fewest = self.objective.min_micro_batch_size
+        if fewest > min(self.training.batch_size, self.training.micro_batch_size or fewest):
             raise SettingError(
-                "objective.next_sentence",
-                "takes second segments from other rows of a micro-batch, and in one of a single "
-                "row there is no other; set {training.micro_batch_size:name} to 2 or more",
+                "objective.name",
+                "needs other rows in a micro-batch with these settings; set "
+                f"{{training.micro_batch_size:name}} to {fewest} or more",
                 self,
             )
-        # Raises for a generator whose shape does not go with the encoder's.
         with in_section("objective"):
             self.workload(self.data.vocab_size)
 

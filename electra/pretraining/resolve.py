@@ -9,7 +9,8 @@ from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.hardware import Speed, free_bytes, resolve_precision, resolve_speed
 from electra.engine.settings import Switch
-from electra.model.memory import FLOAT, LOW, training_bytes
+from electra.model.memory import LOW, training_bytes
+from electra.model.workload import FLOAT
 from electra.pretraining.recipe import Recipe
 
 MEMORY_SHARE = 0.8  # of the free memory; the estimate knows no fragmentation and no libraries
@@ -141,7 +142,7 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
         recipe.workload(vocabulary),
         rows=size,
         activation_bytes=activation_bytes,
-        recomputed=training.activation_checkpointing,
-        spread_over=training.weight_shards(world.size),
+        activation_checkpointing=training.activation_checkpointing,
+        sharded_over=training.weight_shards(world.size),
     )
     return sum(terms.values())

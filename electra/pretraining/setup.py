@@ -23,8 +23,7 @@ from electra.engine.optimizer import build_optimizer
 from electra.engine.rendezvous import assert_same_on_all_ranks
 from electra.engine.train_step import SkipBudget, TrainStep, build_train_step
 from electra.engine.training_state import complete, restore, weights_of
-from electra.model.encoder import recompute
-from electra.objectives import build_objective
+from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.export import find_tokenizer_folder, initialise_from
 from electra.pretraining.options import PretrainOptions
@@ -135,13 +134,12 @@ def build_objective_from_recipe(recipe: Recipe, shards: Shards) -> Objective:
     """Build the objective and its networks, initialised from the recipe's seed."""
     torch.manual_seed(recipe.training.seed)
     counts = torch.from_numpy(shards.counts).double() + 1  # no token has probability 0
-    objective = build_objective(
-        recipe.objective,
+    objective = recipe.objective.build(
         encoder=recipe.encoder,
         vocabulary=shards.tokenizer,
         unigrams=(counts / counts.sum()).float(),
     )
-    recompute(objective, recipe.training.activation_checkpointing)
+    set_activation_checkpointing(objective, recipe.training.activation_checkpointing)
     return objective
 
 

@@ -113,7 +113,9 @@ def embed_chunks(
         for units in group_by_length(features.lengths, tokens=options.batch_tokens):
             batch = features.collate(units).to(device)
             with torch.inference_mode():
-                layers = encoder.layers(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+                layers = encoder.hidden_states(
+                    batch.input_ids, batch.token_type_ids, batch.attention_mask
+                )
                 hidden = reader(layers).float()
             vectors.update(
                 zip(units.tolist(), pool_vectors(hidden, batch, options.pool), strict=True)

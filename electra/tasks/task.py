@@ -238,7 +238,7 @@ class Network(nn.Module):
             return hidden
         self.encoder.eval()  # no dropout in frozen features
         with torch.no_grad():
-            layers = self.encoder.layers(*inputs)
+            layers = self.encoder.hidden_states(*inputs)
         features: Tensor = self.reader(layers)
         return features
 

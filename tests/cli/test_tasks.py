@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from electra.__main__ import main
-from electra.model.pair import Generator
+from electra.model.networks import Generator
 from tests.finetuning.test_finetune import glue_folder
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, option_rows, tiny_model, written
 

@@ -21,8 +21,7 @@ from electra.engine.fsdp import is_dtensor, shard
 from electra.engine.hardware import Speed
 from electra.engine.optimizer import build_optimizer
 from electra.engine.train_step import build_train_step
-from electra.model.encoder import recompute
-from electra.objectives import build_objective
+from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
@@ -121,13 +120,12 @@ def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Obje
     name, *flags = CASES[case]
     recipe = load_recipe(name, flags=[*TOY_FLAGS, *flags])
     torch.manual_seed(0)
-    objective = build_objective(
-        recipe.objective,
+    objective = recipe.objective.build(
         encoder=recipe.encoder,
         vocabulary=ToyVocabulary(),
         unigrams=torch.full((50,), 1 / 50),
     )
-    recompute(objective, recipe.training.activation_checkpointing)
+    set_activation_checkpointing(objective, recipe.training.activation_checkpointing)
     if sharing:
         shard(objective, "cpu")
     optimizer = build_optimizer(objective, recipe.optimizer)

@@ -13,7 +13,6 @@ from torch import nn
 
 from electra.engine.optimizer import build_optimizer, layer_lr_scale, schedule, set_step
 from electra.engine.settings import OptimizerConfig
-from electra.objectives import build_objective
 from electra.pretraining.recipe import load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
@@ -90,8 +89,7 @@ def test_the_other_schedules_end_where_they_should():
 def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(flags):
     flags = [word.replace("--generator", "--objective.generator") for word in flags]
     recipe = load_recipe("tiny", flags=[*TOY_FLAGS, *flags])
-    objective = build_objective(
-        recipe.objective,
+    objective = recipe.objective.build(
         encoder=recipe.encoder,
         vocabulary=ToyVocabulary(),
         unigrams=torch.full((50,), 0.02),
@@ -109,8 +107,7 @@ def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(fla
 
 def test_only_norms_and_biases_are_spared_from_decay():
     recipe = load_recipe("small")
-    objective = build_objective(
-        recipe.objective,
+    objective = recipe.objective.build(
         encoder=recipe.encoder,
         vocabulary=ToyVocabulary(),
         unigrams=torch.full((50,), 0.02),
@@ -119,7 +116,7 @@ def test_only_norms_and_biases_are_spared_from_decay():
     names = {id(p): name for name, p in objective.named_parameters()}
     assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in spared["params"])
     assert not any("norm" in names[id(p)] or "bias" in names[id(p)] for p in decayed["params"])
-    assert any("embeddings.words" in names[id(p)] for p in decayed["params"])
+    assert any("embeddings.word_embeddings" in names[id(p)] for p in decayed["params"])
 
 
 def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
@@ -128,7 +125,7 @@ def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
         "encoder.blocks.1.expand.weight",
         "encoder.blocks.0.expand.bias",
         "encoder.projection.weight",
-        "encoder.embeddings.words.weight",
+        "encoder.embeddings.word_embeddings.weight",
     )
     assert [layer_lr_scale(name, layers=2, decay=0.5) for name in names] == [
         1,

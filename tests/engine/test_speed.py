@@ -86,7 +86,9 @@ def test_no_kernel_runs_where_weights_are_in_parts_or_blocks_are_computed_again(
     assert resolve_recipe_speed(load_recipe("small", flags=bf16), world).kernels
     assert not resolve_recipe_speed(load_recipe("small", flags=[*bf16, *flags]), world).kernels
     with pytest.raises(UserError, match=f"--training.kernels on: .*{reason}.* at auto"):
-        resolve_recipe_speed(load_recipe("small", flags=[*bf16, *flags, "--training.kernels", "on"]), world)
+        resolve_recipe_speed(
+            load_recipe("small", flags=[*bf16, *flags, "--training.kernels", "on"]), world
+        )
 
 
 @pytest.mark.usefixtures("with_kernels")

@@ -29,7 +29,6 @@ from electra.engine.train_step import (
 )
 from electra.engine.training_state import capture, restore
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.objectives import build_objective
 from electra.objectives.objective import Objective
 from electra.objectives.settings import (
     AllTokensMLMConfig,
@@ -71,8 +70,7 @@ def built(
     alone.
     """
     torch.manual_seed(0)
-    objective = build_objective(
-        objective_config,
+    objective = objective_config.build(
         encoder=SHAPE,
         vocabulary=ToyVocabulary(),
         unigrams=torch.full((50,), 1 / 50),

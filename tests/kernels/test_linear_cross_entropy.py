@@ -14,7 +14,7 @@ from electra.kernels.linear_cross_entropy import (
 )
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.model.shape import EncoderShape
-from electra.objectives import build_objective, mlm
+from electra.objectives import mlm
 from electra.objectives.mlm import word_losses
 from electra.objectives.settings import (
     AllTokensMLMConfig,
@@ -215,8 +215,8 @@ OBJECTIVES = pytest.mark.parametrize(
 
 def objective(config, *, fused: bool):
     torch.manual_seed(0)
-    model = build_objective(
-        config, encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02)
+    model = config.build(
+        encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02)
     )
     guesser = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
     guesser.fused = fused

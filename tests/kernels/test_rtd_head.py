@@ -12,7 +12,7 @@ from electra import kernels
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.rtd_head import rtd_head
 from electra.model.encoder import Encoder
-from electra.model.pair import Discriminator
+from electra.model.networks import Discriminator
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
 

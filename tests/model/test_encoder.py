@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.config import UserError
-from electra.model.encoder import Attention, Encoder, recompute
+from electra.model.encoder import Attention, Encoder, set_activation_checkpointing
 from electra.model.shape import EncoderShape
 
 TINY = EncoderShape(layers=2, width=32, heads=4, feedforward=64, embedding=16, positions=12)
@@ -122,7 +122,7 @@ def test_matrices_start_from_a_normal_cut_at_two_deviations_and_biases_from_zero
         elif "projection" not in name:
             assert parameter.abs().max() <= 0.04, name
     # Cutting a normal of 0.02 at two deviations leaves 0.02 × 0.8796.
-    assert encoder.embeddings.words.weight.std().item() == pytest.approx(0.0176, rel=0.01)
+    assert encoder.embeddings.word_embeddings.weight.std().item() == pytest.approx(0.0176, rel=0.01)
 
 
 def test_the_projection_starts_from_glorot_s_uniform() -> None:
@@ -164,7 +164,7 @@ def test_blocks_that_are_computed_again_give_the_same_bits_and_keep_little() -> 
         encoder = Encoder(
             replace(TINY, layers=6, dropout=0.3, attention_dropout=0.3), vocabulary=VOCABULARY
         )
-        recompute(encoder, again)
+        set_activation_checkpointing(encoder, again)
         kept: list[int] = []
 
         def keep(tensor: Tensor, kept: list[int] = kept) -> Tensor:
@@ -182,6 +182,6 @@ def test_blocks_that_are_computed_again_give_the_same_bits_and_keep_little() -> 
 
 
 def test_blocks_are_computed_once_where_nobody_wants_gradients(encoder: Encoder) -> None:
-    recompute(encoder, True)
+    set_activation_checkpointing(encoder, True)
     with torch.no_grad():
         assert not encoder(*rows(8, 5)).requires_grad

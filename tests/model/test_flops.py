@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from electra.model.encoder import Encoder
-from electra.model.flops import Workload, official, parameters, standard
-from electra.model.pair import Generator, build_pair
+from electra.model.flops import official, parameters, standard
+from electra.model.networks import Generator, build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
+from electra.model.workload import Workload
 
 SHAPE = EncoderShape(layers=3, width=128, heads=2, feedforward=512, embedding=64, positions=32)
 VOCABULARY = 100
@@ -32,7 +33,7 @@ def test_parameters_in_closed_form_are_those_of_the_modules(
         layers=2, width=128, heads=2, feedforward=256, embedding=embedding, positions=16
     )
     settings = GeneratorShape(tie=tie, fraction=fraction)
-    generator, discriminator = build_pair(shape, settings, vocabulary=VOCABULARY)
+    generator, discriminator = build_networks(shape, settings, vocabulary=VOCABULARY)
     assert generator is not None
     counted = parameters(
         Workload(
@@ -59,7 +60,7 @@ def test_standard_operations_are_the_matrix_products_that_torch_counts() -> None
     from torch.utils.flop_counter import FlopCounterMode
 
     settings, length, predicted = GeneratorShape(fraction=0.5), 32, 8
-    generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
+    generator, discriminator = build_networks(SHAPE, settings, vocabulary=VOCABULARY)
     assert generator is not None
     input_ids = torch.zeros(1, length, dtype=torch.long)
     attention_mask = torch.ones_like(input_ids, dtype=torch.bool)

@@ -19,7 +19,7 @@ from electra.config import UserError
 from electra.model import huggingface
 from electra.model.card import model_card
 from electra.model.encoder import Encoder
-from electra.model.pair import Discriminator, Generator
+from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
 
 TINY = EncoderShape(layers=2, width=32, heads=4, feedforward=64, embedding=16, positions=24)

@@ -17,12 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.kernels import enable
-from electra.model import encoder, pair
-from electra.model.flops import Workload, parameters
+from electra.model import encoder
+from electra.model.flops import parameters
 from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kept_by_kernel_encoder, training_bytes
-from electra.model.pair import build_pair
+from electra.model.networks import build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
+from electra.model.workload import Workload
 from electra.pretraining.recipe import load_recipe
+from electra.tasks.features import pair
 from tests.model.test_flops import SHAPE, VOCABULARY, count
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "pretrain_gpu.json"
@@ -90,7 +92,7 @@ def test_estimated_activations_are_near_what_autograd_keeps(
     # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
     shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
     settings, rows, length, predicted = GeneratorShape(), 4, 128, 20
-    generator, discriminator = build_pair(shape, settings, vocabulary=5000)
+    generator, discriminator = build_networks(shape, settings, vocabulary=5000)
     assert generator is not None
     input_ids = torch.randint(5000, (rows, length))
     token_type_ids, attention_mask = (
@@ -132,12 +134,12 @@ def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
     tie: Literal["embeddings", "all"], fraction: float
 ) -> None:
     settings = GeneratorShape(tie=tie, fraction=fraction)
-    generator, discriminator = build_pair(SHAPE, settings, vocabulary=VOCABULARY)
+    generator, discriminator = build_networks(SHAPE, settings, vocabulary=VOCABULARY)
     assert generator is not None
     work = Workload(
         encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32
     )
-    terms = training_bytes(work, rows=1, spread_over=4)
+    terms = training_bytes(work, rows=1, sharded_over=4)
     blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
     outside = count(discriminator, generator) - count(*blocks)
     assert terms["weights"] == 4 * count(discriminator, generator) / 4
@@ -176,7 +178,10 @@ def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
 def test_rows_of_logits_are_as_many_as_the_kernels_take() -> None:
     from electra.kernels import linear_cross_entropy
 
-    assert (linear_cross_entropy.MAX_LOGIT_ROWS, linear_cross_entropy.ROWS) == (KERNEL_LOGITS, KERNEL_ROWS)
+    assert (linear_cross_entropy.MAX_LOGIT_ROWS, linear_cross_entropy.ROWS) == (
+        KERNEL_LOGITS,
+        KERNEL_ROWS,
+    )
 
 
 def measured() -> Iterator[tuple[str, int, int, str, float]]:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.objectives import build_objective
 from electra.objectives.adversarial import BASELINE_WEIGHT
 from electra.objectives.corruption import fill_masks, mask_tokens, masked_counts
 from electra.objectives.rtd import Play, doubt_losses
@@ -141,12 +140,12 @@ def test_the_gradient_is_that_of_the_exact_expectation_within_sampling_error(few
     standard error.
     """
     torch.manual_seed(0)
-    model = build_objective(
-        adversarial(
-            generator=GeneratorShape(tie="none", fraction=1.0),
-            discriminator_weight=0.0,
-            masking=Masking(keep=0.0),
-        ),
+    config = adversarial(
+        generator=GeneratorShape(tie="none", fraction=1.0),
+        discriminator_weight=0.0,
+        masking=Masking(keep=0.0),
+    )
+    model = config.build(
         encoder=TINY,
         vocabulary=THREE_WORDS,
         unigrams=torch.full((3,), 1 / 3),

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from electra.objectives import build_objective
 from electra.objectives.cloze import cloze
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from tests.conftest import toy_batch
@@ -13,8 +12,8 @@ from tests.objectives.test_objectives import SHAPE, UNIGRAMS, VOCABULARY
 @pytest.fixture
 def networks():
     torch.manual_seed(3)
-    objective = build_objective(
-        ReplacedTokenDetectionConfig(), encoder=SHAPE, vocabulary=VOCABULARY, unigrams=UNIGRAMS
+    objective = ReplacedTokenDetectionConfig().build(
+        encoder=SHAPE, vocabulary=VOCABULARY, unigrams=UNIGRAMS
     )
     for parameter in objective.parameters():
         parameter.data += 0.3 * torch.randn_like(

@@ -7,13 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra.objectives.corruption import (
-    choose_positions,
-    fill_masks,
-    mask_tokens,
-    masked_counts,
-    sample,
-)
+from electra.model.sampling import sample
+from electra.objectives.corruption import choose_positions, fill_masks, mask_tokens, masked_counts
 from electra.objectives.settings import Masking
 from tests.conftest import ToyVocabulary, toy_batch
 

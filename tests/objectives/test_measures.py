@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from electra.experiments.running import Tally
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
-from electra.objectives.measures import Tally, detections, entropy, quotient
+from electra.objectives.measures import detections, entropy, quotient
 
 
 def random_doubts(seed: int, *, count: int = 3000):

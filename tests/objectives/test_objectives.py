@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.objectives import build_objective
 from electra.objectives.corruption import mask_tokens, masked_counts
 from electra.objectives.mlm import word_losses
 from electra.objectives.settings import (
@@ -36,12 +35,8 @@ UNIGRAMS = torch.arange(1, 51).float() / torch.arange(1, 51).sum()
 
 def objective(config=None, *, shape=SHAPE, seed=0):
     torch.manual_seed(seed)
-    return build_objective(
-        config or ReplacedTokenDetectionConfig(),
-        encoder=shape,
-        vocabulary=VOCABULARY,
-        unigrams=UNIGRAMS,
-    )
+    config = config or ReplacedTokenDetectionConfig()
+    return config.build(encoder=shape, vocabulary=VOCABULARY, unigrams=UNIGRAMS)
 
 
 def seeded(seed=0):

@@ -153,7 +153,7 @@ def test_healthy_networks_have_no_bad_output(objective: ReplacedTokenDetection) 
     "module",
     [
         "generator.encoder.blocks.1.expand",
-        "generator.encoder.embeddings.words",
+        "generator.encoder.embeddings.word_embeddings",
         "discriminator.encoder.blocks.0.attention.output",
         "discriminator.encoder.blocks.1.feedforward_norm",
     ],

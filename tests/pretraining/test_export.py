@@ -11,7 +11,6 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.objectives import build_objective
 from electra.objectives.objective import Objective
 from electra.pretraining.export import initialise_from
 from electra.pretraining.pretrain import pretrain
@@ -29,8 +28,7 @@ def toy(recipe: str = "tiny", *more: str) -> Recipe:
 def fresh(recipe: Recipe, shards: Shards, *, seed: int) -> Objective:
     torch.manual_seed(seed)
     size = shards.tokenizer.size
-    return build_objective(
-        recipe.objective,
+    return recipe.objective.build(
         encoder=recipe.encoder,
         vocabulary=shards.tokenizer,
         unigrams=torch.full((size,), 1 / size),
@@ -120,7 +118,7 @@ def test_a_stock_discriminator_is_loaded_and_its_tensors_are_counted(
     assert filled == {"shared", "discriminator"}
     assert news[0].startswith(f"discriminator from {tmp_path}: ")
     assert news[0].endswith(" tensors loaded")
-    table = objective.networks()["discriminator"].encoder.embeddings.words.weight
+    table = objective.networks()["discriminator"].encoder.embeddings.word_embeddings.weight
     assert table.equal(stock.electra.embeddings.word_embeddings.weight)
 
 

@@ -16,7 +16,7 @@ import transformers
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.model.huggingface import stock_logits
-from electra.model.pair import Generator
+from electra.model.networks import Generator
 from electra.tasks import find_task
 from electra.tasks.inference import answer_examples, predict
 from electra.tasks.models import FinetunedModel, load_pretrained, load_tuned, model_folder
@@ -235,7 +235,7 @@ def test_random_weights_keep_nothing_of_the_folder_but_shape_and_tokenizer(tiny:
     filled, fresh = load_pretrained(tiny), load_pretrained(tiny, random_weights=True)
     assert fresh.loaded is None
     assert fresh.encoder.shape == filled.encoder.shape
-    table_of = "embeddings.words.weight"
+    table_of = "embeddings.word_embeddings.weight"
     assert not fresh.encoder.state_dict()[table_of].equal(filled.encoder.state_dict()[table_of])
 
 

@@ -18,7 +18,7 @@ from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
 from electra.model.encoder import Encoder
 from electra.model.huggingface import Role, save
-from electra.model.pair import Discriminator, Generator
+from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.tasks import find_task
 from electra.tasks.features import Features, group_by_length

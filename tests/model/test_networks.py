@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.model.encoder import Encoder
-from electra.model.pair import Discriminator, Generator, build_pair
+from electra.model.networks import Discriminator, Generator, build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
 
 TINY = EncoderShape(layers=2, width=128, heads=2, feedforward=256, embedding=32, positions=16)
@@ -18,7 +18,7 @@ def pair(
     tie: Literal["none", "embeddings", "all"], *, fraction: float = 0.5
 ) -> tuple[Generator, Discriminator]:
     torch.manual_seed(0)
-    generator, discriminator = build_pair(
+    generator, discriminator = build_networks(
         TINY, GeneratorShape(tie=tie, fraction=fraction), vocabulary=VOCABULARY
     )
     assert generator is not None
@@ -40,8 +40,8 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 def test_tied_embeddings_share_words_positions_types_and_their_norm_and_nothing_else() -> None:
     generator, discriminator = pair("embeddings")
     assert names_shared(generator, discriminator) == {
-        "encoder.embeddings.words.weight",
-        "encoder.embeddings.positions.weight",
+        "encoder.embeddings.word_embeddings.weight",
+        "encoder.embeddings.position_embeddings.weight",
         "encoder.embeddings.token_type_embeddings.weight",
         "encoder.embeddings.norm.weight",
         "encoder.embeddings.norm.bias",
@@ -62,7 +62,9 @@ def test_tied_wholly_two_heads_stand_on_one_encoder() -> None:
 
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_a_generator_by_chance_has_no_network(kind: Literal["unigram", "uniform"]) -> None:
-    generator, discriminator = build_pair(TINY, GeneratorShape(kind=kind), vocabulary=VOCABULARY)
+    generator, discriminator = build_networks(
+        TINY, GeneratorShape(kind=kind), vocabulary=VOCABULARY
+    )
     assert generator is None
     assert isinstance(discriminator, Discriminator)
 
@@ -73,8 +75,8 @@ def test_the_generator_predicts_with_the_table_it_reads_with(
     generator, _ = pair("embeddings")
     generator(*batch, torch.zeros(3, 1, dtype=torch.long)).sum().backward()
     # A word absent from the input gets its gradient through the output alone.
-    assert generator.encoder.embeddings.words.weight.grad is not None
-    assert generator.encoder.embeddings.words.weight.grad[0].any()
+    assert generator.encoder.embeddings.word_embeddings.weight.grad is not None
+    assert generator.encoder.embeddings.word_embeddings.weight.grad[0].any()
 
 
 def test_gathering_first_gives_what_predicting_everywhere_and_selecting_gives(

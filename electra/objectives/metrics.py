@@ -1,0 +1,149 @@
+"""The held-out numbers that objectives report, each beside its baseline. No torch.
+
+A baseline is what an answer that ignores the context would score: it knows how frequent each word
+is, copies what it reads, or always says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One held-out number of a network."""
+
+    name: str  # its key in metrics.jsonl, after the prefix eval_
+    title: str
+    network: str  # the network whose number it is
+    baseline: str | float  # the key of its baseline, or the baseline itself
+    form: str = "{:.3f}"
+    # A loss above this fraction of its baseline says that the network has learned nothing yet.
+    plateau_ratio: float | None = None
+    plateau_meaning: str = ""  # what the network does there
+
+    def baseline_in(self, scores: Mapping[str, float]) -> float | None:
+        """Return the baseline's value, None where `scores` lack it."""
+        if isinstance(self.baseline, str):
+            return scores.get(self.baseline)
+        return self.baseline
+
+    def is_at_baseline(self, scores: Mapping[str, float]) -> bool:
+        """Return whether the network has learned nothing by this metric."""
+        baseline = self.baseline_in(scores)
+        if self.plateau_ratio is None or baseline is None or self.name not in scores:
+            return False
+        return scores[self.name] > self.plateau_ratio * baseline
+
+
+def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric, ...]:
+    """Return loss and accuracy at masked positions.
+
+    Of a generator that another loss trains, or none, this loss is an observation and no plateau.
+    """
+    ratio = None
+    if is_trained_by_it:
+        ratio = 0.98
+    return (
+        Metric(
+            name="mlm_loss",
+            title="masked words, loss",
+            network=network,
+            baseline="baseline_mlm_loss",
+            plateau_ratio=ratio,
+            plateau_meaning="the masked LM only copies, and knows how frequent words are",
+        ),
+        Metric(
+            name="mlm_accuracy",
+            title="masked words, accuracy",
+            network=network,
+            baseline="baseline_mlm_accuracy",
+            form="{:.1%}",
+        ),
+    )
+
+
+RTD_METRICS = (
+    Metric(
+        name="rtd_loss",
+        title="loss",
+        network="discriminator",
+        baseline="baseline_rtd_loss",
+        form="{:.4f}",
+        plateau_ratio=0.99,
+        plateau_meaning="the discriminator only knows how many tokens are replaced",
+    ),
+    Metric(name="auc", title="AUC", network="discriminator", baseline=0.5),
+    Metric(
+        name="average_precision",
+        title="average precision",
+        network="discriminator",
+        baseline="replaced_fraction",
+    ),
+    Metric(
+        name="rtd_accuracy",
+        title="accuracy",
+        network="discriminator",
+        baseline="baseline_accuracy",
+        form="{:.1%}",
+    ),
+    Metric(
+        name="precision",
+        title="precision at ½",
+        network="discriminator",
+        baseline="replaced_fraction",
+        form="{:.1%}",
+    ),
+    Metric(
+        name="recall", title="recall at ½", network="discriminator", baseline=0.0, form="{:.1%}"
+    ),
+)
+
+RESTORE_METRICS = (
+    Metric(
+        name="restore_loss",
+        title="loss",
+        network="encoder",
+        baseline="baseline_restore_loss",
+        plateau_ratio=0.99,
+        plateau_meaning=(
+            "the encoder only copies the tokens it reads, and knows how frequent words are"
+        ),
+    ),
+    Metric(
+        name="restore_accuracy",
+        title="accuracy",
+        network="encoder",
+        baseline="baseline_restore_accuracy",
+        form="{:.1%}",
+    ),
+)
+
+NEXT_SENTENCE_METRICS = (
+    Metric(
+        name="nsp_accuracy",
+        title="next sentence, accuracy",
+        network="encoder",
+        baseline="baseline_nsp_accuracy",
+        form="{:.1%}",
+    ),
+)
+
+LEFT_TO_RIGHT_METRICS = (
+    Metric(
+        name="lm_loss",
+        title="next word, loss",
+        network="encoder",
+        baseline="baseline_lm_loss",
+        plateau_ratio=0.98,
+        plateau_meaning="the left-to-right LM only knows how frequent words are",
+    ),
+    Metric(
+        name="lm_accuracy",
+        title="next word, accuracy",
+        network="encoder",
+        baseline="baseline_lm_accuracy",
+        form="{:.1%}",
+    ),
+)
