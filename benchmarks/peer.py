@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from electra.data.batches import Batch
 from electra.engine.hardware import autocast
 from electra.model.sampling import sample
-from electra.objectives.corruption import Vocabulary, fill_masks, mask_tokens
+from electra.objectives.corruption import Vocabulary, mask_tokens, replace_tokens
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.pretraining.recipe import Recipe
 
@@ -78,7 +78,7 @@ def pretraining_step(
         chosen = logits.gather(1, masked.positions[..., None].expand(-1, -1, words.size))
         targets = masked.originals.masked_fill(~masked.scored, -100)
         mlm = F.cross_entropy(chosen.flatten(0, 1).float(), targets.flatten())
-        corrupted = fill_masks(batch.input_ids, masked, sample(chosen, rng=None))
+        corrupted = replace_tokens(batch.input_ids, masked, sample(chosen, rng=None))
         said = discriminator(
             input_ids=corrupted.input_ids,
             token_type_ids=batch.token_type_ids,

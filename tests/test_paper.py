@@ -6,7 +6,7 @@ import pytest
 
 from electra.model.flops import inference, official, parameters, standard
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.model.workload import Workload
+from electra.model.workload import LMHead, Workload
 
 SMALL = EncoderShape()
 BASE = EncoderShape(layers=12, width=768, heads=12, feedforward=3072, embedding=768)
@@ -27,7 +27,9 @@ def electra(
 
 
 def bert(shape: EncoderShape, *, length: int) -> Workload:
-    return Workload(objective="mlm", encoder=shape, vocabulary=VOCABULARY, length=length)
+    return Workload(
+        heads=(LMHead(),), network="encoder", encoder=shape, vocabulary=VOCABULARY, length=length
+    )
 
 
 ELECTRA_SMALL = electra(SMALL, fraction=1 / 4, length=128)

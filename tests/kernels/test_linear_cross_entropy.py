@@ -15,7 +15,7 @@ from electra.kernels.linear_cross_entropy import (
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.model.shape import EncoderShape
 from electra.objectives import mlm
-from electra.objectives.mlm import word_losses
+from electra.objectives.mlm import mlm_token_loss
 from electra.objectives.settings import (
     AllTokensMLMConfig,
     MaskedLMConfig,
@@ -237,7 +237,7 @@ def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one
 ):
     found, calls = [], []
     monkeypatch.setattr(
-        mlm, "word_losses", lambda *logits: (calls.append("logits"), word_losses(*logits))[1]
+        mlm, "word_losses", lambda *logits: (calls.append("logits"), mlm_token_loss(*logits))[1]
     )
     for fused in (False, True):
         model, guesser = objective(config, fused=fused)

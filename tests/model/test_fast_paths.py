@@ -24,9 +24,9 @@ def test_gelu_and_its_gradient_are_torchs():
 def test_dropout_drops_at_its_rate_keeps_the_mean_and_scales_what_it_keeps(rate):
     torch.manual_seed(0)
     out = Dropout(rate)(torch.ones(7, 50_001))
-    kept = out[out != 0]
+    scaled_keep_mask = out[out != 0]
     assert (out == 0).float().mean().item() == pytest.approx(rate, abs=0.004)
-    assert torch.allclose(kept, torch.tensor(1 / (1 - rate)), rtol=1e-3)
+    assert torch.allclose(scaled_keep_mask, torch.tensor(1 / (1 - rate)), rtol=1e-3)
     assert out.mean().item() == pytest.approx(1.0, abs=0.03)
 
 
@@ -49,20 +49,18 @@ def test_the_gradient_of_dropout_flows_through_what_was_kept():
 
 def attention_inputs() -> tuple[list[torch.Tensor], torch.Tensor]:
     torch.manual_seed(0)
-    attended = torch.tensor([[True, True, True, True], [True, True, False, False]])[
-        :, None, None, :
-    ]
+    visible = torch.tensor([[True, True, True, True], [True, True, False, False]])[:, None, None, :]
     return [
         torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)
-    ], attended
+    ], visible
 
 
 def test_attention_that_hardly_drops_anything_is_torchs_without_dropout():
-    inputs, attended = attention_inputs()
+    inputs, visible = attention_inputs()
     ours = attend(
-        *inputs, attended=attended, dropout=1e-6
+        *inputs, visible=visible, dropout=1e-6
     )  # the least rate that is not zero; it rounds to none
-    theirs = F.scaled_dot_product_attention(*inputs, attn_mask=attended)
+    theirs = F.scaled_dot_product_attention(*inputs, attn_mask=visible)
     assert torch.allclose(ours, theirs, atol=1e-14)
     for our, their in zip(
         *(torch.autograd.grad(out.square().sum(), inputs) for out in (ours, theirs)), strict=True
@@ -71,11 +69,11 @@ def test_attention_that_hardly_drops_anything_is_torchs_without_dropout():
 
 
 def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
-    inputs, attended = attention_inputs()
+    inputs, visible = attention_inputs()
 
     def seeded(*inputs: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(1)
-        return attend(*inputs, attended=attended, dropout=0.3)
+        return attend(*inputs, visible=visible, dropout=0.3)
 
     assert torch.autograd.gradcheck(seeded, inputs)
 
@@ -88,10 +86,12 @@ def test_attention_drops_shares_at_its_rate_and_scales_those_it_keeps():
     unit = torch.eye(50, dtype=torch.float64).expand(
         2, 3, 50, 50
     )  # as values, it shows the shares themselves
-    attended = torch.ones(2, 1, 1, 50, dtype=torch.bool)
-    ratio = attend(
-        query, key, unit, attended=attended, dropout=0.3
-    ) / F.scaled_dot_product_attention(query, key, unit)
-    kept = ratio != 0
-    assert (~kept).double().mean().item() == pytest.approx(0.3, abs=0.01)
-    assert torch.allclose(ratio[kept], torch.tensor(1 / 0.7, dtype=torch.float64), rtol=1e-4)
+    visible = torch.ones(2, 1, 1, 50, dtype=torch.bool)
+    ratio = attend(query, key, unit, visible=visible, dropout=0.3) / F.scaled_dot_product_attention(
+        query, key, unit
+    )
+    scaled_keep_mask = ratio != 0
+    assert (~scaled_keep_mask).double().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert torch.allclose(
+        ratio[scaled_keep_mask], torch.tensor(1 / 0.7, dtype=torch.float64), rtol=1e-4
+    )

@@ -12,7 +12,8 @@ from electra.model.encoder import Encoder
 from electra.model.flops import official, parameters, standard
 from electra.model.networks import Generator, build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.model.workload import Workload
+from electra.model.workload import LinearHead, LMHead, Workload
+from electra.objectives.settings import MaskedLMConfig
 
 SHAPE = EncoderShape(layers=3, width=128, heads=2, feedforward=512, embedding=64, positions=32)
 VOCABULARY = 100
@@ -51,7 +52,11 @@ def test_parameters_in_closed_form_are_those_of_the_modules(
 
 
 def test_parameters_of_a_masked_lm_are_those_of_the_module() -> None:
-    counted = parameters(Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32))
+    counted = parameters(
+        Workload(
+            heads=(LMHead(),), network="encoder", encoder=SHAPE, vocabulary=VOCABULARY, length=32
+        )
+    )
     assert counted.total == count(Generator(Encoder(SHAPE, vocabulary=VOCABULARY)))
     assert counted.generator == counted.shared == 0
 
@@ -106,7 +111,9 @@ def test_a_frozen_generator_costs_its_forward_pass_and_no_other() -> None:
 
 def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
     (terms,) = standard(
-        Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+        Workload(
+            heads=(LMHead(),), network="encoder", encoder=SHAPE, vocabulary=VOCABULARY, length=32
+        )
     ).networks.values()
     assert terms["MLM head"] == pytest.approx(0.15 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
     assert "RTD head" not in terms
@@ -115,7 +122,12 @@ def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
 def test_replacements_that_are_restored_cost_a_second_network_with_a_vocabulary() -> None:
     beside = GeneratorShape(fraction=0.5).beside(SHAPE)
     work = Workload(
-        objective="mlm", encoder=SHAPE, generator=beside, vocabulary=VOCABULARY, length=32
+        heads=(LMHead(),),
+        network="encoder",
+        encoder=SHAPE,
+        generator=beside,
+        vocabulary=VOCABULARY,
+        length=32,
     )
     both = standard(work).networks
     assert list(both) == ["encoder", "generator"]
@@ -125,7 +137,8 @@ def test_replacements_that_are_restored_cost_a_second_network_with_a_vocabulary(
 
 def test_all_tokens_pay_for_the_vocabulary_at_every_position_and_for_a_gate() -> None:
     work = Workload(
-        objective="all-tokens",
+        heads=(LMHead("all"), LinearHead("copy gate")),
+        network="encoder",
         encoder=SHAPE,
         generator=GeneratorShape(fraction=0.5).beside(SHAPE),
         vocabulary=VOCABULARY,
@@ -143,14 +156,18 @@ def test_a_left_to_right_lm_pays_for_the_vocabulary_at_every_position_but_the_la
     None
 ):
     causal = replace(SHAPE, causal=True)
-    work = Workload(objective="left-to-right", encoder=causal, vocabulary=VOCABULARY, length=32)
+    work = Workload(
+        heads=(LMHead("next"),), network="encoder", encoder=causal, vocabulary=VOCABULARY, length=32
+    )
     (ours,), (theirs,) = (convention(work).networks.values() for convention in (standard, official))
     assert ours["MLM head"] == pytest.approx(31 / 32 * (2 * 128 * 64 + 2 * 64 * VOCABULARY))
     assert theirs["MLM head"] == pytest.approx(
         31 / 32 * (2 * 128 * 64 + 14 * 64 + (2 * 64 + 7) * VOCABULARY)
     )
     masked = standard(
-        Workload(objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32)
+        Workload(
+            heads=(LMHead(),), network="encoder", encoder=SHAPE, vocabulary=VOCABULARY, length=32
+        )
     ).networks["encoder"]
     assert ours["attention"] == masked["attention"], (
         "what causal attention throws away was computed, by convention"
@@ -168,18 +185,22 @@ def test_the_operations_of_a_left_to_right_pass_are_those_that_torch_counts() ->
         FlopCounterMode(display=False) as counter,
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
     ):
-        network.words(
+        network.lm_logits(
             network.transform(network.encoder(input_ids, input_ids, input_ids == 0)[:, :-1])
         )
-    work = Workload(objective="left-to-right", encoder=shape, vocabulary=VOCABULARY, length=length)
+    work = Workload(
+        heads=(LMHead("next"),),
+        network="encoder",
+        encoder=shape,
+        vocabulary=VOCABULARY,
+        length=length,
+    )
     assert counter.get_total_flops() == length * standard(work).forward
 
 
 def test_next_sentence_prediction_costs_two_classes_a_row() -> None:
     plain, both = (
-        Workload(
-            objective="mlm", encoder=SHAPE, vocabulary=VOCABULARY, length=32, next_sentence=asked
-        )
+        MaskedLMConfig(next_sentence=asked).workload(SHAPE, vocabulary=VOCABULARY, length=32)
         for asked in (False, True)
     )
     for convention in (standard, official):

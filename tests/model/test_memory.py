@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from electra.kernels import enable
 from electra.model import encoder
 from electra.model.flops import parameters
-from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kept_by_kernel_encoder, training_bytes
+from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kernel_encoder_bytes, training_bytes
 from electra.model.networks import build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
-from electra.model.workload import Workload
+from electra.model.workload import LinearHead, LMHead, Workload
 from electra.pretraining.recipe import load_recipe
 from electra.tasks.features import pair
 from tests.model.test_flops import SHAPE, VOCABULARY, count
@@ -75,7 +75,13 @@ def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
 
 
 def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
-    work = Workload(objective="all-tokens", encoder=SHAPE, vocabulary=30_522, length=32)
+    work = Workload(
+        heads=(LMHead("all"), LinearHead("copy gate")),
+        network="encoder",
+        encoder=SHAPE,
+        vocabulary=30_522,
+        length=32,
+    )
     few, many = (training_bytes(work, rows=rows) for rows in (32, 320))
     assert few["encoder logits"] == many["encoder logits"] == 3 * 4 * 30_522 * 1024
     assert many["encoder activations"] == 10 * few["encoder activations"]
@@ -84,10 +90,8 @@ def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() 
 def test_estimated_activations_are_near_what_autograd_keeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (
-        encoder,
-        pair,
-    ):  # the estimate is for torch's gelu; the one for CPUs keeps one tensor more
+    # The estimate is for torch's gelu; the one for CPUs keeps one tensor more.
+    for module in (encoder, networks):
         monkeypatch.setattr(module, "gelu", F.gelu)
     # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
     shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
@@ -171,7 +175,7 @@ def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
         2 * p.numel() for block in network.blocks for p in block.parameters() if p.ndim == 2
     )
     assert kept() - low_weights == pytest.approx(
-        input_ids.numel() * kept_by_kernel_encoder(shape), rel=0.1
+        input_ids.numel() * kernel_encoder_bytes(shape), rel=0.1
     )
 
 

@@ -11,8 +11,8 @@ import torch
 
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives.adversarial import BASELINE_WEIGHT
-from electra.objectives.corruption import fill_masks, mask_tokens, masked_counts
-from electra.objectives.rtd import Play, doubt_losses
+from electra.objectives.corruption import mask_tokens, masked_counts, replace_tokens
+from electra.objectives.rtd import rtd_token_loss
 from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
 from tests.conftest import ToyVocabulary, toy_batch
 from tests.objectives.test_objectives import objective, seeded
@@ -42,23 +42,23 @@ def test_the_loss_is_a_plain_recomputation_token_by_token(draws):
     model = objective(
         adversarial(generator_weight=0.7, masking=Masking(rate=0.3, draws=draws))
     ).double()
-    loss, play = model(BATCH, seeded()), model.play(BATCH, seeded())
+    loss, output = model(BATCH, seeded()), model.predict(BATCH, seeded())
     weight, bias = model.baseline.weight[0], model.baseline.bias[0]
     hidden = model.generator.encoder(
-        play.masked.input_ids, BATCH.token_type_ids, BATCH.attention_mask
+        output.masked.input_ids, BATCH.token_type_ids, BATCH.attention_mask
     )
     rewards, errors, fooled = [], [], []
-    for row, place in play.masked.scored.nonzero().tolist():
-        position, word = play.masked.positions[row, place], play.sampled[row, place]
+    for row, place in output.masked.scored.nonzero().tolist():
+        position, word = output.masked.positions[row, place], output.sampled[row, place]
         original = (
-            play.doubts[row, position].neg().sigmoid()
-        )  # D: the chance that it is the original
-        is_original = play.corrupted.input_ids[row, position] == BATCH.input_ids[row, position]
+            output.disc_logits[row, position].neg().sigmoid()
+        )  # D: the prob that it is the original
+        is_original = output.corrupted.input_ids[row, position] == BATCH.input_ids[row, position]
         rewards.append(-(original if is_original else 1 - original).log().item())
         expected = (hidden[row, position] @ weight + bias).item()
         errors.append((rewards[-1] - expected) ** 2)
-        chance = play.guesses[row, place].softmax(-1)[word].item()
-        fooled.append((rewards[-1] - expected) * -math.log(chance))
+        prob = output.mlm.logits[row, place].softmax(-1)[word].item()
+        fooled.append((rewards[-1] - expected) * -math.log(prob))
     assert len(rewards) == 4 + 3 + 4
     reward, error, fooling = (sum(each) / len(each) for each in (rewards, errors, fooled))
     assert loss.parts["reward"].item() == pytest.approx(reward, rel=1e-6)
@@ -115,21 +115,20 @@ TINY = EncoderShape(
 def exact_gradient(model, batch, rng):
     """Of −E[R] over all three words at every masked position, by summing over them."""
     masked = mask_tokens(batch, model.config.masking, THREE_WORDS, rng)
-    chances = model.generator(
+    probs = model.generator(
         masked.input_ids, batch.token_type_ids, batch.attention_mask, masked.positions
     ).softmax(-1)
     expected = 0.0
     for word in range(3):
-        sampled = torch.full_like(masked.originals, word)
-        corrupted = fill_masks(batch.input_ids, masked, sampled)
+        sampled = torch.full_like(masked.labels, word)
+        corrupted = replace_tokens(batch.input_ids, masked, sampled)
         with torch.no_grad():
-            doubts = model.discriminator(
+            disc_logits = model.discriminator(
                 corrupted.input_ids, batch.token_type_ids, batch.attention_mask
             )
-        rewards = doubt_losses(Play(masked, None, None, corrupted, sampled, None, doubts)).gather(
-            1, masked.positions
-        )
-        expected = expected + (chances[..., word] * rewards).sum() / len(batch.input_ids)
+        losses = rtd_token_loss(disc_logits, corrupted.is_replaced)
+        rewards = losses.gather(1, masked.positions)
+        expected = expected + (probs[..., word] * rewards).sum() / len(batch.input_ids)
     return torch.cat(
         [g.flatten() for g in torch.autograd.grad(-expected, list(model.generator.parameters()))]
     )
@@ -184,9 +183,11 @@ def test_the_baseline_learns_alone_and_reaches_nothing_else():
 def test_the_baseline_descends_its_own_error_and_nothing_else():
     model = objective(adversarial()).double()
     model(BATCH, seeded()).total.backward()
-    play = model.play(BATCH, seeded())
-    rewards = doubt_losses(play).gather(1, play.masked.positions)[play.masked.scored]
-    hidden = play.hidden[play.masked.scored].detach()
+    output = model.predict(BATCH, seeded())
+    masked = output.masked
+    losses = rtd_token_loss(output.disc_logits, output.corrupted.is_replaced)
+    rewards = losses.gather(1, masked.positions)[masked.scored]
+    hidden = output.mlm.hidden_states[masked.scored].detach()
     errors = (hidden @ model.baseline.weight[0] + model.baseline.bias - rewards).detach()
     weight = 2 * BASELINE_WEIGHT
     assert model.baseline.weight.grad[0].allclose(weight * (errors[:, None] * hidden).mean(0))
@@ -229,7 +230,7 @@ def test_held_out_rows_tell_what_the_generator_lost():
         ({"temperature": 2.0}, r"temperature=2\.0 samples from another distribution"),
         (
             {"generator": GeneratorShape(kind="unigram")},
-            r"generator\.kind='unigram' draws by chance",
+            r"generator\.kind='unigram' draws by prob",
         ),
     ],
 )

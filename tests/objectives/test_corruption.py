@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra.model.sampling import sample
-from electra.objectives.corruption import choose_positions, fill_masks, mask_tokens, masked_counts
+from electra.objectives.corruption import (
+    choose_positions,
+    mask_tokens,
+    masked_counts,
+    replace_tokens,
+)
 from electra.objectives.settings import Masking
 from tests.conftest import ToyVocabulary, toy_batch
 
@@ -51,7 +56,7 @@ def test_distinct_draws_choose_exactly_as_many_different_positions_as_the_length
 )
 def test_full_rows_choose_as_many_as_the_reference_code(length, rate, most):
     masking = Masking(rate=rate)
-    assert masking.most(length) == most
+    assert masking.max_predictions(length) == most
     assert masked_counts(torch.tensor([length]), masking, length=length).tolist() == [
         min(most, round(rate * length))
     ]
@@ -85,7 +90,7 @@ def test_of_the_chosen_85_percent_are_hidden_and_15_keep_their_token(draws):
     batch = toy_batch([128] * 300, length=128)
     masked = mask_tokens(batch, Masking(draws=draws), VOCABULARY, seeded(0))
     seen = masked.input_ids.gather(1, masked.positions)[masked.scored]
-    original = masked.originals[masked.scored]
+    original = masked.labels[masked.scored]
     assert ((seen == VOCABULARY.mask) | (seen == original)).all(), (
         "the official code puts no random tokens in"
     )
@@ -101,7 +106,7 @@ def test_bert_masks_80_keeps_10_and_swaps_10_percent():
     masked = mask_tokens(batch, Masking(keep=0.1, random=0.1), vocabulary, seeded(0))
     seen, original = (
         masked.input_ids.gather(1, masked.positions)[masked.scored],
-        masked.originals[masked.scored],
+        masked.labels[masked.scored],
     )
     shares = [
         (seen == vocabulary.mask),
@@ -121,7 +126,7 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
     batch = toy_batch(lengths, length=32, seed=seed)
     masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
     sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
-    corrupted = fill_masks(batch.input_ids, masked, sampled)
+    corrupted = replace_tokens(batch.input_ids, masked, sampled)
     spliced = {
         (row, int(p)): int(s)
         for row in range(len(lengths))
@@ -132,7 +137,7 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
         for position in range(32):
             expected = spliced.get((row, position), int(batch.input_ids[row, position]))
             assert int(corrupted.input_ids[row, position]) == expected
-            assert bool(corrupted.replaced[row, position]) == (
+            assert bool(corrupted.is_replaced[row, position]) == (
                 expected != int(batch.input_ids[row, position])
             )
 
@@ -140,8 +145,8 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
 def test_a_token_the_generator_guesses_right_counts_as_original():
     batch = toy_batch([16])
     masked = mask_tokens(batch, Masking(), VOCABULARY, seeded(0))
-    corrupted = fill_masks(batch.input_ids, masked, sampled=masked.originals)
-    assert not corrupted.replaced.any()
+    corrupted = replace_tokens(batch.input_ids, masked, sampled=masked.labels)
+    assert not corrupted.is_replaced.any()
     assert corrupted.input_ids.equal(batch.input_ids)
 
 
@@ -152,18 +157,18 @@ def test_distinct_positions_are_spliced_as_if_they_might_coincide(lengths, rate,
     masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
     sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
     simply, carefully = (
-        fill_masks(batch.input_ids, masked._replace(distinct=known), sampled)
+        replace_tokens(batch.input_ids, masked._replace(distinct=known), sampled)
         for known in (True, False)
     )
     assert simply.input_ids.equal(carefully.input_ids)
-    assert simply.replaced.equal(carefully.replaced)
+    assert simply.is_replaced.equal(carefully.is_replaced)
 
 
 def test_official_draws_of_one_position_leave_the_mean_of_their_ids():
     batch = toy_batch([16])
     masked = mask_tokens(batch, Masking(draws="official"), VOCABULARY, seeded(0))
     twice = masked._replace(positions=torch.tensor([[5, 5]]), scored=torch.tensor([[True, True]]))
-    assert fill_masks(batch.input_ids, twice, torch.tensor([[10, 21]])).input_ids[0, 5] == 15
+    assert replace_tokens(batch.input_ids, twice, torch.tensor([[10, 21]])).input_ids[0, 5] == 15
 
 
 def test_samples_follow_the_softmax():

@@ -49,11 +49,11 @@ def test_it_never_drops_out_while_the_discriminator_does(mode):
     assert model.discriminator.training
     assert not any(part.training for part in model.generator.modules())
     torch.manual_seed(1)
-    first = model.play(BATCH, seeded())
+    first = model.predict(BATCH, seeded())
     torch.manual_seed(2)
-    second = model.play(BATCH, seeded())
-    assert first.guesses.equal(second.guesses)
-    assert not first.doubts.equal(second.doubts)
+    second = model.predict(BATCH, seeded())
+    assert first.mlm.logits.equal(second.mlm.logits)
+    assert not first.disc_logits.equal(second.disc_logits)
 
 
 @pytest.mark.parametrize("tie", ["embeddings", "all"])
@@ -69,7 +69,7 @@ def test_what_the_discriminator_would_change_cannot_be_frozen(tie):
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_chance_cannot_be_frozen(kind):
     with pytest.raises(
-        ValueError, match=rf"generator\.kind='{kind}' draws by chance and never learns"
+        ValueError, match=rf"generator\.kind='{kind}' draws by prob and never learns"
     ):
         ReplacedTokenDetectionConfig(
             generator_training="frozen", generator=GeneratorShape(kind=kind, tie="none")

@@ -19,22 +19,22 @@ def left_to_right():
     return objective(LeftToRightConfig(), shape=replace(SHAPE, causal=True))
 
 
-def test_the_loss_is_the_mean_surprise_at_every_next_token():
+def test_the_loss_is_the_mean_cross_entropy_at_every_next_token():
     model = left_to_right().double()
-    surprises = []
+    losses = []
     for row, length in enumerate(BATCH.lengths.tolist()):
         for position in range(1, length):  # each from its own past, in a row that ends there
             past = (
                 BATCH.input_ids[row : row + 1, :position],
                 BATCH.token_type_ids[row : row + 1, :position],
             )
-            chances = model.encoder.logits(*past, torch.ones_like(past[0], dtype=torch.bool))[
+            probs = model.encoder.logits(*past, torch.ones_like(past[0], dtype=torch.bool))[
                 0, -1
             ].softmax(-1)
-            surprises.append(-chances[BATCH.input_ids[row, position]].log().item())
-    assert len(surprises) == 15 + 8 + 11
+            losses.append(-probs[BATCH.input_ids[row, position]].log().item())
+    assert len(losses) == 15 + 8 + 11
     loss = model(BATCH)
-    assert loss.total.item() == pytest.approx(sum(surprises) / len(surprises), rel=1e-6)
+    assert loss.total.item() == pytest.approx(sum(losses) / len(losses), rel=1e-6)
     assert list(loss.parts) == ["lm"]
 
 

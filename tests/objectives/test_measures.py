@@ -6,13 +6,12 @@ import math
 
 import pytest
 import torch
-from electra.experiments.running import Tally
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
-from electra.objectives.measures import detections, entropy, quotient
+from electra.objectives.measures import MetricSums, entropy, rtd_histogram, sum_and_count
 
 
-def random_doubts(seed: int, *, count: int = 3000):
+def random_logits(seed: int, *, count: int = 3000):
     rng = torch.Generator().manual_seed(seed)
     replaced = torch.rand(1, count, generator=rng) < 0.1
     logits = torch.randn(1, count, generator=rng) - 2 + 1.5 * replaced
@@ -21,8 +20,8 @@ def random_doubts(seed: int, *, count: int = 3000):
 
 
 def test_detection_scores_are_those_of_scikit_learn():
-    logits, replaced, attention_mask = random_doubts(0)
-    scores = Tally({}, detections(logits, replaced, attention_mask)).scores()
+    logits, replaced, attention_mask = random_logits(0)
+    scores = MetricSums({}, rtd_histogram(logits, replaced, attention_mask)).scores()
     truth, given = replaced[attention_mask].numpy(), logits[attention_mask].numpy()
     assert scores["auc"] == pytest.approx(roc_auc_score(truth, given), abs=1e-3)
     assert scores["average_precision"] == pytest.approx(
@@ -34,14 +33,15 @@ def test_detection_scores_are_those_of_scikit_learn():
 
 
 def test_tallies_of_two_halves_add_up_to_the_whole():
-    logits, replaced, attention_mask = random_doubts(1)
-    whole = Tally(
-        {"x": quotient(logits, attention_mask)}, detections(logits, replaced, attention_mask)
+    logits, replaced, attention_mask = random_logits(1)
+    whole = MetricSums(
+        {"x": sum_and_count(logits, attention_mask)},
+        rtd_histogram(logits, replaced, attention_mask),
     )
     first, second = (
-        Tally(
-            {"x": quotient(logits[:, part], attention_mask[:, part])},
-            detections(logits[:, part], replaced[:, part], attention_mask[:, part]),
+        MetricSums(
+            {"x": sum_and_count(logits[:, part], attention_mask[:, part])},
+            rtd_histogram(logits[:, part], replaced[:, part], attention_mask[:, part]),
         )
         for part in (slice(0, 1000), slice(1000, None))
     )
@@ -49,10 +49,10 @@ def test_tallies_of_two_halves_add_up_to_the_whole():
 
 
 def test_a_detector_that_says_the_same_of_everything_is_a_coin():
-    _, replaced, attention_mask = random_doubts(2)
-    scores = Tally(
+    _, replaced, attention_mask = random_logits(2)
+    scores = MetricSums(
         {},
-        detections(
+        rtd_histogram(
             torch.full_like(attention_mask, -3.0, dtype=torch.float32), replaced, attention_mask
         ),
     ).scores()
@@ -67,7 +67,9 @@ def test_the_trivial_loss_is_the_entropy_of_the_replaced_share():
 
 
 def test_nothing_replaced_gives_no_ranking_scores_rather_than_a_guess():
-    logits, replaced, attention_mask = random_doubts(3)
-    scores = Tally({}, detections(logits, torch.zeros_like(replaced), attention_mask)).scores()
+    logits, replaced, attention_mask = random_logits(3)
+    scores = MetricSums(
+        {}, rtd_histogram(logits, torch.zeros_like(replaced), attention_mask)
+    ).scores()
     assert "auc" not in scores
     assert scores["replaced_fraction"] == 0.0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from electra.data.batches import Batch
 from electra.data.examples import Span, cut_document, pad_rows
 from electra.objectives.corruption import masked_counts
-from electra.objectives.next_sentence import MOST_SURPLUS, swap_segments
+from electra.objectives.next_sentence import MAX_SURPLUS, swap_segments
 from electra.objectives.settings import MaskedLMConfig
 from tests.conftest import toy_batch
 from tests.objectives.test_objectives import VOCABULARY, objective, seeded
@@ -37,7 +37,7 @@ def may_take(batch, row, other):
     length = batch.input_ids.shape[1]
     is_full, is_giver_full = (int(batch.lengths[each]) == length for each in (row, other))
     surplus = len(second_words(batch, other)) - len(second_words(batch, row))
-    return is_full == is_giver_full and 0 <= surplus <= (length * MOST_SURPLUS if is_full else 0)
+    return is_full == is_giver_full and 0 <= surplus <= (length * MAX_SURPLUS if is_full else 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,7 +53,7 @@ def test_a_strange_segment_is_how_another_begins_and_nothing_else_changes(length
             other for other in range(len(lengths)) if other != row and may_take(batch, row, other)
         ]
         assert paired.scored[row] == bool(second_words(batch, row) and givers)
-        if not paired.strange[row]:
+        if not paired.is_random[row]:
             assert paired.batch.input_ids[row].equal(batch.input_ids[row])
             continue
         found = second_words(paired.batch, row)
@@ -65,12 +65,13 @@ def test_a_strange_segment_is_how_another_begins_and_nothing_else_changes(length
 def test_half_of_the_second_segments_come_from_elsewhere():
     paired = swap_segments(toy_batch([16] * 4000), seeded())
     assert paired.scored.all()
-    assert paired.strange.float().mean().item() == pytest.approx(0.5, abs=0.03)
+    assert paired.is_random.float().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
 def test_short_rows_beside_a_long_one_do_not_make_long_segments_follow_more_often():
     long = [
-        swap_segments(toy_batch([16, 5, 5, 5, 16]), seeded(seed)).strange[0] for seed in range(2000)
+        swap_segments(toy_batch([16, 5, 5, 5, 16]), seeded(seed)).is_random[0]
+        for seed in range(2000)
     ]
     assert sum(map(int, long)) / 2000 == pytest.approx(0.5, abs=0.04)
 
@@ -85,7 +86,7 @@ def test_a_full_row_is_given_the_next_longer_segment_where_that_is_near():
     for seed in range(10):
         paired = swap_segments(batch, seeded(seed))
         assert paired.scored.tolist() == [False, False, True, True, False]
-        for row in paired.strange.nonzero()[:, 0].tolist():
+        for row in paired.is_random.nonzero()[:, 0].tolist():
             expected = input_ids[row - 1, begins[row - 1] :][: 63 - begins[row]]
             assert paired.batch.input_ids[row].equal(
                 torch.cat([input_ids[row, : begins[row]], expected, input_ids[row, 63:]])
@@ -101,7 +102,7 @@ def test_a_segment_that_ends_with_its_line_is_given_no_other_that_was_or_must_be
 def test_a_row_with_one_segment_or_without_company_is_not_scored():
     assert swap_segments(BATCH, seeded()).scored.tolist() == [True, True, False, True, True, False]
     alone = swap_segments(toy_batch([16]), seeded())
-    assert (alone.scored.tolist(), alone.strange.tolist()) == ([False], [False])
+    assert (alone.scored.tolist(), alone.is_random.tolist()) == ([False], [False])
 
 
 def test_swapping_is_one_graph_whatever_the_batch_holds():
@@ -174,7 +175,7 @@ def verdicts():
             "first": first,
             "last": last,
             "words": last_end - first_end - 1,
-            "strange": paired.strange,
+            "strange": paired.is_random,
         }
         found.append({name: column[paired.scored] for name, column in columns.items()})
     return {name: torch.cat([each[name] for each in found]) for name in found[0]}
@@ -202,7 +203,7 @@ def test_no_simple_rule_tells_strange_segments_from_those_that_follow(verdicts, 
     for told in (RULES[rule](verdicts) & among, ~RULES[rule](verdicts) & among):
         count, strange = int(told.sum()), int((told & verdicts["strange"]).sum())
         assert abs(strange - count / 2) <= 4 * (count / 4) ** 0.5, (
-            f"{strange} of {count}: not chance"
+            f"{strange} of {count}: not prob"
         )
 
 
@@ -211,20 +212,20 @@ def test_no_simple_rule_tells_strange_segments_from_those_that_follow(verdicts, 
 
 def test_the_loss_is_a_plain_recomputation_row_by_row():
     model = objective(CONFIG).double()
-    loss, (paired, masked, _) = model(BATCH, seeded(1)), model.read(BATCH, seeded(1))
-    assert 0 < paired.strange.sum() < 4, "the seed is one that gives both kinds"
+    loss, (paired, masked, _) = model(BATCH, seeded(1)), model.encode(BATCH, seeded(1))
+    assert 0 < paired.is_random.sum() < 4, "the seed is one that gives both kinds"
     hidden = model.encoder.encoder(masked.input_ids, BATCH.token_type_ids, BATCH.attention_mask)
-    mistakes, surprises = [], []
+    mistakes, losses = [], []
     for row in (0, 1, 3, 4):
-        chances = (model.verdict.weight @ hidden[row, 0] + model.verdict.bias).softmax(-1)
-        mistakes.append(-chances[int(paired.strange[row])].log())
-    chances = model.encoder.logits(
+        probs = (model.nsp_head.weight @ hidden[row, 0] + model.nsp_head.bias).softmax(-1)
+        mistakes.append(-probs[int(paired.is_random[row])].log())
+    probs = model.encoder.logits(
         masked.input_ids, BATCH.token_type_ids, BATCH.attention_mask
     ).softmax(-1)
     for row, place in masked.scored.nonzero().tolist():
         position = masked.positions[row, place]
-        surprises.append(-chances[row, position, paired.batch.input_ids[row, position]].log())
-    nsp, mlm = sum(mistakes).item() / 6, (sum(surprises) / len(surprises)).item()
+        losses.append(-probs[row, position, paired.batch.input_ids[row, position]].log())
+    nsp, mlm = sum(mistakes).item() / 6, (sum(losses) / len(losses)).item()
     assert loss.parts["nsp"].item() == pytest.approx(nsp, rel=1e-6)
     assert loss.parts["mlm"].item() == pytest.approx(mlm, rel=1e-6)
     assert loss.total.item() == pytest.approx(mlm + nsp, rel=1e-6)
@@ -255,18 +256,18 @@ def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch():
 def test_the_layer_that_tells_segments_apart_is_in_the_checkpoint_and_in_no_exported_network():
     model = objective(CONFIG)
     model(BATCH, seeded()).total.backward()
-    assert model.verdict.weight.grad.any()
+    assert model.nsp_head.weight.grad.any()
     exported = {id(p) for network in model.networks().values() for p in network.parameters()}
     own = [name for name, p in model.named_parameters() if id(p) not in exported]
-    assert (list(model.networks()), own) == (["encoder"], ["verdict.weight", "verdict.bias"])
+    assert (list(model.networks()), own) == (["encoder"], ["nsp_head.weight", "nsp_head.bias"])
 
 
 def test_accuracy_stands_beside_that_of_always_saying_follows():
     model, batch = objective(CONFIG).eval(), toy_batch([16] * 40)
-    torch.nn.init.zeros_(model.verdict.weight)
-    model.verdict.bias.data = torch.tensor([1.0, 0.0])
+    torch.nn.init.zeros_(model.nsp_head.weight)
+    model.nsp_head.bias.data = torch.tensor([1.0, 0.0])
     scores = model.measure(batch, seeded()).scores()
-    following = 1 - swap_segments(batch, seeded()).strange.double().mean().item()
+    following = 1 - swap_segments(batch, seeded()).is_random.double().mean().item()
     assert scores["nsp_accuracy"] == scores["baseline_nsp_accuracy"] == pytest.approx(following)
     assert scores["mlm_loss"] == pytest.approx(model(batch, seeded()).parts["mlm"].item(), rel=1e-5)
     assert scores["nsp_loss"] == pytest.approx(model(batch, seeded()).parts["nsp"].item(), rel=1e-5)
@@ -274,9 +275,9 @@ def test_accuracy_stands_beside_that_of_always_saying_follows():
 
 def test_without_it_a_masked_lm_draws_and_computes_what_it_always_did():
     plain, both = objective(MaskedLMConfig()), objective(CONFIG)
-    assert "verdict.weight" not in plain.state_dict()
+    assert "nsp_head.weight" not in plain.state_dict()
     assert all(
         plain.state_dict()[name].equal(tensor)
         for name, tensor in both.state_dict().items()
-        if not name.startswith("verdict.")
+        if not name.startswith("nsp_head.")
     )

@@ -9,7 +9,7 @@ import torch
 
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives.corruption import mask_tokens, masked_counts
-from electra.objectives.mlm import word_losses
+from electra.objectives.mlm import mlm_token_loss
 from electra.objectives.settings import (
     AllTokensMLMConfig,
     MaskedLMConfig,
@@ -46,19 +46,19 @@ def seeded(seed=0):
 def test_the_loss_is_a_plain_recomputation_token_by_token():
     model, batch = objective().double(), toy_batch([16, 9, 12])
     loss = model(batch, seeded())
-    play = model.play(batch, seeded())
-    surprises, doubts = [], []
+    output = model.predict(batch, seeded())
+    losses, rtd_losses = [], []
     for row in range(3):
-        for place in range(play.masked.positions.shape[1]):
-            if play.masked.scored[row, place]:
-                chances = play.guesses[row, place].softmax(-1)
-                surprises.append(-chances[play.masked.originals[row, place]].log())
+        for place in range(output.masked.positions.shape[1]):
+            if output.masked.scored[row, place]:
+                probs = output.mlm.logits[row, place].softmax(-1)
+                losses.append(-probs[output.masked.labels[row, place]].log())
         for position in range(int(batch.lengths[row])):
-            replaced = play.corrupted.input_ids[row, position] != batch.input_ids[row, position]
-            chance = play.doubts[row, position].sigmoid()
-            doubts.append(-(chance if replaced else 1 - chance).log())
-    mlm, rtd = sum(surprises) / len(surprises), sum(doubts) / len(doubts)
-    assert len(doubts) == 16 + 9 + 12
+            replaced = output.corrupted.input_ids[row, position] != batch.input_ids[row, position]
+            prob = output.disc_logits[row, position].sigmoid()
+            rtd_losses.append(-(prob if replaced else 1 - prob).log())
+    mlm, rtd = sum(losses) / len(losses), sum(rtd_losses) / len(rtd_losses)
+    assert len(rtd_losses) == 16 + 9 + 12
     # The losses are taken in float32 whatever the networks' precision.
     assert loss.parts["mlm"].item() == pytest.approx(mlm.item(), rel=1e-6)
     assert loss.parts["rtd"].item() == pytest.approx(rtd.item(), rel=1e-6)
@@ -123,8 +123,8 @@ def test_shares_of_the_micro_batches_add_up_to_the_loss_of_the_whole_batch(confi
 def test_a_generator_without_a_network_replaces_words_with_words(kind):
     model = objective(ReplacedTokenDetectionConfig(generator=GeneratorShape(kind=kind)))
     batch = toy_batch([16] * 64)
-    play = model.play(batch, seeded())
-    drawn = play.corrupted.input_ids[play.corrupted.replaced]
+    output = model.predict(batch, seeded())
+    drawn = output.corrupted.input_ids[output.corrupted.is_replaced]
     assert (drawn >= 5).all(), "special tokens are never drawn"
     assert list(model.networks()) == ["discriminator"]
     assert list(model(batch, seeded()).parts) == ["rtd"]
@@ -133,21 +133,21 @@ def test_a_generator_without_a_network_replaces_words_with_words(kind):
     assert share_of_rare == pytest.approx(float(expected), abs=0.13)
 
 
-def test_masked_lm_is_the_mean_surprise_at_the_chosen_positions():
+def test_masked_lm_is_the_mean_cross_entropy_at_the_chosen_positions():
     model, batch = objective(MaskedLMConfig()), toy_batch([16, 10])
     loss = model(batch, seeded())
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
     everywhere = torch.arange(16).expand(2, 16)
-    chances = model.encoder(
+    probs = model.encoder(
         masked.input_ids, batch.token_type_ids, batch.attention_mask, everywhere
     ).log_softmax(-1)
-    surprises = [
-        -chances[row, position, batch.input_ids[row, position]]
+    losses = [
+        -probs[row, position, batch.input_ids[row, position]]
         for row in range(2)
         for position in masked.positions[row][masked.scored[row]]
     ]
-    assert len(surprises) == round(0.15 * 16) + round(0.15 * 10)
-    assert loss.total.item() == pytest.approx((sum(surprises) / len(surprises)).item(), rel=1e-6)
+    assert len(losses) == round(0.15 * 16) + round(0.15 * 10)
+    assert loss.total.item() == pytest.approx((sum(losses) / len(losses)).item(), rel=1e-6)
     assert list(model.networks()) == ["encoder"]
 
 
@@ -169,10 +169,10 @@ def test_the_same_rng_gives_the_same_measure_and_the_trivial_scores_beside_it(co
 )
 def test_the_generators_entropy_is_that_of_its_words_at_the_masked_positions(config):
     model, batch = objective(config()).eval(), toy_batch([16, 12, 9])
-    spliced = model.splice(batch, seeded())
+    generated = model.generate(batch, seeded(), keep_logits=True)
     entropies = [
-        -sum(p * math.log(p) for p in spliced.guesses[row, place].softmax(-1).tolist())
-        for row, place in spliced.masked.scored.nonzero().tolist()
+        -sum(p * math.log(p) for p in generated.mlm.logits[row, place].softmax(-1).tolist())
+        for row, place in generated.masked.scored.nonzero().tolist()
     ]
     scores = model.measure(batch, seeded()).scores()
     assert scores["generator_entropy"] == pytest.approx(sum(entropies) / len(entropies), rel=1e-5)
@@ -198,7 +198,7 @@ def test_the_trivial_guesser_copies_what_it_is_shown_and_otherwise_says_the_comm
     hidden, kept, commonest = 0, 0, 0
     for row, position in zip(*masked.scored.nonzero().T.tolist(), strict=True):
         original, read = (
-            masked.originals[row, position],
+            masked.labels[row, position],
             masked.input_ids[row, masked.positions[row, position]],
         )
         kept += int(read == original)
@@ -214,10 +214,10 @@ def test_a_position_drawn_twice_weighs_twice():
     masked = mask_tokens(batch, model.config.masking, VOCABULARY, seeded())
     twice = masked._replace(
         positions=masked.positions[:, :1].expand(1, 2),
-        originals=masked.originals[:, :1].expand(1, 2),
+        labels=masked.labels[:, :1].expand(1, 2),
         scored=torch.tensor([[True, True]]),
     )
-    losses = word_losses(
+    losses = mlm_token_loss(
         model.encoder(
             masked.input_ids, batch.token_type_ids, batch.attention_mask, twice.positions
         ),
@@ -236,12 +236,12 @@ def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(
         model.generator.bias.data[7] = 50.0  # a generator that is all but sure
     batch = toy_batch([16] * 32)
     batch = batch._replace(input_ids=torch.where(batch.input_ids >= 5, 7, batch.input_ids))
-    spliced = model.splice(batch, seeded(), keep_logits=False)
-    replaced = spliced.corrupted.replaced.gather(1, spliced.masked.positions)
-    assert replaced[spliced.masked.scored].all()
-    assert spliced.corrupted.replaced.sum() == spliced.masked.scored.sum()
+    generated = model.generate(batch, seeded())
+    replaced = generated.corrupted.is_replaced.gather(1, generated.masked.positions)
+    assert replaced[generated.masked.scored].all()
+    assert generated.corrupted.is_replaced.sum() == generated.masked.scored.sum()
     if kind != "network":
-        assert (spliced.corrupted.input_ids[spliced.corrupted.replaced] >= 5).all(), (
+        assert (generated.corrupted.input_ids[generated.corrupted.is_replaced] >= 5).all(), (
             "special tokens are never drawn"
         )
 
@@ -249,7 +249,7 @@ def test_where_the_correct_word_is_disallowed_every_masked_position_is_replaced(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scored": "masked"}, "every judged token would be a replacement"),
+        ({"scored": "masked"}, "every scored token would be a replacement"),
         ({"masking": Masking(draws="official")}, r"goes with masking\.draws='distinct'"),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_preference_for_rare_words_goes_by_the_corpus_of_the_objective(config)
     model, batch = objective(config(masking=masking)), toy_batch([16, 12])
     masked = mask_tokens(batch, masking, VOCABULARY, seeded(), unigrams=UNIGRAMS)
     guesser = getattr(model, "generator", None) or model.encoder
-    losses = word_losses(
+    losses = mlm_token_loss(
         guesser(masked.input_ids, batch.token_type_ids, batch.attention_mask, masked.positions),
         masked,
     )

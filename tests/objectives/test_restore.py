@@ -9,10 +9,11 @@ import math
 import pytest
 import torch
 
+from electra.model import networks
 from electra.model.shape import GeneratorShape
 from electra.objectives import restore
 from electra.objectives.corruption import masked_counts
-from electra.objectives.restore import copying_losses, mixture, surprises_everywhere
+from electra.objectives.restore import mixture, mixture_loss
 from electra.objectives.settings import (
     AllTokensMLMConfig,
     Masking,
@@ -32,10 +33,10 @@ def mean(values):
     return (sum(values) / len(values)).item()
 
 
-def chances_at_every_position(model, spliced):
+def probs_at_every_position(model, generated):
     """softmax(…) of the encoder that reads the splice, in the precision of its weights."""
     return model.encoder.logits(
-        spliced.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
+        generated.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
     ).softmax(-1)
 
 
@@ -50,71 +51,71 @@ def masked_places(masked):
 
 
 @pytest.mark.parametrize("draws", ["distinct", "official"])
-def test_the_masked_positions_are_judged_and_no_others(draws):
+def test_the_masked_positions_are_scored_and_no_others(draws):
     config = ReplacedTokenDetectionConfig(scored="masked", masking=Masking(rate=0.3, draws=draws))
     model = objective(config).double()
-    loss, play = model(BATCH, seeded()), model.play(BATCH, seeded())
-    places, doubts = masked_places(play.masked), []
+    loss, output = model(BATCH, seeded()), model.predict(BATCH, seeded())
+    places, rtd_losses = masked_places(output.masked), []
     for row, position in places:
-        chance = play.doubts[row, position].sigmoid()
-        doubts.append(-(chance if play.corrupted.replaced[row, position] else 1 - chance).log())
+        prob = output.disc_logits[row, position].sigmoid()
+        rtd_losses.append(-(prob if output.corrupted.is_replaced[row, position] else 1 - prob).log())
     assert len(places) == 4 + 3 + 4, "30 % of each row, but no more than 4 of 16"
-    assert loss.parts["rtd"].item() == pytest.approx(mean(doubts), rel=1e-6)
+    assert loss.parts["rtd"].item() == pytest.approx(mean(rtd_losses), rel=1e-6)
     assert loss.total.item() == pytest.approx(
-        (loss.parts["mlm"] + 50 * mean(doubts)).item(), rel=1e-6
+        (loss.parts["mlm"] + 50 * mean(rtd_losses)).item(), rel=1e-6
     )
 
 
-def test_a_doubt_elsewhere_changes_neither_loss_nor_scores():
+def test_a_logit_elsewhere_changes_neither_loss_nor_scores():
     model = objective(ReplacedTokenDetectionConfig(scored="masked")).eval()
-    play = model.play(BATCH, seeded())
-    judged = model.judged(play, BATCH)
-    assert sorted(map(tuple, judged.nonzero().tolist())) == sorted(masked_places(play.masked))
+    output = model.predict(BATCH, seeded())
+    weights = model.token_weights(output.masked, BATCH)
+    assert sorted(map(tuple, weights.nonzero().tolist())) == sorted(masked_places(output.masked))
     scores = model.measure(BATCH, seeded()).scores()
-    hidden = [bool(play.corrupted.replaced[place]) for place in masked_places(play.masked)]
+    hidden = [bool(output.corrupted.is_replaced[place]) for place in masked_places(output.masked)]
     assert scores["replaced_fraction"] == pytest.approx(sum(hidden) / len(hidden))
 
 
 # ---- the losses, by hand -------------------------------------------------------------------------
 
 
-def test_replace_mlm_is_the_mean_surprise_at_the_masked_positions_of_the_splice():
+def test_replace_mlm_is_the_mean_cross_entropy_at_the_masked_positions_of_the_corrupted_text():
     model = objective(ReplaceMLMConfig(generator_weight=0.5, encoder_weight=3.0)).double()
-    loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
-    chances = chances_at_every_position(model, spliced)
-    surprises = [
-        -chances[row, position, BATCH.input_ids[row, position]].log()
-        for row, position in masked_places(spliced.masked)
+    loss, generated = model(BATCH, seeded()), model.generate(BATCH, seeded())
+    probs = probs_at_every_position(model, generated)
+    token_losses = [
+        -probs[row, position, BATCH.input_ids[row, position]].log()
+        for row, position in masked_places(generated.masked)
     ]
-    assert not (spliced.corrupted.input_ids == model.vocabulary.mask).any()
-    assert loss.parts["restore"].item() == pytest.approx(mean(surprises), rel=1e-6)
+    assert not (generated.corrupted.input_ids == model.vocabulary.mask).any()
+    assert loss.parts["restore"].item() == pytest.approx(mean(token_losses), rel=1e-6)
     assert loss.total.item() == pytest.approx(
-        0.5 * loss.parts["mlm"].item() + 3 * mean(surprises), rel=1e-6
+        0.5 * loss.parts["mlm"].item() + 3 * mean(token_losses), rel=1e-6
     )
 
 
-def test_all_tokens_mlm_is_the_mean_surprise_of_the_mixture_at_every_real_token():
+def test_all_tokens_mlm_is_the_mean_cross_entropy_of_the_mixture_at_every_real_token():
     model = objective(AllTokensMLMConfig()).double()
-    loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
-    chances = chances_at_every_position(model, spliced)
+    loss, generated = model(BATCH, seeded()), model.generate(BATCH, seeded())
+    probs = probs_at_every_position(model, generated)
     gates = (
         model.gate(
             model.encoder.encoder(
-                spliced.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
+                generated.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
             )
         )
         .squeeze(-1)
         .sigmoid()
     )
-    surprises = []
+    token_losses = []
     for row, position in BATCH.attention_mask.nonzero().tolist():
         original, gate = BATCH.input_ids[row, position], gates[row, position]
-        copied = float(original == spliced.corrupted.input_ids[row, position])
-        surprises.append(-(gate * copied + (1 - gate) * chances[row, position, original]).log())
-    assert len(surprises) == 16 + 9 + 12
-    assert spliced.corrupted.replaced.any()
-    assert loss.parts["restore"].item() == pytest.approx(mean(surprises), rel=1e-6)
-    assert loss.total.item() == pytest.approx(loss.parts["mlm"].item() + mean(surprises), rel=1e-6)
+        copied = float(original == generated.corrupted.input_ids[row, position])
+        token_losses.append(-(gate * copied + (1 - gate) * probs[row, position, original]).log())
+    assert len(token_losses) == 16 + 9 + 12
+    assert generated.corrupted.is_replaced.any()
+    assert loss.parts["restore"].item() == pytest.approx(mean(token_losses), rel=1e-6)
+    assert loss.total.item() == pytest.approx(loss.parts["mlm"].item() + mean(token_losses), rel=1e-6)
 
 
 def test_the_generators_part_is_that_of_replaced_token_detection():
@@ -164,28 +165,29 @@ def test_the_mixture_sums_to_one_over_the_vocabulary_and_its_loss_is_the_origina
         torch.tensor([-80.0, -2.0, 0.0, 0.5, 3.0, 80.0]),
     )
     read, originals = torch.tensor([7, 7, 7, 9, 9, 9]), torch.tensor([7, 7, 8, 9, 8, 9])
-    log_chances = mixture(logits, gates, read)
-    assert log_chances.exp().sum(-1).tolist() == pytest.approx([1.0] * 6, abs=1e-5)
-    surprises = -logits.log_softmax(-1).gather(1, originals[:, None]).squeeze(1)
-    losses = copying_losses(surprises, gates, kept=read == originals)
-    assert torch.allclose(losses, -log_chances.gather(1, originals[:, None]).squeeze(1), atol=1e-5)
+    log_probs = mixture(logits, gates, read)
+    assert log_probs.exp().sum(-1).tolist() == pytest.approx([1.0] * 6, abs=1e-5)
+    token_losses = -logits.log_softmax(-1).gather(1, originals[:, None]).squeeze(1)
+    losses = mixture_loss(token_losses, gates, is_kept=read == originals)
+    assert torch.allclose(losses, -log_probs.gather(1, originals[:, None]).squeeze(1), atol=1e-5)
 
 
 @pytest.mark.parametrize("gate", [-200.0, 200.0])
 def test_a_gate_that_is_sure_keeps_losses_and_gradients_finite(gate):
     gates = torch.tensor([gate, gate], requires_grad=True)
-    surprises = torch.tensor([150.0, 150.0], requires_grad=True)
-    losses = copying_losses(surprises, gates, kept=torch.tensor([True, False]))
+    token_losses = torch.tensor([150.0, 150.0], requires_grad=True)
+    losses = mixture_loss(token_losses, gates, is_kept=torch.tensor([True, False]))
     losses.sum().backward()
     expected = [0.0, 350.0] if gate > 0 else [150.0, 150.0]
     assert losses.tolist() == pytest.approx(expected, abs=1e-4)
-    assert all(math.isfinite(g) for g in [*gates.grad.tolist(), *surprises.grad.tolist()])
+    assert all(math.isfinite(g) for g in [*gates.grad.tolist(), *token_losses.grad.tolist()])
 
 
 def test_chunks_of_rows_have_the_losses_and_gradients_of_the_whole(monkeypatch):
     found = []
     for rows in (5, 1000):
-        monkeypatch.setattr(restore, "ROWS_OF_LOGITS", rows)
+        for module in (networks, restore):
+            monkeypatch.setattr(module, "LOGITS_CHUNK", rows)
         model = objective(AllTokensMLMConfig()).double()
         loss = model(BATCH, seeded())
         loss.total.backward()
@@ -201,7 +203,7 @@ def test_chunks_of_rows_have_the_losses_and_gradients_of_the_whole(monkeypatch):
 
 
 def test_backward_keeps_the_logits_of_no_chunk(monkeypatch):
-    monkeypatch.setattr(restore, "ROWS_OF_LOGITS", 8)
+    monkeypatch.setattr(networks, "LOGITS_CHUNK", 8)
     model, kept = objective(AllTokensMLMConfig()), []
     predicted = torch.randn(48, 16, requires_grad=True)
 
@@ -210,7 +212,7 @@ def test_backward_keeps_the_logits_of_no_chunk(monkeypatch):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        surprises_everywhere(model.encoder, predicted, torch.arange(48))
+        model.encoder.token_loss(predicted, torch.arange(48))
     assert 8 * 50 not in kept
     assert 48 * 50 not in kept
 
@@ -266,16 +268,16 @@ def test_chance_may_propose_and_then_there_is_one_network_and_one_loss(config):
 @RESTORING
 def test_held_out_loss_is_the_training_loss_and_copying_stands_beside_it(config):
     model = objective(config()).eval()
-    loss, spliced = model(BATCH, seeded()), model.splice(BATCH, seeded())
+    loss, generated = model(BATCH, seeded()), model.generate(BATCH, seeded())
     scores = model.measure(BATCH, seeded()).scores()
     assert scores["restore_loss"] == pytest.approx(loss.parts["restore"].item(), rel=1e-5)
     assert scores["mlm_loss"] == pytest.approx(loss.parts["mlm"].item(), rel=1e-5)
     places = (
         BATCH.attention_mask.nonzero().tolist()
         if config is AllTokensMLMConfig
-        else masked_places(spliced.masked)
+        else masked_places(generated.masked)
     )
-    kept = [not spliced.corrupted.replaced[row, position] for row, position in places]
+    kept = [not generated.corrupted.is_replaced[row, position] for row, position in places]
     share = sum(kept) / len(kept)
     baseline = [
         -math.log(share * k + (1 - share) * float(UNIGRAMS[BATCH.input_ids[row, position]]))
