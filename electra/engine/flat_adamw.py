@@ -42,6 +42,7 @@ class FlatAdamW:
             device=device,
         )
         self.norm, self.broken = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.low_precision_weights: dict[nn.Parameter, Tensor] = {}
         self.gradients: list[Tensor] = []
         self.updates, begin = 0, 0
         for parameter, count in zip(self.parameters, blocks, strict=True):
@@ -54,7 +55,7 @@ class FlatAdamW:
             stretch[where].view_as(parameter)
             for stretch in (self.weight, self.gradient, self.mean, self.square, self.low)
         ]
-        weight, gradient, mean, square, parameter.low = places  # type: ignore[attr-defined]
+        weight, gradient, mean, square, self.low_precision_weights[parameter] = places
         weight.copy_(parameter.detach())
         parameter.data, parameter.grad = weight, gradient
         self.gradients.append(gradient)

@@ -24,7 +24,7 @@ from electra.engine.fsdp import is_sharded
 from electra.engine.hardware import Speed, autocast
 from electra.engine.optimizer import clip_and_step, gradient_norm, is_sound, set_step
 from electra.engine.settings import OptimizerConfig, Precision
-from electra.kernels import enable
+from electra.kernels import fuse
 
 Forward = Callable[
     [Any], dict[str, Tensor]
@@ -97,8 +97,8 @@ def build_train_step(
     """
     low, skip_budget = partial(autocast, precision, world.device), skip_budget or SkipBudget()
     if speed.kernels:
-        enable(module)
-        return FusedTrainStep(
+        low_precision = fuse(module)
+        fused = FusedTrainStep(
             lambda batch: read(module(batch)),
             optimizer,
             settings,
@@ -109,6 +109,8 @@ def build_train_step(
             skip_budget=skip_budget,
             capture=speed.cuda_graph,
         )
+        low_precision.register(fused.flat.low_precision_weights.items())
+        return fused
     called = wrap(module, world, compiled=speed.compiled)
     return PlainTrainStep(
         lambda batch: read(called(batch)),

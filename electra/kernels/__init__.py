@@ -18,7 +18,7 @@ same step gives the same bits.
     adamw       clipping and AdamW over all weights at once
     column_sums sums over programs
 
-The plain path stays the reference: a module runs it unless `enable` was called, and tests compare
+The plain path stays the reference: an objective runs it unless `fuse` was called, and tests compare
 the two. Triton's interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.
 """
 
@@ -28,6 +28,8 @@ import importlib.util
 
 import torch
 from torch import Tensor, nn
+
+from electra.kernels.low_precision import LowPrecisionCopies
 
 ROOMY = {
     (8, 0),
@@ -49,11 +51,24 @@ def usable(device: torch.device, *, head_width: int) -> bool:
     return card >= (8, 0) and (head_width <= 64 or (head_width <= 128 and card in ROOMY))
 
 
-def enable(module: nn.Module, on: bool = True) -> None:
-    """Every part of the module that has a fused form takes it, or no longer does."""
-    for part in module.modules():
-        if hasattr(type(part), "fused"):
-            setattr(part, "fused", on)  # noqa: B010
+def fuse(module: nn.Module) -> LowPrecisionCopies:
+    """Exchange every module inside for its fused form, where it has one.
+
+    Return the registry in which an optimizer may enter the low-precision copies that it keeps of
+    the parameters; without them, weights are cast in every pass.
+    """
+    from electra.kernels.fused_modules import FUSED, exchange
+
+    copies = LowPrecisionCopies()
+    exchange(module, FUSED, copies)
+    return copies
+
+
+def unfuse(module: nn.Module) -> None:
+    """Exchange every fused module inside for its plain form."""
+    from electra.kernels.fused_modules import PLAIN, exchange
+
+    exchange(module, PLAIN, LowPrecisionCopies())
 
 
 def weight_grad(left: Tensor, right: Tensor) -> Tensor:

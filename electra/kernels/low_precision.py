@@ -30,19 +30,3 @@ class LowPrecisionCopies:
         if copy is not None and copy.dtype == dtype:
             return copy
         return weight.detach().to(dtype)
-
-
-class CopiesOnParameters(LowPrecisionCopies):
-    """TEMPORARY: read the copy from the attribute `low` that FlatAdamW sets on parameters.
-
-    It goes as soon as callers pass the `LowPrecisionCopies` that the optimizer registered.
-    """
-
-    def __call__(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        copy: Tensor | None = getattr(weight, "low", None)
-        if copy is not None and copy.dtype == dtype:
-            return copy
-        return super().__call__(weight, dtype)
-
-
-COPIES_ON_PARAMETERS = CopiesOnParameters()  # TEMPORARY, with its class

@@ -33,8 +33,6 @@ class PackedRows(NamedTuple):
         `attention_mask` [B, T] is True where there is a token; `packing` is (token_indices,
         cu_seqlens) of a packed batch.
         """
-        if packing is None:
-            packing = getattr(attention_mask, "packing", None)
         if packing is not None:
             token_indices, cu_seqlens = packing
             return cls(cu_seqlens, attention_mask.shape[1], token_indices, attention_mask.shape)

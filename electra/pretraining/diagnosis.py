@@ -14,7 +14,7 @@ from electra.data.shards import Shards
 from electra.data.shuffle import random_key
 from electra.engine.fsdp import is_sharded, local_tensor, reshard
 from electra.engine.hardware import autocast
-from electra.kernels import enable
+from electra.kernels import fuse, unfuse
 from electra.pretraining.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -72,14 +72,17 @@ def first_non_finite_tensor(run: Run, step: int) -> str:
     The forward passes of the step are computed again without kernels. All processes compute
     equally many, whatever they find, and return the same name.
     """
-    enable(run.objective, False)
+    uses_kernels = run.recipe.training.kernels == "on"
+    if uses_kernels:
+        unfuse(run.objective)
     micro_batches = step_micro_batches(run, step)
     suspects = [(0, f"the weight {name}") for name in non_finite_weights(run)]
     suspects += [(1, output) for output in non_finite_outputs(run, step, micro_batches)]
     reshard(run.objective)
     if run.world.size == 1 and not suspects:
         # Later steps may have overwritten the gradient; one process alone can compute it again.
-        enable(run.objective, run.recipe.training.kernels == "on")
+        if uses_kernels:
+            fuse(run.objective)
         seed = run.recipe.training.seed
         run.train_step.forward_backward(
             [(random_key(seed, step, number), batch) for number, batch in micro_batches]

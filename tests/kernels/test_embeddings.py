@@ -205,7 +205,8 @@ SHAPE = EncoderShape(
 def embeddings(*, fused: bool = True) -> Embeddings:
     torch.manual_seed(0)
     module = Embeddings(SHAPE, vocabulary=VOCABULARY).to(DEVICE)
-    kernels.enable(module, fused)
+    if fused:
+        kernels.fuse(module)
     return module
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from electra.kernels.fused_modules import FusedMLMHead
 from electra.kernels.linear_cross_entropy import (
     MAX_LOGIT_ROWS,
     fused_linear_cross_entropy,
     linear_cross_entropy_reference,
 )
 from electra.kernels.low_precision import LowPrecisionCopies
+from electra.model import networks
+from electra.model.networks import Generator, cross_entropy
 from electra.model.shape import EncoderShape
-from electra.objectives import mlm
-from electra.objectives.mlm import mlm_token_loss
 from electra.objectives.settings import (
     AllTokensMLMConfig,
     MaskedLMConfig,
@@ -213,13 +214,20 @@ OBJECTIVES = pytest.mark.parametrize(
 )
 
 
+def fuse_head(network: Generator) -> None:
+    """Let the head alone run its kernel; its encoder stays as it is."""
+    network.__class__ = FusedMLMHead
+    network.low_precision = LowPrecisionCopies()
+
+
 def objective(config, *, fused: bool):
     torch.manual_seed(0)
     model = config.build(
         encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02)
     )
     guesser = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
-    guesser.fused = fused
+    if fused:
+        fuse_head(guesser)
     return model.to(DEVICE), guesser
 
 
@@ -237,7 +245,9 @@ def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one
 ):
     found, calls = [], []
     monkeypatch.setattr(
-        mlm, "word_losses", lambda *logits: (calls.append("logits"), mlm_token_loss(*logits))[1]
+        networks,
+        "cross_entropy",
+        lambda *logits: (calls.append("logits"), cross_entropy(*logits))[1],
     )
     for fused in (False, True):
         model, guesser = objective(config, fused=fused)
@@ -276,7 +286,8 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
     for fused in (False, True):
         model, _ = objective(config, fused=False)
         encoder = model.networks()["encoder"]
-        encoder.fused = fused
+        if fused:
+            fuse_head(encoder)
         with low_precision():
             loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
         loss.total.backward()
@@ -285,7 +296,7 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
                 loss.parts["restore"].item(),
                 encoder.bias.grad,
                 encoder.dense.weight.grad,
-                encoder.table.grad,
+                encoder.word_embeddings.grad,
             )
         )
     (plain_loss, *plain), (fused_loss, *fused_gradients) = found
@@ -294,23 +305,27 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
-def test_a_generator_is_as_surprised_by_its_own_words_without_logits_as_with_them():
-    model, guesser = objective(
-        ReplacedTokenDetectionConfig(generator_training="adversarial"), fused=False
-    )
+def test_the_likelihood_of_sampled_tokens_is_the_same_without_logits_as_with_them():
+    config = ReplacedTokenDetectionConfig(generator_training="adversarial")
+    model, generator = objective(config, fused=False)
     found = []
     for keep_logits in (True, False):
         with low_precision():
-            play = model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded())
-            surprises = model.surprises_of_own_words(
-                play if keep_logits else play._replace(guesses=None)
-            )
+            output = model.predict(toy_batch([16, 9, 12]).to(DEVICE), seeded())
+            mlm = output.mlm
+            if not keep_logits:
+                mlm = mlm._replace(logits=None)
+                fuse_head(generator)
+            losses = model.sample_nll(mlm, output)
         model.zero_grad()
-        surprises.sum().backward()
-        found.append(
-            (surprises.detach(), guesser.bias.grad, guesser.dense.weight.grad, guesser.table.grad)
+        losses.sum().backward()
+        gradients = (
+            generator.bias.grad,
+            generator.dense.weight.grad,
+            generator.word_embeddings.grad,
         )
-    assert (found[0][0] > 0).equal(play.masked.scored)
+        found.append((losses.detach(), *gradients))
+    assert (found[0][0] > 0).equal(output.masked.scored)
     for plain, fused in zip(*found, strict=True):
         assert (plain - fused).norm() < 0.02 * plain.norm()
 
@@ -329,7 +344,7 @@ def test_the_seed_alone_decides_what_is_sampled():
     model, _ = objective(ReplacedTokenDetectionConfig(), fused=True)
     with low_precision():
         plays = [
-            model.play(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False)
+            model.predict(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False)
             for seed in (1, 1, 2)
         ]
     assert plays[0].guesses is None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from electra.data.batches import Batch, pack_rows
-from electra.kernels import enable
+from electra.kernels import fuse
 from electra.kernels.packing import PackedRows
 from electra.model.encoder import Encoder
 from electra.model.shape import EncoderShape
@@ -100,7 +100,7 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
         attention_dropout=0.0,
     )
     encoder = Encoder(shape, vocabulary=40).to(DEVICE)
-    enable(encoder)
+    fuse(encoder)
     lengths = [length // 2, 3, length - 1]
     batch = batch_of(lengths, length)
     assert batch.packing is not None
@@ -108,7 +108,9 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
 
     def run(batch: Batch) -> list[Tensor]:
         with torch.autocast(DEVICE.type, dtype=torch.float16):
-            found = encoder(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+            found = encoder(
+                batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing
+            )
         gradients = torch.autograd.grad((found.float() * weights).sum(), list(encoder.parameters()))
         return [found[batch.attention_mask].detach(), *gradients]
 

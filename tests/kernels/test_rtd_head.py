@@ -82,7 +82,8 @@ SHAPE = EncoderShape(
 def discriminator(*, fused: bool) -> Discriminator:
     torch.manual_seed(0)
     module = Discriminator(Encoder(SHAPE, vocabulary=50)).to(DEVICE)
-    kernels.enable(module, fused)
+    if fused:
+        kernels.fuse(module)
     return module
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra.kernels import enable
+from electra.kernels import fuse
 from electra.model import encoder
 from electra.model.flops import parameters
 from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kernel_encoder_bytes, training_bytes
@@ -24,8 +24,8 @@ from electra.model.networks import build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.workload import LinearHead, LMHead, Workload
 from electra.pretraining.recipe import load_recipe
-from electra.tasks.features import pair
 from tests.model.test_flops import SHAPE, VOCABULARY, count
+from tests.objectives.test_cloze import networks
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "pretrain_gpu.json"
 
@@ -164,7 +164,7 @@ def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
         attention_dropout=0.1,
     )
     network = encoder.Encoder(shape, vocabulary=VOCABULARY)
-    enable(network)
+    fuse(network)
     input_ids = torch.randint(VOCABULARY, (4, 32))
     with watched(network) as kept, torch.autocast("cpu", torch.float16):
         out = network(

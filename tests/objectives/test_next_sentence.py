@@ -202,9 +202,7 @@ def test_no_simple_rule_tells_strange_segments_from_those_that_follow(verdicts, 
     assert among.sum() > 1000
     for told in (RULES[rule](verdicts) & among, ~RULES[rule](verdicts) & among):
         count, strange = int(told.sum()), int((told & verdicts["strange"]).sum())
-        assert abs(strange - count / 2) <= 4 * (count / 4) ** 0.5, (
-            f"{strange} of {count}: not prob"
-        )
+        assert abs(strange - count / 2) <= 4 * (count / 4) ** 0.5, f"{strange} of {count}: not prob"
 
 
 # ---- the loss ------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ def test_the_masked_positions_are_scored_and_no_others(draws):
     places, rtd_losses = masked_places(output.masked), []
     for row, position in places:
         prob = output.disc_logits[row, position].sigmoid()
-        rtd_losses.append(-(prob if output.corrupted.is_replaced[row, position] else 1 - prob).log())
+        rtd_losses.append(
+            -(prob if output.corrupted.is_replaced[row, position] else 1 - prob).log()
+        )
     assert len(places) == 4 + 3 + 4, "30 % of each row, but no more than 4 of 16"
     assert loss.parts["rtd"].item() == pytest.approx(mean(rtd_losses), rel=1e-6)
     assert loss.total.item() == pytest.approx(
@@ -115,7 +117,9 @@ def test_all_tokens_mlm_is_the_mean_cross_entropy_of_the_mixture_at_every_real_t
     assert len(token_losses) == 16 + 9 + 12
     assert generated.corrupted.is_replaced.any()
     assert loss.parts["restore"].item() == pytest.approx(mean(token_losses), rel=1e-6)
-    assert loss.total.item() == pytest.approx(loss.parts["mlm"].item() + mean(token_losses), rel=1e-6)
+    assert loss.total.item() == pytest.approx(
+        loss.parts["mlm"].item() + mean(token_losses), rel=1e-6
+    )
 
 
 def test_the_generators_part_is_that_of_replaced_token_detection():

@@ -1,4 +1,4 @@
-"""The same modules, faster: `fuse` exchanges an objective's modules for ones that run kernels.
+"""The same modules, faster: classes that run kernels, for `electra.kernels.fuse` to exchange.
 
 A fused class computes what its plain base class computes, from the same parameters under the same
 names, so checkpoints and exports see no difference. As FSDP2 does, `fuse` changes a module's class
@@ -8,6 +8,7 @@ autocast; outside it, it runs the plain code.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -27,25 +28,12 @@ from electra.model.networks import Discriminator, Generator, TokenPrediction
 from electra.model.sampling import Sampling
 
 
-def fuse(module: nn.Module) -> LowPrecisionCopies:
-    """Exchange every module inside that has a fused form.
-
-    Return the registry in which an optimizer may enter the low-precision copies that it keeps of
-    the weights; without them, weights are cast in every pass.
-    """
-    low_precision = LowPrecisionCopies()
+def exchange(module: nn.Module, classes: Mapping[type, type], copies: LowPrecisionCopies) -> None:
+    """Change the class of every module inside that `classes` has another class for."""
     for part in module.modules():
-        if (fused := FUSED.get(type(part))) is not None:
-            part.__class__ = fused
-            part.low_precision = low_precision  # type: ignore[assignment]
-    return low_precision
-
-
-def unfuse(module: nn.Module) -> None:
-    """Exchange every fused module inside for its plain form."""
-    for part in module.modules():
-        if type(part) in PLAIN:
-            part.__class__ = PLAIN[type(part)]
+        if type(part) in classes:
+            part.__class__ = classes[type(part)]
+            part.low_precision = copies  # type: ignore[assignment]
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
