@@ -14,8 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from electra.kernels.block import SITES, BlockSettings, block
-from electra.kernels.block import Weights as BlockWeights
+from electra.kernels.block import SITES, BlockSettings, BlockWeights, block
 from electra.kernels.dropout import DropoutSite, draw_keys
 from electra.kernels.embeddings import Weights as EmbeddingWeights
 from electra.kernels.embeddings import embed
