@@ -1,1 +1,14 @@
-"""Text becomes batches."""
+"""Text becomes batches.
+
+sources.py, corpus.py, parquet.py    files, folders and hub data sets become documents
+vocabulary.py, wordpiece.py          train a WordPiece vocabulary; tokenize
+examples.py                          cut documents into padded rows [CLS] A [SEP] B [SEP]
+sharding.py, shard_writer.py         cut a corpus into shards, in parallel, resumable
+manifest.py, shards.py, merging.py   what a folder of shards holds; merge and verify it
+options.py, prepare.py               options of vocab and shard; both in one go for a recipe
+dataset.py, shuffle.py               memory-mapped rows; the shuffle of an epoch
+batches.py, dataloader.py            collate rows into batches; load and prefetch them by step
+tables.py                            labelled rows for fine-tuning and inference
+docstring_corpus.py                  a first corpus from installed libraries
+library_paragraphs.py                a first classification data set from that corpus
+"""

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import SettingError, UserError, build
-from electra.files import parse_json, read_bounded_text
+from electra.files import read_json_object
 
 FORMAT = 1
 LAYOUT = "one example per row"
+SHARD_AGAIN = "run `electra shard` again with --overwrite"
 MANIFEST, PROGRESS, COUNTS, TOKENIZER = "manifest.json", "progress.json", "counts.npy", "tokenizer"
 # The fields of a manifest that are added up over parts.
 COUNT_FIELDS = (
@@ -94,8 +95,8 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Read and check a manifest file."""
+        values = read_json_object(path, remedy=SHARD_AGAIN)
         try:
-            values = parse_json(read_bounded_text(path))
             form, layout = values["settings"]["format"], values["settings"]["layout"]
             if (form, layout) != (FORMAT, LAYOUT):
                 raise UserError(
@@ -105,11 +106,8 @@ class Manifest:
             return build(cls, values, source=str(path))
         except UserError:
             raise
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{path}: not a manifest of shards ({error}); run `electra shard` again with "
-                "--overwrite"
-            ) from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path}: not a manifest of shards ({error}); {SHARD_AGAIN}") from None
 
 
 def part_name(part: int, parts: int) -> str:

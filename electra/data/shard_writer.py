@@ -27,7 +27,7 @@ from electra.data.manifest import (
 from electra.data.options import describe_changes
 from electra.data.sources import Report
 from electra.data.wordpiece import WordPiece
-from electra.files import parse_json, read_bounded_text
+from electra.files import read_json_object
 
 MAX_UNKNOWN = 0.01  # share of [UNK] in the text without a warning
 
@@ -176,11 +176,11 @@ class ShardWriter:
 def read_progress(path: Path) -> tuple[State, dict[str, Any]]:
     """Return the state and the settings of an interrupted run."""
     try:
-        progress = parse_json(read_bounded_text(path))
+        progress = read_json_object(path)
         state = dict(progress["state"])
         state["files"] = [ShardFile(**file) for file in state["files"]]
         return State(**state), dict(progress["settings"])
-    except (OSError, ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError):
         raise UserError(f"{path} is damaged; start over with --overwrite") from None
 
 

@@ -17,7 +17,7 @@ from electra.data.corpus import Progress, ignore_progress, read_sources
 from electra.data.options import VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, default_config
-from electra.files import parse_json, read_bounded_text
+from electra.files import read_json_object
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -132,19 +132,14 @@ def read_existing(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
             f"{folder}: holds a tokenizer that `electra vocab` did not make; choose another "
             "folder, use it as it is with --tokenizer, or replace it with --overwrite"
         )
+    remedy = "choose another folder or replace it with --overwrite"
+    record = read_json_object(folder / RECORD, remedy=remedy)
     try:
-        record = parse_json(read_bounded_text(folder / RECORD))
         saved, fingerprint = dict(record["settings"]), record["tokenizer"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{folder / RECORD}: damaged ({error}); choose another folder or replace it with "
-            "--overwrite"
-        ) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{folder / RECORD}: damaged ({error}); {remedy}") from None
     if changes := describe_changes(settings, saved):
-        raise UserError(
-            f"{folder}: holds a vocabulary made otherwise: {changes}; choose another folder or "
-            "replace it with --overwrite"
-        )
+        raise UserError(f"{folder}: holds a vocabulary made otherwise: {changes}; {remedy}")
     if not (folder / "tokenizer.json").is_file():
         return None
     tokenizer = WordPiece.load(folder)

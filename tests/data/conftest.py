@@ -45,7 +45,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wordpiece(text: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
+def tokenizer(text: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
     return train_wordpiece(
         [text],
         tmp_path_factory.mktemp("vocabulary"),

@@ -39,9 +39,9 @@ def zstd(content: bytes) -> bytes:
 
 
 def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
-    found = list(read_corpus([write(tmp_path / "a.txt", "\n \n one\ntwo\r\n\t\n\nthree")]))
-    assert [d.lines for d in found] == [["one", "two"], ["three"]]
-    assert [d.source for d in found] == [f"{tmp_path / 'a.txt'}:3", f"{tmp_path / 'a.txt'}:7"]
+    documents = list(read_corpus([write(tmp_path / "a.txt", "\n \n one\ntwo\r\n\t\n\nthree")]))
+    assert [d.lines for d in documents] == [["one", "two"], ["three"]]
+    assert [d.source for d in documents] == [f"{tmp_path / 'a.txt'}:3", f"{tmp_path / 'a.txt'}:7"]
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_every_row_of_json_and_parquet_is_a_document(tmp_path: Path) -> None:
 def test_a_folder_is_read_in_order_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", ".hidden/c.txt", "README.md"):
         write(tmp_path / name, name)
-    heard: list[str] = []
-    assert [s.name for s in resolve([tmp_path], report=heard.append)] == ["a/z.txt", "b.txt"]
-    assert len(heard) == 1
-    assert "1 of 3 files left out, README.md" in heard[0]
+    reported: list[str] = []
+    assert [s.name for s in resolve([tmp_path], report=reported.append)] == ["a/z.txt", "b.txt"]
+    assert len(reported) == 1
+    assert "1 of 3 files left out, README.md" in reported[0]
 
 
 def test_a_glob_finds_files(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_glob_finds_files(tmp_path: Path) -> None:
 def test_a_file_named_twice_is_read_once_and_mentioned(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one")
     (tmp_path / "link.txt").symlink_to(path)
-    heard: list[str] = []
-    assert read(path, tmp_path, report=heard.append) == [["one"]]
-    assert sum("read once" in message for message in heard) == 2
+    reported: list[str] = []
+    assert read(path, tmp_path, report=reported.append) == [["one"]]
+    assert sum("read once" in message for message in reported) == 2
 
 
 def test_a_fingerprint_is_the_same_wherever_the_files_lie(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_a_long_line_is_cut_at_white_space_and_loses_nothing(
 
 
 def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
-    heard: list[float] = []
+    reported: list[float] = []
     write(tmp_path / "a.txt", "word\n\n" * 10_000)
     write(tmp_path / "b.txt.gz", gzip.compress(b"word\n\n" * 10_000))
-    read(tmp_path, progress=heard.append)
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
-    assert len(heard) <= 1001
+    read(tmp_path, progress=reported.append)
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0
+    assert len(reported) <= 1001
 
 
 # ---- bad input -----------------------------------------------------------------------------------
@@ -205,9 +205,9 @@ def test_a_parquet_file_without_the_field_lists_its_columns(tmp_path: Path) -> N
 def test_an_empty_file_and_blank_rows_are_reported(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "")
     write(tmp_path / "b.jsonl", '{"text": " \\n"}\n{"text": "word"}\n')
-    heard: list[str] = []
-    assert read(tmp_path, report=heard.append) == [["word"]]
-    assert heard == [
+    reported: list[str] = []
+    assert read(tmp_path, report=reported.append) == [["word"]]
+    assert reported == [
         f"{tmp_path / 'a.txt'}: holds no text",
         "1 documents hold nothing but white space",
     ]
@@ -244,8 +244,8 @@ def test_a_data_set_is_pinned_to_a_commit_and_streamed(monkeypatch) -> None:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: Answer)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    (found,) = read_corpus(["owner/name:small@v1"])
-    assert (found.lines, found.source) == (["one", "two"], "owner/name:small, row 1")
+    (documents,) = read_corpus(["owner/name:small@v1"])
+    assert (documents.lines, documents.source) == (["one", "two"], "owner/name:small, row 1")
     assert asked == {
         "names": ("owner/name", "small"),
         "split": "train",
@@ -280,9 +280,9 @@ def test_links_are_followed_once_and_a_dangling_one_is_reported(tmp_path: Path) 
     (tmp_path / "corpus" / "linked").symlink_to(tmp_path / "real")
     (tmp_path / "corpus" / "circle").symlink_to(tmp_path / "corpus")
     (tmp_path / "corpus" / "gone.txt").symlink_to(tmp_path / "nowhere")
-    heard: list[str] = []
-    assert len(list(read_corpus([tmp_path / "corpus"], report=heard.append))) == 2
-    assert any("gone.txt: a link that leads nowhere" in text for text in heard)
+    reported: list[str] = []
+    assert len(list(read_corpus([tmp_path / "corpus"], report=reported.append))) == 2
+    assert any("gone.txt: a link that leads nowhere" in text for text in reported)
 
 
 def test_a_change_in_the_middle_of_a_file_changes_its_fingerprint(tmp_path: Path) -> None:

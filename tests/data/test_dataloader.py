@@ -21,10 +21,10 @@ def test_an_epoch_is_a_permutation_of_the_rows(size, key):
 
 
 def test_shuffling_leaves_no_trace_of_the_order_on_disk():
-    found = shuffle_indices(np.arange(100_000), size=100_000, key=1)
-    assert abs(np.corrcoef(np.arange(100_000), found)[0, 1]) < 0.01
-    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.01
-    assert (found != shuffle_indices(np.arange(100_000), size=100_000, key=2)).mean() > 0.99
+    indices = shuffle_indices(np.arange(100_000), size=100_000, key=1)
+    assert abs(np.corrcoef(np.arange(100_000), indices)[0, 1]) < 0.01
+    assert abs(np.corrcoef(indices[1:], indices[:-1])[0, 1]) < 0.01
+    assert (indices != shuffle_indices(np.arange(100_000), size=100_000, key=2)).mean() > 0.99
 
 
 @pytest.fixture
@@ -83,16 +83,16 @@ def test_processes_share_a_step_without_overlap(rows):
 
 def test_types_and_padding_follow_the_ends_of_the_segments(toy_shards):
     shards = Shards.open(toy_shards)
-    words = shards.tokenizer
+    tokenizer = shards.tokenizer
     for batch in eval_batches(shards.held_out, micro_batch_size=8, max_rows=16):
         for ids, token_type_ids, attention_mask, length in zip(
             batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.lengths, strict=True
         ):
-            assert ids[0] == words.cls
-            assert ids[length - 1] == words.sep
-            assert (ids[length:] == words.pad).all()
+            assert ids[0] == tokenizer.cls
+            assert ids[length - 1] == tokenizer.sep
+            assert (ids[length:] == tokenizer.pad).all()
             assert attention_mask.sum() == length
-            first_sep = ids.tolist().index(words.sep)
+            first_sep = ids.tolist().index(tokenizer.sep)
             assert token_type_ids[: first_sep + 1].sum() == 0
             assert (token_type_ids[first_sep + 1 : length] == 1).all()
             assert token_type_ids[length:].sum() == 0

@@ -46,10 +46,11 @@ x, y, z = f(a[1:], b=2) if c else {}
 
 
 def test_each_module_becomes_a_document_without_repeated_paragraphs(tmp_path: Path) -> None:
+    once, twice = SENTENCE.format("once"), SENTENCE.format("twice")
     folder = library(
         tmp_path / "lib",
-        a=f'"""{SENTENCE.format("twice")}"""\n',
-        b=f'def f():\n    r"""{SENTENCE.format("twice")}\n\n    {SENTENCE.format("once")}\n    """\n',
+        a=f'"""{twice}"""\n',
+        b=f'def f():\n    r"""{twice}\n\n    {once}\n    """\n',
         c=f'x = """{SENTENCE.format("in a value")}"""\n',
         d="import does_not_exist\n",
     )
@@ -57,8 +58,8 @@ def test_each_module_becomes_a_document_without_repeated_paragraphs(tmp_path: Pa
     assert {row["library"] for row in rows} == {"lib"}
     assert {row["module"] for row in rows} <= {"a", "b"}
     assert sorted(line for row in rows for line in row["text"].split("\n")) == [
-        SENTENCE.format("once"),
-        SENTENCE.format("twice"),
+        once,
+        twice,
     ]
 
 

@@ -57,10 +57,10 @@ def test_the_chances_are_those_of_the_reference_code() -> None:
     assert 58 < np.mean(first) < 70
 
 
-def test_rows_read_cls_a_sep_b_sep_and_padding(wordpiece: WordPiece) -> None:
-    cls, sep, pad = wordpiece.cls, wordpiece.sep, wordpiece.pad
+def test_rows_read_cls_a_sep_b_sep_and_padding(tokenizer: WordPiece) -> None:
+    cls, sep, pad = tokenizer.cls, tokenizer.sep, tokenizer.pad
     ids, ends = pad_rows(
-        np.arange(10, 20), [Span(0, 2, 5), Span(5, 10, 10)], length=8, tokenizer=wordpiece
+        np.arange(10, 20), [Span(0, 2, 5), Span(5, 10, 10)], length=8, tokenizer=tokenizer
     )
     assert ids.tolist() == [
         [cls, 10, 11, sep, 12, 13, 14, sep],
@@ -70,14 +70,14 @@ def test_rows_read_cls_a_sep_b_sep_and_padding(wordpiece: WordPiece) -> None:
     assert (ids.dtype, ends.dtype) == (np.uint16, np.uint16)
 
 
-def test_special_ids_in_the_text_become_unknown(wordpiece: WordPiece) -> None:
+def test_special_ids_in_the_text_become_unknown(tokenizer: WordPiece) -> None:
     ids, _ = pad_rows(
-        np.array([10, wordpiece.mask, wordpiece.cls]),
+        np.array([10, tokenizer.mask, tokenizer.cls]),
         [Span(0, 3, 3)],
         length=8,
-        tokenizer=wordpiece,
+        tokenizer=tokenizer,
     )
-    assert ids[0, 1:4].tolist() == [10, wordpiece.unk, wordpiece.unk]
+    assert ids[0, 1:4].tolist() == [10, tokenizer.unk, tokenizer.unk]
 
 
 lines = st.sampled_from(["the old bridge", "water", "…", "[MASK] stone " * 30])
@@ -85,25 +85,25 @@ lines = st.sampled_from(["the old bridge", "water", "…", "[MASK] stone " * 30]
 
 @given(st.lists(st.lists(lines, min_size=1, max_size=9), min_size=1, max_size=4), st.integers(0, 9))
 def test_the_text_of_a_documents_rows_is_its_tokens_in_order(
-    wordpiece: WordPiece, texts: list[list[str]], seed: int
+    tokenizer: WordPiece, texts: list[list[str]], seed: int
 ) -> None:
     builder = ExampleBuilder(length=16, held_out=0.0, seed=seed)
-    examples = builder.build([NumberedDocument(n, text) for n, text in enumerate(texts)], wordpiece)
+    examples = builder.build([NumberedDocument(n, text) for n, text in enumerate(texts)], tokenizer)
     ids, ends = examples.train
     written = [
         int(i)
         for row, (first, last) in zip(ids, ends, strict=True)
         for i in [*row[1 : first - 1], *row[first : last - 1]]
     ]
-    assert written == [i for lines in texts for encoded in wordpiece.encode(lines) for i in encoded]
+    assert written == [i for lines in texts for encoded in tokenizer.encode(lines) for i in encoded]
     assert len(examples.held_out[0]) == 0
 
 
-def test_a_document_is_cut_alike_whatever_stands_around_it(wordpiece: WordPiece) -> None:
+def test_a_document_is_cut_alike_whatever_stands_around_it(tokenizer: WordPiece) -> None:
     builder = ExampleBuilder(length=16, held_out=0.5, seed=3)
     documents = [NumberedDocument(n, ["the old bridge over the water " * 5] * 3) for n in range(20)]
-    together = builder.build(documents, wordpiece)
-    alone = [builder.build([document], wordpiece) for document in documents]
+    together = builder.build(documents, tokenizer)
+    alone = [builder.build([document], tokenizer) for document in documents]
     for name in ("train", "held_out"):
         for part in (0, 1):
             pieces = np.concatenate([getattr(examples, name)[part] for examples in alone])
@@ -119,12 +119,12 @@ def test_the_second_document_is_always_held_out_and_the_first_only_by_chance() -
 
 
 def test_words_too_long_to_be_words_are_counted_when_they_became_unknown(
-    wordpiece: WordPiece,
+    tokenizer: WordPiece,
 ) -> None:
     builder = ExampleBuilder(length=16, held_out=0.0, seed=0)
     assert (
         builder.build(
-            [NumberedDocument(0, ["the water " * 50, "x" * 201 + " the " + "y" * 300])], wordpiece
+            [NumberedDocument(0, ["the water " * 50, "x" * 201 + " the " + "y" * 300])], tokenizer
         ).long_words
         == 2
     )

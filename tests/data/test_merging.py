@@ -36,13 +36,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pack(
-    texts: Path, wordpiece: WordPiece, folder: Path, *parts: int, of: int = 1, **options: object
+    texts: Path, tokenizer: WordPiece, folder: Path, *parts: int, of: int = 1, **options: object
 ) -> None:
     options = {"length": 32, "held_out": 0.05, "workers": 1} | options
     for part in parts or range(1, of + 1):
         shard(
             [texts],
-            tokenizer=wordpiece,
+            tokenizer=tokenizer,
             output_dir=folder,
             options=ShardOptions(part=f"{part}/{of}", **options),  # type: ignore[arg-type]
             shard_bytes=20_000,
@@ -55,9 +55,9 @@ def pack(
 
 @pytest.mark.parametrize("by_file", [False, True])
 def test_merged_parts_hold_what_the_parts_hold_in_the_same_order(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path, by_file: bool
+    texts: Path, tokenizer: WordPiece, tmp_path: Path, by_file: bool
 ) -> None:
-    pack(texts, wordpiece, tmp_path, of=3, by_file=by_file)
+    pack(texts, tokenizer, tmp_path, of=3, by_file=by_file)
     before = Shards.open(tmp_path)
     manifest = merge(tmp_path, report=lambda _: None)
     after = Shards.open(tmp_path)
@@ -69,24 +69,24 @@ def test_merged_parts_hold_what_the_parts_hold_in_the_same_order(
         assert len(ours) == len(theirs) > 0
         np.testing.assert_array_equal(ours.take(every)[0], theirs.take(every)[0])
     np.testing.assert_array_equal(after.counts, before.counts)
-    assert after.tokenizer.fingerprint == wordpiece.fingerprint
+    assert after.tokenizer.fingerprint == tokenizer.fingerprint
     assert (manifest.documents, len(manifest.settings.inputs)) == (152, 7)
     assert all("sha256_of_blocks" in file for file in manifest.settings.inputs)
 
 
 def test_a_merger_may_be_asked_for_again_and_of_undivided_shards(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path
+    texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(texts, wordpiece, tmp_path / "parts", of=2)
+    pack(texts, tokenizer, tmp_path / "parts", of=2)
     assert merge(tmp_path / "parts") == merge(tmp_path / "parts")
-    pack(texts, wordpiece, tmp_path / "whole")
+    pack(texts, tokenizer, tmp_path / "whole")
     assert merge(tmp_path / "whole") == Manifest.read(tmp_path / "whole" / "manifest.json")
 
 
 def test_a_damaged_missing_or_strange_part_is_named_and_nothing_vouches_for_it(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path
+    texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(texts, wordpiece, tmp_path, of=3)
+    pack(texts, tokenizer, tmp_path, of=3)
     merge(tmp_path)
     second = tmp_path / "part-00002-of-00003"
     rows = second / "train-00000.ids.npy"
@@ -103,7 +103,7 @@ def test_a_damaged_missing_or_strange_part_is_named_and_nothing_vouches_for_it(
         UserError, match=r"1 of 3 parts are missing or unfinished: 2; run .* --part 2/3`"
     ):
         merge(tmp_path)
-    pack(texts, wordpiece, tmp_path, 2, of=3, seed=7, length=64)
+    pack(texts, tokenizer, tmp_path, 2, of=3, seed=7, length=64)
     with pytest.raises(
         UserError,
         match=r"part-00002-of-00003: cut otherwise than part-00001-of-00003: length is 64, "
@@ -111,45 +111,45 @@ def test_a_damaged_missing_or_strange_part_is_named_and_nothing_vouches_for_it(
         r"settings",
     ):
         merge(tmp_path)
-    pack(texts, wordpiece, tmp_path, 2, of=3, overwrite=True)
+    pack(texts, tokenizer, tmp_path, 2, of=3, overwrite=True)
     merge(tmp_path)
 
 
 def test_parts_of_another_corpus_or_tokenizer_are_refused(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path
+    texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     changed = Path(shutil.copytree(texts, tmp_path / "changed"))
     (changed / "3.txt").write_text(prose(29, seed=3), encoding="utf8")
-    pack(texts, wordpiece, tmp_path / "parts", 1, of=2, by_file=True)
-    pack(changed, wordpiece, tmp_path / "parts", 2, of=2, by_file=True)
+    pack(texts, tokenizer, tmp_path / "parts", 1, of=2, by_file=True)
+    pack(changed, tokenizer, tmp_path / "parts", 2, of=2, by_file=True)
     with pytest.raises(
         UserError, match=r"part-00002-of-00002: cut otherwise .*: its text is another"
     ):
         merge(tmp_path / "parts")
-    pack(texts, wordpiece, tmp_path / "parts", 2, of=2, by_file=True, overwrite=True)
+    pack(texts, tokenizer, tmp_path / "parts", 2, of=2, by_file=True, overwrite=True)
     path = tmp_path / "parts" / "part-00002-of-00002" / "manifest.json"
     path.write_text(
-        path.read_text(encoding="utf8").replace(wordpiece.fingerprint, "another"), encoding="utf8"
+        path.read_text(encoding="utf8").replace(tokenizer.fingerprint, "another"), encoding="utf8"
     )
     with pytest.raises(UserError, match="tokenizer is 'another', there '"):
         merge(tmp_path / "parts")
 
 
 def test_a_part_made_anew_withdraws_the_merger_and_a_finished_one_leaves_it(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path
+    texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(texts, wordpiece, tmp_path, of=2)
+    pack(texts, tokenizer, tmp_path, of=2)
     merge(tmp_path)
-    pack(texts, wordpiece, tmp_path, 1, of=2)
+    pack(texts, tokenizer, tmp_path, 1, of=2)
     assert (tmp_path / "manifest.json").is_file()
-    pack(texts, wordpiece, tmp_path, 1, of=2, overwrite=True)
+    pack(texts, tokenizer, tmp_path, 1, of=2, overwrite=True)
     assert not (tmp_path / "manifest.json").exists()
 
 
 def test_a_manifest_cannot_name_files_outside_its_folder(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path
+    texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(texts, wordpiece, tmp_path)
+    pack(texts, tokenizer, tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf8"))
     for name in ("../train-00000.ids.npy", "/etc/passwd", "part-1-of-2/../../x"):
         manifest["files"][0]["name"] = name
@@ -159,10 +159,10 @@ def test_a_manifest_cannot_name_files_outside_its_folder(
 
 
 def test_the_command_line_cuts_by_file_merges_and_verifies(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    texts: Path, tokenizer: WordPiece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wordpiece.copy_to(tmp_path / "vocabulary")
-    words = [
+    tokenizer.copy_to(tmp_path / "vocabulary")
+    argv = [
         "shard",
         str(texts),
         "--tokenizer",
@@ -172,7 +172,7 @@ def test_the_command_line_cuts_by_file_merges_and_verifies(
         "32",
     ]
     for part in ("1/2", "2/2"):
-        assert main([*words, "--output-dir", str(tmp_path / "shards"), "--part", part]) == 0
+        assert main([*argv, "--output-dir", str(tmp_path / "shards"), "--part", part]) == 0
     assert main(["shard", "--merge", "--output-dir", str(tmp_path / "shards")]) == 0
     assert "every file as it was written; one manifest" in capsys.readouterr().out
     assert main(["shard", "--verify", "--output-dir", str(tmp_path / "shards")]) == 0
@@ -184,10 +184,10 @@ def test_the_command_line_cuts_by_file_merges_and_verifies(
 
 
 def test_by_file_any_number_of_parts_gives_the_same_rows(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path
+    texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     for parts in (1, 2, 7):
-        pack(texts, wordpiece, tmp_path / str(parts), of=parts, by_file=True)
+        pack(texts, tokenizer, tmp_path / str(parts), of=parts, by_file=True)
     whole = examples(tmp_path / "1")
     assert whole[0]
     assert whole[1]
@@ -195,7 +195,7 @@ def test_by_file_any_number_of_parts_gives_the_same_rows(
 
 
 def test_by_file_a_part_opens_its_assign_files_alone(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     read = corpus.read_source
@@ -205,52 +205,52 @@ def test_by_file_a_part_opens_its_assign_files_alone(
         return read(source, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(corpus, "read_source", watched)
-    pack(texts, wordpiece, tmp_path, of=3, by_file=True)
+    pack(texts, tokenizer, tmp_path, of=3, by_file=True)
     assert sorted(opened) == sorted(path.name for path in texts.iterdir())
 
 
 def test_files_are_dealt_by_size_and_each_to_one_part(texts: Path) -> None:
     sources = resolve([texts])
     dealt = [assign_files(sources, (part, 2)) for part in (1, 2)]
-    assert sorted(place for own in dealt for place in own) == list(range(7))
+    assert sorted(index for own in dealt for index in own) == list(range(7))
     one, two = (sum(source.size for source in own.values()) for own in dealt)
     assert max(one, two) < 1.2 * min(one, two)
 
 
 def test_one_file_by_file_gives_the_rows_it_gives_without(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     for by_file in (False, True):
-        pack(text, wordpiece, tmp_path / str(by_file), by_file=by_file)
+        pack(text, tokenizer, tmp_path / str(by_file), by_file=by_file)
     assert examples(tmp_path / "True") == examples(tmp_path / "False")
 
 
 def test_by_file_an_empty_file_is_an_empty_part_and_too_few_files_are_refused(
-    wordpiece: WordPiece, tmp_path: Path
+    tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "a.txt").write_text(prose(40), encoding="utf8")
     (texts / "b.txt").write_text("\n", encoding="utf8")
-    pack(texts, wordpiece, tmp_path / "shards", of=2, by_file=True)
+    pack(texts, tokenizer, tmp_path / "shards", of=2, by_file=True)
     assert merge(tmp_path / "shards").documents == 40
     with pytest.raises(
         UserError,
         match="2 files are too few for 3 parts; choose at most 2 parts, or leave --by-file",
     ):
-        pack(texts, wordpiece, tmp_path / "more", of=3, by_file=True)
+        pack(texts, tokenizer, tmp_path / "more", of=3, by_file=True)
 
 
 def test_a_part_interrupted_by_an_earlier_version_goes_on(
-    texts: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sharding.ShardWriter, "finish", None)
         with pytest.raises(TypeError):
-            pack(texts, wordpiece, tmp_path / "begun")
+            pack(texts, tokenizer, tmp_path / "begun")
     progress = tmp_path / "begun" / "progress.json"
     saved = json.loads(progress.read_text(encoding="utf8"))
     del saved["settings"]["by_file"]
     progress.write_text(json.dumps(saved), encoding="utf8")
-    pack(texts, wordpiece, tmp_path / "begun")
+    pack(texts, tokenizer, tmp_path / "begun")
     assert Shards.open(tmp_path / "begun").manifest.documents == 152

@@ -26,12 +26,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharding, "BLOCK_CHARACTERS", 5_000)
 
 
-def pack(text: Path, wordpiece: WordPiece, folder: Path, **options: object) -> Manifest:
+def pack(text: Path, tokenizer: WordPiece, folder: Path, **options: object) -> Manifest:
     report = options.pop("report", lambda _: None)
     options = {"length": 32, "held_out": 0.05, "workers": 1} | options
     return shard(
         [text],
-        tokenizer=wordpiece,
+        tokenizer=tokenizer,
         output_dir=folder,
         options=ShardOptions(**options),  # type: ignore[arg-type]
         shard_bytes=SMALL,
@@ -57,20 +57,20 @@ def examples(folder: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 def test_one_and_two_workers_write_the_same_bytes(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(text, wordpiece, tmp_path / "one")
-    pack(text, wordpiece, tmp_path / "two", workers=2)
+    pack(text, tokenizer, tmp_path / "one")
+    pack(text, tokenizer, tmp_path / "two", workers=2)
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     assert len(list((tmp_path / "one").glob("train-*.ids.npy"))) > 3
 
 
 def test_the_parts_together_hold_what_one_run_holds(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    whole = pack(text, wordpiece, tmp_path / "whole")
+    whole = pack(text, tokenizer, tmp_path / "whole")
     for part in (1, 2, 3):
-        pack(text, wordpiece, tmp_path / "parts", part=f"{part}/3")
+        pack(text, tokenizer, tmp_path / "parts", part=f"{part}/3")
     assert examples(tmp_path / "parts") == examples(tmp_path / "whole")
     parts = Shards.open(tmp_path / "parts")
     np.testing.assert_array_equal(parts.counts, Shards.open(tmp_path / "whole").counts)
@@ -79,39 +79,39 @@ def test_the_parts_together_hold_what_one_run_holds(
 
 
 def test_a_killed_run_goes_on_and_writes_the_same_bytes(
-    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack(text, wordpiece, tmp_path / "unbroken")
-    for survived in (1, 6, 5):
-        left = survived
+    pack(text, tokenizer, tmp_path / "unbroken")
+    for files in (1, 6, 5):
+        remaining = files
 
         def write(path: Path, content: bytes, write=atomic.write) -> None:
-            nonlocal left
-            left -= path.suffix == ".npy"
-            if left < 0:
+            nonlocal remaining
+            remaining -= path.suffix == ".npy"
+            if remaining < 0:
                 raise KeyboardInterrupt
             write(path, content)
 
         with monkeypatch.context() as patched:
             patched.setattr(atomic, "write", write)
             with pytest.raises(KeyboardInterrupt):
-                pack(text, wordpiece, tmp_path / "broken")
-    already = {
+                pack(text, tokenizer, tmp_path / "broken")
+    written = {
         path.name: path.stat().st_mtime_ns
         for path in (tmp_path / "broken").glob("train-0000[01].ids.npy")
     }
-    pack(text, wordpiece, tmp_path / "broken")
+    pack(text, tokenizer, tmp_path / "broken")
     assert digests(tmp_path / "broken") == digests(tmp_path / "unbroken")
-    assert already
+    assert written
     assert all(
-        (tmp_path / "broken" / name).stat().st_mtime_ns == time for name, time in already.items()
+        (tmp_path / "broken" / name).stat().st_mtime_ns == time for name, time in written.items()
     )
 
 
 def test_a_run_killed_outright_leaves_no_worker_behind_and_goes_on(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    wordpiece.copy_to(tmp_path / "vocabulary")
+    tokenizer.copy_to(tmp_path / "vocabulary")
     program = f"""
 import os, signal
 from concurrent.futures import ProcessPoolExecutor
@@ -125,7 +125,8 @@ def kill(path, content, write=atomic.write):
         print(*(child.pid for child in sharding.multiprocessing.active_children()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 atomic.write = kill
-sharding.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}),
+sharding.shard([{str(text)!r}],
+               tokenizer=wordpiece.WordPiece.load({str(tmp_path / "vocabulary")!r}),
                options=ShardOptions(length=32, held_out=0.05, workers=2),
                output_dir={str(tmp_path / "killed")!r}, shard_bytes={SMALL})
 """
@@ -137,36 +138,36 @@ sharding.shard([{str(text)!r}], tokenizer=wordpiece.WordPiece.load({str(tmp_path
     # live.
     assert len(killed.stdout.split()) == 2
     assert (tmp_path / "killed" / "progress.json").is_file()
-    pack(text, wordpiece, tmp_path / "killed")
-    pack(text, wordpiece, tmp_path / "unbroken")
+    pack(text, tokenizer, tmp_path / "killed")
+    pack(text, tokenizer, tmp_path / "unbroken")
     assert digests(tmp_path / "killed") == digests(tmp_path / "unbroken")
 
 
 def test_a_finished_run_is_not_done_again(
-    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = pack(text, wordpiece, tmp_path)
+    first = pack(text, tokenizer, tmp_path)
     monkeypatch.setattr(sharding, "build_in_order", None)
-    assert pack(text, wordpiece, tmp_path) == first
+    assert pack(text, tokenizer, tmp_path) == first
 
 
 def test_other_settings_are_refused_with_what_differs_unless_overwritten(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(text, wordpiece, tmp_path)
+    pack(text, tokenizer, tmp_path)
     with pytest.raises(
         UserError, match="length was 32, now 64; seed was 0, now 7; choose another folder"
     ):
-        pack(text, wordpiece, tmp_path, length=64, seed=7)
-    assert pack(text, wordpiece, tmp_path, length=64, overwrite=True).length == 64
-    pack(text, wordpiece, tmp_path / "fresh", length=64)
+        pack(text, tokenizer, tmp_path, length=64, seed=7)
+    assert pack(text, tokenizer, tmp_path, length=64, overwrite=True).length == 64
+    pack(text, tokenizer, tmp_path / "fresh", length=64)
     assert digests(tmp_path / "fresh") == {
         k: v for k, v in digests(tmp_path).items() if not k.startswith("fresh")
     }
 
 
 def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(
-    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 12  # files
 
@@ -182,46 +183,48 @@ def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(
             OSError,
             match=r"npy: cannot be written: No space left on device; .*goes on after the last",
         ):
-            pack(text, wordpiece, tmp_path / "full")
+            pack(text, tokenizer, tmp_path / "full")
     assert not list((tmp_path / "full").glob("*.partial"))
-    pack(text, wordpiece, tmp_path / "full")
-    pack(text, wordpiece, tmp_path / "roomy")
+    pack(text, tokenizer, tmp_path / "full")
+    pack(text, tokenizer, tmp_path / "roomy")
     assert digests(tmp_path / "full") == digests(tmp_path / "roomy")
 
 
 def test_the_manifest_counts_what_the_rows_hold(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    manifest = pack(text, wordpiece, tmp_path)
+    manifest = pack(text, tokenizer, tmp_path)
     shards = Shards.open(tmp_path)
     ids, ends = shards.train.take(np.arange(len(shards.train)))
     assert manifest.documents == 300
     assert 1 <= manifest.held_out_documents < 40
     assert manifest.rows == len(ids)
     assert manifest.held_out_rows == len(shards.held_out)
-    assert manifest.tokens == int(ends[:, 1].sum()) == int((ids != wordpiece.pad).sum())
+    assert manifest.tokens == int(ends[:, 1].sum()) == int((ids != tokenizer.pad).sum())
     assert manifest.fill == round(manifest.tokens / ids.size, 4)
-    words = ids[~np.isin(ids, [wordpiece.pad, wordpiece.cls, wordpiece.sep])]
-    np.testing.assert_array_equal(shards.counts, np.bincount(words, minlength=wordpiece.size))
+    text_ids = ids[~np.isin(ids, [tokenizer.pad, tokenizer.cls, tokenizer.sep])]
+    np.testing.assert_array_equal(shards.counts, np.bincount(text_ids, minlength=tokenizer.size))
 
 
 def test_a_corpus_of_two_documents_holds_one_out_and_of_one_none(
-    wordpiece: WordPiece, tmp_path: Path
+    tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    heard: list[str] = []
+    messages: list[str] = []
     for name, content in (("one", "the old bridge"), ("two", "the old bridge\n\nthe new water")):
         path = tmp_path / f"{name}.txt"
         path.write_text(content, encoding="utf8")
-        manifest = pack(path, wordpiece, tmp_path / name, held_out=0.001, report=heard.append)
+        manifest = pack(path, tokenizer, tmp_path / name, held_out=0.001, report=messages.append)
         assert (manifest.rows, manifest.held_out_rows) == ((1, 0) if name == "one" else (1, 1))
-    assert heard[0].startswith("nothing is held out, because there is only one document")
-    assert heard[1].startswith("50% of the rows are held out, because there are only 2 documents")
+    assert messages[0].startswith("nothing is held out, because there is only one document")
+    assert messages[1].startswith(
+        "50% of the rows are held out, because there are only 2 documents"
+    )
 
 
-def test_an_unknown_script_is_warned_about(wordpiece: WordPiece, tmp_path: Path) -> None:
+def test_an_unknown_script_is_warned_about(tokenizer: WordPiece, tmp_path: Path) -> None:
     path = tmp_path / "greek.txt"
     path.write_text("the ποταμός of γέφυρα\n\n" * 20, encoding="utf8")
-    manifest = pack(path, wordpiece, tmp_path / "shards")
+    manifest = pack(path, tokenizer, tmp_path / "shards")
     assert manifest.unknown == 0.5
     assert "50.0% of the text is [UNK]" in manifest.warnings[0]
 
@@ -237,19 +240,19 @@ def test_an_unknown_script_is_warned_about(wordpiece: WordPiece, tmp_path: Path)
     ],
 )
 def test_impossible_settings_are_refused(
-    text: Path, wordpiece: WordPiece, tmp_path: Path, options, message: str
+    text: Path, tokenizer: WordPiece, tmp_path: Path, options, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        pack(text, wordpiece, tmp_path, **options)
+        pack(text, tokenizer, tmp_path, **options)
 
 
 def test_parts_and_a_whole_run_do_not_share_a_folder(
-    text: Path, wordpiece: WordPiece, tmp_path: Path
+    text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    pack(text, wordpiece, tmp_path / "whole")
+    pack(text, tokenizer, tmp_path / "whole")
     with pytest.raises(UserError, match="holds the whole corpus already"):
-        pack(text, wordpiece, tmp_path / "whole", part="1/2")
-    pack(text, wordpiece, tmp_path / "parts", part="1/2")
+        pack(text, tokenizer, tmp_path / "whole", part="1/2")
+    pack(text, tokenizer, tmp_path / "parts", part="1/2")
     for part in ("1/1", "1/3"):
         with pytest.raises(UserError, match="part-00001-of-00002, of another division"):
-            pack(text, wordpiece, tmp_path / "parts", part=part)
+            pack(text, tokenizer, tmp_path / "parts", part=part)

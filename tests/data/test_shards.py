@@ -18,13 +18,13 @@ from electra.data.wordpiece import WordPiece
 
 @pytest.fixture
 def folder(
-    text: Path, wordpiece: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     monkeypatch.setattr(sharding, "BLOCK_CHARACTERS", 20_000)
     for part in (1, 2):
         shard(
             [text],
-            tokenizer=wordpiece,
+            tokenizer=tokenizer,
             output_dir=tmp_path / "shards",
             options=ShardOptions(length=32, part=f"{part}/2", workers=1),
             shard_bytes=20_000,
@@ -55,9 +55,9 @@ def test_rows_are_numbered_through_files_and_come_in_the_order_asked_for(tmp_pat
         rows.take(np.array([0, 8]))
 
 
-def test_shards_carry_the_tokenizer_that_cut_them(folder: Path, wordpiece: WordPiece) -> None:
+def test_shards_carry_the_tokenizer_that_cut_them(folder: Path, tokenizer: WordPiece) -> None:
     shards = Shards.open(folder)
-    assert shards.tokenizer.fingerprint == wordpiece.fingerprint == shards.manifest.tokenizer
+    assert shards.tokenizer.fingerprint == tokenizer.fingerprint == shards.manifest.tokenizer
     assert shards.length == 32
     shards.verify()
 
@@ -103,9 +103,9 @@ def test_a_file_cut_short_is_found_on_opening_and_a_changed_byte_by_verifying(fo
 
 
 def test_a_tokenizer_that_was_changed_or_is_gone_is_found_by_verifying(folder: Path) -> None:
-    place = folder / "part-00002-of-00002" / "tokenizer"
-    text = (place / "tokenizer.json").read_text(encoding="utf8")
-    (place / "tokenizer.json").write_text(
+    tokenizer_folder = folder / "part-00002-of-00002" / "tokenizer"
+    text = (tokenizer_folder / "tokenizer.json").read_text(encoding="utf8")
+    (tokenizer_folder / "tokenizer.json").write_text(
         text.replace('"lowercase":true', '"lowercase":false').replace(
             '"lowercase": true', '"lowercase": false'
         ),
@@ -113,7 +113,7 @@ def test_a_tokenizer_that_was_changed_or_is_gone_is_found_by_verifying(folder: P
     )
     with pytest.raises(UserError, match=r"part-00002-of-00002: its tokenizer folder was changed"):
         Shards.open(folder).verify()
-    shutil.rmtree(place)
+    shutil.rmtree(tokenizer_folder)
     with pytest.raises(UserError, match=r"part-00002-of-00002.tokenizer"):
         Shards.open(folder).verify()
 
@@ -123,13 +123,13 @@ def test_processes_that_share_the_checking_check_every_file(folder: Path) -> Non
     for path in sorted(folder.rglob("*.npy")):
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        found = []
+        damaged = []
         for rank in range(3):
             try:
                 shards.verify(first=rank, every=3)
             except UserError as error:
-                found.append(str(error).partition(":")[0])
-        assert found == [str(path)]
+                damaged.append(str(error).partition(":")[0])
+        assert damaged == [str(path)]
         path.write_bytes(content)
 
 

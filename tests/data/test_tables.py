@@ -269,16 +269,16 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def load(*names: object, **options: object) -> Streamed:
         asked.update(options, names=names)
-        found = Streamed(
+        dataset = Streamed(
             [{"text": "a", "label": 1, "tags": [0, 1]}, {"text": "b", "label": -1, "tags": []}]
         )
         classes = datasets.ClassLabel(names=["no", "yes"])
-        found.features = {
+        dataset.features = {
             "text": datasets.Value("string"),
             "label": classes,
             "tags": datasets.List(classes),
         }
-        return found
+        return dataset
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: Answer)
     monkeypatch.setattr(datasets, "load_dataset", load)
@@ -288,8 +288,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_rows_from_the_hub_carry_the_names_of_their_classes_and_none_for_a_secret_one(
     hub: dict[str, Any],
 ) -> None:
-    found = list(read_rows(find_table("owner/name:small", split="validation")))
-    assert found == [
+    rows = list(read_rows(find_table("owner/name:small", split="validation")))
+    assert rows == [
         (
             "owner/name:small/validation, row 1",
             {"text": "a", "label": "yes", "tags": ["no", "yes"]},

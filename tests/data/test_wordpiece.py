@@ -36,16 +36,16 @@ def train(corpus: Path, folder: str = "vocab", **options: object) -> WordPiece:
 
 
 def test_special_tokens_come_first_and_size_counts_every_id(corpus: Path) -> None:
-    wordpiece = train(corpus)
-    assert wordpiece.tokens(range(5)) == SPECIAL_TOKENS
-    assert (wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask) == (
+    tokenizer = train(corpus)
+    assert tokenizer.tokens(range(5)) == SPECIAL_TOKENS
+    assert (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep, tokenizer.mask) == (
         0,
         1,
         2,
         3,
         4,
     )
-    assert wordpiece.size == len(
+    assert tokenizer.size == len(
         (corpus.parent / "vocab" / "vocab.txt").read_text(encoding="utf8").splitlines()
     )
 
@@ -61,8 +61,8 @@ def test_special_tokens_come_first_and_size_counts_every_id(corpus: Path) -> Non
 def test_case_and_accents_are_settled_by_the_vocabulary(
     corpus: Path, options: dict[str, bool], expected: list[str]
 ) -> None:
-    wordpiece = train(corpus, **options)
-    assert wordpiece.tokens(wordpiece.encode(["Das Café möchte ÉTÉ"])[0]) == expected
+    tokenizer = train(corpus, **options)
+    assert tokenizer.tokens(tokenizer.encode(["Das Café möchte ÉTÉ"])[0]) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_accents": True}, {"cased": True}])
@@ -71,21 +71,21 @@ def test_transformers_loads_the_folder_and_gives_the_same_ids_and_segments(
 ) -> None:
     from transformers import AutoTokenizer
 
-    wordpiece = train(corpus, **options)
+    tokenizer = train(corpus, **options)
     stock = AutoTokenizer.from_pretrained(str(corpus.parent / "vocab"))
-    assert (stock.is_fast, stock.model_max_length, len(stock)) == (True, 512, wordpiece.size)
+    assert (stock.is_fast, stock.model_max_length, len(stock)) == (True, 512, tokenizer.size)
     for text in SAMPLES[:2] + SAMPLES[3:]:
-        ids = wordpiece.encode([text])[0]
+        ids = tokenizer.encode([text])[0]
         paired = stock(text, "the dogs")
-        second = wordpiece.encode(["the dogs"])[0]
+        second = tokenizer.encode(["the dogs"])[0]
         assert paired["input_ids"] == [2, *ids, 3, *second, 3]
         assert paired["token_type_ids"] == [0] * (len(ids) + 2) + [1] * (len(second) + 1)
 
 
 def test_a_mask_written_in_the_text_is_not_a_mask(corpus: Path) -> None:
     for options in ({}, {"cased": True}):
-        wordpiece = train(corpus, folder=f"vocab{len(options)}", **options)
-        assert not set(wordpiece.encode(["a [MASK] and [CLS] [PAD]"])[0]) & {0, 2, 3, 4}
+        tokenizer = train(corpus, folder=f"vocab{len(options)}", **options)
+        assert not set(tokenizer.encode(["a [MASK] and [CLS] [PAD]"])[0]) & {0, 2, 3, 4}
 
 
 def test_the_same_text_gives_the_same_vocabulary_in_another_process(corpus: Path) -> None:
@@ -130,18 +130,18 @@ def test_training_and_loading_import_neither_torch_nor_transformers(corpus: Path
 
 
 def test_a_corpus_too_small_for_the_size_gives_fewer_entries_and_says_so(corpus: Path) -> None:
-    heard: list[str] = []
-    wordpiece = train(corpus, vocab_size=5000, report=heard.append)
-    assert wordpiece.size < 200
-    assert f"{wordpiece.size} entries instead of 5000" in heard[0]
+    messages: list[str] = []
+    tokenizer = train(corpus, vocab_size=5000, report=messages.append)
+    assert tokenizer.size < 200
+    assert f"{tokenizer.size} entries instead of 5000" in messages[0]
 
 
 def test_a_sample_is_even_and_within_its_bound() -> None:
     sample = Sample.draw((b"x" * 936 for _ in range(1000)), max_bytes=100_000)
     assert (sample.seen, len(sample.documents), sample.share) == (1000, 63, 0.063)
     numbered = Sample.draw((b"%03d" % n * 100 for n in range(1000)), max_bytes=100_000)
-    kept = [int(document[:3]) for document in numbered.documents]
-    assert kept == list(range(0, 1000, 4))
+    indices = [int(document[:3]) for document in numbered.documents]
+    assert indices == list(range(0, 1000, 4))
 
 
 def test_the_share_of_text_that_was_sampled_is_recorded(corpus: Path) -> None:
@@ -212,9 +212,9 @@ def test_a_vocab_txt_alone_is_converted(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_tells_apart_tokenizers_that_give_other_ids(corpus: Path) -> None:
-    others = [{}, {"keep_accents": True}, {"cased": True}, {"vocab_size": 100}]
+    variants = [{}, {"keep_accents": True}, {"cased": True}, {"vocab_size": 100}]
     fingerprints = {
-        train(corpus, f"v{n}", **options).fingerprint for n, options in enumerate(others)
+        train(corpus, f"v{n}", **options).fingerprint for n, options in enumerate(variants)
     }
     assert len(fingerprints) == 4
 
