@@ -181,12 +181,12 @@ class Classify(Task[Text, Array]):
             if self.regression and parse_number(example.label) is None:
                 raise UserError(
                     f"{example.where}: label {example.label!r} is not a number, and this is a "
-                    "regression; mend it, or say --regression false for classes"
+                    "regression; correct it, or say --regression false for classes"
                 )
             if not self.regression and example.label not in self.label2id:
                 raise UserError(
                     f"{example.where}: label {example.label!r} was never seen in training, where "
-                    f"they are {list_labels(self.labels)}; mend it, or add rows with it to the "
+                    f"they are {list_labels(self.labels)}; correct it, or add rows with it to the "
                     "training file"
                 )
 

@@ -37,13 +37,13 @@ MIN_LENGTH, DEFAULT_LENGTH = 8, 512
 # ---- which folder --------------------------------------------------------------------------------
 
 
-def model_folder(given: str | Path) -> Path:
+def model_folder(model: str | Path) -> Path:
     """Return the model folder that is meant by a path or a name on the hub.
 
     A path is a model folder itself, a pre-training run (its discriminator or encoder), or a
     fine-tuning run (its best model).
     """
-    path = atomic.resolve_folder(Path(given).expanduser())
+    path = atomic.resolve_folder(Path(model).expanduser())
     if (path / CONFIG).is_file():
         return path
     for role in ("discriminator", "encoder"):
@@ -56,9 +56,9 @@ def model_folder(given: str | Path) -> Path:
             f"{path}: no model there; name a folder with {CONFIG} and model.safetensors, a run "
             "folder of `electra pretrain`, or the output folder of `electra finetune`"
         )
-    if HUB_NAME.fullmatch(str(given)) and ":" not in str(given):
-        return download(str(given))
-    raise UserError(f"{given}: no such model folder")
+    if HUB_NAME.fullmatch(str(model)) and ":" not in str(model):
+        return download(str(model))
+    raise UserError(f"{model}: no such model folder")
 
 
 def best_model(run: Path) -> Path:
@@ -111,10 +111,10 @@ class Pretrained:
 
 
 def load_pretrained(
-    given: str | Path, *, dropout: float | None = None, random_weights: bool = False
+    model: str | Path, *, dropout: float | None = None, random_weights: bool = False
 ) -> Pretrained:
     """Load the encoder of a discriminator or of a masked LM; raise UserError for a generator."""
-    folder = model_folder(given)
+    folder = model_folder(model)
     if huggingface.role_of(folder) == "generator":
         refuse_generator(folder)
     tokenizer = load_tokenizer(folder)
@@ -223,12 +223,12 @@ def save_tuned(
     return stored
 
 
-def load_tuned(given: str | Path, *, task: Task[Any, Any] | None = None) -> FinetunedModel:
+def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> FinetunedModel:
     """Load a folder that `electra finetune` wrote, or one of transformers' task classes.
 
     Of the latter, `task` says how files are read.
     """
-    folder = model_folder(given)
+    folder = model_folder(model)
     config = huggingface.read_json(folder, CONFIG)
     architecture = huggingface.architecture_of(config)
     stored_task: AnyTask

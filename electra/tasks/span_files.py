@@ -123,8 +123,8 @@ class QuestionReader:
         for q, entry in enumerate(list_of_objects(paragraph, "qas", where)):
             entry_where = f"{where}.qas[{q}]"
             id = str(require_column(entry, "id", entry_where))
-            asked = require_text(entry, "question", entry_where)
-            question = Question(f"{source}, question {id}", id, asked, context)
+            question_text = require_text(entry, "question", entry_where)
+            question = Question(f"{source}, question {id}", id, question_text, context)
             if self.labelled:
                 question = self.with_squad_answers(question, entry)
             yield question
@@ -151,8 +151,8 @@ class QuestionReader:
         for q, entry in enumerate(list_of_objects(paragraph, "qas", where)):
             id = str(entry.get("qid") or entry.get("id") or f"{where}, qas[{q}]")
             entry_where = f"{where}, question {id}"
-            asked = require_text(entry, "question", entry_where)
-            question = Question(entry_where, id, asked, context)
+            question_text = require_text(entry, "question", entry_where)
+            question = Question(entry_where, id, question_text, context)
             if self.labelled:
                 question = with_mrqa_answers(question, entry)
             yield question
@@ -164,11 +164,9 @@ class QuestionReader:
             id = question_where = where
         require_column(row, self.question, where, flag="--question")
         require_column(row, self.context, where, flag="--context")
-        asked, context = (
-            require_text(row, self.question, where),
-            require_text(row, self.context, where),
-        )
-        question = Question(question_where, str(id), asked, context)
+        question_text = require_text(row, self.question, where)
+        context = require_text(row, self.context, where)
+        question = Question(question_where, str(id), question_text, context)
         if not self.labelled:
             return question
         column = self.answers
@@ -270,7 +268,7 @@ def locate_answer(answer: str, start: int | None, question: Question) -> tuple[i
             problem = f"the paragraph of {len(question.context)} has ended"
         raise UserError(
             f"{question.where}: the answer {answer!r} should stand at character {start}, where "
-            f"{problem}; mend answer_start, or leave it out to take the first occurrence"
+            f"{problem}; correct answer_start, or leave it out to take the first occurrence"
         )
     return start, end
 

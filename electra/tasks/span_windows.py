@@ -65,11 +65,11 @@ def encode_paragraphs(contexts: Sequence[str], tokenizer: WordPiece) -> dict[str
 def windows(total: int, *, room: int, stride: int) -> list[Window]:
     """Return at least one window: of at most `room` tokens, one every `stride`, over all tokens."""
     step = min(stride, room)  # a stride longer than a window would skip tokens
-    found = [(0, min(room, total))]
-    while found[-1][1] < total:
-        start = found[-1][0] + step
-        found.append((start, min(start + room, total)))
-    return found
+    result = [(0, min(room, total))]
+    while result[-1][1] < total:
+        start = result[-1][0] + step
+        result.append((start, min(start + room, total)))
+    return result
 
 
 def max_context(windows: Sequence[Window]) -> list[list[int]]:

@@ -198,11 +198,13 @@ class Tag(Task[Sentence, Array]):
             # from them.
             targets = [label2id.get(tag, IGNORE_INDEX) for tag in self.targets(sentence)]
             targets = targets or [IGNORE_INDEX] * len(sentence.words)
-            whole = [word_ids[word] for word in sentence.words]
-            pieces = [ids[:room] for ids in whole]
+            untruncated = [word_ids[word] for word in sentence.words]
+            pieces = [ids[:room] for ids in untruncated]
             for window in windows([len(ids) for ids in pieces], room=room):
                 row = window_row(index, pieces, targets, window=window, tokenizer=tokenizer)
-                row.truncated = any(len(ids) > room for ids in whole[window.first : window.last])
+                row.truncated = any(
+                    len(ids) > room for ids in untruncated[window.first : window.last]
+                )
                 rows.append(row)
         return Features.from_rows(rows)
 
@@ -335,8 +337,8 @@ def refuse_stray_tag(examples: Sequence[Sentence]) -> None:
             if not is_entity_tag(tag):
                 raise UserError(
                     f"{sentence.where}: {tag!r} is no tag of an entity: those are O, B-TYPE, "
-                    "I-TYPE, and in BIOES E-TYPE and S-TYPE; mend it, name the --column that holds "
-                    "them, or score tags word by word with --scheme plain"
+                    "I-TYPE, and in BIOES E-TYPE and S-TYPE; correct it, name the --column that "
+                    "holds them, or score tags word by word with --scheme plain"
                 )
 
 
@@ -360,17 +362,17 @@ def windows(sizes: Sequence[int], *, room: int) -> list[Window]:
     window to either side, where there is that much text.
     """
     offsets = [0, *accumulate(sizes)]
-    found: list[Window] = []
+    result: list[Window] = []
     start = first = 0
     while True:
         end = bisect_right(offsets, offsets[start] + room) - 1
         if end == len(sizes):
-            return [*found, Window(start, end, first, end)]
+            return [*result, Window(start, end, first, end)]
         # The next window must hold a word more.
         reach = max(offsets[end] - room // 2, offsets[end + 1] - room)
         following = bisect_left(offsets, reach)
         last = bisect_left(offsets, (offsets[following] + offsets[end]) / 2)
-        found.append(Window(start, end, first, last))
+        result.append(Window(start, end, first, last))
         start, first = following, last
 
 

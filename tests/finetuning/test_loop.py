@@ -188,7 +188,7 @@ def test_a_network_whose_gradient_is_no_number_stops_and_is_marked_and_kept(
 # ---- stopped -------------------------------------------------------------------------------------
 
 
-def words_of(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
+def tokenizer_of_words(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
     return [
         "finetune",
         str(tiny),
@@ -212,7 +212,7 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
     steps = ("--max-steps", "150", "--quiet")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "electra", *words_of(tiny, data, tmp_path / "killed", *steps)],
+        [sys.executable, "-m", "electra", *tokenizer_of_words(tiny, data, tmp_path / "killed", *steps)],
         env=environment,
         start_new_session=True,
     )
@@ -230,7 +230,7 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
     )
     assert list((tmp_path / "killed" / "seed-0").glob("checkpoint-*"))
     for run in ("killed", "unbroken"):
-        assert main(words_of(tiny, data, tmp_path / run, *steps)) == 0
+        assert main(tokenizer_of_words(tiny, data, tmp_path / run, *steps)) == 0
     assert_identical(tmp_path / "killed", tmp_path / "unbroken")
     losses = [
         [entry.get("loss") for entry in read(tmp_path / run / "seed-0" / "metrics.jsonl")]
@@ -278,7 +278,7 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
         return honest(state, units, step=step)
 
     monkeypatch.setattr(finetune, "forward_backward", signalled)
-    assert main(words_of(tiny, data, run, "--seeds", "2")) == 75
+    assert main(tokenizer_of_words(tiny, data, run, "--seeds", "2")) == 75
     assert "the same command goes on with seed 1" in capsys.readouterr().err
     status = json.loads((run / "status.json").read_text())
     assert (status["status"], status["seeds_done"]) == ("stopped", 1)
@@ -290,11 +290,11 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
         "forward_backward",
         lambda state, units, *, step: (seen.append(step), honest(state, units, step=step))[1],
     )
-    assert main(words_of(tiny, data, run, "--seeds", "2")) == 0
+    assert main(tokenizer_of_words(tiny, data, run, "--seeds", "2")) == 0
     assert seen == list(range(8, 13)), (
         "the first seed was done, and the second had taken seven steps"
     )
-    assert main(words_of(tiny, data, tmp_path / "unbroken", "--seed", "1")) == 0
+    assert main(tokenizer_of_words(tiny, data, tmp_path / "unbroken", "--seed", "1")) == 0
     assert_identical(run, tmp_path / "unbroken", seed=1)
 
 
@@ -316,7 +316,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
         "1e-3",
         "--quiet",
     )
-    assert main(words_of(tiny, data, tmp_path / "one", *flags)) == 0
+    assert main(tokenizer_of_words(tiny, data, tmp_path / "one", *flags)) == 0
     launcher = [
         sys.executable,
         "-m",
@@ -331,7 +331,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
         "electra",
     ]
     done = subprocess.run(
-        [*launcher, *words_of(tiny, data, tmp_path / "two", *flags)],
+        [*launcher, *tokenizer_of_words(tiny, data, tmp_path / "two", *flags)],
         check=False,
         text=True,
         capture_output=True,

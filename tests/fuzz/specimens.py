@@ -47,7 +47,7 @@ from tests.tasks.toys import (
     tagged_words,
     tiny_model,
     toy_encoder,
-    toy_words,
+    toy_tokenizer,
 )
 
 
@@ -309,7 +309,7 @@ def model_folder(root: Path) -> Specimen:
 
 
 def tuned_folder(root: Path) -> Specimen:
-    tokenizer = toy_words()
+    tokenizer = toy_tokenizer()
     task = find_task(
         "classify", labels=("a", "b"), metrics=("accuracy",), metric="accuracy", regression=False
     )

@@ -13,7 +13,7 @@ from electra.data.tables import find_table
 from electra.data.wordpiece import WordPiece
 from electra.tasks.choose import Choice, Choose
 from electra.tasks.task import Network
-from tests.tasks.toys import answers, overfit, toy_encoder, toy_words, written
+from tests.tasks.toys import answers, overfit, toy_encoder, toy_tokenizer, written
 
 SWAG = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
@@ -30,8 +30,8 @@ PASSAGE = {
 
 
 @pytest.fixture(scope="module")
-def words() -> WordPiece:
-    return toy_words()
+def tokenizer() -> WordPiece:
+    return toy_tokenizer()
 
 
 def read(task: Choose, path: Path, *, labelled: bool = True) -> list[Choice]:
@@ -201,17 +201,17 @@ def test_a_task_survives_its_settings() -> None:
 
 
 def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have(
-    words: WordPiece,
+    tokenizer: WordPiece,
 ) -> None:
     task, examples = (
         Choose.from_name("choose"),
         [Choice("here", "a", ("dog", "cat", "mat"), ("dog", "cat", "mat"))] * 2,
     )
-    assert task.features(examples, words, length=16, training=False).num_choices == 3
+    assert task.features(examples, tokenizer, length=16, training=False).num_choices == 3
     with pytest.raises(UserError, match="there: 2 options where 3 are expected"):
         task.features(
             [*examples, Choice("there", "a", ("dog", "cat"), ("dog", "cat"))],
-            words,
+            tokenizer,
             length=16,
             training=False,
         )
@@ -220,27 +220,27 @@ def test_a_model_that_others_trained_takes_as_many_options_as_the_questions_have
 # ---- features ------------------------------------------------------------------------------------
 
 
-def test_an_option_is_a_row_and_those_of_a_question_stay_together(words: WordPiece) -> None:
+def test_an_option_is_a_row_and_those_of_a_question_stay_together(tokenizer: WordPiece) -> None:
     task = Choose.from_name("choose", count=2)
     features = task.features(
-        [choice("the dog", "sat|ran home", 1)], words, length=16, training=True
+        [choice("the dog", "sat|ran home", 1)], tokenizer, length=16, training=True
     )
     batch = features.collate(np.array([0]))
     assert [
-        words.tokens(row[attention_mask].tolist())
+        tokenizer.tokens(row[attention_mask].tolist())
         for row, attention_mask in zip(batch.input_ids, batch.attention_mask, strict=True)
     ] == ["[CLS] the dog [SEP] sat [SEP]".split(), "[CLS] the dog [SEP] ran home [SEP]".split()]
     assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1]]
     assert batch.labels["target"].tolist() == [1, 1]
 
 
-def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
+def test_the_context_gives_way_to_the_options(tokenizer: WordPiece) -> None:
     task = Choose.from_name("choose", count=2)
     features = task.features(
-        [choice("the dog sat on a mat", "ran home|is", 0)], words, length=8, training=True
+        [choice("the dog sat on a mat", "ran home|is", 0)], tokenizer, length=8, training=True
     )
     first, second = (
-        words.tokens(features.input_ids[begin:end].tolist())
+        tokenizer.tokens(features.input_ids[begin:end].tolist())
         for begin, end in zip(features.offsets, features.offsets[1:], strict=False)
     )
     assert first == "[CLS] the dog sat [SEP] ran home [SEP]".split()
@@ -248,13 +248,13 @@ def test_the_context_gives_way_to_the_options(words: WordPiece) -> None:
     assert features.truncated.all()
 
 
-def test_of_a_completion_that_is_too_long_the_end_is_kept(words: WordPiece) -> None:
+def test_of_a_completion_that_is_too_long_the_end_is_kept(tokenizer: WordPiece) -> None:
     task = Choose.from_name("choose", count=2)
     features = task.features(
-        [choice("the dog", "why did he ran home|is", 0)], words, length=6, training=True
+        [choice("the dog", "why did he ran home|is", 0)], tokenizer, length=6, training=True
     )
     assert (
-        words.tokens(features.input_ids[: features.offsets[1]].tolist())
+        tokenizer.tokens(features.input_ids[: features.offsets[1]].tolist())
         == "[CLS] [SEP] he ran home [SEP]".split()
     )
 
@@ -287,19 +287,19 @@ def test_the_best_answer_that_ignores_the_text_is_the_commonest_position() -> No
 # ---- the head ------------------------------------------------------------------------------------
 
 
-def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path: Path) -> None:
+def test_stock_transformers_computes_the_same_scores(tokenizer: WordPiece, tmp_path: Path) -> None:
     from transformers import ElectraForMultipleChoice
 
     from electra.model import huggingface
 
     task = Choose.from_name("choose", count=3)
-    network = Network(toy_encoder(words), task.head(32, dropout=0.1)).eval()
+    network = Network(toy_encoder(tokenizer), task.head(32, dropout=0.1)).eval()
     torch.nn.init.normal_(network.head.output.weight)
     huggingface.save(network, tmp_path / "model", role="encoder", config_extra=task.config())
     stock = ElectraForMultipleChoice.from_pretrained(tmp_path / "model").eval()
     features = task.features(
         [choice("the dog", "sat|ran home|is", 1), choice("a cat", "on|he|to a mat", 0)],
-        words,
+        tokenizer,
         length=16,
         training=False,
     )
@@ -313,14 +313,14 @@ def test_stock_transformers_computes_the_same_scores(words: WordPiece, tmp_path:
     assert huggingface.verify(network, tmp_path / "model") < 1e-4
 
 
-def test_a_network_learns_eight_choices_by_heart(words: WordPiece, few_threads: None) -> None:
+def test_a_network_learns_eight_choices_by_heart(tokenizer: WordPiece, few_threads: None) -> None:
     contexts = ["the dog", "a cat", "anna", "carla berg", "he", "acme corp", "paris", "rome"]
     eight = [
         choice(context, "sat|ran|sells|is home", place % 4)
         for place, context in enumerate(contexts)
     ]
     task = Choose.from_name("choose").fit_labels(eight)
-    features = task.features(eight, words, length=16, training=True)
-    network = Network(toy_encoder(words), task.head(32, dropout=0.0))
+    features = task.features(eight, tokenizer, length=16, training=True)
+    network = Network(toy_encoder(tokenizer), task.head(32, dropout=0.0))
     assert overfit(network, task, features, steps=150, rate=5e-3) < 0.05
     assert task.score(eight, answers(network, task, eight, features)) == {"accuracy": 1.0}

@@ -27,7 +27,7 @@ WIDTH = 32
 
 
 @pytest.fixture(scope="module")
-def words(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
+def tokenizer(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
     return train_wordpiece(
         [toy_corpus],
         tmp_path_factory.mktemp("words"),
@@ -54,7 +54,7 @@ def read(path: Path, content: str, *, with_labels: bool = True, **options: Any) 
     )
 
 
-def network(task: Classify, words: WordPiece) -> Network:
+def network(task: Classify, tokenizer: WordPiece) -> Network:
     torch.manual_seed(0)
     shape = EncoderShape(
         layers=2,
@@ -66,24 +66,24 @@ def network(task: Classify, words: WordPiece) -> Network:
         dropout=0.0,
         attention_dropout=0.0,
     )
-    return Network(Encoder(shape, vocabulary=words.size), task.head(WIDTH, dropout=0.0))
+    return Network(Encoder(shape, vocabulary=tokenizer.size), task.head(WIDTH, dropout=0.0))
 
 
 def answers(
-    task: Classify, examples: Sequence[Text], words: WordPiece, model: Network
+    task: Classify, examples: Sequence[Text], tokenizer: WordPiece, model: Network
 ) -> list[Array]:
-    features = task.features(examples, words, length=32, training=False)
+    features = task.features(examples, tokenizer, length=32, training=False)
     with torch.no_grad():
         outputs = model.outputs(features.collate(np.arange(len(features))))
     return task.decode(examples, features, [{"logits": row.numpy()} for row in outputs["logits"]])
 
 
 def fit(
-    task: Classify, examples: Sequence[Text], words: WordPiece, *, steps: int
+    task: Classify, examples: Sequence[Text], tokenizer: WordPiece, *, steps: int
 ) -> tuple[Network, float]:
     """A network trained on all examples at once, and its last mean loss."""
-    model = network(task, words)
-    features = task.features(examples, words, length=32, training=True)
+    model = network(task, tokenizer)
+    features = task.features(examples, tokenizer, length=32, training=True)
     batch = features.collate(np.arange(len(features)))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
@@ -273,41 +273,41 @@ def test_what_was_learnt_survives_a_model_folder() -> None:
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def test_a_pair_is_trained_both_ways_round_and_read_once(words: WordPiece) -> None:
+def test_a_pair_is_trained_both_ways_round_and_read_once(tokenizer: WordPiece) -> None:
     examples = labelled("0.5", "2", pairs=True)
     task = Classify.from_name("classify", swapped=True).fit_labels(examples)
-    trained = task.features(examples, words, length=32, training=True)
-    a, b = words.encode(["dog 2", "cat 2"])
+    trained = task.features(examples, tokenizer, length=32, training=True)
+    a, b = tokenizer.encode(["dog 2", "cat 2"])
     assert trained.examples.tolist() == [0, 0, 1, 1]
     assert trained.input_ids[: trained.offsets[2]].tolist() == [
-        words.cls,
+        tokenizer.cls,
         *a,
-        words.sep,
+        tokenizer.sep,
         *b,
-        words.sep,
-        words.cls,
+        tokenizer.sep,
+        tokenizer.cls,
         *b,
-        words.sep,
+        tokenizer.sep,
         *a,
-        words.sep,
+        tokenizer.sep,
     ]
     assert trained.row_labels["target"].tolist() == [0.5, 0.5, 2.0, 2.0]
     assert trained.row_labels["target"].dtype == np.float32
-    assert task.features(examples, words, length=32, training=False).examples.tolist() == [0, 1]
+    assert task.features(examples, tokenizer, length=32, training=False).examples.tolist() == [0, 1]
 
 
-def test_text_that_does_not_fit_is_cut_and_marked(words: WordPiece) -> None:
+def test_text_that_does_not_fit_is_cut_and_marked(tokenizer: WordPiece) -> None:
     task = learnt("a", "b")
     examples = [Text("x:1", "dog " * 50, label="b"), Text("x:2", "dog")]
-    features = task.features(examples, words, length=16, training=False)
+    features = task.features(examples, tokenizer, length=16, training=False)
     assert (features.lengths.max(), features.truncated.tolist()) == (16, [True, False])
     assert features.row_labels["target"].tolist() == [1, 0]
 
 
-def test_both_ways_round_are_one_answer(words: WordPiece) -> None:
+def test_both_ways_round_are_one_answer(tokenizer: WordPiece) -> None:
     examples = labelled("a", "b", pairs=True)
     task = Classify.from_name("classify", swapped=True).fit_labels(examples)
-    features = task.features(examples, words, length=32, training=True)
+    features = task.features(examples, tokenizer, length=32, training=True)
     logits = np.log(np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8], [0.2, 0.8]]))
     found = task.decode(examples, features, [{"logits": row} for row in logits])
     np.testing.assert_allclose(found, [[0.7, 0.3], [0.2, 0.8]])
@@ -382,7 +382,7 @@ def test_a_fresh_head_begins_as_the_encoder_does() -> None:
     assert not head.output.bias.any()
 
 
-def test_losses_are_summed_cross_entropy_and_squared_error(words: WordPiece) -> None:
+def test_losses_are_summed_cross_entropy_and_squared_error(tokenizer: WordPiece) -> None:
     for task, expected in (
         (learnt("a", "b"), 3 * np.log(2)),
         (learnt("0.5", "3"), 0.5**2 + 3**2 + 1),
@@ -391,7 +391,7 @@ def test_losses_are_summed_cross_entropy_and_squared_error(words: WordPiece) -> 
             Text("x", "dog", label=label)
             for label in (("a", "b", "a") if task.labels else ("0.5", "3", "-1"))
         ]
-        batch = task.features(examples, words, length=32, training=True).collate(np.arange(3))
+        batch = task.features(examples, tokenizer, length=32, training=True).collate(np.arange(3))
         hidden = torch.zeros(3, 4, WIDTH, dtype=torch.bfloat16)
         head = task.head(WIDTH, dropout=0.0).bfloat16()
         assert head.loss(hidden, batch).item() == pytest.approx(expected, rel=1e-6)
@@ -457,18 +457,18 @@ def test_transformers_is_told_the_names_of_the_classes() -> None:
 # ---- learning ------------------------------------------------------------------------------------
 
 
-def test_eight_examples_are_learnt_by_heart(words: WordPiece) -> None:
+def test_eight_examples_are_learnt_by_heart(tokenizer: WordPiece) -> None:
     for labels in ("abcabcab", ("0.5", "1", "2", "3.5", "0", "1", "2", "4")):
         examples = [
             Text(f"x:{n}", f"the {noun}", label=label)
             for n, (noun, label) in enumerate(zip(NOUNS, labels, strict=False))
         ]
         task = Classify.from_name("classify").fit_labels(examples)
-        _, loss = fit(task, examples, words, steps=120)
+        _, loss = fit(task, examples, tokenizer, steps=120)
         assert loss < 0.02
 
 
-def test_a_planted_word_is_found_in_texts_never_seen(words: WordPiece) -> None:
+def test_a_planted_word_is_found_in_texts_never_seen(tokenizer: WordPiece) -> None:
     rng = random.Random(0)
     examples = []
     for n in range(300):
@@ -478,7 +478,8 @@ def test_a_planted_word_is_found_in_texts_never_seen(words: WordPiece) -> None:
         rng.shuffle(text)
         examples.append(Text(f"x:{n}", " ".join(text), label=label))
     task = Classify.from_name("classify").fit_labels(examples[:200])
-    model, _ = fit(task, examples[:200], words, steps=60)
+    model, _ = fit(task, examples[:200], tokenizer, steps=60)
     assert (
-        task.score(examples[200:], answers(task, examples[200:], words, model))["accuracy"] >= 0.95
+        task.score(examples[200:], answers(task, examples[200:], tokenizer, model))["accuracy"]
+        >= 0.95
     )

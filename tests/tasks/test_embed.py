@@ -15,39 +15,39 @@ from electra.model import huggingface
 from electra.model.encoder import Encoder
 from electra.tasks import embed as embedding
 from electra.tasks.embed import Embedding, EmbedOptions, embed, read_texts, write_embeddings
-from tests.tasks.toys import toy_encoder, toy_words, written
+from tests.tasks.toys import toy_encoder, toy_tokenizer, written
 
 TEXTS = ["the dog sat on a mat", "anna", "carla visits rome", "", "he ran home", "zoe"]
 
 
 @pytest.fixture(scope="module")
-def words() -> WordPiece:
-    return toy_words()
+def tokenizer() -> WordPiece:
+    return toy_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def encoder(words: WordPiece) -> Encoder:
-    return toy_encoder(words, layers=4).eval()
+def encoder(tokenizer: WordPiece) -> Encoder:
+    return toy_encoder(tokenizer, layers=4).eval()
 
 
 def found(
-    encoder: Encoder, words: WordPiece, texts: list[str] = TEXTS, **options: str
+    encoder: Encoder, tokenizer: WordPiece, texts: list[str] = TEXTS, **options: str
 ) -> list[Embedding]:
-    return list(embed(encoder, words, texts, EmbedOptions(length=16, **options)))  # type: ignore[arg-type]
+    return list(embed(encoder, tokenizer, texts, EmbedOptions(length=16, **options)))  # type: ignore[arg-type]
 
 
 # ---- vectors -------------------------------------------------------------------------------------
 
 
 def test_layers_are_those_of_stock_transformers(
-    encoder: Encoder, words: WordPiece, tmp_path: Path
+    encoder: Encoder, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     from transformers import ElectraModel
 
     huggingface.save(huggingface.Bare(encoder), tmp_path / "model", role="encoder")
     stock = ElectraModel.from_pretrained(tmp_path / "model").eval()
     for text in TEXTS[:2]:
-        ids = torch.tensor([[words.cls, *words.encode([text])[0], words.sep]])
+        ids = torch.tensor([[tokenizer.cls, *tokenizer.encode([text])[0], tokenizer.sep]])
         with torch.no_grad():
             layers = [layer[0] for layer in stock(ids, output_hidden_states=True).hidden_states]
         expected = {
@@ -58,28 +58,28 @@ def test_layers_are_those_of_stock_transformers(
             "concat-last-4": torch.cat(layers[-4:], dim=-1),
         }
         for layer, vectors in expected.items():
-            ours = found(encoder, words, [text], layer=layer, pool="tokens")[0].vectors
+            ours = found(encoder, tokenizer, [text], layer=layer, pool="tokens")[0].vectors
             np.testing.assert_allclose(ours, vectors, atol=1e-4, err_msg=layer)
 
 
-def test_the_first_vector_of_a_causal_encoder_is_refused(words: WordPiece) -> None:
+def test_the_first_vector_of_a_causal_encoder_is_refused(tokenizer: WordPiece) -> None:
     with pytest.raises(UserError, match=r"--pool cls: this encoder is causal.*; take mean"):
-        found(toy_encoder(words, causal=True), words, pool="cls")
+        found(toy_encoder(tokenizer, causal=True), tokenizer, pool="cls")
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls", "tokens"])
 def test_a_text_has_the_same_vectors_alone_and_padded_among_longer_ones(
-    encoder: Encoder, words: WordPiece, pool: str
+    encoder: Encoder, tokenizer: WordPiece, pool: str
 ) -> None:
-    for text, among in zip(TEXTS, found(encoder, words, pool=pool), strict=True):
-        (alone,) = found(encoder, words, [text], pool=pool)
+    for text, among in zip(TEXTS, found(encoder, tokenizer, pool=pool), strict=True):
+        (alone,) = found(encoder, tokenizer, [text], pool=pool)
         assert among.text == text
         np.testing.assert_allclose(among.vectors, alone.vectors, atol=1e-5)
 
 
-def test_the_mean_is_over_all_tokens_of_a_text(encoder: Encoder, words: WordPiece) -> None:
+def test_the_mean_is_over_all_tokens_of_a_text(encoder: Encoder, tokenizer: WordPiece) -> None:
     for mean, first, tokens in zip(
-        *(found(encoder, words, pool=pool) for pool in ("mean", "cls", "tokens")), strict=True
+        *(found(encoder, tokenizer, pool=pool) for pool in ("mean", "cls", "tokens")), strict=True
     ):
         np.testing.assert_allclose(mean.vectors, tokens.vectors.mean(0), atol=1e-6)
         np.testing.assert_allclose(first.vectors, tokens.vectors[0], atol=1e-6)
@@ -87,19 +87,21 @@ def test_the_mean_is_over_all_tokens_of_a_text(encoder: Encoder, words: WordPiec
 
 
 def test_order_is_kept_over_chunks_that_are_sorted_by_length(
-    encoder: Encoder, words: WordPiece, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = found(encoder, words)
+    whole = found(encoder, tokenizer)
     monkeypatch.setattr(embedding, "CHUNK_TEXTS", 4)
     for one, other in zip(
-        whole, embed(encoder, words, TEXTS, EmbedOptions(length=16, batch_tokens=8)), strict=True
+        whole,
+        embed(encoder, tokenizer, TEXTS, EmbedOptions(length=16, batch_tokens=8)),
+        strict=True,
     ):
         assert one.text == other.text
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
 def test_no_more_text_is_read_than_a_chunk_holds(
-    encoder: Encoder, words: WordPiece, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "CHUNK_TEXTS", 2)
     taken: list[str] = []
@@ -109,14 +111,16 @@ def test_no_more_text_is_read_than_a_chunk_holds(
             taken.append("anna")
             yield "anna"
 
-    next(embed(encoder, words, endless(), EmbedOptions(length=16)))
+    next(embed(encoder, tokenizer, endless(), EmbedOptions(length=16)))
     assert len(taken) == 2
 
 
-def test_a_text_that_does_not_fit_is_cut_and_says_so(encoder: Encoder, words: WordPiece) -> None:
+def test_a_text_that_does_not_fit_is_cut_and_says_so(
+    encoder: Encoder, tokenizer: WordPiece
+) -> None:
     options = EmbedOptions(length=5)
-    long, short = embed(encoder, words, ["the dog sat on a mat", "anna"], options)
-    assert words.tokens(long.ids.tolist()) == ["[CLS]", "the", "dog", "sat", "[SEP]"]
+    long, short = embed(encoder, tokenizer, ["the dog sat on a mat", "anna"], options)
+    assert tokenizer.tokens(long.ids.tolist()) == ["[CLS]", "the", "dog", "sat", "[SEP]"]
     assert (long.truncated, short.truncated) == (True, False)
 
 
@@ -130,11 +134,11 @@ def test_a_text_that_does_not_fit_is_cut_and_says_so(encoder: Encoder, words: Wo
     ],
 )
 def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
-    encoder: Encoder, words: WordPiece, options: dict[str, str], message: str
+    encoder: Encoder, tokenizer: WordPiece, options: dict[str, str], message: str
 ) -> None:
     refused = EmbedOptions(**{"length": 16} | options)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
-        embed(encoder, words, iter([]), refused)
+        embed(encoder, tokenizer, iter([]), refused)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -150,21 +154,21 @@ def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
 
 
 def test_an_array_holds_a_row_for_each_text(
-    encoder: Encoder, words: WordPiece, tmp_path: Path
+    encoder: Encoder, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    vectors = found(encoder, words)
-    assert write_embeddings(tmp_path / "a.npy", vectors, words, pool="mean") == (6, 0)
+    vectors = found(encoder, tokenizer)
+    assert write_embeddings(tmp_path / "a.npy", vectors, tokenizer, pool="mean") == (6, 0)
     array = np.load(tmp_path / "a.npy", allow_pickle=False)
     assert array.dtype == np.float32
     assert np.array_equal(array, np.stack([one.vectors for one in vectors]))
 
 
 def test_a_parquet_file_holds_texts_and_vectors(
-    encoder: Encoder, words: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "ROW_GROUP_BYTES", 300)  # three vectors
-    vectors = found(encoder, words)
-    write_embeddings(tmp_path / "a.parquet", vectors, words, pool="mean")
+    vectors = found(encoder, tokenizer)
+    write_embeddings(tmp_path / "a.parquet", vectors, tokenizer, pool="mean")
     file = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet")
     assert file.num_row_groups == 2
     assert str(file.schema_arrow.field("vector").type) == "fixed_size_list<element: float>[32]"
@@ -174,10 +178,10 @@ def test_a_parquet_file_holds_texts_and_vectors(
 
 
 def test_a_parquet_file_holds_tokens_and_their_vectors(
-    encoder: Encoder, words: WordPiece, tmp_path: Path
+    encoder: Encoder, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
-    vectors = found(encoder, words, pool="tokens")
-    write_embeddings(tmp_path / "a.parquet", vectors, words, pool="tokens")
+    vectors = found(encoder, tokenizer, pool="tokens")
+    write_embeddings(tmp_path / "a.parquet", vectors, tokenizer, pool="tokens")
     rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert rows[1]["tokens"] == ["[CLS]", "anna", "[SEP]"]
     for row, one in zip(rows, vectors, strict=True):
@@ -186,16 +190,16 @@ def test_a_parquet_file_holds_tokens_and_their_vectors(
 
 @pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
 def test_a_crash_leaves_what_was_there_before(
-    encoder: Encoder, words: WordPiece, tmp_path: Path, name: str
+    encoder: Encoder, tokenizer: WordPiece, tmp_path: Path, name: str
 ) -> None:
     path = written(tmp_path / name, "before")
 
     def crashing() -> Iterator[Embedding]:
-        yield from found(encoder, words)
+        yield from found(encoder, tokenizer)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_embeddings(path, crashing(), words, pool="mean")
+        write_embeddings(path, crashing(), tokenizer, pool="mean")
     assert path.read_text(encoding="utf8") == "before"
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
@@ -214,14 +218,14 @@ def test_a_crash_leaves_what_was_there_before(
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
-    words: WordPiece, tmp_path: Path, name: str, pool: str, message: str
+    tokenizer: WordPiece, tmp_path: Path, name: str, pool: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        write_embeddings(tmp_path / name, iter(()), words, pool=pool)
+        write_embeddings(tmp_path / name, iter(()), tokenizer, pool=pool)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.parquet"])
-def test_no_text_gives_no_file(words: WordPiece, tmp_path: Path, name: str) -> None:
+def test_no_text_gives_no_file(tokenizer: WordPiece, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="nothing to embed"):
-        write_embeddings(tmp_path / name, iter(()), words, pool="mean")
+        write_embeddings(tmp_path / name, iter(()), tokenizer, pool="mean")
     assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ from electra.tasks import find_task
 from electra.tasks.inference import answer_examples, predict
 from electra.tasks.models import FinetunedModel, load_pretrained, load_tuned, model_folder
 from electra.tasks.task import move_last_to_first
-from tests.tasks.toys import TOYS, tiny_model, toy_words, written
+from tests.tasks.toys import TOYS, tiny_model, toy_tokenizer, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -123,9 +123,9 @@ def test_a_folder_gives_back_the_answers_of_the_network_that_was_saved(
 
 def stock_folder(folder: Path, architecture: str, **settings: Any) -> Path:
     """A model that transformers itself made, its weights large enough to tell answers apart."""
-    words = toy_words()
+    tokenizer = toy_tokenizer()
     config = transformers.ElectraConfig(
-        vocab_size=words.size,
+        vocab_size=tokenizer.size,
         embedding_size=16,
         hidden_size=32,
         num_hidden_layers=2,
@@ -137,7 +137,7 @@ def stock_folder(folder: Path, architecture: str, **settings: Any) -> Path:
     )
     torch.manual_seed(0)
     getattr(transformers, architecture)(config).save_pretrained(folder)
-    words.copy_to(folder)
+    tokenizer.copy_to(folder)
     return folder
 
 

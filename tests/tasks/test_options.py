@@ -10,7 +10,7 @@ from electra.tasks import split_options, task_class
 
 
 def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left() -> None:
-    words = [
+    flags = [
         "--head",
         "simple",
         "--epochs",
@@ -20,7 +20,7 @@ def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left()
         "--null-threshold",
         "-1.5",
     ]
-    options, rest = split_options(task_class("squad-2.0"), words)
+    options, rest = split_options(task_class("squad-2.0"), flags)
     assert options == {
         "head_kind": "simple",
         "unanswerable": True,
@@ -31,12 +31,12 @@ def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left()
 
 
 def test_a_flag_may_say_true_or_false_or_stand_alone() -> None:
-    for words, meant in (
+    for flags, expected in (
         (["--regression"], True),
         (["--regression", "false"], False),
         (["--regression=true"], True),
     ):
-        assert split_options(task_class("classify"), words) == ({"regression": meant}, [])
+        assert split_options(task_class("classify"), flags) == ({"regression": expected}, [])
 
 
 def test_several_columns_are_separated_by_commas() -> None:

@@ -26,7 +26,7 @@ LETTERS = "a b c d e f g h i j k l m n o p q r s t u v w x y z".split()
 CLS, SEP = 2, 3
 
 
-def words_of(*words: str) -> WordPiece:
+def tokenizer_of_words(*words: str) -> WordPiece:
     """A vocabulary of these words after the five special tokens."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece as Model
@@ -44,8 +44,8 @@ def words_of(*words: str) -> WordPiece:
 
 
 @pytest.fixture(scope="module")
-def words() -> WordPiece:
-    return words_of(*LETTERS)
+def tokenizer() -> WordPiece:
+    return tokenizer_of_words(*LETTERS)
 
 
 def about(
@@ -69,9 +69,11 @@ def rows_of(features: Features) -> list[list[int]]:
 # ---- windows -------------------------------------------------------------------------------------
 
 
-def test_a_long_paragraph_becomes_windows_with_the_question_before_each(words: WordPiece) -> None:
+def test_a_long_paragraph_becomes_windows_with_the_question_before_each(
+    tokenizer: WordPiece,
+) -> None:
     task = Span.from_name("span", stride=2)
-    found = task.features([about("a b c d e f", "d e")], words, length=8, training=True)
+    found = task.features([about("a b c d e f", "d e")], tokenizer, length=8, training=True)
     assert rows_of(found) == [
         [CLS, *ids("q"), SEP, *ids(window), SEP] for window in ("a b c d", "c d e f")
     ]
@@ -84,11 +86,11 @@ def test_a_long_paragraph_becomes_windows_with_the_question_before_each(words: W
 
 
 def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(
-    words: WordPiece,
+    tokenizer: WordPiece,
 ) -> None:
     task = Span.from_name("squad-2.0", stride=3)
     found = task.features(
-        [about("a b c d e", "a"), about("a b", None)], words, length=8, training=True
+        [about("a b c d e", "a"), about("a b", None)], tokenizer, length=8, training=True
     )
     assert found.examples.tolist() == [0, 0, 1]
     assert found.row_labels["start"].tolist() == [3, 0, 0]
@@ -96,7 +98,7 @@ def test_a_window_without_the_answer_and_a_question_without_one_point_at_cls(
 
 
 def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so(
-    words: WordPiece,
+    tokenizer: WordPiece,
 ) -> None:
     task = Span.from_name("span", stride=2)
     examples = [
@@ -107,8 +109,8 @@ def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so
     with pytest.warns(
         UserWarning, match=r"x.json, question 7 \(and 1 more\): left out of training"
     ):
-        assert task.features(examples, words, length=8, training=True).examples.tolist() == [1]
-    assert set(task.features(examples, words, length=8, training=False).examples.tolist()) == {
+        assert task.features(examples, tokenizer, length=8, training=True).examples.tolist() == [1]
+    assert set(task.features(examples, tokenizer, length=8, training=False).examples.tolist()) == {
         0,
         1,
         2,
@@ -116,27 +118,29 @@ def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so
 
 
 def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_paragraph(
-    words: WordPiece,
+    tokenizer: WordPiece,
 ) -> None:
     examples = [about("a b c", "b", question="q r s t u v"), about("a b c", "b", question="q r")]
     found = Span.from_name("span", question_length=3).features(
-        examples, words, length=32, training=True
+        examples, tokenizer, length=32, training=True
     )
     assert rows_of(found)[0] == [CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]
     assert found.truncated.tolist() == [True, False]
-    narrow = Span.from_name("span").features(examples[:1], words, length=9, training=False)
+    narrow = Span.from_name("span").features(examples[:1], tokenizer, length=9, training=False)
     assert rows_of(narrow) == [[CLS, *ids("q r s"), SEP, *ids("a b c"), SEP]]
 
 
-def test_tokens_carry_their_characters_only_where_answers_are_decoded(words: WordPiece) -> None:
+def test_tokens_carry_their_characters_only_where_answers_are_decoded(tokenizer: WordPiece) -> None:
     task = Span.from_name("span")
     found = task.features(
-        [about("a  b", "b")], words, length=16, training=False
+        [about("a  b", "b")], tokenizer, length=16, training=False
     )  # [CLS] q [SEP] a b [SEP]
     assert found.token_labels["starts"].tolist() == [-100, -100, -100, 0, 3, -100]
     assert found.token_labels["ends"].tolist() == [-100, -100, -100, 1, 4, -100]
     assert found.token_labels["is_max_context"].tolist() == [0, 0, 0, 1, 1, 0]
-    assert task.features([about("a  b", "b")], words, length=16, training=True).token_labels == {}
+    assert (
+        task.features([about("a  b", "b")], tokenizer, length=16, training=True).token_labels == {}
+    )
 
 
 # ---- decoding ------------------------------------------------------------------------------------
@@ -152,10 +156,10 @@ def logits_for(features: Features, *, seed: int, padded_to: int = 0) -> list[dic
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_decoding_two_sums_of_logits_equals_brute_force(words: WordPiece, seed: int) -> None:
+def test_decoding_two_sums_of_logits_equals_brute_force(tokenizer: WordPiece, seed: int) -> None:
     task = Span.from_name("span", head_kind="simple", answer_length=3, beam=50)
     example = about("a b c d e f g", "b")
-    features = task.features([example], words, length=32, training=False)
+    features = task.features([example], tokenizer, length=32, training=False)
     (output,) = logits_for(features, seed=seed, padded_to=14)
     (answer,) = task.decode([example], features, [output])
     scores = {
@@ -175,10 +179,10 @@ def test_decoding_two_sums_of_logits_equals_brute_force(words: WordPiece, seed: 
 
 @pytest.mark.parametrize("seed", range(3))
 @torch.no_grad()
-def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed: int) -> None:
+def test_joint_decoding_equals_brute_force_over_all_pairs(tokenizer: WordPiece, seed: int) -> None:
     task = Span.from_name("squad-2.0", answer_length=4, beam=64)
     examples = [about("a b c d e f g h", "b"), about("a b c")]
-    features = task.features(examples, words, length=32, training=False)
+    features = task.features(examples, tokenizer, length=32, training=False)
     batch = features.collate(np.array([0, 1]))
     torch.manual_seed(seed)
     hidden, head = torch.randn(2, batch.input_ids.shape[1], 16), task.head(16, dropout=0.0)
@@ -211,10 +215,10 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(words: WordPiece, seed
         assert answers[row].null_odds == pytest.approx(-float(outputs["answerable"][row]))
 
 
-def test_the_best_span_of_all_windows_wins_and_counts_once(words: WordPiece) -> None:
+def test_the_best_span_of_all_windows_wins_and_counts_once(tokenizer: WordPiece) -> None:
     task = Span.from_name("squad-2.0", head_kind="simple", stride=2)
     example = about("a b c d e f", "e f")
-    features = task.features([example], words, length=8, training=False)  # a b c d | c d e f
+    features = task.features([example], tokenizer, length=8, training=False)  # a b c d | c d e f
     outputs = [
         {"start_logits": np.zeros(8, np.float32), "end_logits": np.zeros(8, np.float32)}
         for _ in range(2)
@@ -229,10 +233,10 @@ def test_the_best_span_of_all_windows_wins_and_counts_once(words: WordPiece) -> 
     assert len({(c.start, c.end) for c in answer.candidates}) == len(answer.candidates)
 
 
-def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
+def test_a_paragraph_without_a_token_has_no_answer(tokenizer: WordPiece) -> None:
     for kind in ("joint", "simple"):
         task = Span.from_name("squad-2.0", head_kind=kind)
-        features = task.features([about("")], words, length=8, training=False)
+        features = task.features([about("")], tokenizer, length=8, training=False)
         batch = features.collate(np.array([0]))
         outputs = task.head(8, dropout=0.0)(torch.zeros(1, batch.input_ids.shape[1], 8), batch)
         (answer,) = task.decode(
@@ -242,9 +246,9 @@ def test_a_paragraph_without_a_token_has_no_answer(words: WordPiece) -> None:
         assert task.record(about(""), answer)["answer"] == ""
 
 
-def test_an_answer_keeps_the_accent_that_is_a_character_of_its_own(words: WordPiece) -> None:
+def test_an_answer_keeps_the_accent_that_is_a_character_of_its_own(tokenizer: WordPiece) -> None:
     task, example = Span.from_name("span", head_kind="simple"), about("a e\u0301 b", "e\u0301")
-    features = task.features([example], words, length=16, training=False)
+    features = task.features([example], tokenizer, length=16, training=False)
     outputs = [{name: np.eye(7, dtype=np.float32)[4] for name in ("start_logits", "end_logits")}]
     (answer,) = task.decode([example], features, outputs)
     assert task.text(example, answer) == "e\u0301"
@@ -398,7 +402,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.parametrize("head_kind", ["joint", "simple"])
 @pytest.mark.usefixtures("few_threads")
-def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -> None:
+def test_eight_questions_are_learnt_by_heart(tokenizer: WordPiece, head_kind: str) -> None:
     task = Span.from_name("squad-2.0", head_kind=head_kind, stride=4)
     answers = {
         "k": "b",
@@ -425,8 +429,8 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
         dropout=0.0,
         attention_dropout=0.0,
     )
-    network = Network(Encoder(shape, vocabulary=words.size), task.head(32, dropout=0.0))
-    training = task.features(examples, words, length=12, training=True)
+    network = Network(Encoder(shape, vocabulary=tokenizer.size), task.head(32, dropout=0.0))
+    training = task.features(examples, tokenizer, length=12, training=True)
     batch = training.collate(np.arange(len(training)))
     optimizer, loss = torch.optim.Adam(network.parameters(), lr=3e-3), torch.tensor(torch.inf)
     for _ in range(800):  # how many it takes depends on the processor's last digits
@@ -438,7 +442,7 @@ def test_eight_questions_are_learnt_by_heart(words: WordPiece, head_kind: str) -
             break
     assert loss < 0.02
 
-    features = task.features(examples, words, length=12, training=False)
+    features = task.features(examples, tokenizer, length=12, training=False)
     with torch.no_grad():
         outputs = network.eval().outputs(features.collate(np.arange(len(features))))
     units = [

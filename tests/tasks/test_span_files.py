@@ -159,7 +159,7 @@ def test_an_empty_cell_is_a_question_without_answer(tmp_path: Path) -> None:
         (
             ("Alps", 20),
             "the answer 'Alps' should stand at character 20, where 'he Alps. It ends in the ' "
-            "stands; mend "
+            "stands; correct "
             "answer_start",
         ),
         (("Alps", 99), "should stand at character 99, where the paragraph of 48 has ended"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from electra.data.wordpiece import WordPiece
 from electra.tasks.span_files import Question
 from electra.tasks.span_windows import encode_questions, max_context, windows
-from tests.tasks.test_span import words_of
+from tests.tasks.test_span import tokenizer_of_words
 
 
 @given(total=st.integers(0, 300), room=st.integers(1, 60), stride=st.integers(1, 80))
@@ -49,8 +49,8 @@ def test_every_token_counts_in_exactly_one_window(total: int, room: int, stride:
 
 
 @pytest.fixture(scope="module")
-def words() -> WordPiece:
-    return words_of("cafe", "opens", "in", "北", "京", "at", "seven", "##teen", "!", "😀")
+def tokenizer() -> WordPiece:
+    return tokenizer_of_words("cafe", "opens", "in", "北", "京", "at", "seven", "##teen", "!", "😀")
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def words() -> WordPiece:
     ],
 )
 def test_tokens_know_their_characters_in_the_original_text(
-    words: WordPiece, context: str, tokens: list[str]
+    tokenizer: WordPiece, context: str, tokens: list[str]
 ) -> None:
-    ((_, _, paragraph),) = encode_questions([Question("", "", "at", context)], words)
+    ((_, _, paragraph),) = encode_questions([Question("", "", "at", context)], tokenizer)
     cut = [context[start:end] for start, end in zip(paragraph.starts, paragraph.ends, strict=True)]
     assert cut == tokens
 
 
-def test_a_span_is_the_tokens_it_shares_characters_with(words: WordPiece) -> None:
+def test_a_span_is_the_tokens_it_shares_characters_with(tokenizer: WordPiece) -> None:
     context = "Café opens at seventeen!"
     ((_, _, paragraph),) = encode_questions(
-        [Question("", "", "at", context)], words
+        [Question("", "", "at", context)], tokenizer
     )  # café opens at seven ##teen !
     assert paragraph.token_span((5, 13)) == (1, 2)
     assert paragraph.token_span((14, 18)) == (3, 3)  # "seve" is within one token
@@ -86,8 +86,8 @@ def test_a_span_is_the_tokens_it_shares_characters_with(words: WordPiece) -> Non
     assert paragraph.token_span(None) is None
 
 
-def test_questions_about_one_paragraph_share_its_tokens(words: WordPiece) -> None:
+def test_questions_about_one_paragraph_share_its_tokens(tokenizer: WordPiece) -> None:
     first, second = encode_questions(
-        [Question("", "1", "at", "seven"), Question("", "2", "in", "seven")], words
+        [Question("", "1", "at", "seven"), Question("", "2", "in", "seven")], tokenizer
     )
     assert first[2] is second[2]

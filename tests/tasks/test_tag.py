@@ -19,7 +19,7 @@ from electra.tasks.features import IGNORE_INDEX, Features, TaskBatch
 from electra.tasks.tag import Tag, windows
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
 from electra.tasks.task import Network
-from tests.tasks.toys import answers, overfit, toy_encoder, toy_words, written
+from tests.tasks.toys import answers, overfit, toy_encoder, toy_tokenizer, written
 
 
 def sentence(text: str, tags: str | None = None, where: str = "train.txt:1") -> Sentence:
@@ -41,8 +41,8 @@ EIGHT = [
 
 
 @pytest.fixture(scope="module")
-def words() -> WordPiece:
-    return toy_words()
+def tokenizer() -> WordPiece:
+    return toy_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_a_tag_that_training_never_saw_is_refused_with_those_it_saw(ner: Tag, ta
 
 
 def test_a_text_that_is_only_to_be_tagged_may_carry_tags_of_another_kind(
-    ner: Tag, words: WordPiece
+    ner: Tag, tokenizer: WordPiece
 ) -> None:
-    found = ner.features([sentence("the cat", "O B-MISC")], words, length=16, training=False)
+    found = ner.features([sentence("the cat", "O B-MISC")], tokenizer, length=16, training=False)
     assert found.token_labels["word"].tolist() == [IGNORE_INDEX, 0, 1, IGNORE_INDEX]
 
 
@@ -187,10 +187,17 @@ def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_the_first_token_of_a_word_carries_its_label_and_the_others_none(
-    ner: Tag, words: WordPiece
+    ner: Tag, tokenizer: WordPiece
 ) -> None:
-    found = ner.features([sentence("zoe sat", "B-PER O")], words, length=16, training=True)
-    assert words.tokens(found.input_ids.tolist()) == ["[CLS]", "z", "##o", "##e", "sat", "[SEP]"]
+    found = ner.features([sentence("zoe sat", "B-PER O")], tokenizer, length=16, training=True)
+    assert tokenizer.tokens(found.input_ids.tolist()) == [
+        "[CLS]",
+        "z",
+        "##o",
+        "##e",
+        "sat",
+        "[SEP]",
+    ]
     assert found.token_labels["word"].tolist() == [
         IGNORE_INDEX,
         0,
@@ -210,9 +217,9 @@ def test_the_first_token_of_a_word_carries_its_label_and_the_others_none(
     assert ner.weight(found).tolist() == [2.0]
 
 
-def test_a_word_without_tokens_becomes_unknown(ner: Tag, words: WordPiece) -> None:
-    found = ner.features([sentence("the \u200b sat")], words, length=16, training=False)
-    assert words.tokens(found.input_ids.tolist()) == ["[CLS]", "the", "[UNK]", "sat", "[SEP]"]
+def test_a_word_without_tokens_becomes_unknown(ner: Tag, tokenizer: WordPiece) -> None:
+    found = ner.features([sentence("the \u200b sat")], tokenizer, length=16, training=False)
+    assert tokenizer.tokens(found.input_ids.tolist()) == ["[CLS]", "the", "[UNK]", "sat", "[SEP]"]
 
 
 @given(st.lists(st.integers(1, 6), max_size=60), st.integers(6, 20))
@@ -237,10 +244,10 @@ def test_a_word_of_a_long_sentence_is_decided_with_text_to_either_side() -> None
 
 
 def test_a_word_longer_than_a_row_keeps_its_first_tokens_and_is_counted_as_cut(
-    ner: Tag, words: WordPiece
+    ner: Tag, tokenizer: WordPiece
 ) -> None:
     found = ner.features(
-        [sentence(f"the {'z' * 30} sat", "O O O")], words, length=10, training=True
+        [sentence(f"the {'z' * 30} sat", "O O O")], tokenizer, length=10, training=True
     )
     assert found.lengths.max() <= 10
     assert sorted(word for word in found.token_labels["word"] if word != IGNORE_INDEX) == [0, 1, 2]
@@ -259,13 +266,13 @@ def said_by_targets(task: Tag, examples: list[Sentence], features: Features) -> 
 
 @pytest.mark.parametrize("length", [8, 12, 64])
 def test_tags_come_back_to_their_words_however_the_sentence_was_cut(
-    ner: Tag, words: WordPiece, length: int
+    ner: Tag, tokenizer: WordPiece, length: int
 ) -> None:
     long = sentence(
         " ".join(" ".join(s.words) for s in EIGHT), " ".join(" ".join(s.tags or ()) for s in EIGHT)
     )
     examples = [*EIGHT, long, sentence("", "")]
-    features = ner.features(examples, words, length=length, training=True)
+    features = ner.features(examples, tokenizer, length=length, training=True)
     found = said_by_targets(ner, examples, features)
     assert [ner.predicted_tags(answer) for answer in found] == [
         list(example.tags or ()) for example in examples
@@ -360,10 +367,12 @@ def test_the_loss_is_summed_over_labelled_tokens_alone() -> None:
     assert head.loss(torch.randn(1, 5, 4), batch).item() == pytest.approx(2 * np.log(3))
 
 
-def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(ner: Tag, words: WordPiece) -> None:
+def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(
+    ner: Tag, tokenizer: WordPiece
+) -> None:
     torch.manual_seed(0)
     head = BiLSTMHead(8, labels=3, lstm_width=6, dropout=0.0).eval()
-    features = ner.features([EIGHT[0], EIGHT[5]], words, length=16, training=True)
+    features = ner.features([EIGHT[0], EIGHT[5]], tokenizer, length=16, training=True)
     batch = features.collate(np.array([0, 1]))
     hidden = torch.randn(*batch.input_ids.shape, 8)
     short = int(batch.attention_mask[1].sum())
@@ -374,13 +383,13 @@ def test_padding_does_not_reach_the_tokens_that_a_bilstm_reads(ner: Tag, words: 
 
 @pytest.mark.parametrize("frozen", ["", "concat-last-2"])
 def test_a_tagger_learns_eight_sentences_by_heart(
-    words: WordPiece, frozen: str, few_threads: None
+    tokenizer: WordPiece, frozen: str, few_threads: None
 ) -> None:
     task = Tag.from_name("ner", frozen=frozen, lstm_width=16).fit_labels(EIGHT)
-    features = task.features(EIGHT, words, length=32, training=True)
+    features = task.features(EIGHT, tokenizer, length=32, training=True)
     torch.manual_seed(0)
     network = Network(
-        toy_encoder(words), task.head(64 if frozen else 32, dropout=0.0), frozen=frozen
+        toy_encoder(tokenizer), task.head(64 if frozen else 32, dropout=0.0), frozen=frozen
     )
     assert (network.architecture is None) == bool(frozen)
     assert overfit(network, task, features, steps=80, rate=1e-2 if frozen else 3e-3) < 0.05

@@ -32,7 +32,7 @@ WORDS = (
 LETTERS = [form for letter in "abcdefghijklmnopqrstuvwxyz" for form in (letter, f"##{letter}")]
 
 
-def toy_words() -> WordPiece:
+def toy_tokenizer() -> WordPiece:
     """Whole words, and letters for every other word of a to z."""
     entries = [*SPECIAL_TOKENS, ".", "_", *dict.fromkeys([*LETTERS, *WORDS])]
     return build_wordpiece(
@@ -42,7 +42,7 @@ def toy_words() -> WordPiece:
 
 
 def toy_encoder(
-    words: WordPiece, *, layers: int = 2, positions: int = 64, causal: bool = False
+    tokenizer: WordPiece, *, layers: int = 2, positions: int = 64, causal: bool = False
 ) -> Encoder:
     torch.manual_seed(0)
     shape = EncoderShape(
@@ -56,7 +56,7 @@ def toy_encoder(
         attention_dropout=0.0,
         causal=causal,
     )
-    return Encoder(shape, vocabulary=words.size)
+    return Encoder(shape, vocabulary=tokenizer.size)
 
 
 def overfit(
@@ -115,9 +115,9 @@ def tiny_model(
     causal: bool = False,
 ) -> Path:
     """A pre-trained folder of 2 layers × 32, whose weights are random."""
-    words = toy_words()
-    encoder = toy_encoder(words, positions=positions, causal=causal)
-    save(network(encoder), folder, role=role, tokenizer_files=words.copy_to)
+    tokenizer = toy_tokenizer()
+    encoder = toy_encoder(tokenizer, positions=positions, causal=causal)
+    save(network(encoder), folder, role=role, tokenizer_files=tokenizer.copy_to)
     return folder
 
 
