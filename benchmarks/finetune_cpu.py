@@ -28,12 +28,14 @@ import torch
 from benchmarks.harness import build_parser, run_main, write_result
 from benchmarks.peer import build_trainer
 from electra.config import UserError
+from electra.console import ignore
 from electra.data.vocabulary import bert_tokenizer, build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS
 from electra.engine.distributed import process_group
-from electra.finetuning.loop import assembled, begin, train
-from electra.finetuning.recipe import load_finetune_config
-from electra.finetuning.setup import FinetuneSetup, prepare_finetuning
+from electra.finetuning.loop import train
+from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.setup import prepare_finetuning
+from electra.finetuning.state import attach_train_step, build_state
 from electra.model import huggingface
 from electra.model.encoder import Encoder
 from electra.model.networks import Discriminator
@@ -117,23 +119,14 @@ def write_texts(path: Path, count: int) -> None:
 
 def ours(model: Path, texts: Path) -> Callable[[int], Round]:
     task = find_task("classify")
-    setup: FinetuneSetup = prepare_finetuning(
-        model,
-        task,
-        lambda shape: load_finetune_config(
-            "paper", shape=shape, kind=task.kind, task=task.name, flags=["--epochs", "1"]
-        ),
-        recipe="paper",
-        train=[texts],
-        dev=[texts],
-        say=lambda text: None,
-    )
+    options = FinetuneOptions(train=[texts], dev=[texts], flags=["--epochs", "1"])
+    setup = prepare_finetuning(model, task, options, say=ignore)
     rows = setup.train
 
     def round_of(seed: int) -> Round:
         with process_group() as world, Journal(None, max_steps=1, quiet=True) as journal:
-            state = assembled(setup, seed, texts.parent / "unused", world)
-            begin(state)
+            state = build_state(setup, seed, texts.parent / "unused", world)
+            attach_train_step(state)
             began = time.perf_counter()
             assert train(state, journal, lambda: False)
             trained = time.perf_counter()

@@ -39,8 +39,9 @@ from benchmarks.finetune_cpu import BATCH, write_texts
 from benchmarks.harness import build_parser, check_counts, provenance, run_main, write_result
 from benchmarks.peer import build_trainer
 from electra.config import UserError
+from electra.console import ignore
 from electra.finetuning.finetune import finetune
-from electra.finetuning.recipe import load_finetune_config
+from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
 from electra.runs.journal import read
 from electra.runs.run_dir import METRICS
@@ -217,12 +218,8 @@ def trainer(
 def the_same_rows(model: Path, source: dict[str, Any], steps: int, every: int) -> Features:
     task = find_task(source["task"])
     given = {name: value for name, value in source.items() if name != "task"}
-    load = partial(
-        load_finetune_config, "paper", kind=task.kind, task=task.name, flags=flags(steps, every)
-    )
-    return prepare_finetuning(
-        model, task, lambda shape: load(shape=shape), recipe="paper", say=lambda text: None, **given
-    ).train
+    options = FinetuneOptions(**given, flags=flags(steps, every))
+    return prepare_finetuning(model, task, options, say=ignore).train
 
 
 def encoded(rows: Features) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ def tuned(
     return {
         key: found[key] for key in ("metric", "split", "baseline", "median", "mean", "sd", "best")
     } | {
-        "scores": [run["score"] for run in summary.runs],
+        "scores": [run.score for run in summary.runs],
         "settings_hash": found["made"]["settings_hash"],
         "recipe": found["made"]["recipe"],
         "examples": found["made"]["data"]["train"]["examples"],

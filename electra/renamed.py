@@ -25,6 +25,7 @@ RENAMED = {
         "objective.generator_training",
         {"likelihood": "mlm", "adversarially": "adversarial", "nothing": "frozen"},
     ),
+    "warmup_share": Renamed("warmup_ratio"),
 }
 
 

@@ -3,158 +3,169 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from electra.cli import DONE, STOPPED_EARLY, Integer, Settings, app, check_flags
+from electra.cli import DONE, STOPPED_EARLY, Settings, app, check_flags
 from electra.config import UserError
+from electra.finetuning.options import DEFAULTS, FinetuneOptions
 
-Paths = Annotated[list[Path], Parameter(consume_multiple=True)]
-Names = Annotated[list[str], Parameter(consume_multiple=True)]
+if TYPE_CHECKING:
+    from electra.finetuning.results import Summary
+
+HELP = """Fine-tune a model on a task, once or with several seeds, and score it.
+
+Settings of the recipe may follow (--learning-rate 1e-4 --epochs 5 --batch-size 16 --length 256;
+--print-config lists them), and options of the task:
+
+classify: --text COLUMN --text-pair COLUMN --label COLUMN --regression true|false.
+
+span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers COLUMN
+--unanswerable.
+
+tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioes|plain.
+
+choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What may be asked of a fine-tuning besides the settings of its recipe.
+class FrozenEncoder:
+    """Whether the encoder is trained, and which of its layers a task reads if it is not.
 
     Parameters
     ----------
-    data
-        Folder with the official files in their official layout, or with train.* and dev.*; or a
-        name on the hub.
-    train
-        Training files, instead of those in --data: .csv .tsv .jsonl .parquet, or the task's own
-        form.
-    dev
-        Files to score on.
-    seeds
-        Runs; their median is reported, and every one of them.
-    seed
-        The first seed.
-    recipe
-        paper, official, bert, or a TOML file.
-    config
-        TOML files that change settings.
-    random_weights
-        Only the shape and the tokenizer of the model: what the task gives without pre-training.
-    keep
-        Models of all seeds, or of the best.
-    resume
-        auto (go on with this fine-tuning if it is there) or never.
-    overwrite
-        With --resume never: start over in a folder that holds a fine-tuning.
-    quiet
-        No progress.
-    verbose
-        Also the learning rate of each layer.
-    """
-
-    data: str | None = None
-    train: Names = field(default_factory=list)
-    dev: Names = field(default_factory=list)
-    seeds: Integer = 1
-    seed: Integer = 0
-    recipe: str = "paper"
-    config: Paths = field(default_factory=list)
-    random_weights: bool = False
-    keep: Literal["all", "best"] = "all"
-    resume: Literal["auto", "never"] = "auto"
-    overwrite: bool = False
-    quiet: bool = False
-    verbose: bool = False
-
-
-NOTHING_MORE = Wishes()
-
-
-@app.command
-def finetune(
-    model: str,
-    *settings: Settings,
-    task: str,
-    output_dir: Path,
-    frozen: bool = False,
-    layer: str | None = None,
-    wishes: Annotated[Wishes, Parameter(name="*")] = NOTHING_MORE,
-    print_config: bool = False,
-    json: bool = False,
-) -> int:
-    """Fine-tune a model on a task, once or with several seeds, and score it.
-
-    Settings of the recipe may follow (--learning-rate 1e-4 --epochs 5 --batch-size 16 --length 256;
-    --print-config lists them), and options of the task:
-
-    classify: --text COLUMN --text-pair COLUMN --label COLUMN --regression true|false.
-
-    span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers
-    COLUMN --unanswerable.
-
-    tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioes|plain.
-
-    choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN.
-
-    Parameters
-    ----------
-    model
-        A discriminator: run folder, transformers folder, or owner/name on the hub; a fine-tuned one
-        gets a fresh head.
-    task
-        glue/cola sst-2 mrpc sts-b qqp mnli qnli rte wnli, or glue for all of them; squad-1.1,
-        squad-2.0, mrqa; ner, chunk; swag, race; for data of your own: classify, span, tag, choose.
-    output_dir
-        Results, and for each seed the model and its predictions. The same command goes on where it
-        was stopped.
     frozen
         Do not train the encoder: its vectors are features for a small network (for tags a two-layer
         BiLSTM).
     layer
         With --frozen: last, sum-last-4, concat-last-4 (the default), mix, or a number.
-    print_config
-        Print the settings as TOML and do nothing.
-    json
-        Results for machines, on standard output.
     """
+
+    frozen: bool = False
+    layer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.layer and not self.frozen:
+            raise UserError(
+                f"--layer {self.layer} goes with --frozen: an encoder that is trained is read at "
+                "its last layer"
+            )
+
+    def task_options(self) -> dict[str, str]:
+        """Return the options that a task takes of a frozen encoder."""
+        if not self.frozen:
+            return {}
+        return {"frozen": self.layer or "concat-last-4"}
+
+
+TRAINED = FrozenEncoder()
+
+
+@app.command(help=HELP)
+def finetune(
+    model: str,
+    *settings: Settings,
+    task: str,
+    output_dir: Path,
+    encoder: Annotated[FrozenEncoder, Parameter(name="*")] = TRAINED,
+    options: Annotated[FinetuneOptions, Parameter(name="*")] = DEFAULTS,
+    print_config: bool = False,
+    json: bool = False,
+) -> int:
+    """Fine-tune a model on a task.
+
+    Parameters
+    ----------
+    model
+        A discriminator: run folder, transformers folder, or owner/name on the hub. A fine-tuned
+        model gets a fresh head.
+    task
+        glue/cola sst-2 mrpc sts-b qqp mnli qnli rte wnli, or glue for all of them; squad-1.1,
+        squad-2.0, mrqa; ner, chunk; swag, race; for data of your own: classify, span, tag, choose.
+    output_dir
+        Folder for the results, and for the model and the predictions of each seed. The same command
+        continues where it was stopped.
+    print_config
+        Print the settings as TOML and do nothing else.
+    json
+        Print the results as JSON.
+    """
+    task_options, flags = split_settings(task, settings)
+    task_options |= encoder.task_options()
+    options = replace(options, flags=flags)
+    if print_config:
+        return print_settings(model, task, task_options, options)
+    if task.lower() == "glue":
+        return finetune_all(model, task_options, output_dir, options, as_json=json)
+    return finetune_one(model, task, task_options, output_dir, options, as_json=json)
+
+
+def split_settings(task: str, settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Split what follows the options into options of the task and settings of the recipe."""
     from electra import tasks
     from electra.finetuning.recipe import FinetuneConfig
 
-    is_glue = task.lower() == "glue"
-    one = "glue/rte" if is_glue else task
-    options, flags = tasks.split_options(tasks.task_class(one), settings)
+    name = task
+    if task.lower() == "glue":
+        name = "glue/rte"  # all of GLUE's tasks take the same options
+    task_options, flags = tasks.split_options(tasks.task_class(name), settings)
     check_flags(flags, "finetune", FinetuneConfig)
-    if layer and not frozen:
-        raise UserError(
-            f"--layer {layer} goes with --frozen: an encoder that is trained is read at its last "
-            "layer"
-        )
-    options |= {"frozen": layer or "concat-last-4"} if frozen else {}
-    if print_config:
-        return print_settings(model, task, wishes, flags=flags, frozen=frozen)
-    from electra.finetuning import finetune as seeds
+    return task_options, flags
 
-    asked: dict[str, Any] = {"output_dir": output_dir, "flags": flags, **asdict(wishes)}
-    missing: Sequence[str] = ()
-    if is_glue:
-        if options:
-            raise UserError(
-                f"--{next(iter(options)).replace('_', '-')} does not go with --task glue; name "
-                "one task"
-            )
-        summaries, missing, is_whole = seeds.finetune_glue(model, **asked)
-    else:
-        summary = seeds.finetune(model, tasks.find_task(task, **options), **asked)
-        summaries, is_whole = [summary] if summary else [], summary is not None
-    show(summaries, missing, as_json=json)
-    return DONE if is_whole else STOPPED_EARLY
+
+def finetune_one(
+    model: str,
+    task: str,
+    task_options: dict[str, Any],
+    output_dir: Path,
+    options: FinetuneOptions,
+    *,
+    as_json: bool,
+) -> int:
+    """Fine-tune a model on one task and print its summary."""
+    from electra import tasks
+    from electra.finetuning.finetune import finetune_with_options
+
+    summary = finetune_with_options(
+        model, tasks.find_task(task, **task_options), output_dir, options
+    )
+    if summary is None:
+        return STOPPED_EARLY
+    print_summaries([summary], [], as_json=as_json)
+    return DONE
+
+
+def finetune_all(
+    model: str,
+    task_options: dict[str, Any],
+    output_dir: Path,
+    options: FinetuneOptions,
+    *,
+    as_json: bool,
+) -> int:
+    """Fine-tune a model on every GLUE task and print their summaries."""
+    from electra.finetuning.finetune import finetune_glue
+
+    if task_options:
+        flag = next(iter(task_options)).replace("_", "-")
+        raise UserError(f"--{flag} does not go with --task glue; name one task")
+    results = finetune_glue(model, output_dir, options)
+    print_summaries(results.summaries, results.missing, as_json=as_json)
+    if results.finished:
+        return DONE
+    return STOPPED_EARLY
 
 
 def print_settings(
-    model: str, task: str, wishes: Wishes, *, flags: Sequence[str], frozen: bool
+    model: str, task: str, task_options: dict[str, Any], options: FinetuneOptions
 ) -> int:
+    """Print the settings for one task as TOML."""
     from electra import tasks
-    from electra.finetuning.recipe import load_finetune_config
+    from electra.finetuning.setup import resolve_config
     from electra.model.huggingface import load_shape
     from electra.settings import as_toml
     from electra.tasks.models import model_folder
@@ -164,52 +175,42 @@ def print_settings(
             "--print-config shows the settings of one task: --task glue/rte, for example"
         )
     shape, _, _ = load_shape(model_folder(model))
-    asked = tasks.find_task(task)
-    print(
-        as_toml(
-            load_finetune_config(
-                wishes.recipe,
-                shape=shape,
-                kind=asked.kind,
-                task=asked.name,
-                frozen=frozen,
-                files=wishes.config,
-                flags=flags,
-            )
-        ),
-        end="",
-    )
+    config = resolve_config(tasks.find_task(task, **task_options), options, shape)
+    print(as_toml(config), end="")
     return DONE
 
 
-def show(summaries: Sequence[Any], missing: Sequence[str], *, as_json: bool) -> None:
-    import json
+def print_summaries(summaries: Sequence[Summary], missing: Sequence[str], *, as_json: bool) -> None:
+    """Print the summaries from the main rank, as a table or as JSON."""
     import os
-
-    from rich.console import Console
-
-    from electra.finetuning.results import table
 
     if int(os.environ.get("RANK", 0)) != 0 or not summaries:
         return
     if as_json:
-        found = [{"protocol": summary.protocol, **asdict(summary)} for summary in summaries]
-        print(
-            json.dumps(
-                {"tasks": found, "missing": list(missing)}
-                if len(found) > 1 or missing
-                else found[0],
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        print_json(summaries, missing)
         return
+    from rich.console import Console
+
+    from electra.finetuning.results import summary_table
+
     console = Console()
-    if not console.is_terminal:  # a log may be as wide as it needs to be
+    if not console.is_terminal:  # a log has no width
         console = Console(width=160)
-    console.print(table(summaries, missing=missing))
-    console.print(
-        f"{summaries[0].protocol}; every run is in results.json"
-        + (f"; no data for {', '.join(missing)}" if missing else ""),
-        highlight=False,
-    )
+    console.print(summary_table(summaries, missing=missing))
+    note = f"{summaries[0].protocol}; every run is in results.json"
+    if missing:
+        note += f"; no data for {', '.join(missing)}"
+    console.print(note, highlight=False)
+
+
+def print_json(summaries: Sequence[Summary], missing: Sequence[str]) -> None:
+    """Print one summary as an object, several with the names of the tasks without data."""
+    import json
+
+    content: dict[str, Any] = {
+        "tasks": [summary.as_json() for summary in summaries],
+        "missing": list(missing),
+    }
+    if len(summaries) == 1 and not missing:
+        content = summaries[0].as_json()
+    print(json.dumps(content, indent=1, ensure_ascii=False))

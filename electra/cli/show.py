@@ -14,7 +14,7 @@ from rich.text import Text
 
 from electra import atomic
 from electra.config import UserError
-from electra.finetuning.results import Summary, shown
+from electra.finetuning.results import Summary, format_score
 from electra.objectives.metrics import Metric
 from electra.objectives.trace import Pair, TracedToken
 from electra.runs import journal, run_dir
@@ -197,9 +197,9 @@ def print_comparison(pretrained: Summary, random: Summary, console: Console) -> 
     metric = pretrained.metric
     table = Table("weights before fine-tuning", f"{metric}, {pretrained.protocol}", "every seed")
     for name, summary in (("pre-trained", pretrained), ("random", random)):
-        scores = ", ".join(shown(run["score"], metric) for run in summary.runs)
-        table.add_row(name, shown(summary.median, metric), scores)
-    table.add_row("(always the same answer)", shown(pretrained.baseline, metric), "")
+        scores = ", ".join(format_score(run.score, metric) for run in summary.runs)
+        table.add_row(name, format_score(summary.median, metric), scores)
+    table.add_row("(always the same answer)", format_score(pretrained.baseline, metric), "")
     console.print(table)
     console.print(describe_gain(pretrained, random), soft_wrap=True)
 
@@ -207,14 +207,14 @@ def print_comparison(pretrained: Summary, random: Summary, console: Console) -> 
 def describe_gain(pretrained: Summary, random: Summary) -> str:
     """Return a sentence on the gain: clear only where the seeds' scores do not overlap."""
     metric, gain = pretrained.metric, pretrained.median - random.median
-    with_it = [run["score"] for run in pretrained.runs]
-    without_it = [run["score"] for run in random.runs]
+    with_it = [run.score for run in pretrained.runs]
+    without_it = [run.score for run in random.runs]
     if min(with_it) > max(without_it):
-        return f"Pre-training brought {shown(gain, metric)} points here."
+        return f"Pre-training brought {format_score(gain, metric)} points here."
     if max(with_it) < min(without_it):
         return (
-            f"Pre-training cost {shown(-gain, metric)} points here. A run of minutes learns how "
-            "frequent words are and to copy them, which does not help to tell libraries apart."
+            f"Pre-training cost {format_score(-gain, metric)} points here. A run of minutes learns "
+            "how frequent words are and to copy them, which does not help to tell libraries apart."
         )
     return (
         "Pre-training made no clear difference here: some seeds without it are better than some "

@@ -1,25 +1,96 @@
-"""Features that were encoded before: a cache on disk, bounded in size."""
+"""Encode examples as features, and cache those of large files on disk, bounded in size."""
 
 from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 
-from electra import atomic
+from electra import __version__, atomic
+from electra.config import UserError
+from electra.data.tables import Table
+from electra.data.wordpiece import WordPiece
+from electra.finetuning.recipe import FinetuneConfig
 from electra.settings import fingerprint
 from electra.tasks.features import Features
+from electra.tasks.task import AnyTask, Example
 
 CACHED_FROM = 10_000  # examples; fewer are encoded as fast as they are looked up
+MAX_CACHE_BYTES = 4_000_000_000
 
 
-def source_of(task: Any) -> str:
-    """The code that encodes, in short; empty where it cannot be read, as that of a task written in
-    a notebook.
-    """
+@dataclass(frozen=True)
+class FeatureEncoder:
+    """Encodes the examples of one task, or reads their features from the cache."""
+
+    task: AnyTask
+    tokenizer: WordPiece
+    config: FinetuneConfig
+    say: Callable[[str], None]
+
+    def encode(
+        self, examples: Sequence[Example], tables: Sequence[Table], *, training: bool
+    ) -> Features:
+        """Return the features of the examples of these files. Report texts that were cut."""
+        path = None
+        if len(examples) >= CACHED_FROM:
+            path = self.cache_path(tables, training=training)
+        features = read_cached(path)
+        if features is None:
+            length = self.config.length
+            features = self.task.features(
+                examples, self.tokenizer, length=length, training=training
+            )
+            write_cached(features, path)
+        self.report_cut(features, examples, tables)
+        return features
+
+    def cache_path(self, tables: Sequence[Table], *, training: bool) -> Path | None:
+        """Return the path of these features; None where the code that encodes cannot be read."""
+        code = code_fingerprint(self.task)
+        if not code:
+            return None
+        key = {
+            "version": __version__,
+            "code": code,
+            "task": self.task.settings(),
+            "tokenizer": self.tokenizer.fingerprint,
+            "length": self.config.length,
+            "training": training,
+            "max_train_examples": self.config.max_train_examples,
+            "files": [table.fingerprint() for table in tables],
+        }
+        return cache_folder() / f"{fingerprint(key)}.safetensors"
+
+    def report_cut(
+        self, features: Features, examples: Sequence[Example], tables: Sequence[Table]
+    ) -> None:
+        """Report the texts that were cut, or refuse them where the settings say so."""
+        cut = np.unique(features.examples[features.truncated])
+        if not len(cut):
+            return
+        first, length = examples[cut[0]].where, self.config.length
+        if self.config.too_long == "refuse":
+            others = ""
+            if len(cut) > 1:
+                others = f", as {len(cut) - 1:,} more are"
+            raise UserError(
+                f"{first}: longer than {length} tokens{others}; raise --length, shorten the text, "
+                "or let it be cut with --too-long cut"
+            )
+        self.say(
+            f"{', '.join(map(str, tables))}: {len(cut):,} of {len(examples):,} texts are longer "
+            f"than {length} tokens and were cut, {first} for one"
+        )
+
+
+def code_fingerprint(task: AnyTask) -> str:
+    """Return a hash of the code that encodes; empty where it cannot be read, as in a notebook."""
     try:
         files = {
             Path(inspect.getfile(type(task))),
@@ -31,34 +102,45 @@ def source_of(task: Any) -> str:
 
 
 def cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "electra" / "features"
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "electra" / "features"
 
 
-def cached(path: Path) -> Features | None:
+def read_cached(path: Path | None) -> Features | None:
+    """Return the cached features; None where they are missing or damaged."""
+    if path is None:
+        return None
     try:
-        found = Features.load(path)
+        features = Features.load(path)
     except (OSError, SafetensorError, KeyError):
         return None
-    os.utime(path)  # the least recently used go first
-    return found
+    os.utime(path)  # the least recently used are removed first
+    return features
 
 
-def keep(features: Features, path: Path, *, most_bytes: int = 4_000_000_000) -> None:
-    """Into the cache, which never grows beyond a bound. A cache that cannot be written is no reason
-    to fail.
+def write_cached(
+    features: Features, path: Path | None, *, max_bytes: int = MAX_CACHE_BYTES
+) -> None:
+    """Write features to the cache, and remove the least recently used beyond its bound.
+
+    A cache that cannot be written is ignored.
     """
+    if path is None:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = atomic.sibling(path, str(os.getpid()))
         features.save(partial)
         partial.replace(path)
-        size = 0
-        for old in sorted(
-            path.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime, reverse=True
-        ):
-            size += old.stat().st_size
-            if size > most_bytes and old != path:
-                old.unlink(missing_ok=True)
+        remove_oldest(path.parent, max_bytes, keep=path)
     except (OSError, SafetensorError):
         return
+
+
+def remove_oldest(folder: Path, max_bytes: int, *, keep: Path) -> None:
+    files = folder.glob("*.safetensors")
+    size = 0
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+        size += path.stat().st_size
+        if size > max_bytes and path != keep:
+            path.unlink(missing_ok=True)

@@ -118,7 +118,7 @@ def load_finetune_config(
     kind: str,
     task: str,
     frozen: bool = False,
-    files: Sequence[Path] = (),
+    files: Sequence[str | Path] = (),
     flags: Sequence[str] = (),
 ) -> FinetuneConfig:
     """A recipe for one model and task: its general part, then its parts for this size, kind, task

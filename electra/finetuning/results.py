@@ -1,15 +1,17 @@
-"""What fine-tuning came to: every run, the median that the paper reports, and how it was made."""
+"""Results of fine-tuning: those of one seed, their summary over seeds, the table of summaries."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra import __version__, atomic
+from electra.config import UserError
+from electra.files import parse_json, read_bounded_text
 from electra.provenance import commit
 from electra.settings import as_dict, fingerprint
 from electra.tasks.models import RESULTS
@@ -20,57 +22,116 @@ if TYPE_CHECKING:
     from electra.finetuning.setup import FinetuneSetup
 
 RESULT = "result.json"  # of one seed
+Scores = dict[str, dict[str, float]]  # dev split → metric → value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedResult:
+    """The scores of one seed, in the form of its result.json."""
+
+    seed: int
+    score: float  # the task's metric on the first dev split
+    scores: Scores
+    baseline: float  # the score of the best answer that ignores the text
+    degenerate: bool  # no better than the baseline
+    diverged: bool  # training ended at a gradient that was not finite
+    steps: int
+    micro_batch_size: int
+    seconds: float
+
+    @classmethod
+    def load(cls, folder: Path) -> SeedResult | None:
+        """Read the result of a seed; return None where it is missing or damaged."""
+        path = folder / RESULT
+        try:
+            values = parse_json(read_bounded_text(path))
+        except (OSError, ValueError):
+            return None
+        if isinstance(values, dict) and "trivial" in values:
+            raise UserError(
+                f"{path}: written by an earlier version of electra: its key trivial is now called "
+                "baseline; choose another --output-dir, or start over with --resume never "
+                "--overwrite"
+            )
+        try:
+            return cls(**values)
+        except TypeError:
+            return None
+
+    def save(self, folder: Path) -> None:
+        atomic.write_json(folder / RESULT, asdict(self))
+
+    def __str__(self) -> str:
+        first_split = next(iter(self.scores.values()))
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in first_split.items())
+        text = f"seed {self.seed}: {scores} ({self.steps:,} steps in {self.seconds:.0f} s)"
+        if self.degenerate:
+            text += "; warning: no better than an answer that ignores the text"
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A task's result over its seeds. The score that counts is the median: the paper's protocol."""
+    """A task's result over its seeds. The score that counts is the median, as in the paper."""
 
     task: str
     metric: str
     split: str
-    baseline: float  # the score of an answer that ignores the text
+    baseline: float  # the score of the best answer that ignores the text
     median: float
     mean: float
-    sd: float | None  # of one run, over seeds; None for a single one
+    sd: float | None  # of one run, over seeds; None for a single seed
     best: float
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[SeedResult] = field(default_factory=list)
     made: dict[str, Any] = field(default_factory=dict)
     best_model: str = ""
 
     @property
     def protocol(self) -> str:
-        return f"median of {len(self.runs)} seeds" if len(self.runs) > 1 else "one seed"
+        if len(self.runs) == 1:
+            return "one seed"
+        return f"median of {len(self.runs)} seeds"
 
     @property
     def degenerate(self) -> list[int]:
-        return [run["seed"] for run in self.runs if run["degenerate"] or run["diverged"]]
+        """The seeds that are no better than the baseline, or that diverged."""
+        return [run.seed for run in self.runs if run.degenerate or run.diverged]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of results.json."""
+        return {"protocol": self.protocol, **asdict(self)}
 
     def save(self, output_dir: Path) -> None:
-        atomic.write_json(output_dir / RESULTS, {"protocol": self.protocol, **asdict(self)})
+        atomic.write_json(output_dir / RESULTS, self.as_json())
 
 
-def summarise(setup: FinetuneSetup, runs: Sequence[dict[str, Any]]) -> Summary:
-    """Degenerate runs count like all others: a protocol that drops them is another protocol."""
-    scores = [run["score"] for run in runs]
-    best = max(runs, key=lambda run: run["score"])
+def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
+    """Summarize the runs of all seeds.
+
+    Degenerate runs count like all others: a protocol that drops them is another protocol.
+    """
+    scores = [run.score for run in runs]
+    best = max(runs, key=lambda run: run.score)
+    sd = None
+    if len(scores) > 1:
+        sd = statistics.stdev(scores)
     return Summary(
         task=setup.task.name,
         metric=setup.task.metric,
         split=next(iter(setup.dev)),
-        baseline=runs[0]["baseline"],
+        baseline=runs[0].baseline,
         median=statistics.median(scores),
         mean=statistics.fmean(scores),
-        sd=statistics.stdev(scores) if len(scores) > 1 else None,
-        best=best["score"],
+        sd=sd,
+        best=best.score,
         runs=list(runs),
         made=provenance(setup),
-        best_model=f"seed-{best['seed']}/model",
+        best_model=f"seed-{best.seed}/model",
     )
 
 
 def provenance(setup: FinetuneSetup) -> dict[str, Any]:
-    """How the number was made."""
+    """Return what a reader needs to reproduce the score: code, settings, weights, data."""
     settings = as_dict(setup.config)
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -87,76 +148,85 @@ def provenance(setup: FinetuneSetup) -> dict[str, Any]:
     }
 
 
-def shown(value: float, metric: str) -> str:
-    """Scores are shown in points, as papers do; an error or a threshold is not a share of anything."""
-    return (
-        f"{value:.4f}"
-        if metric in ("mse", "loss") or metric.endswith("_threshold")
-        else f"{100 * value:.1f}"
-    )
+def model_card_facts(setup: FinetuneSetup, result: SeedResult) -> dict[str, object]:
+    """Return the facts that a fine-tuned model's card lists."""
+    task = setup.task
+    pretrained = setup.model.name
+    if setup.loaded is None:
+        pretrained = "random weights"
+    return {
+        "Task": task.name,
+        f"{task.metric} on {next(iter(setup.dev))}": format_score(result.score, task.metric),
+        "An answer that ignores the text": format_score(result.baseline, task.metric),
+        "Seed": result.seed,
+        "Steps": f"{result.steps:,}",
+        "Recipe": setup.recipe,
+        "Fine-tuned from": pretrained,
+        "Training examples": f"{setup.data['train']['examples']:,}",
+        "electra": __version__,
+    }
 
 
-def table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table:
-    """One line a task. The average is of what was run, and says over how many."""
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def format_score(value: float, metric: str) -> str:
+    """Format a score in points, as papers do; an error or a threshold is no fraction of 1."""
+    if metric in ("mse", "loss") or metric.endswith("_threshold"):
+        return f"{value:.4f}"
+    return f"{100 * value:.1f}"
+
+
+def summary_table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table:
+    """Draw one line a task, then the average, with the number of tasks it is over."""
     from rich import box
     from rich.table import Column, Table
 
     names = ("task", "metric", "median", "mean ± sd", "best", "baseline", "seeds")
-    drawn = Table(
-        *(Column(name, no_wrap=True) for name in names), "other scores", box=box.SIMPLE_HEAD
-    )
+    columns = [Column(name, no_wrap=True) for name in names]
+    table = Table(*columns, "other scores", box=box.SIMPLE_HEAD)
     for summary in summaries:
-        spread = "" if summary.sd is None else f" ± {shown(summary.sd, summary.metric)}"
-        marks = f" ({len(summary.degenerate)} degenerate)" if summary.degenerate else ""
-        drawn.add_row(
-            summary.task,
-            summary.metric,
-            shown(summary.median, summary.metric),
-            shown(summary.mean, summary.metric) + spread,
-            shown(summary.best, summary.metric),
-            shown(summary.baseline, summary.metric),
-            f"{len(summary.runs)}{marks}",
-            others(summary),
-        )
+        table.add_row(*table_cells(summary))
     if len(summaries) > 1:
         average = statistics.fmean(summary.median for summary in summaries)
-        drawn.add_section()
-        drawn.add_row(
-            f"average of {len(summaries)}",
-            "",
-            f"{100 * average:.1f}",
-            "",
-            "",
-            "",
-            "",
-            f"without {', '.join(missing)}" if missing else "",
-        )
-    return drawn
+        note = ""
+        if missing:
+            note = f"without {', '.join(missing)}"
+        table.add_section()
+        empty = [""] * 4
+        table.add_row(f"average of {len(summaries)}", "", f"{100 * average:.1f}", *empty, note)
+    return table
 
 
-def others(summary: Summary) -> str:
-    """Medians of the other metrics, and of the other parts of the dev data."""
-    found = []
-    for part, scores in summary.runs[0]["scores"].items():
-        for name in scores:
-            if (part, name) != (summary.split, summary.metric):
-                values = [run["scores"][part][name] for run in summary.runs]
-                prefix = "" if part == summary.split else f"{part} "
-                found.append(f"{prefix}{name} {shown(statistics.median(values), name)}")
-    return ", ".join(found)
+def table_cells(summary: Summary) -> list[str]:
+    metric = summary.metric
+    mean, seeds = format_score(summary.mean, metric), str(len(summary.runs))
+    if summary.sd is not None:
+        mean += f" ± {format_score(summary.sd, metric)}"
+    if summary.degenerate:
+        seeds += f" ({len(summary.degenerate)} degenerate)"
+    return [
+        summary.task,
+        metric,
+        format_score(summary.median, metric),
+        mean,
+        format_score(summary.best, metric),
+        format_score(summary.baseline, metric),
+        seeds,
+        other_scores(summary),
+    ]
 
 
-def facts(setup: FinetuneSetup, result: Mapping[str, Any]) -> dict[str, object]:
-    """What a fine-tuned model's card says of it."""
-    task = setup.task
-    return {
-        "Task": task.name,
-        f"{task.metric} on {next(iter(setup.dev))}": shown(result["score"], task.metric),
-        "An answer that ignores the text": shown(result["baseline"], task.metric),
-        "Seed": result["seed"],
-        "Steps": f"{result['steps']:,}",
-        "Recipe": setup.recipe,
-        "Fine-tuned from": "random weights" if setup.loaded is None else setup.model.name,
-        "Training examples": f"{setup.data['train']['examples']:,}",
-        "electra": __version__,
-    }
+def other_scores(summary: Summary) -> str:
+    """List the medians of the other metrics, and of the other dev splits."""
+    scores = []
+    for split, metrics in summary.runs[0].scores.items():
+        for name in metrics:
+            if (split, name) == (summary.split, summary.metric):
+                continue
+            median = statistics.median(run.scores[split][name] for run in summary.runs)
+            text = f"{name} {format_score(median, name)}"
+            if split != summary.split:
+                text = f"{split} {text}"
+            scores.append(text)
+    return ", ".join(scores)

@@ -22,7 +22,7 @@ from electra.cli.show import (
     trace_sentence,
 )
 from electra.config import UserError
-from electra.finetuning.results import Summary
+from electra.finetuning.results import SeedResult, Summary
 from electra.objectives.trace import Pair
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
@@ -248,8 +248,23 @@ def test_a_run_that_said_nothing_has_no_curves(tmp_path: Path, console: Console)
     assert console.export_text() == ""
 
 
+def seed_result(seed: int, score: float) -> SeedResult:
+    return SeedResult(
+        seed=seed,
+        score=score,
+        scores={"dev": {"accuracy": score}},
+        baseline=0.25,
+        degenerate=False,
+        diverged=False,
+        steps=1,
+        micro_batch_size=8,
+        seconds=1.0,
+    )
+
+
 def summary(*scores: float) -> Summary:
-    ordered, runs = sorted(scores), [{"score": score} for score in scores]
+    ordered = sorted(scores)
+    runs = [seed_result(seed, score) for seed, score in enumerate(scores)]
     return Summary(
         task="classify",
         metric="accuracy",

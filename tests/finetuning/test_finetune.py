@@ -4,21 +4,23 @@ not.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from rich.console import Console
 
 from electra import __version__
 from electra.config import UserError
-from electra.finetuning import finetune as seeds
-from electra.finetuning.finetune import FinetuneOptions, finetune, finetune_glue
-from electra.finetuning.results import Summary, others, table
+from electra.finetuning import finetune as finetune_module
+from electra.finetuning.finetune import finetune, finetune_glue
+from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
+from electra.finetuning.results import SeedResult, Summary, other_scores, summary_table
 from electra.tasks import find_task
 from electra.tasks.models import load_tuned
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, tiny_model, written
@@ -33,9 +35,9 @@ Learn = Callable[..., Summary]
 def learn(tiny: Path, tmp_path: Path) -> Learn:
     """Three steps on eight sentences, into the same folder each time."""
 
-    def learnt(**wishes: Any) -> Summary:
+    def learnt(**options: Any) -> Summary:
         return TOYS["classes"].learnt(
-            wishes.pop("model", tiny), tmp_path / "run", **{"flags": FEW} | wishes
+            options.pop("model", tiny), tmp_path / "run", **{"flags": FEW} | options
         )
 
     return learnt
@@ -91,8 +93,8 @@ def test_hashes_of_settings_and_weights_tell_fine_tunings_apart(
 def test_a_run_that_learnt_nothing_is_marked_and_counts_in_the_median(learn: Learn) -> None:
     summary = learn(seeds=2, flags=[*FEW, "--learning-rate", "1e-12"])
     assert summary.degenerate == [0, 1]
-    assert all(run["score"] <= summary.baseline == 0.5 for run in summary.runs)
-    assert summary.median == pytest.approx(sum(run["score"] for run in summary.runs) / 2)
+    assert all(run.score <= summary.baseline == 0.5 for run in summary.runs)
+    assert summary.median == pytest.approx(sum(run.score for run in summary.runs) / 2)
 
 
 def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
@@ -132,16 +134,17 @@ def test_a_threshold_is_shown_as_it_is_and_a_score_in_points(
 ) -> None:
     found = json.loads((by_heart("joint") / "results.json").read_text())
     found.pop("protocol")
-    summary = Summary(**found)
-    threshold = found["runs"][0]["scores"]["dev"]["best_f1_threshold"]
-    assert f"best_f1_threshold {threshold:.4f}" in others(summary)
-    assert "exact_match 100.0" in others(summary)
+    runs = [SeedResult(**run) for run in found.pop("runs")]
+    summary = Summary(**found, runs=runs)
+    threshold = runs[0].scores["dev"]["best_f1_threshold"]
+    assert f"best_f1_threshold {threshold:.4f}" in other_scores(summary)
+    assert "exact_match 100.0" in other_scores(summary)
 
 
 def test_a_table_of_several_tasks_has_an_average_that_names_what_it_lacks(learn: Learn) -> None:
     summary, screen = learn(), io.StringIO()
     Console(width=200, file=screen).print(
-        table([summary, summary], missing=["glue/cola", "glue/rte"])
+        summary_table([summary, summary], missing=["glue/cola", "glue/rte"])
     )
     shown = screen.getvalue()
     assert f"average of 2 {100 * summary.median:.1f}" in " ".join(shown.split())
@@ -156,15 +159,13 @@ def test_more_seeds_are_added_to_those_that_are_done(
 ) -> None:
     learn()
     before, trained = content(tmp_path / "run" / "seed-0"), []
-    honest = seeds.finetune_seed
-    monkeypatch.setattr(
-        seeds,
-        "finetune_seed",
-        lambda setup, seed, *rest, **more: (
-            trained.append(seed),
-            honest(setup, seed, *rest, **more),
-        )[1],
-    )
+    finetune_seed = finetune_module.finetune_seed
+
+    def recording(setup: Any, seed: int, *rest: Any, **more: Any) -> SeedResult | None:
+        trained.append(seed)
+        return finetune_seed(setup, seed, *rest, **more)
+
+    monkeypatch.setattr(finetune_module, "finetune_seed", recording)
     assert len(learn(seeds=3).runs) == 3
     assert trained == [1, 2]
     assert content(tmp_path / "run" / "seed-0") == before
@@ -246,14 +247,28 @@ def test_a_seed_whose_result_was_lost_is_trained_again_to_the_same_score(
     before = learn().runs[0]
     (tmp_path / "run" / "seed-0" / "result.json").write_text('{"seed"')
     after = learn().runs[0]
-    assert {key: before[key] for key in ("score", "scores", "steps")} == {
-        key: after[key] for key in ("score", "scores", "steps")
-    }
+    assert (before.score, before.scores, before.steps) == (after.score, after.scores, after.steps)
+
+
+def test_a_folder_of_an_earlier_version_is_refused_with_the_key_that_was_renamed(
+    learn: Learn, tmp_path: Path
+) -> None:
+    learn()
+    run, result = tmp_path / "run" / "run.json", tmp_path / "run" / "seed-0" / "result.json"
+    content = result.read_text()
+    result.write_text(content.replace('"baseline"', '"trivial"'))
+    with pytest.raises(UserError, match=r"result\.json: .* key trivial is now called baseline"):
+        learn()
+    result.write_text(content)
+    run.write_text(run.read_text().replace('"config"', '"tuning"'))
+    with pytest.raises(UserError, match=r"run\.json: .* key tuning is now called config"):
+        learn()
+    assert learn(resume="never", overwrite=True).runs
 
 
 def test_seeds_that_were_run_before_count_too(learn: Learn) -> None:
     learn(seeds=2)
-    assert [run["seed"] for run in learn(seed=7).runs] == [0, 1, 7]
+    assert [run.seed for run in learn(seed=7).runs] == [0, 1, 7]
 
 
 # ---- what is passed on ---------------------------------------------------------------------------
@@ -316,17 +331,23 @@ def test_at_least_one_seed_is_needed() -> None:
         FinetuneOptions(seeds=0)
 
 
+def test_options_are_the_same_in_python_and_on_the_command_line() -> None:
+    assert get_type_hints(FinetuneKeywords) == get_type_hints(FinetuneOptions)
+    keywords = list(inspect.signature(finetune).parameters)
+    assert keywords == ["model", "task", "output_dir", *get_type_hints(FinetuneOptions)]
+    assert "    random_weights\n        Use only the shape" in (finetune.__doc__ or "")
+
+
 def test_every_glue_task_whose_data_is_there_is_run_and_the_others_are_named(
     tiny: Path, tmp_path: Path
 ) -> None:
     data = glue_folder(tmp_path / "glue")
-    summaries, missing, whole = finetune_glue(
-        tiny, output_dir=tmp_path / "run", data=str(data), flags=FEW, quiet=True
-    )
-    assert whole
-    assert [summary.task for summary in summaries] == ["glue/cola", "glue/rte"]
-    assert [summary.metric for summary in summaries] == ["matthews_correlation", "accuracy"]
-    assert missing == [
+    options = FinetuneOptions(data=str(data), flags=FEW, quiet=True)
+    results = finetune_glue(tiny, tmp_path / "run", options)
+    assert results.finished
+    assert [summary.task for summary in results.summaries] == ["glue/cola", "glue/rte"]
+    assert [summary.metric for summary in results.summaries] == ["matthews_correlation", "accuracy"]
+    assert results.missing == [
         f"glue/{name}" for name in ("sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "wnli")
     ]
     assert (tmp_path / "run" / "rte" / "results.json").exists()
@@ -355,7 +376,7 @@ def glue_folder(folder: Path) -> Path:
 
 def test_glue_needs_a_folder_and_no_single_files(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--task glue takes --data"):
-        finetune_glue(tiny, output_dir=tmp_path / "run", train=["train.tsv"])
+        finetune_glue(tiny, tmp_path / "run", FinetuneOptions(train=["train.tsv"]))
 
 
 def test_a_model_is_fine_tuned_by_the_name_of_a_task_from_python(

@@ -1,4 +1,4 @@
-"""The other loop: it learns, it repeats itself bit for bit, it goes on where it was stopped."""
+"""The fine-tuning loop learns, repeats itself bit for bit, and continues where it was stopped."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from torch import Tensor
 
 from electra.__main__ import main
 from electra.engine.distributed import World
-from electra.finetuning import loop as finetune
-from electra.finetuning.loop import FinetuneState, assembled, begin, forward_backward
-from electra.finetuning.recipe import FinetuneConfig
+from electra.finetuning import loop
+from electra.finetuning.loop import forward_backward
+from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
+from electra.finetuning.state import FinetuneState, attach_train_step, build_state
 from electra.runs.journal import read
 from electra.tasks import find_task
-from tests.tasks.toys import BY_HEART, TOYS, Toy, keyword_rows, written
+from tests.tasks.toys import BY_HEART, TOYS, Toy, as_flags, keyword_rows, written
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -45,23 +46,20 @@ def assert_identical(run: Path, other: Path, seed: int = 0) -> None:
     assert [name for name in ours if not ours[name].equal(theirs[name])] == []
 
 
-def tuner_of(
+def state_of(
     tiny: Path, folder: Path, toy: Toy, *, seed: int = 0, **settings: Any
 ) -> FinetuneState:
     """Ready for its first step, without dropout."""
     data = written(folder / toy.file, toy.content)
-    tuning = FinetuneConfig(**{"batch_size": 8, "length": 32, "dropout": 0.0} | settings)
-    setup = prepare_finetuning(
-        tiny,
-        find_task(toy.task, **toy.options),
-        lambda shape: tuning,
-        recipe="paper",
+    options = FinetuneOptions(
         train=[data],
         dev=[data],
-        say=lambda text: None,
+        flags=as_flags({"batch_size": 8, "length": 32, "dropout": 0.0} | settings),
     )
-    state = assembled(setup, seed, folder / "out", World(0, 1, torch.device("cpu")))
-    begin(state)
+    task = find_task(toy.task, **toy.options)
+    setup = prepare_finetuning(tiny, task, options, say=lambda text: None)
+    state = build_state(setup, seed, folder / "out", World(0, 1, torch.device("cpu")))
+    attach_train_step(state)
     return state
 
 
@@ -101,18 +99,18 @@ def test_an_epoch_holds_every_example_once_in_an_order_of_seed_and_epoch_alone(
     tiny: Path, tmp_path: Path
 ) -> None:
     toy = Toy("classify", "rows.csv", keyword_rows(21))
-    state = tuner_of(tiny, tmp_path, toy)
+    state = state_of(tiny, tmp_path, toy)
     first, second = (
         [state.units(step).tolist() for step in steps] for steps in (range(1, 4), range(4, 7))
     )
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(21))
     assert sorted(map(len, first)) == [5, 8, 8]
     assert first != second
-    assert [tuner_of(tiny, tmp_path, toy).units(step).tolist() for step in (6, 1)] == [
+    assert [state_of(tiny, tmp_path, toy).units(step).tolist() for step in (6, 1)] == [
         second[2],
         first[0],
     ]
-    assert tuner_of(tiny, tmp_path, toy, seed=1).units(1).tolist() != first[0]
+    assert state_of(tiny, tmp_path, toy, seed=1).units(1).tolist() != first[0]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +122,8 @@ def test_an_epoch_holds_every_example_once_in_an_order_of_seed_and_epoch_alone(
 def test_micro_batches_add_up_to_the_gradient_of_the_batch(
     tiny: Path, tmp_path: Path, toy: Toy, loss: str
 ) -> None:
-    whole = gradients(tuner_of(tiny, tmp_path, toy, loss=loss, micro_batch_size=8))
-    parts = gradients(tuner_of(tiny, tmp_path, toy, loss=loss, micro_batch_size=2))
+    whole = gradients(state_of(tiny, tmp_path, toy, loss=loss, micro_batch_size=8))
+    parts = gradients(state_of(tiny, tmp_path, toy, loss=loss, micro_batch_size=2))
     for name in whole:
         assert parts[name].allclose(whole[name], atol=1e-6), name
 
@@ -134,7 +132,7 @@ def test_the_summed_loss_is_the_mean_times_what_is_scored(tiny: Path, tmp_path: 
     """Nine words carry a tag, in three sentences."""
     toy = Toy("ner", "uneven.txt", TAGS)
     mean, total = (
-        forward_backward(tuner_of(tiny, tmp_path, toy, loss=loss), np.arange(3), step=1)
+        forward_backward(state_of(tiny, tmp_path, toy, loss=loss), np.arange(3), step=1)
         for loss in ("mean", "sum")
     )
     assert total.item() == pytest.approx(9 * mean.item(), rel=1e-5)
@@ -143,7 +141,7 @@ def test_the_summed_loss_is_the_mean_times_what_is_scored(tiny: Path, tmp_path: 
 def test_dropout_is_that_of_the_recipe_and_not_of_pre_training(tiny: Path, tmp_path: Path) -> None:
     """The same rows twice in one batch: only what drops out tells them apart."""
     for rate, differs in ((0.0, False), (0.5, True)):
-        state = tuner_of(tiny, tmp_path, TOYS["classes"], dropout=rate)
+        state = state_of(tiny, tmp_path, TOYS["classes"], dropout=rate)
         batch = state.setup.train.collate(np.array([0, 0]))
         first, second = state.network.train().hidden_states(batch)
         assert first.allclose(second) is not differs
@@ -167,28 +165,26 @@ def test_a_seed_gives_the_same_bits_again_and_another_seed_others(
 def test_a_network_whose_gradient_is_no_number_stops_and_is_marked_and_kept(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = finetune.assembled
-
     def broken(setup: Any, seed: int, *rest: Any) -> FinetuneState:
-        state = honest(setup, seed, *rest)
+        state = build_state(setup, seed, *rest)
         if seed == 1:
             with torch.no_grad():
                 next(state.network.encoder.parameters()).fill_(float("nan"))
         return state
 
-    monkeypatch.setattr(finetune, "assembled", broken)
+    monkeypatch.setattr(loop, "build_state", broken)
     for name in ("classes", "joint"):
         summary = TOYS[name].learnt(tiny, tmp_path / name, seeds=3, flags=FEW)
-        assert [run["diverged"] for run in summary.runs] == [False, True, False]
-        assert summary.runs[1]["steps"] == 0
+        assert [run.diverged for run in summary.runs] == [False, True, False]
+        assert summary.runs[1].steps == 0
         assert 1 in summary.degenerate
-        assert summary.median == sorted(run["score"] for run in summary.runs)[1]
+        assert summary.median == sorted(run.score for run in summary.runs)[1]
 
 
 # ---- stopped -------------------------------------------------------------------------------------
 
 
-def tokenizer_of_words(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
+def command_of(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
     return [
         "finetune",
         str(tiny),
@@ -212,7 +208,7 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
     steps = ("--max-steps", "150", "--quiet")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "electra", *tokenizer_of_words(tiny, data, tmp_path / "killed", *steps)],
+        [sys.executable, "-m", "electra", *command_of(tiny, data, tmp_path / "killed", *steps)],
         env=environment,
         start_new_session=True,
     )
@@ -230,7 +226,7 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
     )
     assert list((tmp_path / "killed" / "seed-0").glob("checkpoint-*"))
     for run in ("killed", "unbroken"):
-        assert main(tokenizer_of_words(tiny, data, tmp_path / run, *steps)) == 0
+        assert main(command_of(tiny, data, tmp_path / run, *steps)) == 0
     assert_identical(tmp_path / "killed", tmp_path / "unbroken")
     losses = [
         [entry.get("loss") for entry in read(tmp_path / run / "seed-0" / "metrics.jsonl")]
@@ -249,10 +245,10 @@ def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(
         return forward_backward(state, units, step=step)
 
     flags = [*FEW, "--save-steps", "4"]
-    monkeypatch.setattr(finetune, "forward_backward", crashing)
+    monkeypatch.setattr(loop, "forward_backward", crashing)
     with pytest.raises(RuntimeError, match="the power went out"):
         TOYS[name].learnt(tiny, tmp_path / "crashed", flags=flags)
-    monkeypatch.setattr(finetune, "forward_backward", forward_backward)
+    monkeypatch.setattr(loop, "forward_backward", forward_backward)
     for run in ("crashed", "unbroken"):
         TOYS[name].learnt(tiny, tmp_path / run, flags=flags)
     assert_identical(tmp_path / "crashed", tmp_path / "unbroken")
@@ -266,35 +262,32 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
     capsys: pytest.CaptureFixture[str],
     number: signal.Signals,
 ) -> None:
-    data, run, honest = (
-        written(tmp_path / "rows.csv", keyword_rows(40)),
-        tmp_path / "run",
-        finetune.forward_backward,
-    )
+    data, run = written(tmp_path / "rows.csv", keyword_rows(40)), tmp_path / "run"
 
     def signalled(state: FinetuneState, units: Any, *, step: int) -> Tensor:
         if state.seed == 1 and step == 7:
             os.kill(os.getpid(), number)
-        return honest(state, units, step=step)
+        return forward_backward(state, units, step=step)
 
-    monkeypatch.setattr(finetune, "forward_backward", signalled)
-    assert main(tokenizer_of_words(tiny, data, run, "--seeds", "2")) == 75
+    monkeypatch.setattr(loop, "forward_backward", signalled)
+    assert main(command_of(tiny, data, run, "--seeds", "2")) == 75
     assert "the same command goes on with seed 1" in capsys.readouterr().err
     status = json.loads((run / "status.json").read_text())
     assert (status["status"], status["seeds_done"]) == ("stopped", 1)
     assert (run / "seed-1" / "checkpoint-7" / "state.json").exists()
     assert not (run / "results.json").exists()
     seen: list[int] = []
-    monkeypatch.setattr(
-        finetune,
-        "forward_backward",
-        lambda state, units, *, step: (seen.append(step), honest(state, units, step=step))[1],
-    )
-    assert main(tokenizer_of_words(tiny, data, run, "--seeds", "2")) == 0
+
+    def recording(state: FinetuneState, units: Any, *, step: int) -> Tensor:
+        seen.append(step)
+        return forward_backward(state, units, step=step)
+
+    monkeypatch.setattr(loop, "forward_backward", recording)
+    assert main(command_of(tiny, data, run, "--seeds", "2")) == 0
     assert seen == list(range(8, 13)), (
         "the first seed was done, and the second had taken seven steps"
     )
-    assert main(tokenizer_of_words(tiny, data, tmp_path / "unbroken", "--seed", "1")) == 0
+    assert main(command_of(tiny, data, tmp_path / "unbroken", "--seed", "1")) == 0
     assert_identical(run, tmp_path / "unbroken", seed=1)
 
 
@@ -316,7 +309,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
         "1e-3",
         "--quiet",
     )
-    assert main(tokenizer_of_words(tiny, data, tmp_path / "one", *flags)) == 0
+    assert main(command_of(tiny, data, tmp_path / "one", *flags)) == 0
     launcher = [
         sys.executable,
         "-m",
@@ -331,7 +324,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
         "electra",
     ]
     done = subprocess.run(
-        [*launcher, *tokenizer_of_words(tiny, data, tmp_path / "two", *flags)],
+        [*launcher, *command_of(tiny, data, tmp_path / "two", *flags)],
         check=False,
         text=True,
         capture_output=True,

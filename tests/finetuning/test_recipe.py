@@ -1,4 +1,4 @@
-"""Fine-tuning recipes say what the paper and the official code say, and a user has the last word."""
+"""Fine-tuning recipes hold the paper's and the official code's settings; a user's settings win."""
 
 from __future__ import annotations
 

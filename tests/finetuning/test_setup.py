@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from electra.config import UserError
-from electra.finetuning import feature_cache, setup
-from electra.finetuning.feature_cache import cache_folder
-from electra.finetuning.recipe import FinetuneConfig
-from electra.finetuning.setup import FinetuneSetup, chosen, prepare_finetuning
+from electra.finetuning import feature_cache
+from electra.finetuning.feature_cache import cache_folder, write_cached
+from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.setup import FinetuneSetup, prepare_finetuning, select_examples
 from electra.tasks import find_task
 from electra.tasks.classify import Classify
-from tests.tasks.toys import keyword_rows, tiny_model, written
+from tests.tasks.toys import as_flags, keyword_rows, tiny_model, written
 
 Assign = Callable[..., FinetuneSetup]
 
@@ -42,16 +42,9 @@ def assigned(tiny: Path, tmp_path: Path, said: list[str]) -> Assign:
         task: Any = None,
         **settings: Any,
     ) -> FinetuneSetup:
-        tuning = FinetuneConfig(**{"length": 32} | settings)
-        return prepare_finetuning(
-            model,
-            task or find_task("classify"),
-            lambda shape: tuning,
-            recipe="paper",
-            train=[train],
-            dev=[dev],
-            say=said.append,
-        )
+        flags = as_flags({"length": 32} | settings)
+        options = FinetuneOptions(train=[train], dev=[dev], flags=flags)
+        return prepare_finetuning(model, task or find_task("classify"), options, say=said.append)
 
     return made
 
@@ -101,8 +94,8 @@ def test_training_data_of_which_no_row_is_left_is_refused_and_said_as_a_warning(
 def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the_file(
     assigned: Assign,
 ) -> None:
-    part = chosen(list(range(100)), 10)
-    assert part == chosen(list(range(100)), 10) == sorted(part)
+    part = select_examples(list(range(100)), 10)
+    assert part == select_examples(list(range(100)), 10) == sorted(part)
     assert len(set(part)) == 10
     assert len(assigned(max_train_examples=5).train) == 5
 
@@ -110,16 +103,11 @@ def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the
 def test_named_files_win_over_those_of_a_folder(tiny: Path, tmp_path: Path) -> None:
     for name, count in (("train.csv", 4), ("dev.csv", 6), ("other.csv", 8)):
         written(tmp_path / name, keyword_rows(count))
-    made = prepare_finetuning(
-        tiny,
-        find_task("classify"),
-        lambda shape: FinetuneConfig(length=32),
-        recipe="paper",
-        data=str(tmp_path),
-        dev=[tmp_path / "other.csv"],
-        say=lambda text: None,
+    options = FinetuneOptions(
+        data=str(tmp_path), dev=[tmp_path / "other.csv"], flags=["--length", "32"]
     )
-    assert (len(made.train), len(made.dev["dev"][0])) == (4, 8)
+    setup = prepare_finetuning(tiny, find_task("classify"), options, say=lambda text: None)
+    assert (len(setup.train), len(setup.dev["dev"].examples)) == (4, 8)
 
 
 # ---- which fine-tuning it is ---------------------------------------------------------------------
@@ -139,17 +127,11 @@ def test_another_shape_is_another_fine_tuning(
     tiny: Path, tmp_path: Path, random_weights: bool
 ) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(12))
+    options = FinetuneOptions(
+        train=[data], dev=[data], flags=["--length", "16"], random_weights=random_weights
+    )
     first, second = (
-        prepare_finetuning(
-            model,
-            find_task("classify"),
-            lambda shape: FinetuneConfig(length=16),
-            recipe="paper",
-            train=[data],
-            dev=[data],
-            random_weights=random_weights,
-            say=lambda text: None,
-        ).identity()
+        prepare_finetuning(model, find_task("classify"), options, say=lambda text: None).identity()
         for model in (tiny, tiny_model(tmp_path / "longer", positions=32))
     )
     assert first["model"] != second["model"]
@@ -160,16 +142,16 @@ def test_another_shape_is_another_fine_tuning(
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """Lengths at which texts were encoded anew; everything is worth keeping, in a cache of its own."""
+    """The lengths at which texts were encoded anew; the cache is empty and takes everything."""
     lengths: list[int] = []
-    honest = Classify.features
+    encode = Classify.features
 
     def features(self: Classify, *given: Any, length: int, training: bool) -> Any:
         lengths.append(length)
-        return honest(self, *given, length=length, training=training)
+        return encode(self, *given, length=length, training=training)
 
     monkeypatch.setattr(Classify, "features", features)
-    monkeypatch.setattr(setup, "CACHED_FROM", 1)
+    monkeypatch.setattr(feature_cache, "CACHED_FROM", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return lengths
 
@@ -241,11 +223,11 @@ def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(
     features = assigned().train
     folder = cache_folder()
     for number in range(3):
-        setup.keep(features, folder / f"{number}.safetensors")
+        write_cached(features, folder / f"{number}.safetensors")
         os.utime(folder / f"{number}.safetensors", (number, number))
     size = (folder / "0.safetensors").stat().st_size
     for path in folder.glob("*.safetensors"):
         if not path.stem.isdecimal():
             path.unlink()
-    setup.keep(features, folder / "3.safetensors", most_bytes=2 * size)
+    write_cached(features, folder / "3.safetensors", max_bytes=2 * size)
     assert sorted(path.stem for path in folder.glob("*.safetensors")) == ["2", "3"]

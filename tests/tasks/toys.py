@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,11 @@ def option_rows() -> str:
     return "\n".join(["context,a,b,c,d,label", *lines]) + "\n"
 
 
+def as_flags(settings: Mapping[str, object]) -> list[str]:
+    """Settings of a recipe as the command line has them."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+
+
 @dataclass(frozen=True)
 class Toy:
     """A task, its options, and a file that is both its training and its dev data."""
@@ -189,7 +194,7 @@ class Toy:
     content: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def learnt(self, model: Path, output_dir: Path, **wishes: Any) -> Summary:
+    def learnt(self, model: Path, output_dir: Path, **options: Any) -> Summary:
         """The outcome of fine-tuning on it, by default until it is known by heart."""
         output_dir.parent.mkdir(parents=True, exist_ok=True)
         data = written(output_dir.parent / self.file, self.content)
@@ -197,7 +202,7 @@ class Toy:
             model,
             find_task(self.task, **self.options),
             output_dir=output_dir,
-            **{"train": [data], "dev": [data], "flags": BY_HEART, "quiet": True} | wishes,
+            **{"train": [data], "dev": [data], "flags": BY_HEART, "quiet": True} | options,
         )
         assert summary is not None
         return summary

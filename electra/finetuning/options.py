@@ -1,0 +1,115 @@
+"""The options of a fine-tuning that are not settings of its recipe. No torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
+
+from cyclopts import Parameter
+
+from electra.config import UserError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# One flag takes all the values that follow it: --train a.csv b.csv
+Paths = Annotated[Sequence[str | Path], Parameter(consume_multiple=True, show_default=False)]
+# The command line collects these itself: it takes settings without the word --flags.
+Flags = Annotated[Sequence[str], Parameter(parse=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions:
+    """Options of a fine-tuning besides its model, its task and its folder.
+
+    Parameters
+    ----------
+    data
+        Folder with the official files in their official layout, or with train.* and dev.*; or a
+        name on the hub.
+    train
+        Training files, instead of those in --data: .csv .tsv .jsonl .parquet, or the task's own
+        format.
+    dev
+        Files to score on, instead of those in --data.
+    seeds
+        Number of runs. All are reported, and their median.
+    seed
+        The first seed.
+    recipe
+        paper, official, bert, or a TOML file.
+    config
+        TOML files that change settings of the recipe.
+    flags
+        Settings of the recipe as on the command line: ["--learning-rate", "1e-4"].
+    random_weights
+        Use only the shape and the tokenizer of the model: the score without pre-training.
+    keep
+        Keep the models of all seeds, or only the best one.
+    resume
+        auto (continue the fine-tuning in the folder, if there is one) or never.
+    overwrite
+        With --resume never: start over in a folder that holds a fine-tuning.
+    quiet
+        Print no progress.
+    verbose
+        Print the learning rate of each layer.
+    """
+
+    data: str | None = None
+    train: Paths = ()
+    dev: Paths = ()
+    seeds: int = 1
+    seed: int = 0
+    recipe: str = "paper"
+    config: Paths = ()
+    flags: Flags = ()
+    random_weights: bool = False
+    keep: Literal["all", "best"] = "all"
+    resume: Literal["auto", "never"] = "auto"
+    overwrite: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: at least one run is needed")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: must not be negative")
+        if self.overwrite and self.resume != "never":
+            raise UserError("--overwrite starts over and so needs --resume never")
+
+
+DEFAULTS = FinetuneOptions()
+
+
+class FinetuneKeywords(TypedDict, total=False):
+    """The fields of `FinetuneOptions` as keywords, for type checkers."""
+
+    data: str | None
+    train: Sequence[str | Path]
+    dev: Sequence[str | Path]
+    seeds: int
+    seed: int
+    recipe: str
+    config: Sequence[str | Path]
+    flags: Sequence[str]
+    random_weights: bool
+    keep: Literal["all", "best"]
+    resume: Literal["auto", "never"]
+    overwrite: bool
+    quiet: bool
+    verbose: bool
+
+
+def document_keywords(function: Function) -> Function:
+    """Show the fields of `FinetuneOptions` in the help of a function that takes them as `**`."""
+    signature, fields = inspect.signature(function), inspect.signature(FinetuneOptions)
+    own = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
+    keywords = fields.parameters.values()
+    _, heading, descriptions = (FinetuneOptions.__doc__ or "").partition("Parameters\n")
+    documented: Any = function
+    documented.__signature__ = signature.replace(parameters=[*own, *keywords])
+    documented.__doc__ = f"{function.__doc__ or ''}\n    {heading}{descriptions}"
+    return function

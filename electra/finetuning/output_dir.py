@@ -1,0 +1,115 @@
+"""The output folder of a fine-tuning: which one it holds, whether it may be continued."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from electra import atomic
+from electra.config import UserError, flatten
+from electra.engine.distributed import World
+from electra.engine.rendezvous import assert_same_on_all_ranks
+from electra.files import read_json_object
+from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.results import SeedResult
+from electra.finetuning.setup import FinetuneSetup
+from electra.finetuning.state import resolve_finetune_speed
+from electra.provenance import environment
+from electra.runs import run_dir
+from electra.runs.lock import LOCK
+from electra.settings import as_toml, differing_keys
+from electra.tasks.models import RESULTS
+
+RUN = "run.json"  # the identity of the fine-tuning in this folder
+MAY_CHANGE = {
+    "config.logging_steps",
+    "config.save_steps",
+    "config.micro_batch_size",
+    "config.eval_steps",
+    "config.kernels",
+    "config.cuda_graph",
+    "config.compile",
+}
+
+
+def open_output_dir(
+    setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, world: World
+) -> None:
+    """Create the folder of this fine-tuning, or check that it holds this one and no other."""
+    resolve_finetune_speed(setup, world)  # refuses what this device does not have
+    identity = json.loads(json.dumps(setup.identity()))
+    assert_same_on_all_ranks(dict(flatten(identity)))
+    check_output_dir(output_dir, identity, options)
+    world.barrier()
+    if world.is_main:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        if options.overwrite:
+            remove_results(output_dir)
+        atomic.write_json(output_dir / run_dir.ENVIRONMENT, environment())
+        atomic.write(output_dir / run_dir.CONFIG, as_toml(setup.config))
+        atomic.write_json(output_dir / RUN, identity)
+        set_status(output_dir, "running", [], world)
+    world.barrier()
+
+
+def check_output_dir(output_dir: Path, identity: dict[str, Any], options: FinetuneOptions) -> None:
+    """Raise UserError where the folder holds something that must not be continued or replaced."""
+    if not (output_dir / RUN).exists():
+        if output_dir.is_dir() and any(path.name != LOCK for path in output_dir.iterdir()):
+            raise UserError(
+                f"{output_dir} holds something else than a fine-tuning; choose another --output-dir"
+            )
+        return
+    if options.overwrite:
+        return
+    if options.resume == "never":
+        raise UserError(
+            f"{output_dir} already holds a fine-tuning; choose another --output-dir, or add "
+            "--overwrite"
+        )
+    existing = read_identity(output_dir)
+    changed = [key for key in differing_keys(identity, existing) if key not in MAY_CHANGE]
+    if changed:
+        asked, found = dict(flatten(identity)), dict(flatten(existing))
+        lines = [f"\n  {key}: here {found.get(key)!r}, asked {asked.get(key)!r}" for key in changed]
+        raise UserError(
+            f"{output_dir} holds another fine-tuning:{''.join(lines)}\nUse another --output-dir, "
+            "or --resume never --overwrite to start over in this one."
+        )
+
+
+def read_identity(output_dir: Path) -> dict[str, Any]:
+    """Read the identity of the fine-tuning in a folder."""
+    path = output_dir / RUN
+    identity = read_json_object(path, remedy="start over with --resume never --overwrite")
+    if "tuning" in identity:
+        raise UserError(
+            f"{path}: written by an earlier version of electra: its key tuning is now called "
+            "config; choose another --output-dir, or start over with --resume never --overwrite"
+        )
+    return identity
+
+
+def remove_results(output_dir: Path) -> None:
+    """Remove the seeds and the results of a fine-tuning, and nothing else."""
+    for path in output_dir.iterdir():
+        if re.fullmatch(r"seed-\d+", path.name):
+            shutil.rmtree(path)
+    (output_dir / RESULTS).unlink(missing_ok=True)
+
+
+def set_status(
+    output_dir: Path,
+    status: run_dir.Status,
+    runs: Sequence[SeedResult],
+    world: World,
+    **facts: Any,
+) -> None:
+    """Write status.json from the main rank."""
+    if world.is_main:
+        steps = sum(run.steps for run in runs)
+        run_dir.set_status(output_dir, status, step=steps, seeds_done=len(runs), **facts)

@@ -1,0 +1,123 @@
+"""Score a seed's network on the dev data, and write its predictions, its model and its result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from electra import atomic
+from electra.engine.hardware import autocast
+from electra.finetuning.results import Scores, SeedResult, model_card_facts
+from electra.finetuning.state import FinetuneState
+from electra.model import huggingface
+from electra.runs import checkpoint
+from electra.runs.journal import Journal
+from electra.tasks.inference import compute_outputs, inference_batches
+from electra.tasks.models import save_tuned
+from electra.tasks.task import Answer, AnyTask
+
+Answers = dict[str, list[Answer]]  # by dev split
+
+
+def evaluate(state: FinetuneState) -> Scores:
+    """Score the network as it is on every dev split. Only the main rank gets scores."""
+    answers = predict_dev(state)
+    if not state.world.is_main:
+        return {}
+    return score_splits(state, state.setup.task, answers)
+
+
+def predict_dev(state: FinetuneState) -> Answers:
+    return {split: predict_split(state, split) for split in state.setup.dev}
+
+
+def predict_split(state: FinetuneState, name: str) -> list[Answer]:
+    """Predict one dev split: every rank computes a part, and the main rank gets the answers."""
+    split, world = state.setup.dev[name], state.world
+    mine = compute_outputs(
+        state.network,
+        split.features,
+        device=world.device,
+        autocast=autocast(state.precision, world.device),
+        batches=inference_batches(split.features, world.device)[world.rank :: world.size],
+    )
+    by_unit = {}
+    for part in world.all_gather(mine):
+        by_unit.update(part)
+    if not world.is_main:
+        return []
+    in_order = [by_unit[unit] for unit in range(len(split.features))]
+    return state.setup.task.decode(split.examples, split.features, in_order)
+
+
+def score_splits(state: FinetuneState, task: AnyTask, answers: Answers) -> Scores:
+    dev = state.setup.dev
+    return {name: task.score(dev[name].examples, answers[name]) for name in answers}
+
+
+def score_and_save(state: FinetuneState, journal: Journal) -> SeedResult:
+    """Score the trained network, and write predictions, model and result."""
+    answers = predict_dev(state)
+    result = None
+    if state.world.is_main:
+        result = write_result(state, answers, journal)
+    result = state.world.broadcast(result)
+    assert isinstance(result, SeedResult)
+    return result
+
+
+def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> SeedResult:
+    """Write predictions, model and result. The result is last: with it the seed is finished."""
+    first, split = next(iter(state.setup.dev.items()))
+    task = state.setup.task.fit_threshold(split.examples, answers[first])
+    scores = score_splits(state, task, answers)
+    for name, values in scores.items():
+        journal.record(state.step, values, prefix=f"{name}_")
+    for name in answers:
+        write_predictions(state, task, name, answers[name])
+    score, baseline = scores[first][task.metric], float(task.baseline(split.examples))
+    result = SeedResult(
+        seed=state.seed,
+        score=score,
+        scores=scores,
+        baseline=baseline,
+        degenerate=bool(score <= baseline + 1e-9),
+        diverged=state.diverged,
+        steps=state.step,
+        micro_batch_size=state.micro_batch_size,
+        seconds=round(state.seconds, 2),
+    )
+    save_model(state, task, result)
+    result.save(state.output_dir)
+    for _, folder in checkpoint.numbered(state.output_dir):
+        shutil.rmtree(folder)
+    return result
+
+
+def write_predictions(
+    state: FinetuneState, task: AnyTask, name: str, answers: Sequence[Answer]
+) -> None:
+    """Write one JSON line for each example of a dev split."""
+    lines = []
+    for example, answer in zip(state.setup.dev[name].examples, answers, strict=True):
+        lines.append(json.dumps(task.record(example, answer), ensure_ascii=False) + "\n")
+    atomic.write(state.output_dir / f"predictions-{name}.jsonl", "".join(lines))
+
+
+def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
+    """Write the model folder, and verify it against transformers where that has a class for it."""
+    folder = state.output_dir / "model"
+    stored = save_tuned(
+        state.network,
+        task,
+        state.setup.tokenizer,
+        folder,
+        length=state.setup.config.length,
+        extra={"electra_result": asdict(result)},
+        facts=model_card_facts(state.setup, result),
+    )
+    # Outputs that are not finite cannot be compared.
+    if stored.architecture is not None and not state.diverged:
+        huggingface.verify(stored, folder)
