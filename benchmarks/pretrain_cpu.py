@@ -18,7 +18,7 @@ import torch
 from benchmarks.harness import build_parser, run_main, write_result
 from benchmarks.peer import Step, Words, pretraining_step
 from electra.data.batches import Batch
-from electra.engine.optimizer import build_optimizer, set_step
+from electra.engine.optimizer import build_optimizer, set_learning_rate
 from electra.pretraining.recipe import Recipe, load_recipe
 
 
@@ -50,7 +50,7 @@ def ours(recipe: Recipe) -> Step:
         loss = objective(batch)
         loss.total.backward()
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
-        set_step(optimizer, recipe.optimizer, step=100, max_steps=1000)
+        set_learning_rate(optimizer, recipe.optimizer, step=100, max_steps=1000)
         optimizer.step()
         return loss.total.detach()
 

@@ -1,1 +1,3 @@
-"""One update: gradients of micro-batches, the optimizer, CUDA graphs, several processes."""
+"""One update: train_step, cuda_graph, optimizer, flat_optimizer, flat_adamw, hardware, settings.
+Processes: distributed, rendezvous, heartbeat, fsdp. State: training_state, async_checkpoint.
+"""

@@ -1,4 +1,4 @@
-"""A forward and backward pass captured once for each batch shape, then replayed as one CUDA graph."""
+"""A callable captured once for each batch shape and then replayed as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,35 +11,66 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from electra.config import UserError
 
+ForwardBackward = Callable[[Any], dict[str, Tensor]]  # a batch on the device → its losses by name
+
+
+class GraphedCallable:
+    """Run the forward and backward pass of a batch, as a CUDA graph if its shape has come before.
+
+    The first batch of a shape runs plainly, which also warms up libraries and autotuners. The
+    second is captured, and later ones are replayed.
+    """
+
+    def __init__(
+        self, forward_backward: ForwardBackward, device: torch.device, *, capture: bool
+    ) -> None:
+        self.forward_backward = forward_backward
+        self.device = device
+        self.capture = capture
+        self.graphs: dict[Any, CapturedGraph | None] = {}  # by batch shape; None: seen once
+        self.pool: Any = None  # of device memory, which all graphs share
+
+    def __call__(self, batch: Any) -> dict[str, Tensor]:
+        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_in(batch))
+        if shape not in self.graphs or not self.capture:
+            self.graphs[shape] = None
+            return self.forward_backward(batch.to(self.device))
+        graph = self.graphs[shape]
+        if graph is None:
+            graph = CapturedGraph(self.forward_backward, batch.to(self.device), self.pool)
+            self.graphs[shape] = graph
+            self.pool = graph.graph.pool()
+        return graph(batch)
+
 
 class CapturedGraph:
-    """One pass as a CUDA graph, with the batch it reads."""
+    """One captured CUDA graph, with the batch that it reads and the losses that it writes."""
 
-    def __init__(self, once: Callable[[Any], dict[str, Tensor]], batch: Any, pool: Any) -> None:
+    def __init__(self, forward_backward: ForwardBackward, batch: Any, pool: Any) -> None:
         self.batch = tree_map_only(Tensor, torch.clone, batch)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
+        # thread_local: other threads may read batches meanwhile.
+        capture = torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local")
         try:
-            with torch.cuda.graph(
-                self.graph, pool=pool, capture_error_mode="thread_local"
-            ):  # others may read batches
-                self.parts = once(self.batch)
+            with capture:
+                self.losses = forward_backward(self.batch)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise UserError(
                 f"this pass cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); a "
-                "loss that "
-                "reads values back or whose shapes depend on them needs `--cuda-graph off` "
-                "(`--training.cuda-graph off` in pre-training)"
+                "loss that reads values back or whose shapes depend on them needs `--cuda-graph "
+                "off` (`--training.cuda-graph off` in pre-training)"
             ) from error
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
-        for place, tensor in zip(tensors(self.batch), tensors(batch), strict=True):
-            place.copy_(tensor, non_blocking=True)
+        for static, tensor in zip(tensors_in(self.batch), tensors_in(batch), strict=True):
+            static.copy_(tensor, non_blocking=True)
         self.graph.replay()
-        return self.parts
+        return self.losses
 
 
-def tensors(batch: Any) -> list[Tensor]:
+def tensors_in(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch in a fixed order."""
     return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]

@@ -166,12 +166,12 @@ def process_group(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def wrap(objective: nn.Module, world: World, *, compiled: bool) -> nn.Module:
-    """What is called in a step: the objective, compiled when asked, its gradients summed over
-    processes.
-    """
-    called: Any = torch.compile(objective, dynamic=False) if compiled else objective
-    if world.size == 1 or is_sharded(objective):
+def wrap_module(module: nn.Module, world: World, *, compiled: bool) -> nn.Module:
+    """Return the module to call in a step: compiled if asked, and in DDP unless it is sharded."""
+    called: Any = module
+    if compiled:
+        called = torch.compile(module, dynamic=False)
+    if world.size == 1 or is_sharded(module):
         return called  # type: ignore[no-any-return]
     with warnings.catch_warnings():
         # Older versions do not know the argument that takes its place.
@@ -188,8 +188,10 @@ def wrap(objective: nn.Module, world: World, *, compiled: bool) -> nn.Module:
 
 
 @contextlib.contextmanager
-def accumulating(wrapped: nn.Module, *, last: bool) -> Iterator[None]:
-    """Gradients cross the network once a step, with its last micro-batch."""
-    quiet = isinstance(wrapped, DistributedDataParallel) and not last
-    with wrapped.no_sync() if quiet else contextlib.nullcontext():  # type: ignore[operator]
+def gradient_accumulation(wrapped: nn.Module, *, is_last: bool) -> Iterator[None]:
+    """Let DDP reduce gradients only with the last micro-batch of a step (`no_sync` before it)."""
+    if is_last or not isinstance(wrapped, DistributedDataParallel):
+        yield
+        return
+    with wrapped.no_sync():
         yield

@@ -1,102 +1,95 @@
-"""AdamW over all weights in one stretch of memory."""
+"""AdamW over flat buffers: one kernel clips the gradient and updates all parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+
+from electra.engine.flat_optimizer import FlatOptimizer
 
 
-class FlatAdamW:
-    """Every weight of an optimiser in one stretch of memory, its gradient, its slots and its 16-bit
-    copy in others.
+class FlatAdamW(FlatOptimizer):
+    """AdamW whose parameters, gradients, `exp_avg` and `exp_avg_sq` are views of flat buffers.
 
-    Parameters and slots become views, so whoever saves or reads them notices nothing. A parameter
-    begins at a multiple of the kernel's block, which then needs to know no more than its group.
+    `step` clips the gradient at `max_grad_norm`. From the first gradient that is not finite it
+    changes nothing any more and keeps the number of that update in `nonfinite_update`, so that the
+    host may read it much later.
     """
 
-    def __init__(self, optimizer: torch.optim.AdamW, low: torch.dtype) -> None:
-        from electra.kernels.adamw import BLOCK
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        max_grad_norm: float,
+        low_precision: torch.dtype,
+    ) -> None:
+        from electra.kernels.adamw import BLOCK, AdamWBuffers
 
-        self.optimizer = optimizer
-        groups = [
-            (number, parameter)
-            for number, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]
-        ]
-        self.parameters = [parameter for _, parameter in groups]
-        device, blocks = (
-            self.parameters[0].device,
-            [-(-parameter.numel() // BLOCK) for parameter in self.parameters],
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0}
+        super().__init__(params, defaults, block_size=BLOCK, low_precision=low_precision)
+        self.max_grad_norm = max_grad_norm
+        self.exp_avg = torch.zeros_like(self.flat_param)
+        self.exp_avg_sq = torch.zeros_like(self.flat_param)
+        self.update_count = torch.tensor(0.0)  # on the host, where `step` reads it
+        self.buffers = AdamWBuffers(
+            weight=self.flat_param,
+            gradient=self.flat_grad,
+            exp_avg=self.exp_avg,
+            exp_avg_sq=self.exp_avg_sq,
+            low_precision=self.flat_low_precision,
+            group_index=self.group_indices,
+            norm=self.grad_norm,
+            failed_step=self.nonfinite_update,
         )
-        self.weight, self.gradient, self.mean, self.square = (
-            torch.zeros(sum(blocks) * BLOCK, device=device) for _ in range(4)
-        )
-        self.low = torch.zeros_like(self.weight, dtype=low)
-        self.group_of = torch.tensor(
-            [
-                number
-                for (number, _), count in zip(groups, blocks, strict=True)
-                for _ in range(count)
-            ],
-            dtype=torch.int32,
-            device=device,
-        )
-        self.norm, self.broken = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.low_precision_weights: dict[nn.Parameter, Tensor] = {}
-        self.gradients: list[Tensor] = []
-        self.updates, begin = 0, 0
-        for parameter, count in zip(self.parameters, blocks, strict=True):
-            self.move(parameter, slice(begin, begin + parameter.numel()))
-            begin += count * BLOCK
-        self.low.copy_(self.weight)
+        self.set_state_views()
 
-    def move(self, parameter: nn.Parameter, where: slice) -> None:
-        places = [
-            stretch[where].view_as(parameter)
-            for stretch in (self.weight, self.gradient, self.mean, self.square, self.low)
-        ]
-        weight, gradient, mean, square, self.low_precision_weights[parameter] = places
-        weight.copy_(parameter.detach())
-        parameter.data, parameter.grad = weight, gradient
-        self.gradients.append(gradient)
-        slots = self.optimizer.state[parameter]
-        if slots:
-            mean.copy_(slots["exp_avg"])
-            square.copy_(slots["exp_avg_sq"])
-            self.updates = int(slots["step"])
-        slots.update(exp_avg=mean, exp_avg_sq=square)
-        slots.setdefault("step", torch.tensor(0.0))
+    def set_state_views(self) -> None:
+        """Make every parameter's state views of the flat buffers."""
+        for parameter in self.parameters:
+            self.state[parameter] = {
+                "step": self.update_count,
+                "exp_avg": self.view(self.exp_avg, parameter),
+                "exp_avg_sq": self.view(self.exp_avg_sq, parameter),
+            }
 
-    def update(self, step: int, limit: float) -> None:
-        """Clip the gradient, whose norm is known, at `limit` and take the step that the optimiser's
-        groups are set to.
-        """
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copy a state dict of this class or of torch.optim.AdamW into the flat buffers."""
+        super().load_state_dict(state_dict)  # replaces the views by tensors of its own
+        for parameter in self.parameters:
+            if state := self.state.get(parameter):
+                self.view(self.exp_avg, parameter).copy_(state["exp_avg"])
+                self.view(self.exp_avg_sq, parameter).copy_(state["exp_avg_sq"])
+                self.update_count.fill_(float(state["step"]))
+        self.set_state_views()
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Clip the gradient and update all parameters by the settings of their groups."""
         from electra.kernels import adamw
 
-        self.updates += 1
-        betas = self.optimizer.param_groups[0]["betas"]
-        root = (1 - betas[1] ** self.updates) ** -0.5
+        self.compute_grad_norm()
+        self.update_count += 1
+        updates = int(self.update_count)
+        betas = self.param_groups[0]["betas"]
+        root = (1 - betas[1] ** updates) ** -0.5
         rows = [
             [
-                group["lr"] / (1 - betas[0] ** self.updates),
+                group["lr"] / (1 - betas[0] ** updates),
                 root,
                 group["eps"],
                 group["lr"] * group["weight_decay"],
-                float(step),
+                float(updates),
             ]
-            for group in self.optimizer.param_groups
+            for group in self.param_groups
         ]
-        settings = torch.tensor(rows, pin_memory=self.weight.is_cuda).to(
-            self.weight.device, non_blocking=True
+        group_settings = torch.tensor(rows, pin_memory=self.flat_param.is_cuda)
+        adamw.adamw_step(
+            self.buffers,
+            group_settings.to(self.flat_param.device, non_blocking=True),
+            max_norm=self.max_grad_norm,
+            betas=betas,
         )
-        buffers = adamw.AdamWBuffers(
-            weight=self.weight,
-            gradient=self.gradient,
-            exp_avg=self.mean,
-            exp_avg_sq=self.square,
-            low_precision=self.low,
-            group_index=self.group_of,
-            norm=self.norm,
-            failed_step=self.broken,
-        )
-        adamw.adamw_step(buffers, settings, max_norm=limit, betas=betas)

@@ -1,8 +1,9 @@
-"""What this machine can do: precision, kernels, compilation, memory, peak FLOPs."""
+"""Precision, kernels, compilation, memory and peak FLOPs of this machine."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,9 +13,8 @@ from electra.engine.distributed import World
 from electra.engine.settings import Parallel, Precision, Switch
 from electra.kernels import usable
 
-# Dense bf16 operations a second, as the vendor states them; the name of a card contains one of
-# these.
-PEAKS = {
+# Dense bf16 operations a second, from the vendors' data sheets; a card's name contains the key.
+PEAK_FLOPS = {
     "H200": 989e12,
     "H100 PCIe": 756e12,
     "H100": 989e12,
@@ -28,28 +28,27 @@ PEAKS = {
 }
 
 
-def resolve_precision(wanted: Precision, device: torch.device) -> Precision:
-    if device.type == "cpu" and wanted == "fp16":
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """Decide what "auto" means on this device; raise UserError for fp16 on a CPU."""
+    if device.type == "cpu" and precision == "fp16":
         raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
-    if wanted != "auto":
-        return wanted
-    return (
-        "bf16"
-        if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        else "fp32"
-    )
+    if precision != "auto":
+        return precision
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16"
+    return "fp32"
 
 
 def peak_flops(world: World) -> float | None:
-    """What all processes' cards could do together; None where that is not known."""
+    """Return the peak FLOPs of all processes' cards together; None where that is not known."""
     if world.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(world.device)
-    return next((world.size * peak for card, peak in PEAKS.items() if card in name), None)
+    return next((world.size * peak for card, peak in PEAK_FLOPS.items() if card in name), None)
 
 
-class Switches(Protocol):
-    """What a recipe says of its speed, for pre-training or fine-tuning."""
+class SpeedSwitches(Protocol):
+    """The settings of kernels, CUDA graphs and compilation, of pre-training or fine-tuning."""
 
     @property
     def kernels(self) -> Switch: ...
@@ -59,83 +58,99 @@ class Switches(Protocol):
     def compile(self) -> Switch: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class KernelDemands:
+    """What a run asks of the kernels."""
+
+    head_width: int  # the widest of all networks
+    causal: bool = False
+    parallel: Parallel = "ddp"
+    activation_checkpointing: bool = False
+
+    def obstacle(self) -> str | None:
+        """Return why kernels cannot run this, on whatever hardware; None where they can."""
+        if self.causal:
+            return (
+                "the kernels know no causal attention, and this encoder is causal (its tokens see "
+                "none after them)"
+            )
+        if self.parallel == "fsdp":
+            return (
+                "the kernels need whole weights, and --parallel fsdp leaves a process its part of "
+                "them"
+            )
+        if self.activation_checkpointing:
+            return (
+                "the kernels keep what backward needs, and --activation-checkpointing true "
+                "computes it again"
+            )
+        return None
+
+
 class Speed(NamedTuple):
-    """How a step is taken: all off is plain torch."""
+    """Which accelerations a step uses; with all off it is plain PyTorch."""
 
     kernels: bool
     cuda_graph: bool
     compiled: bool
 
+    def kernel_dtype(self, precision: Precision) -> torch.dtype | None:
+        """Return the dtype that kernels compute in, or None where they are off."""
+        if not self.kernels:
+            return None
+        return autocast_dtype(precision)
+
 
 def resolve_speed(
-    asked: Switches,
+    switches: SpeedSwitches,
     precision: Precision,
     device: torch.device,
+    demands: KernelDemands,
     *,
-    head_width: int,
-    causal: bool = False,
-    parallel: Parallel = "ddp",
-    recomputed: bool = False,
     flag: str = "--training.",
     compile_on_gpu: bool = True,
 ) -> Speed:
-    """What "auto" means here; what cannot be is refused. `head_width` is the widest of all
-    networks, `causal` whether any looks at earlier tokens alone, `recomputed` whether backward
-    computes blocks again.
-    """
-    obstacles = [
-        reason
-        for reason, there in (
-            (
-                "the kernels know no causal attention, and this encoder is causal (its tokens see "
-                "none after them)",
-                causal,
-            ),
-            (
-                "the kernels need whole weights, and --parallel fsdp leaves a process its part of "
-                "them",
-                parallel == "fsdp",
-            ),
-            (
-                "the kernels keep what backward needs, and --activation-checkpointing true "
-                "computes it again",
-                recomputed,
-            ),
-        )
-        if there
-    ]
-    able = precision == "bf16" and not obstacles and usable(device, head_width=head_width)
-    if asked.kernels == "on" and obstacles:
-        raise UserError(
-            f"{flag}kernels on: {obstacles[0]}; leave {flag}kernels at auto, or pass off"
-        )
-    if asked.kernels == "on" and not able:
-        raise UserError(
-            f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, "
-            "bf16 and "
-            f"heads no wider than 128 (64 on cards with little shared memory); pass {flag}kernels "
-            "off to "
-            "go without them, also in a run that was begun with them"
-        )
-    if asked.kernels == "on" and asked.compile == "on":
-        raise UserError(
-            f"{flag}kernels on and {flag}compile on do the same work; choose one of them"
-        )
-    kernels = asked.kernels == "on" or (asked.kernels == "auto" and able and asked.compile != "on")
-    if asked.cuda_graph == "on" and not kernels:
+    """Decide what "auto" means here. Raise UserError for a switch that cannot be on."""
+    obstacle = demands.obstacle()
+    possible = obstacle is None and precision == "bf16"
+    possible = possible and usable(device, head_width=demands.head_width)
+    if switches.kernels == "on":
+        check_kernels(switches, obstacle, possible, flag=flag)
+    wanted = switches.kernels == "auto" and switches.compile != "on"
+    kernels = switches.kernels == "on" or (wanted and possible)
+    if switches.cuda_graph == "on" and not kernels:
         raise UserError(f"{flag}cuda-graph on needs the kernels, which are off here")
     by_default = compile_on_gpu and device.type == "cuda" and not kernels
     return Speed(
         kernels,
-        kernels and asked.cuda_graph != "off",
-        asked.compile == "on" or (asked.compile == "auto" and by_default),
+        kernels and switches.cuda_graph != "off",
+        switches.compile == "on" or (switches.compile == "auto" and by_default),
     )
 
 
-def be_deterministic() -> None:
-    """The same bits from the same state, at some cost in speed. Only compiled code on a GPU needs
-    it: it adds gradients of shared rows in whatever order they arrive, and chooses kernels by
-    timing them anew in each process.
+def check_kernels(
+    switches: SpeedSwitches, obstacle: str | None, possible: bool, *, flag: str
+) -> None:
+    """Raise UserError where kernels are switched on and cannot run."""
+    if obstacle is not None:
+        raise UserError(f"{flag}kernels on: {obstacle}; leave {flag}kernels at auto, or pass off")
+    if not possible:
+        raise UserError(
+            f"{flag}kernels on needs Triton, an NVIDIA GPU of the Ampere generation or later, "
+            "bf16 and heads no wider than 128 (64 on cards with little shared memory); pass "
+            f"{flag}kernels off to go without them, also in a run that was begun with them"
+        )
+    if switches.compile == "on":
+        raise UserError(
+            f"{flag}kernels on and {flag}compile on do the same work; choose one of them"
+        )
+
+
+def use_deterministic_algorithms() -> None:
+    """Make compiled code on a GPU deterministic, at some cost in speed.
+
+    Nothing else needs it. Compiled code adds gradients of shared rows in whatever order they
+    arrive, and chooses kernels by timing them anew in each process.
     """
     import torch._inductor.config as inductor
 
@@ -145,12 +160,15 @@ def be_deterministic() -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory for this process: what a GPU has left, or half of this machine's."""
+    """Return the memory for this process: what a GPU has free, or half of this machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info()[0])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    return torch.autocast(device.type, dtype=dtype, enabled=precision != "fp32")
+def autocast(precision: Precision, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, dtype=autocast_dtype(precision), enabled=precision != "fp32")
+
+
+def autocast_dtype(precision: Precision) -> torch.dtype:
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)

@@ -1,16 +1,16 @@
-"""AdamW as the paper's code has it, and as torch has it; schedules; what decays, and how fast each
-layer learns.
-"""
+"""Optimizers and their parameter groups, the learning-rate scheduler, gradient clipping."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from electra.engine.flat_adamw import FlatAdamW
 from electra.engine.fsdp import full_tensor
 from electra.engine.settings import OptimizerConfig
 
@@ -20,95 +20,124 @@ def build_optimizer(
     config: OptimizerConfig,
     *,
     lr_scale: Callable[[str], float] = lambda name: 1.0,
-) -> torch.optim.AdamW:
-    """Torch's fused AdamW. LayerNorms and biases do not decay; `share` of the rate a parameter
-    gets, by its name.
+    low_precision: torch.dtype | None = None,
+) -> torch.optim.Optimizer:
+    """Build torch's fused AdamW, or FlatAdamW where kernels read weights in `low_precision`.
+
+    `lr_scale` gives the factor of a parameter's learning rate by its name.
+    """
+    groups = parameter_groups(module, config, lr_scale)
+    lr, betas, eps = config.learning_rate, config.betas, config.epsilon
+    if low_precision is None:
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
+    return FlatAdamW(
+        groups,
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        max_grad_norm=config.max_grad_norm,
+        low_precision=low_precision,
+    )
+
+
+def parameter_groups(
+    module: nn.Module, config: OptimizerConfig, lr_scale: Callable[[str], float]
+) -> list[dict[str, Any]]:
+    """Group trainable parameters by learning-rate scale and weight decay.
+
+    LayerNorms and biases have no weight decay.
     """
     groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():  # a shared tensor comes once
         if parameter.requires_grad:
             decay = config.weight_decay if parameter.ndim >= 2 else 0.0
             groups.setdefault((lr_scale(name), decay), []).append((name, parameter))
-    described = [
-        {"params": named, "lr_scale": part, "decay": decay}
-        for (part, decay), named in sorted(groups.items(), key=lambda group: group[0], reverse=True)
+    return [
+        {"params": named, "lr_scale": scale, "decay": decay}
+        for (scale, decay), named in sorted(
+            groups.items(), key=lambda group: group[0], reverse=True
+        )
     ]
-    return torch.optim.AdamW(
-        described, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True
-    )
 
 
-def set_step(
-    optimizer: torch.optim.AdamW,
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer,
     config: OptimizerConfig,
     *,
     step: int,
     max_steps: int,
     skipped: int = 0,
 ) -> float:
-    """Prepare the update of this step, counted from 1; returns its learning rate. Skipped ones are
-    unknown to torch.
+    """Set every group's rate, epsilon and decay for this step, counted from 1; return the rate.
+
+    `skipped` updates were left out, so Adam has counted that many fewer.
 
     The official code leaves out Adam's bias correction. Torch always corrects: its step is
     lr/(1−β₁ᵗ) and its root is √v/√(1−β₂ᵗ). Scaling lr by s = (1−β₁ᵗ)/√(1−β₂ᵗ), epsilon by
     1/√(1−β₂ᵗ) and decay by 1/s undoes just that.
     """
-    rate = config.learning_rate * schedule(config, step=step, max_steps=max_steps)
-    updates = step - skipped
-    root = math.sqrt(1 - config.betas[1] ** updates)
-    scale = 1.0 if config.bias_correction else (1 - config.betas[0] ** updates) / root
+    rate = config.learning_rate * learning_rate_factor(config, step=step, max_steps=max_steps)
+    scale, epsilon = 1.0, config.epsilon
+    if not config.bias_correction:
+        updates = step - skipped
+        root = math.sqrt(1 - config.betas[1] ** updates)
+        scale = (1 - config.betas[0] ** updates) / root
+        epsilon = config.epsilon / root
     for group in optimizer.param_groups:
         group["lr"] = rate * scale * group["lr_scale"]
-        group["eps"] = config.epsilon if config.bias_correction else config.epsilon / root
+        group["eps"] = epsilon
         group["weight_decay"] = group["decay"] / scale
     return rate
 
 
-def layer_lr_scale(name: str, *, layers: int, decay: float, official: bool = False) -> float:
-    """The share of the learning rate that a parameter of encoder + head gets: each layer less than
-    the one above it.
+def learning_rate_factor(config: OptimizerConfig, *, step: int, max_steps: int) -> float:
+    """Return the scheduler's factor of the learning rate at a step, counted from 1.
 
-    The head gets all of it, the top layer `decay` of it, and so down to the embeddings. The
-    official code counts one layer too many between head and top layer (its authors called it a bug;
-    published numbers were made with it).
+    Counting from 1 lets the first update move the weights. Reference code: warm-up and linear
+    decay are multiplied, so the peak stays below the stated rate.
     """
-    if not name.startswith("encoder."):
-        return 1.0
-    number = re.match(r"encoder\.blocks\.(\d+)\.", name)
-    below_head = layers - int(number[1]) if number else layers + 1
-    return float(decay ** (below_head + official))
-
-
-def schedule(config: OptimizerConfig, *, step: int, max_steps: int) -> float:
-    """The share of the learning rate at a step, counted from 1 so that the first update moves.
-
-    Reference code: warm-up and linear decay are multiplied, so the peak stays below the stated
-    rate.
-    """
-    warmup = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
+    warmup = 1.0
+    if config.warmup_steps:
+        warmup = min(1.0, step / config.warmup_steps)
     remaining = max(0.0, 1 - step / max_steps)
     if config.schedule == "linear":
         return warmup * remaining
     if config.schedule == "cosine":
         return warmup * (1 - math.cos(math.pi * remaining)) / 2
     if config.schedule == "wsd":
-        return warmup * min(1.0, remaining / config.decay_share)
+        return warmup * min(1.0, remaining / config.decay_ratio)
     return warmup
 
 
-def gradient_norm(
+def layer_lr_scale(name: str, *, layers: int, decay: float, official: bool = False) -> float:
+    """Return the layer-wise learning-rate scale of a parameter of an encoder with a head.
+
+    The head has scale 1, the top layer `decay`, the layer below it `decay`², and so on down to the
+    embeddings. The official code counts one layer too many between head and top layer (its authors
+    called it a bug; published numbers were made with it).
+    """
+    if not name.startswith("encoder."):
+        return 1.0
+    below_head = layers + 1
+    if match := re.match(r"encoder\.blocks\.(\d+)\.", name):
+        below_head = layers - int(match[1])
+    return float(decay ** (below_head + official))
+
+
+def unscale_and_norm(
     module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> Tensor:
-    """Of all gradients, unscaled."""
+    """Undo the scaler's factor in all gradients and return their norm."""
     scaler.unscale_(optimizer)
     return full_tensor(
         nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
     )
 
 
-def is_sound(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
-    """Finite; or an overflow in fp16, which is part of the game: the scaler skips the step and
-    halves its scale, down to one.
+def can_step(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
+    """Return whether the gradient is finite, or an fp16 overflow that the scaler skips by itself.
+
+    The scaler then halves its scale, down to one. An overflow at scale one is no longer its matter.
     """
     return bool(torch.isfinite(norm)) or (scaler.is_enabled() and scaler.get_scale() > 1)
 
@@ -121,7 +150,7 @@ def clip_and_step(
     norm: Tensor,
     max_norm: float,
 ) -> bool:
-    """One update; False when the scaler skipped it."""
+    """Clip the gradient and update the weights; return False when the scaler skipped the update."""
     nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
     scale = scaler.get_scale()
     scaler.step(optimizer)

@@ -1,4 +1,4 @@
-"""What a run may say of its optimizer, schedule, precision and speed. No torch."""
+"""Settings of the optimizer, its learning-rate scheduler, precision and speed. No torch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from electra.config import SettingError
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
-TIMEOUT_MINUTES = (
-    20.0  # longer than a large checkpoint on a slow disk, for which the other processes wait
-)
+# Longer than a large checkpoint on a slow disk, for which the other processes wait.
+TIMEOUT_MINUTES = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW and its schedule. Defaults are the official code's for Small (paper, table 6)."""
+    """AdamW and its learning-rate scheduler.
+
+    Defaults are the official code's for Small (paper, table 6).
+    """
 
     learning_rate: float = 5e-4
     warmup_steps: int = 10_000
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
-    decay_share: float = 0.4  # of the steps, in which "wsd" goes down to zero
+    decay_ratio: float = 0.4  # the last part of the steps, in which "wsd" decays to zero
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-6
@@ -39,5 +41,5 @@ class OptimizerConfig:
                 raise SettingError(name, "must be above 0", self)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise SettingError("betas", "must be two numbers in [0, 1)", self)
-        if not 0 < self.decay_share <= 1:
-            raise SettingError("decay_share", "must be in (0, 1]", self)
+        if not 0 < self.decay_ratio <= 1:
+            raise SettingError("decay_ratio", "must be in (0, 1]", self)

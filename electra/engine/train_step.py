@@ -1,34 +1,33 @@
-"""How an update is made: passes over micro-batches add up gradients, then the weights move.
+"""One training step: gradient accumulation over micro-batches, then one optimizer step.
 
-`PlainSteps` is torch as everybody knows it, on any device, in any precision. `FusedSteps` is for a
-GPU that waits for Python otherwise: weights, gradients and Adam's slots lie in one stretch each, a
-pass is captured once for each shape of batch and replayed as one CUDA graph, and nothing is read
-back until somebody asks. Both take the same step.
+`PlainTrainStep` is plain PyTorch, on any device and in any precision. `FusedTrainStep` is for a GPU
+that would otherwise wait for Python: parameters, gradients and optimizer state are flat buffers,
+the forward and backward pass of a micro-batch is a CUDA graph, and nothing is read back until
+`synchronize`. Both make the same update.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from electra.engine.cuda_graph import CapturedGraph, tensors
-from electra.engine.distributed import World, accumulating, wrap
-from electra.engine.flat_adamw import FlatAdamW
+from electra.engine.cuda_graph import GraphedCallable
+from electra.engine.distributed import World, gradient_accumulation, wrap_module
+from electra.engine.flat_optimizer import FlatOptimizer
 from electra.engine.fsdp import is_sharded
 from electra.engine.hardware import Speed, autocast
-from electra.engine.optimizer import clip_and_step, gradient_norm, is_sound, set_step
+from electra.engine.optimizer import can_step, clip_and_step, set_learning_rate, unscale_and_norm
 from electra.engine.settings import OptimizerConfig, Precision
 from electra.kernels import fuse
 
-Forward = Callable[
-    [Any], dict[str, Tensor]
-]  # a batch on the device → "loss", which is descended, and its parts
+# A batch on the device → its losses by name; the one called "loss" is minimised.
+Forward = Callable[[Any], dict[str, Tensor]]
 MicroBatch = tuple[int, Any]  # the key of its randomness, and its batch
 
 
@@ -41,173 +40,172 @@ class NonFiniteGradient(Exception):
 
 
 class SkipBudget:
-    """How many updates a run may leave out, in all, because their gradient was not finite; and how
-    many it did.
-    """
+    """How many updates a run may skip because their gradient is not finite, and how many it did."""
 
-    def __init__(self, most: int = 0, *, used: int = 0) -> None:
-        self.most, self.used = most, used
+    def __init__(self, limit: int = 0, *, used: int = 0) -> None:
+        self.limit = limit
+        self.used = used
 
     def allow(self) -> bool:
-        """Whether one more may be left out; then it is counted."""
-        self.used += (borne := self.used < self.most)
-        return borne
+        """Return whether one more update may be skipped, and count it if so."""
+        if self.used >= self.limit:
+            return False
+        self.used += 1
+        return True
+
+
+@dataclass(frozen=True)
+class OptimizerSetup:
+    """The optimizer with its schedule, the fp16 scaler, and what was skipped before."""
+
+    optimizer: torch.optim.Optimizer
+    config: OptimizerConfig
+    max_steps: int
+    scaler: torch.amp.GradScaler
+    skipped: int = 0
+    skip_budget: SkipBudget = field(default_factory=SkipBudget)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where and how a step runs."""
+
+    world: World
+    precision: Precision
+    speed: Speed
+    max_micro_batches_per_rank: int = 1  # in one step
+
+    def autocast(self) -> torch.autocast:
+        return autocast(self.precision, self.world.device)
 
 
 class TrainStep(ABC):
-    """One update after another."""
+    """The updates of a run, one after another."""
 
-    skipped: int  # updates that were left out: by the scaler of fp16, or because there was patience
-    skip_budget: SkipBudget
+    def __init__(self, forward: Forward, setup: OptimizerSetup, execution: Execution) -> None:
+        self.forward = forward
+        self.setup = setup
+        self.execution = execution
+        self.world = execution.world
+        self.skip_budget = setup.skip_budget
+        self.skipped = setup.skipped  # updates, by the fp16 scaler or out of the skip budget
 
     @abstractmethod
     def forward_backward(
         self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
     ) -> dict[str, Tensor]:
-        """The gradients of `weight` times the summed losses, in place; and those sums, on the
-        device.
+        """Accumulate the gradients of `weight` times the losses of all micro-batches.
+
+        Returns the summed losses by name, on the device.
         """
 
     @abstractmethod
     def optimizer_step(self, step: int) -> float:
-        """Move the weights; returns the learning rate."""
+        """Update the weights and return the learning rate."""
 
     @abstractmethod
     def synchronize(self) -> float:
-        """Wait for all of it: the last gradient's norm. Raises NotFinite, here at the latest."""
+        """Wait for the device and return the last gradient norm.
+
+        Raises NonFiniteGradient where `optimizer_step` did not wait to see it.
+        """
+
+    def set_learning_rate(self, step: int) -> float:
+        return set_learning_rate(
+            self.setup.optimizer,
+            self.setup.config,
+            step=step,
+            max_steps=self.setup.max_steps,
+            skipped=self.skipped,
+        )
 
 
 def build_train_step(
     module: nn.Module,
-    read: Callable[[Any], dict[str, Tensor]],
-    optimizer: torch.optim.AdamW,
-    settings: OptimizerConfig,
-    *,
-    world: World,
-    max_steps: int,
-    scaler: torch.amp.GradScaler,
-    skipped: int,
-    precision: Precision,
-    speed: Speed,
-    skip_budget: SkipBudget | None = None,
-    rounds: int = 1,
+    losses_of: Callable[[Any], dict[str, Tensor]],
+    setup: OptimizerSetup,
+    execution: Execution,
 ) -> TrainStep:
-    """`read` makes losses by name, "loss" among them, of what the module returns. `rounds` is how
-    many passes the busiest process takes in a step.
-    """
-    low, skip_budget = partial(autocast, precision, world.device), skip_budget or SkipBudget()
-    if speed.kernels:
-        low_precision = fuse(module)
-        fused = FusedTrainStep(
-            lambda batch: read(module(batch)),
-            optimizer,
-            settings,
-            world=world,
-            max_steps=max_steps,
-            autocast=low,
-            skipped=skipped,
-            skip_budget=skip_budget,
-            capture=speed.cuda_graph,
-        )
-        low_precision.register(fused.flat.low_precision_weights.items())
-        return fused
-    called = wrap(module, world, compiled=speed.compiled)
+    """Build the train step of a module. `losses_of` names the losses in what the module returns."""
+    if execution.speed.kernels:
+        step = FusedTrainStep(lambda batch: losses_of(module(batch)), setup, execution)
+        fuse(module).register(step.optimizer.low_precision_weights.items())
+        return step
+    wrapped = wrap_module(module, execution.world, compiled=execution.speed.compiled)
     return PlainTrainStep(
-        lambda batch: read(called(batch)),
-        module,
-        optimizer,
-        settings,
-        wrapped=called,
-        world=world,
-        max_steps=max_steps,
-        autocast=low,
-        scaler=scaler,
-        skipped=skipped,
-        skip_budget=skip_budget,
-        rounds=rounds if is_sharded(module) else 0,
+        lambda batch: losses_of(wrapped(batch)), setup, execution, module=module, wrapped=wrapped
     )
 
 
 class PlainTrainStep(TrainStep):
+    """The train step in plain PyTorch, with DDP, FSDP2, torch.compile and the fp16 scaler."""
+
     def __init__(
         self,
         forward: Forward,
-        module: nn.Module,
-        optimizer: torch.optim.AdamW,
-        settings: OptimizerConfig,
+        setup: OptimizerSetup,
+        execution: Execution,
         *,
+        module: nn.Module,
         wrapped: nn.Module,
-        world: World,
-        max_steps: int,
-        autocast: Callable[[], torch.autocast],
-        scaler: torch.amp.GradScaler,
-        skipped: int,
-        skip_budget: SkipBudget,
-        rounds: int = 0,
     ) -> None:
-        self.forward, self.module, self.optimizer, self.settings = (
-            forward,
-            module,
-            optimizer,
-            settings,
-        )
-        self.wrapped, self.world, self.max_steps, self.autocast = (
-            wrapped,
-            world,
-            max_steps,
-            autocast,
-        )
-        self.scaler, self.skipped, self.skip_budget, self.norm = (
-            scaler,
-            skipped,
-            skip_budget,
-            torch.zeros(()),
-        )
-        self.rounds = rounds
+        super().__init__(forward, setup, execution)
+        self.module = module
+        self.wrapped = wrapped
+        self.norm = torch.zeros(())
 
     def forward_backward(
         self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
     ) -> dict[str, Tensor]:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.setup.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
-        # Where weights are shared out, every pass of one process needs all the others: the less
-        # busy ones take their last pass once more, for nothing.
-        idle = [micro_batches[-1]] * (self.rounds - len(micro_batches))
-        for number, (key, batch) in enumerate([*micro_batches, *idle], start=1):
-            torch.manual_seed(key)
-            share = weight if number <= len(micro_batches) else 0.0
-            with accumulating(self.wrapped, last=number == len(micro_batches)):
-                with self.autocast():
-                    parts = self.forward(batch.to(self.world.device))
-                # DDP and FSDP take the mean over processes, but the shares of a step's loss are to
-                # be added up.
-                self.scaler.scale(parts["loss"] * share * self.world.size).backward()  # type: ignore[no-untyped-call]
-            for name, part in parts.items():
-                sums[name] = (
-                    sums[name] + part.detach() * share if name in sums else part.detach() * share
-                )
+        for micro_batch in micro_batches[:-1]:
+            self.accumulate(micro_batch, weight, sums, is_last=False)
+        self.accumulate(micro_batches[-1], weight, sums, is_last=True)
+        for _ in range(self.idle_passes(micro_batches)):
+            self.accumulate(micro_batches[-1], 0.0, sums, is_last=False)
         return sums
 
+    def idle_passes(self, micro_batches: Sequence[MicroBatch]) -> int:
+        """Return how many passes this process makes only for the others.
+
+        With sharded weights every pass of one process needs all the others, so those with fewer
+        micro-batches repeat their last one with weight zero.
+        """
+        if not is_sharded(self.module):
+            return 0
+        return self.execution.max_micro_batches_per_rank - len(micro_batches)
+
+    def accumulate(
+        self, micro_batch: MicroBatch, weight: float, sums: dict[str, Tensor], *, is_last: bool
+    ) -> None:
+        """Add the gradients of one micro-batch, and its losses to `sums`."""
+        key, batch = micro_batch
+        torch.manual_seed(key)
+        with gradient_accumulation(self.wrapped, is_last=is_last):
+            with self.execution.autocast():
+                losses = self.forward(batch.to(self.world.device))
+            # DDP and FSDP average over processes, but the losses of a step are to be added up.
+            loss = losses["loss"] * weight * self.world.size
+            self.setup.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        for name, value in losses.items():
+            weighted = value.detach() * weight
+            sums[name] = sums[name] + weighted if name in sums else weighted
+
     def optimizer_step(self, step: int) -> float:
-        rate = set_step(
-            self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped
-        )
-        self.norm = gradient_norm(self.module, self.optimizer, self.scaler)
-        if not is_sound(
-            self.norm, self.scaler
-        ):  # the gradient is everybody's, so all processes find the same
+        rate = self.set_learning_rate(step)
+        optimizer, scaler = self.setup.optimizer, self.setup.scaler
+        self.norm = unscale_and_norm(self.module, optimizer, scaler)
+        # All processes have the same gradient here, so all of them decide alike.
+        if not can_step(self.norm, scaler):
             if not self.skip_budget.allow():
                 raise NonFiniteGradient(step)
             self.skipped += 1
-            self.scaler.update()
+            scaler.update()
             return rate
-        self.skipped += not clip_and_step(
-            self.module,
-            self.optimizer,
-            self.scaler,
-            norm=self.norm,
-            max_norm=self.settings.max_grad_norm,
-        )
+        max_norm = self.setup.config.max_grad_norm
+        if not clip_and_step(self.module, optimizer, scaler, norm=self.norm, max_norm=max_norm):
+            self.skipped += 1
         return rate
 
     def synchronize(self) -> float:
@@ -215,96 +213,63 @@ class PlainTrainStep(TrainStep):
 
 
 class FusedTrainStep(TrainStep):
-    """A pass runs as it is the first time its batch's shape comes, is captured the second time, and
-    replayed then.
-    """
+    """The train step by kernels: a flat optimizer and a graphed forward and backward pass."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        optimizer: torch.optim.AdamW,
-        settings: OptimizerConfig,
-        *,
-        world: World,
-        max_steps: int,
-        autocast: Callable[[], torch.autocast],
-        skipped: int = 0,
-        skip_budget: SkipBudget | None = None,
-        capture: bool = True,
-    ) -> None:
-        self.forward, self.optimizer, self.settings = forward, optimizer, settings
-        self.world, self.max_steps, self.autocast, self.capture = (
-            world,
-            max_steps,
-            autocast,
-            capture,
+    def __init__(self, forward: Forward, setup: OptimizerSetup, execution: Execution) -> None:
+        super().__init__(forward, setup, execution)
+        assert isinstance(setup.optimizer, FlatOptimizer)
+        self.optimizer = setup.optimizer
+        self.optimizer.refresh_low_precision_weights()  # a checkpoint may have been read meanwhile
+        self.weight = torch.ones((), device=self.world.device)
+        self.graphed = GraphedCallable(
+            self.accumulate, self.world.device, capture=execution.speed.cuda_graph
         )
-        self.skipped, self.skip_budget = skipped, skip_budget or SkipBudget()
-        self.flat = FlatAdamW(optimizer, autocast().fast_dtype)
-        self.weight = torch.ones((), device=world.device)
-        self.seen: dict[Any, CapturedGraph | None] = {}
-        self.pool: Any = None
 
     def forward_backward(
         self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
     ) -> dict[str, Tensor]:
-        self.flat.gradient.zero_()
+        self.optimizer.zero_grad()
         self.weight.fill_(weight)
         sums: dict[str, Tensor] = {}
         for key, batch in micro_batches:
             torch.manual_seed(key)
-            for name, part in self.take(batch).items():
-                sums[name] = sums[name] + part if name in sums else part.clone()
+            for name, loss in self.graphed(batch).items():
+                # A graph writes its losses to the same memory each time, hence the clone.
+                sums[name] = sums[name] + loss if name in sums else loss.clone()
         if self.world.size > 1:
-            dist.all_reduce(self.flat.gradient)
+            dist.all_reduce(self.optimizer.flat_grad)
         return sums
 
-    def take(self, batch: Any) -> dict[str, Tensor]:
-        shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(batch))
-        if shape not in self.seen or not self.capture:
-            self.seen[shape] = None
-            return self.once(batch.to(self.world.device))
-        captured = self.seen[shape]
-        if captured is None:
-            self.seen[shape] = captured = CapturedGraph(
-                self.once, batch.to(self.world.device), self.pool
-            )
-            self.pool = captured.graph.pool()
-        return captured(batch)
-
-    def once(self, batch: Any) -> dict[str, Tensor]:
-        """One pass; its gradients are added to those of the step. Touches the device alone."""
-        with self.autocast():
-            parts = self.forward(batch)
-        found = torch.autograd.grad(
-            parts["loss"] * self.weight, self.flat.parameters, allow_unused=True
+    def accumulate(self, batch: Any) -> dict[str, Tensor]:
+        """Add the gradients of one micro-batch and return its losses, without reading any back."""
+        with self.execution.autocast():
+            losses = self.forward(batch)
+        gradients = torch.autograd.grad(
+            losses["loss"] * self.weight, self.optimizer.parameters, allow_unused=True
         )
-        used = [
-            (place, gradient)
-            for place, gradient in zip(self.flat.gradients, found, strict=True)
-            if gradient is not None
-        ]
-        torch._foreach_add_([place for place, _ in used], [gradient for _, gradient in used])
-        return {name: part.detach() * self.weight for name, part in parts.items()}
+        pairs = zip(self.optimizer.gradients, gradients, strict=True)
+        used = [(total, gradient) for total, gradient in pairs if gradient is not None]
+        torch._foreach_add_([total for total, _ in used], [gradient for _, gradient in used])
+        return {name: loss.detach() * self.weight for name, loss in losses.items()}
 
     def optimizer_step(self, step: int) -> float:
-        rate = set_step(
-            self.optimizer, self.settings, step=step, max_steps=self.max_steps, skipped=self.skipped
-        )
-        torch.linalg.vector_norm(self.flat.gradient, out=self.flat.norm)
-        # Adam's bias correction counts updates, so who may leave some out has to look at each:
-        # patience costs a wait.
-        if (
-            self.skip_budget.most
-            and not torch.isfinite(self.flat.norm)
-            and self.skip_budget.allow()
-        ):
+        rate = self.set_learning_rate(step)
+        if self.skip_update():
             self.skipped += 1
         else:
-            self.flat.update(step, self.settings.max_grad_norm)
+            self.optimizer.step()
         return rate
 
+    def skip_update(self) -> bool:
+        """Return whether the gradient is not finite and the skip budget allows for it.
+
+        Adam's bias correction counts updates, so a run with a skip budget must wait for each norm.
+        """
+        if not self.skip_budget.limit or torch.isfinite(self.optimizer.compute_grad_norm()):
+            return False
+        return self.skip_budget.allow()
+
     def synchronize(self) -> float:
-        if broken := int(self.flat.broken):
-            raise NonFiniteGradient(broken)
-        return float(self.flat.norm)
+        if update := int(self.optimizer.nonfinite_update):
+            raise NonFiniteGradient(update + self.skipped)
+        return float(self.optimizer.grad_norm)

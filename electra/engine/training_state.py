@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from electra.engine.fsdp import full_tensor, is_dtensor, shard_like
 
-SLOTS = ("exp_avg", "exp_avg_sq")
+STATE_KEYS = ("exp_avg", "exp_avg_sq")
 TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
 
 
@@ -37,18 +37,25 @@ def restore(
     module.load_state_dict(complete(weights, module), strict=True)
     if not updates and not slots:  # an optimiser has none before its first update
         return
-    for name, parameter in named.items():
-        if parameter.requires_grad:
-            for slot in ("exp_avg", "exp_avg_sq"):
-                if slots[f"{name}.{slot}"].shape != parameter.shape:
-                    raise ValueError(f"{name}.{slot} is of another shape than its weight")
-            optimizer.state[parameter] = {
-                "step": torch.tensor(float(updates), device=parameter.device),
-                **{
-                    slot: shard_like(slots[f"{name}.{slot}"], parameter)
-                    for slot in ("exp_avg", "exp_avg_sq")
-                },
-            }
+    names = {parameter: name for name, parameter in named.items()}
+    states: dict[int, dict[str, Tensor]] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            states[len(states)] = parameter_state(names[parameter], parameter, slots, updates)
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
+
+
+def parameter_state(
+    name: str, parameter: nn.Parameter, state: dict[str, Tensor], updates: int
+) -> dict[str, Tensor]:
+    """Return one parameter's part of an optimizer's state dict; raise for one of another shape."""
+    restored = {"step": torch.tensor(float(updates), device=parameter.device)}
+    for key in STATE_KEYS:
+        tensor = state[f"{name}.{key}"]
+        if tensor.shape != parameter.shape:
+            raise ValueError(f"{name}.{key} is of another shape than its weight")
+        restored[key] = shard_like(tensor, parameter)
+    return restored
 
 
 def weights_of(module: nn.Module, *, kept: bool = True) -> dict[str, Tensor]:
@@ -75,7 +82,7 @@ def optimizer_state_of(
             f"{name}.{slot}": optimizer.state[parameter][slot]
             for name, parameter in module.named_parameters()
             if parameter in optimizer.state
-            for slot in SLOTS
+            for slot in STATE_KEYS
         },
         kept=kept,
     )
@@ -141,6 +148,6 @@ def places_of(optimizer: torch.optim.Optimizer) -> list[int]:
         optimizer.state[parameter][slot]
         for parameter in parameters
         if parameter in optimizer.state
-        for slot in SLOTS
+        for slot in STATE_KEYS
     ]
     return [tensor.data_ptr() for tensor in (*parameters, *slots)]

@@ -10,10 +10,16 @@ import torch
 from electra.config import UserError
 from electra.data.shuffle import random_key
 from electra.engine.distributed import World
-from electra.engine.hardware import Speed, free_bytes, resolve_precision, resolve_speed
+from electra.engine.hardware import (
+    KernelDemands,
+    Speed,
+    free_bytes,
+    resolve_precision,
+    resolve_speed,
+)
 from electra.engine.optimizer import build_optimizer, layer_lr_scale
 from electra.engine.settings import OptimizerConfig, Precision
-from electra.engine.train_step import TrainStep, build_train_step
+from electra.engine.train_step import Execution, OptimizerSetup, TrainStep, build_train_step
 from electra.engine.training_state import capture, restore
 from electra.finetuning.setup import FinetuneSetup
 from electra.model.memory import encoder_bytes
@@ -33,7 +39,7 @@ class FinetuneState:
     output_dir: Path
     world: World
     network: Network
-    optimizer: torch.optim.AdamW
+    optimizer: torch.optim.Optimizer
     optimizer_config: OptimizerConfig
     scaler: torch.amp.GradScaler
     precision: Precision
@@ -88,13 +94,16 @@ def build_state(setup: FinetuneSetup, seed: int, output_dir: Path, world: World)
             official=config.layer_counting == "official",
         )
 
+    kernel_dtype = resolve_finetune_speed(setup, world).kernel_dtype(precision)
     return FinetuneState(
         setup,
         seed,
         output_dir,
         world,
         network,
-        optimizer=build_optimizer(network, optimizer_config, lr_scale=lr_scale),
+        optimizer=build_optimizer(
+            network, optimizer_config, lr_scale=lr_scale, low_precision=kernel_dtype
+        ),
         optimizer_config=optimizer_config,
         scaler=torch.amp.GradScaler(world.device.type, enabled=precision == "fp16"),
         precision=precision,
@@ -109,14 +118,14 @@ def attach_train_step(state: FinetuneState, *, skipped: int = 0) -> None:
     state.train_step = build_train_step(
         state.network,
         lambda loss: {"loss": loss},
-        state.optimizer,
-        state.optimizer_config,
-        world=state.world,
-        max_steps=state.max_steps,
-        scaler=state.scaler,
-        skipped=skipped,
-        precision=state.precision,
-        speed=resolve_finetune_speed(state.setup, state.world),
+        OptimizerSetup(
+            state.optimizer,
+            state.optimizer_config,
+            state.max_steps,
+            state.scaler,
+            skipped=skipped,
+        ),
+        Execution(state.world, state.precision, resolve_finetune_speed(state.setup, state.world)),
     )
 
 
@@ -127,9 +136,8 @@ def resolve_finetune_speed(setup: FinetuneSetup, world: World) -> Speed:
         config,
         resolve_precision(config.precision, world.device),
         world.device,
+        KernelDemands(head_width=setup.shape.head_width, causal=setup.shape.causal),
         flag="--",
-        head_width=setup.shape.head_width,
-        causal=setup.shape.causal,
         compile_on_gpu=False,
     )
     if frozen and config.cuda_graph == "on":

@@ -7,7 +7,13 @@ from dataclasses import replace
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.engine.distributed import World
-from electra.engine.hardware import Speed, free_bytes, resolve_precision, resolve_speed
+from electra.engine.hardware import (
+    KernelDemands,
+    Speed,
+    free_bytes,
+    resolve_precision,
+    resolve_speed,
+)
 from electra.engine.settings import Switch
 from electra.model.memory import LOW, training_bytes
 from electra.model.workload import FLOAT
@@ -82,10 +88,12 @@ def resolve_recipe_speed(recipe: Recipe, world: World) -> Speed:
         recipe.training,
         resolve_precision(recipe.training.precision, world.device),
         world.device,
-        causal=recipe.encoder.causal,
-        parallel=recipe.training.parallel,
-        recomputed=recipe.training.activation_checkpointing,
-        head_width=max(encoder.head_width for encoder in encoders),
+        KernelDemands(
+            head_width=max(encoder.head_width for encoder in encoders),
+            causal=recipe.encoder.causal,
+            parallel=recipe.training.parallel,
+            activation_checkpointing=recipe.training.activation_checkpointing,
+        ),
     )
 
 

@@ -26,7 +26,7 @@ class Run:
     world: World
     output_dir: Path
     objective: Objective
-    optimizer: torch.optim.AdamW
+    optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     # Built last: FusedTrainStep moves restored weights and optimizer state into flat buffers.
     train_step: TrainStep = field(init=False)

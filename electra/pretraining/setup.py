@@ -18,10 +18,16 @@ from electra.data.prepare import prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.fsdp import is_sharded, shard
-from electra.engine.hardware import be_deterministic
+from electra.engine.hardware import use_deterministic_algorithms
 from electra.engine.optimizer import build_optimizer
 from electra.engine.rendezvous import assert_same_on_all_ranks
-from electra.engine.train_step import SkipBudget, TrainStep, build_train_step
+from electra.engine.train_step import (
+    Execution,
+    OptimizerSetup,
+    SkipBudget,
+    TrainStep,
+    build_train_step,
+)
 from electra.engine.training_state import complete, restore, weights_of
 from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
@@ -52,7 +58,7 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     assert_same_on_all_ranks({"data": shards.fingerprint, "checkpoint to go on from": resumed_step})
     recipe = resolve_recipe(recipe, shards, world)
     if recipe.training.deterministic:
-        be_deterministic()
+        use_deterministic_algorithms()
     objective, messages = build_objective_from_recipe(recipe, shards), []
     if resumed is None and options.init_from is not None:
         messages = initialise_from(objective, options.init_from, shards)
@@ -152,15 +158,16 @@ def place_on_device(
         shard(objective, world.device.type)
     else:
         objective.to(world.device)
-    uses_fp16 = recipe.training.precision == "fp16"
+    precision = recipe.training.precision
+    kernel_dtype = resolve_recipe_speed(recipe, world).kernel_dtype(precision)
     return Run(
         recipe,
         shards,
         world,
         output_dir,
         objective,
-        optimizer=build_optimizer(objective, recipe.optimizer),
-        scaler=torch.amp.GradScaler(world.device.type, enabled=uses_fp16),
+        optimizer=build_optimizer(objective, recipe.optimizer, low_precision=kernel_dtype),
+        scaler=torch.amp.GradScaler(world.device.type, enabled=precision == "fp16"),
     )
 
 
@@ -216,16 +223,20 @@ def build_run_train_step(run: Run, resumed: Checkpoint | None) -> TrainStep:
     return build_train_step(
         run.objective,
         lambda loss: {"loss": loss.total, **loss.parts},
-        run.optimizer,
-        run.recipe.optimizer,
-        world=run.world,
-        max_steps=settings.max_steps,
-        scaler=run.scaler,
-        skipped=skipped,
-        precision=settings.precision,
-        speed=resolve_recipe_speed(run.recipe, run.world),
-        skip_budget=SkipBudget(settings.skip_not_finite, used=not_finite),
-        rounds=run.world.max_micro_batches_per_rank(micro_batches),
+        OptimizerSetup(
+            run.optimizer,
+            run.recipe.optimizer,
+            settings.max_steps,
+            run.scaler,
+            skipped=skipped,
+            skip_budget=SkipBudget(settings.skip_not_finite, used=not_finite),
+        ),
+        Execution(
+            run.world,
+            settings.precision,
+            resolve_recipe_speed(run.recipe, run.world),
+            run.world.max_micro_batches_per_rank(micro_batches),
+        ),
     )
 
 

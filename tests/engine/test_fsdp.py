@@ -20,7 +20,7 @@ from electra.engine.distributed import World
 from electra.engine.fsdp import is_dtensor, shard
 from electra.engine.hardware import Speed
 from electra.engine.optimizer import build_optimizer
-from electra.engine.train_step import build_train_step
+from electra.engine.train_step import Execution, OptimizerSetup, build_train_step
 from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.pretrain import pretrain
@@ -132,15 +132,8 @@ def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Obje
     steps = build_train_step(
         objective,
         lambda loss: {"loss": loss.total},
-        optimizer,
-        recipe.optimizer,
-        world=world,
-        max_steps=20,
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        skipped=0,
-        precision="fp32",
-        speed=Speed(False, False, False),
-        rounds=world.max_micro_batches_per_rank(4),
+        OptimizerSetup(optimizer, recipe.optimizer, 20, torch.amp.GradScaler("cpu", enabled=False)),
+        Execution(world, "fp32", Speed(False, False, False), world.max_micro_batches_per_rank(4)),
     )
     found = []
     for step in range(1, 4):

@@ -11,7 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from electra.engine.optimizer import build_optimizer, layer_lr_scale, schedule, set_step
+from electra.engine.optimizer import (
+    build_optimizer,
+    layer_lr_scale,
+    learning_rate_factor,
+    set_learning_rate,
+)
 from electra.engine.settings import OptimizerConfig
 from electra.pretraining.recipe import load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
@@ -35,7 +40,7 @@ def test_the_update_equals_the_plain_formula(bias_correction):
     plain = {name: p.detach().clone() for name, p in model.named_parameters()}
     m, v = ({name: torch.zeros_like(p) for name, p in plain.items()} for _ in range(2))
     for step in range(1, 8):
-        rate = set_step(optimizer, config, step=step, max_steps=10)
+        rate = set_learning_rate(optimizer, config, step=step, max_steps=10)
         assert rate == pytest.approx(0.1 * (1 - step / 10) * min(1, step / 2))
         for number, (name, parameter) in enumerate(model.named_parameters()):
             torch.manual_seed(100 * step + number)
@@ -64,15 +69,15 @@ def test_the_schedule_multiplies_warm_up_and_decay_and_its_first_step_moves():
         1_000_000: 0.0,
     }
     assert {
-        step: schedule(config, step=step, max_steps=1_000_000) for step in expected
+        step: learning_rate_factor(config, step=step, max_steps=1_000_000) for step in expected
     } == pytest.approx(expected)
 
 
 def test_the_other_schedules_end_where_they_should():
-    base = OptimizerConfig(warmup_steps=10, decay_share=0.4)
+    base = OptimizerConfig(warmup_steps=10, decay_ratio=0.4)
     at = {
         name: [
-            schedule(replace(base, schedule=name), step=step, max_steps=100)
+            learning_rate_factor(replace(base, schedule=name), step=step, max_steps=100)
             for step in (5, 50, 80, 100)
         ]
         for name in ("constant", "cosine", "wsd")
@@ -99,7 +104,7 @@ def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(fla
     assert sorted(grouped) == sorted(id(p) for p in objective.parameters())
     before = {name: p.detach().clone() for name, p in objective.named_parameters()}
     objective(toy_batch([32] * 4, length=32)).total.backward()
-    set_step(optimizer, recipe.optimizer, step=1, max_steps=20)
+    set_learning_rate(optimizer, recipe.optimizer, step=1, max_steps=20)
     optimizer.step()
     still = [name for name, p in objective.named_parameters() if p.equal(before[name])]
     assert still == []

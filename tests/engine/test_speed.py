@@ -14,7 +14,7 @@ import torch
 from electra.__main__ import main
 from electra.config import RunFailed, UserError
 from electra.engine.distributed import World
-from electra.engine.hardware import Speed, resolve_speed
+from electra.engine.hardware import KernelDemands, Speed, resolve_speed
 from electra.engine.train_step import FusedTrainStep
 from electra.finetuning.recipe import FinetuneConfig
 from electra.pretraining.pretrain import pretrain
@@ -24,6 +24,7 @@ from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import keyword_rows, written
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CAUSAL = KernelDemands(head_width=64, causal=True)
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
@@ -35,7 +36,7 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decided(device: torch.device = GPU, precision: str = "bf16", **asked: str) -> Speed:
-    return resolve_speed(TrainingConfig(**asked), precision, device, head_width=64)
+    return resolve_speed(TrainingConfig(**asked), precision, device, KernelDemands(head_width=64))
 
 
 @pytest.mark.usefixtures("with_kernels")
@@ -44,7 +45,9 @@ def test_auto_means_kernels_and_graphs_where_they_run() -> None:
     assert decided(cuda_graph="off") == Speed(kernels=True, cuda_graph=False, compiled=False)
     assert decided(compile="on") == Speed(kernels=False, cuda_graph=False, compiled=True)
     assert decided(precision="fp16") == Speed(kernels=False, cuda_graph=False, compiled=True)
-    tuning = resolve_speed(FinetuneConfig(), "fp16", GPU, head_width=64, compile_on_gpu=False)
+    tuning = resolve_speed(
+        FinetuneConfig(), "fp16", GPU, KernelDemands(head_width=64), compile_on_gpu=False
+    )
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(UserError, match=r"kernels on and --training.compile on do the same work"):
         decided(kernels="on", compile="on")
@@ -52,17 +55,15 @@ def test_auto_means_kernels_and_graphs_where_they_run() -> None:
 
 @pytest.mark.usefixtures("with_kernels")
 def test_no_kernel_runs_a_causal_encoder() -> None:
-    assert resolve_speed(TrainingConfig(), "bf16", GPU, head_width=64, causal=True) == Speed(
+    assert resolve_speed(TrainingConfig(), "bf16", GPU, CAUSAL) == Speed(
         kernels=False, cuda_graph=False, compiled=True
     )
-    tuning = resolve_speed(
-        FinetuneConfig(), "bf16", GPU, head_width=64, causal=True, compile_on_gpu=False
-    )
+    tuning = resolve_speed(FinetuneConfig(), "bf16", GPU, CAUSAL, compile_on_gpu=False)
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(
         UserError, match=r"--training.kernels on: the kernels know no causal attention.* at auto"
     ):
-        resolve_speed(TrainingConfig(kernels="on"), "bf16", GPU, head_width=64, causal=True)
+        resolve_speed(TrainingConfig(kernels="on"), "bf16", GPU, CAUSAL)
 
 
 @pytest.mark.usefixtures("with_kernels")
@@ -183,19 +184,17 @@ def test_a_gradient_that_broke_steps_ago_is_still_named(
             f"electra.pretraining.{module}.resolve_recipe_speed",
             lambda recipe, world: Speed(True, False, False),
         )
-    once, calls = FusedTrainStep.once, []
+    accumulate, calls = FusedTrainStep.accumulate, []
 
     def spoilt(steps: FusedTrainStep, batch: object) -> dict[str, torch.Tensor]:
-        parts = once(steps, batch)
+        losses = accumulate(steps, batch)
         calls.append(batch)
-        if len(calls) in (
-            7,
-            31,
-        ):  # the first micro-batch of step 3, and the same when it is taken again
-            steps.flat.gradients[4].fill_(float("nan"))
-        return parts
+        # The first micro-batch of step 3, and the same when it is taken again.
+        if len(calls) in (7, 31):
+            steps.optimizer.gradients[4].fill_(float("nan"))
+        return losses
 
-    monkeypatch.setattr(FusedTrainStep, "once", spoilt)
+    monkeypatch.setattr(FusedTrainStep, "accumulate", spoilt)
     flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | {
         "--logging-steps": "10",
         "--save-steps": "50",

@@ -18,10 +18,12 @@ from safetensors.torch import load_file
 from electra.engine.distributed import World
 from electra.engine.hardware import Speed
 from electra.engine.optimizer import build_optimizer
-from electra.engine.settings import OptimizerConfig
+from electra.engine.settings import OptimizerConfig, Precision
 from electra.engine.train_step import (
+    Execution,
     FusedTrainStep,
     NonFiniteGradient,
+    OptimizerSetup,
     PlainTrainStep,
     SkipBudget,
     TrainStep,
@@ -47,6 +49,7 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ALONE = World(0, 1, DEVICE)
 SHAPE = EncoderShape(
     layers=2,
     width=32,
@@ -64,7 +67,12 @@ SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5
 
 
 def built(
-    *, kernels: bool, objective_config: ObjectiveConfig = RTD, **options: Any
+    *,
+    kernels: bool,
+    objective_config: ObjectiveConfig = RTD,
+    precision: Precision = "fp32",
+    world: World = ALONE,
+    skip_budget: SkipBudget | None = None,
 ) -> tuple[Objective, Any, TrainStep]:
     """The same network each time; in float32 its kernels rest, so what is compared is the update
     alone.
@@ -75,26 +83,16 @@ def built(
         vocabulary=ToyVocabulary(),
         unigrams=torch.full((50,), 1 / 50),
     ).to(DEVICE)
-    optimizer = build_optimizer(objective, SETTINGS)
-    settings = {
-        "world": World(0, 1, DEVICE),
-        "precision": "fp32",
-        "speed": Speed(kernels, False, False),
-    } | options
-    return (
+    speed = Speed(kernels, False, False)
+    optimizer = build_optimizer(objective, SETTINGS, low_precision=speed.kernel_dtype(precision))
+    scaler = torch.amp.GradScaler(DEVICE.type, enabled=False)
+    steps = build_train_step(
         objective,
-        optimizer,
-        build_train_step(
-            objective,
-            lambda loss: {"loss": loss.total, **loss.parts},
-            optimizer,
-            SETTINGS,
-            max_steps=10,
-            skipped=0,
-            scaler=torch.amp.GradScaler(DEVICE.type, enabled=False),
-            **settings,
-        ),
+        lambda loss: {"loss": loss.total, **loss.parts},
+        OptimizerSetup(optimizer, SETTINGS, 10, scaler, skip_budget=skip_budget or SkipBudget()),
+        Execution(world, precision, speed),
     )
+    return objective, optimizer, steps
 
 
 def walk(steps: TrainStep, numbers: range) -> list[tuple[float, float]]:
@@ -118,11 +116,11 @@ def test_an_update_over_one_stretch_of_memory_is_that_of_torch() -> None:
 
 
 def test_low_precision_copies_follow_the_weights() -> None:
-    objective, _, steps = built(kernels=True, precision="fp16")
+    objective, optimizer, steps = built(kernels=True, precision="fp16")
     walk(steps, range(1, 3))
-    copies = steps.flat.low_precision_weights
     for name, parameter in objective.named_parameters():
-        assert torch.equal(copies[parameter], parameter.detach().half()), name
+        low_precision = optimizer.low_precision_weights[parameter]
+        assert torch.equal(low_precision, parameter.detach().half()), name
 
 
 @pytest.mark.slow
@@ -216,7 +214,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> Non
     walk(steps, range(1, 3))
     before = [parameter.detach().clone() for parameter in objective.parameters()]
     steps.forward_backward([(3, toy_batch([16, 9]))])
-    steps.flat.gradients[5].view(-1)[0] = float("nan")
+    steps.optimizer.gradients[5].view(-1)[0] = float("nan")
     steps.optimizer_step(3)
     for step in (4, 5):  # the host has not looked yet
         steps.forward_backward([(step, toy_batch([16, 9]))])
@@ -244,8 +242,7 @@ def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(
     assert all(torch.equal(*pair) for pair in zip(before, objective.parameters(), strict=True))
     walk(steps, range(4, 5))
     assert all(torch.isfinite(parameter).all() for parameter in objective.parameters())
-    updates = steps.flat.updates if kernels else int(next(iter(optimizer.state.values()))["step"])
-    assert updates == 3, "Adam counts updates, not steps"
+    assert next(iter(optimizer.state.values()))["step"] == 3, "Adam counts updates, not steps"
 
     def last() -> None:
         spoilt(5)
@@ -261,17 +258,9 @@ def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
     first, optimizer, steps = built(kernels=True)
     walk(steps, range(1, 4))
     checkpoint.write(tmp_path, capture(first, optimizer), step=3, state={})
-    second, optimizer, _ = built(kernels=False)
+    second, optimizer, steps = built(kernels=True)
     restore(checkpoint.newest(tmp_path).tensors(), module=second, optimizer=optimizer, updates=3)
-    steps = FusedTrainStep(
-        lambda batch: {"loss": second(batch).total},
-        optimizer,
-        SETTINGS,
-        world=World(0, 1, DEVICE),
-        max_steps=10,
-        autocast=steps.autocast,
-        capture=False,
-    )
+    steps = FusedTrainStep(steps.forward, steps.setup, steps.execution)
     walk(steps, range(4, 7))
     assert all(
         torch.equal(*pair) for pair in zip(unbroken.parameters(), second.parameters(), strict=True)

@@ -277,7 +277,7 @@ def test_what_counts_something_is_at_least_one(name: str) -> None:
         ({"warmup_steps": -1}, "warmup_steps=-1 must not be negative"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1 must not be negative"),
         ({"betas": (0.9, 1.0)}, "betas=[0.9, 1.0] must be two numbers in [0, 1)"),
-        ({"decay_share": 0.0}, "decay_share=0.0 must be in (0, 1]"),
+        ({"decay_ratio": 0.0}, "decay_ratio=0.0 must be in (0, 1]"),
     ],
 )
 def test_an_optimizer_that_could_not_work_is_not_born(
