@@ -49,10 +49,10 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(command: str, home: Path, *more: str) -> str:
-    words = shlex.split(command)
-    assert words[0] == "electra"
+    argv = shlex.split(command)
+    assert argv[0] == "electra"
     done = subprocess.run(
-        [sys.executable, "-m", "electra", *words[1:], *more],
+        [sys.executable, "-m", "electra", *argv[1:], *more],
         cwd=home,
         text=True,
         timeout=240,
@@ -92,13 +92,13 @@ def test_one_command_makes_models_that_transformers_loads(home):
     from transformers import AutoTokenizer, ElectraForMaskedLM, ElectraForPreTraining
 
     model = ElectraForPreTraining.from_pretrained(home / "runs/mine/discriminator")
-    words = AutoTokenizer.from_pretrained(home / "runs/mine/discriminator")
-    batch = words("the old dog sees", "the house .", return_tensors="pt")
+    argv = AutoTokenizer.from_pretrained(home / "runs/mine/discriminator")
+    batch = argv("the old dog sees", "the house .", return_tensors="pt")
     assert batch["token_type_ids"].sum() > 0
     assert model(**batch).logits.shape == batch["input_ids"].shape
     assert ElectraForMaskedLM.from_pretrained(home / "runs/mine/generator")(**batch).logits.shape[
         -1
-    ] == len(words)
+    ] == len(argv)
 
 
 def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
@@ -113,9 +113,9 @@ def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
     shutil.copytree(home / "runs/mine/discriminator", home / "google-electra-small")
     shutil.rmtree(home / "shards")
     run(shard_again, home)
-    said = run(continued, home, *SMALLER[2:])
-    assert "discriminator from google-electra-small" in said
-    assert "generator: no model in google-electra-small" in said
+    output = run(continued, home, *SMALLER[2:])
+    assert "discriminator from google-electra-small" in output
+    assert "generator: no model in google-electra-small" in output
 
 
 @pytest.mark.slow
@@ -139,10 +139,10 @@ def test_the_same_run_stands_on_one_node_or_on_several(home):
         "CUDA_VISIBLE_DEVICES": "",
     }
     for command, nodes in ((one, 1), (several, 2)):
-        words = [*shlex.split(command), *SMALLER, "--objective.generator.fraction", "1.0"]
+        argv = [*shlex.split(command), *SMALLER, "--objective.generator.fraction", "1.0"]
         started = [
             subprocess.Popen(
-                words,
+                argv,
                 cwd=home,
                 env=environment,
                 text=True,
@@ -152,8 +152,8 @@ def test_the_same_run_stands_on_one_node_or_on_several(home):
             for _ in range(nodes)
         ]
         for process in started:
-            said, _ = process.communicate(timeout=240)
-            assert process.returncode == 0, said
+            output, _ = process.communicate(timeout=240)
+            assert process.returncode == 0, output
     assert (home / "runs/large/discriminator/model.safetensors").exists()
 
 
@@ -244,7 +244,7 @@ def test_the_readme_is_short():
 
 @pytest.mark.slow
 def test_quickstart_shows_what_it_learned(tmp_path):
-    said = run(f"electra quickstart --output-dir {tmp_path / 'quick'} --max-steps 30", tmp_path)
+    output = run(f"electra quickstart --output-dir {tmp_path / 'quick'} --max-steps 30", tmp_path)
     for part in (
         "generator loss",
         "what it learned",
@@ -256,7 +256,7 @@ def test_quickstart_shows_what_it_learned(tmp_path):
         "Pre-training",
         "what next",
     ):
-        assert part in said
+        assert part in output
     assert (tmp_path / "quick" / "generator" / "model.safetensors").exists()
-    (predict,) = re.findall(r"electra predict .*", said)
+    (predict,) = re.findall(r"electra predict .*", output)
     assert '"probability"' in run(predict, tmp_path).splitlines()[-1]

@@ -31,7 +31,7 @@ def settings(**changed: object) -> list[str]:
     return [word for pair in flags.items() for word in pair]
 
 
-def run_words(
+def pretrain_argv(
     folder: Path, *more: object, recipe: str = "tiny", data: Path | None = None, **changed: object
 ) -> list[str]:
     source = [] if data is None else ["--data", data]
@@ -48,7 +48,7 @@ def run_words(
 def finished(toy_shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four steps. Tests that change it take a copy."""
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    assert main(run_words(folder, data=toy_shards)) == 0
+    assert main(pretrain_argv(folder, data=toy_shards)) == 0
     return folder
 
 
@@ -64,9 +64,9 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def of(*words: object, code: int = 2) -> str:
         capsys.readouterr()
         assert main([str(word) for word in words]) == code
-        said = capsys.readouterr().err
-        assert said.count("error: ") == 1, said
-        assert "Traceback" not in said
-        return said[said.index("error: ") + len("error: ") :].strip()
+        message = capsys.readouterr().err
+        assert message.count("error: ") == 1, message
+        assert "Traceback" not in message
+        return message[message.index("error: ") + len("error: ") :].strip()
 
     return of

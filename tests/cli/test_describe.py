@@ -95,13 +95,13 @@ def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
         (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
     ],
 )
-def test_memory_is_told_for_every_way_that_the_recipe_leaves_open(
+def test_memory_is_estimated_for_every_precision_that_the_recipe_leaves_open(
     flags: list[str], ways: list[str]
 ) -> None:
     assert list(describe_recipe(load_recipe("small", flags=flags), name="x").memory) == ways
 
 
-def test_each_of_many_processes_needs_less_where_they_share_weights_out() -> None:
+def test_each_of_many_processes_needs_less_memory_with_fsdp() -> None:
     def memory(*flags: str, world_size: int = 8) -> dict[str, float]:
         recipe = load_recipe(
             "large", flags=["--precision", "bf16", "--training.kernels", "off", *flags]
@@ -141,7 +141,7 @@ def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(
     assert "--world-size 1000: must be from 1 to training.batch_size=128" in capsys.readouterr().err
 
 
-def test_what_machines_read_holds_what_people_read(small: Description) -> None:
+def test_the_json_holds_the_numbers_of_the_tables(small: Description) -> None:
     values = json.loads(as_json(small))
     console = Console(width=120, record=True, file=io.StringIO())
     print_description(small, console)

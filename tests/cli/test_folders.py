@@ -11,7 +11,7 @@ import pytest
 
 from electra.__main__ import main
 from electra.data.wordpiece import WordPiece
-from tests.cli.conftest import run_words
+from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -28,8 +28,10 @@ def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
     finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
     before = content(finished)
-    said = complaint(*run_words(finished, data=toy_shards, seed=9, optimizer__learning_rate=0.001))
-    assert said.splitlines() == [
+    message = complaint(
+        *pretrain_argv(finished, data=toy_shards, seed=9, optimizer__learning_rate=0.001)
+    )
+    assert message.splitlines() == [
         f"{finished} holds another run:",
         "  optimizer.learning_rate: here 0.004, asked 0.001",
         "  training.seed: here 0, asked 9",
@@ -38,14 +40,16 @@ def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
     assert content(finished) == before
 
 
-def test_starting_over_must_be_asked_for_twice(
+def test_starting_over_needs_both_resume_never_and_overwrite(
     finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
     before = content(finished)
     assert "already holds a run" in complaint(
-        *run_words(finished, "--resume", "never", data=toy_shards)
+        *pretrain_argv(finished, "--resume", "never", data=toy_shards)
     )
-    assert "needs --resume never" in complaint(*run_words(finished, "--overwrite", data=toy_shards))
+    assert "needs --resume never" in complaint(
+        *pretrain_argv(finished, "--overwrite", data=toy_shards)
+    )
     assert content(finished) == before
 
 
@@ -55,17 +59,17 @@ def test_a_run_is_never_started_over_because_its_checkpoints_are_damaged(
     for state in copied.glob("checkpoint-*/state.json"):
         state.write_text("{")
     before = content(copied)
-    said = complaint(*run_words(copied, data=toy_shards, max_steps=6))
-    assert "none of its 2 checkpoints is whole" in said
-    assert "checkpoint-4/state.json is damaged" in said
+    message = complaint(*pretrain_argv(copied, data=toy_shards, max_steps=6))
+    assert "none of its 2 checkpoints is whole" in message
+    assert "checkpoint-4/state.json is damaged" in message
     assert content(copied) == before
 
 
-def test_a_damaged_checkpoint_is_told_of_even_where_no_progress_is_wanted(
+def test_a_damaged_checkpoint_is_warned_of_even_with_quiet(
     copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (copied / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
-    assert main(run_words(copied, data=toy_shards)) == 0  # quiet, as all commands here
+    assert main(pretrain_argv(copied, data=toy_shards)) == 0  # quiet, as all commands here
     assert "checkpoint-4/weights.safetensors is damaged" in capsys.readouterr().err.replace(
         "\n", ""
     )
@@ -78,17 +82,19 @@ def test_checkpoints_of_another_program_are_left_alone(
     theirs.parent.mkdir(parents=True)
     theirs.write_text("{}")
     for resume in ("auto", "never"):
-        complaint(*run_words(tmp_path / "run", "--resume", resume, data=toy_shards))
+        complaint(*pretrain_argv(tmp_path / "run", "--resume", resume, data=toy_shards))
         assert theirs.is_file()
 
 
-@pytest.mark.parametrize("where", ["file", "file/run"])
+@pytest.mark.parametrize("name", ["file", "file/run"])
 def test_an_output_folder_that_is_a_file_is_refused(
-    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], where: str
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], name: str
 ) -> None:
     (tmp_path / "file").write_text("precious")
-    said = complaint(*run_words(tmp_path / where, data=toy_shards))
-    assert said == f"--output-dir {tmp_path / where}: {tmp_path / 'file'} is a file; name a folder"
+    message = complaint(*pretrain_argv(tmp_path / name, data=toy_shards))
+    assert (
+        message == f"--output-dir {tmp_path / name}: {tmp_path / 'file'} is a file; name a folder"
+    )
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -98,7 +104,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused(
 ) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     assert "no permission to write" in complaint(
-        *run_words(tmp_path / "locked" / "run", data=toy_shards)
+        *pretrain_argv(tmp_path / "locked" / "run", data=toy_shards)
     )
 
 
@@ -108,15 +114,15 @@ def test_an_output_folder_that_cannot_be_written_is_refused(
 def test_an_output_folder_that_not_even_root_can_write_is_refused(
     toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    said = complaint(*run_words(Path("/proc/run"), data=toy_shards))
-    assert said.startswith("--output-dir /proc/run: ")
-    assert said.endswith("; name another folder")
+    message = complaint(*pretrain_argv(Path("/proc/run"), data=toy_shards))
+    assert message.startswith("--output-dir /proc/run: ")
+    assert message.endswith("; name another folder")
 
 
 def test_a_checkpoint_to_resume_must_be_one(
     tmp_path: Path, finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    words = (*run_words(tmp_path / "run", data=toy_shards), "--resume")
+    words = (*pretrain_argv(tmp_path / "run", data=toy_shards), "--resume")
     assert complaint(*words, tmp_path / "no") == (
         f"--resume {tmp_path / 'no'}: no such folder; use auto, never, or a checkpoint-STEP folder"
     )
@@ -125,15 +131,16 @@ def test_a_checkpoint_to_resume_must_be_one(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_may_continue_in_another_folder_but_not_behind_the_back_of_its_own(
+def test_a_checkpoint_may_continue_in_another_folder_but_not_before_the_newest_of_its_own(
     tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
     early = copied / "checkpoint-2"
     assert "already went on to step 4" in complaint(
-        *run_words(copied, "--resume", early, data=toy_shards)
+        *pretrain_argv(copied, "--resume", early, data=toy_shards)
     )
     assert (
-        main(run_words(tmp_path / "branch", "--resume", early, data=toy_shards, max_steps=3)) == 0
+        main(pretrain_argv(tmp_path / "branch", "--resume", early, data=toy_shards, max_steps=3))
+        == 0
     )
     assert json.loads((tmp_path / "branch" / "status.json").read_text())["step"] == 3
 
@@ -146,20 +153,22 @@ def test_a_model_to_start_from_must_fit(
         tmp_path / "no",
         finished / "config.toml",
     ):  # found before a corpus would be cut
-        said = complaint(*run_words(folder, "--init-from", nothing, "--corpus", nothing))
-        assert said == f"--init-from {nothing}: no such folder; name a run or a model's folder"
-    said = complaint(*run_words(folder, "--init-from", toy_shards, data=toy_shards))
-    assert said.startswith(
+        message = complaint(*pretrain_argv(folder, "--init-from", nothing, "--corpus", nothing))
+        assert message == f"--init-from {nothing}: no such folder; name a run or a model's folder"
+    message = complaint(*pretrain_argv(folder, "--init-from", toy_shards, data=toy_shards))
+    assert message.startswith(
         f"--init-from {toy_shards}: no model for discriminator or generator there"
     )
-    said = complaint(*run_words(folder, "--init-from", model, data=toy_shards, encoder__layers=3))
-    assert "num_hidden_layers is 2, but the network to fill has encoder.layers=3" in said
-    said = complaint(
-        *run_words(
+    message = complaint(
+        *pretrain_argv(folder, "--init-from", model, data=toy_shards, encoder__layers=3)
+    )
+    assert "num_hidden_layers is 2, but the network to fill has encoder.layers=3" in message
+    message = complaint(
+        *pretrain_argv(
             folder, "--init-from", finished / "generator", data=toy_shards, recipe="bert-small"
         )
     )
-    assert "hidden_size is 16" in said
+    assert "hidden_size is 16" in message
     assert not folder.exists()
 
 
@@ -171,9 +180,9 @@ def test_a_model_of_another_vocabulary_is_refused_with_the_command_that_helps(
     definition["normalizer"]["lowercase"] = False
     (model / "tokenizer.json").write_text(json.dumps(definition), encoding="utf8")
     assert WordPiece.load(model).size == WordPiece.load(toy_shards / "tokenizer").size
-    said = complaint(*run_words(tmp_path / "new", "--init-from", model, data=toy_shards))
-    assert f"its tokenizer is not the one that {toy_shards} was cut with" in said
-    assert f"--tokenizer {model}" in said
+    message = complaint(*pretrain_argv(tmp_path / "new", "--init-from", model, data=toy_shards))
+    assert f"its tokenizer is not the one that {toy_shards} was cut with" in message
+    assert f"--tokenizer {model}" in message
 
 
 @pytest.mark.parametrize("words", [["show"], ["describe"]])

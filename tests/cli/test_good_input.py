@@ -12,7 +12,7 @@ import pytest
 from electra import __version__
 from electra.__main__ import main
 from electra.runs import journal
-from tests.cli.conftest import run_words
+from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -44,14 +44,14 @@ def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
 
 def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Path) -> None:
     before = content(copied)
-    assert main(run_words(copied, data=toy_shards)) == 0
+    assert main(pretrain_argv(copied, data=toy_shards)) == 0
     after = content(copied)
     assert after["metrics.jsonl"] == before["metrics.jsonl"]
     assert after["checkpoint-4/weights.safetensors"] == before["checkpoint-4/weights.safetensors"]
 
 
 def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
-    assert main(run_words(copied, data=toy_shards, max_steps=6)) == 0
+    assert main(pretrain_argv(copied, data=toy_shards, max_steps=6)) == 0
     assert [
         entry["step"] for entry in journal.read(copied / "metrics.jsonl") if "loss" in entry
     ] == [1, 2, 3, 4, 5, 6]
@@ -61,7 +61,7 @@ def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
 def test_a_torn_journal_does_not_keep_a_run_from_going_on(copied: Path, toy_shards: Path) -> None:
     with (copied / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 5, "lo\xff\x00')
-    assert main(run_words(copied, data=toy_shards, max_steps=5)) == 0
+    assert main(pretrain_argv(copied, data=toy_shards, max_steps=5)) == 0
     lines = (copied / "metrics.jsonl").read_text(encoding="utf8").splitlines()
     assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [
         1,
@@ -75,7 +75,7 @@ def test_a_torn_journal_does_not_keep_a_run_from_going_on(copied: Path, toy_shar
 def test_overwriting_starts_over(copied: Path, toy_shards: Path) -> None:
     assert (
         main(
-            run_words(
+            pretrain_argv(
                 copied, "--resume", "never", "--overwrite", data=toy_shards, seed=7, max_steps=2
             )
         )
@@ -87,7 +87,7 @@ def test_overwriting_starts_over(copied: Path, toy_shards: Path) -> None:
 
 
 def test_one_command_goes_from_text_to_models(toy_corpus: Path, tmp_path: Path) -> None:
-    words = run_words(
+    words = pretrain_argv(
         tmp_path / "run", "--corpus", toy_corpus, data__vocab_size=200, data__held_out=0.1
     )
     assert main(words) == 0
@@ -107,17 +107,17 @@ def test_printed_settings_are_a_recipe_for_the_same_run(
     assert tomllib.loads(printed)["training"]["batch_size"] == 64
 
 
-def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(
+def test_a_dry_run_prints_the_costs_and_writes_nothing(
     tmp_path: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(run_words(tmp_path / "run", "--dry-run", data=toy_shards)) == 0
-    said = capsys.readouterr().out
-    assert "training, whole run" in said
-    assert "max_steps = 4" in said
+    assert main(pretrain_argv(tmp_path / "run", "--dry-run", data=toy_shards)) == 0
+    output = capsys.readouterr().out
+    assert "training, whole run" in output
+    assert "max_steps = 4" in output
     assert not (tmp_path / "run").exists()
 
 
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
 
@@ -131,8 +131,10 @@ def test_a_recipe_a_run_a_model_and_an_unfinished_run_can_be_described(
         assert json.loads(capsys.readouterr().out)["parameters"]["encoder"] > 0
 
 
-def test_a_sentence_is_shown_on_its_way(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sentence_is_traced_and_printed(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", str(finished), "the old dog sees the green house ."]) == 0
-    said = capsys.readouterr().out
-    assert "[MASK]" in said
-    assert "generator's sample" in said
+    output = capsys.readouterr().out
+    assert "[MASK]" in output
+    assert "generator's sample" in output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli.conftest import run_words
+from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -133,6 +133,6 @@ def test_half_precision_without_a_gpu_is_refused(
 ) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    said = complaint(*run_words(tmp_path / "run", data=toy_shards, precision="fp16"))
-    assert said == "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"
+    message = complaint(*pretrain_argv(tmp_path / "run", data=toy_shards, precision="fp16"))
+    assert message == "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"
     assert not (tmp_path / "run").exists()

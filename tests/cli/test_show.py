@@ -228,7 +228,7 @@ def test_the_highest_probability_is_the_reddest() -> None:
     assert probability_cell(0.0, 0.0) == ("0.00", "rgb(255,255,255)")
 
 
-def test_scores_stand_beside_what_not_looking_would_score(console: Console) -> None:
+def test_scores_are_printed_beside_their_baselines(console: Console) -> None:
     print_scores({"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}, console)
     shown = console.export_text()
     for expected in ("4.500", "6.250", "0.750", "0.500"):
@@ -243,7 +243,7 @@ def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Console) -
     assert "discriminator loss, step 1 to 2" in shown
 
 
-def test_a_run_that_said_nothing_has_no_curves(tmp_path: Path, console: Console) -> None:
+def test_a_run_without_metrics_has_no_curves(tmp_path: Path, console: Console) -> None:
     print_curves(tmp_path, console)
     assert console.export_text() == ""
 
@@ -287,8 +287,8 @@ def summary(*scores: float) -> Summary:
         ((0.40, 0.38, 0.42), "cost 10.0 points"),
     ],
 )
-def test_the_comparison_says_whether_pretraining_gained_lost_or_neither(pretrained, words, console):
+def test_the_comparison_states_a_gain_a_loss_or_no_clear_difference(pretrained, words, console):
     print_comparison(summary(*pretrained), summary(0.50, 0.48, 0.52), console)
-    said = console.export_text()
-    assert words in said
-    assert "50.0, 48.0, 52.0" in said
+    message = console.export_text()
+    assert words in message
+    assert "50.0, 48.0, 52.0" in message

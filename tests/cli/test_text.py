@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import run_words
+from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -17,13 +17,14 @@ pytestmark = pytest.mark.usefixtures("few_threads")
 def test_text_and_shards_together_or_neither_are_refused(
     tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    wanted = "give either --corpus (text files) or --data (shards from `electra shard`)"
-    assert complaint(*run_words(tmp_path / "run")) == wanted
+    expected = "give either --corpus (text files) or --data (shards from `electra shard`)"
+    assert complaint(*pretrain_argv(tmp_path / "run")) == expected
     assert (
-        complaint(*run_words(tmp_path / "run", "--corpus", toy_corpus, data=toy_shards)) == wanted
+        complaint(*pretrain_argv(tmp_path / "run", "--corpus", toy_corpus, data=toy_shards))
+        == expected
     )
     assert (
-        complaint(*run_words(tmp_path / "run", "--corpus"))
+        complaint(*pretrain_argv(tmp_path / "run", "--corpus"))
         == "name at least one file, folder or glob of text"
     )
     assert complaint("pretrain", "tiny", "--data", toy_shards).startswith("--output-dir is missing")
@@ -47,26 +48,26 @@ def test_text_that_cannot_be_read_is_refused_with_its_file_and_line(
 ) -> None:
     if bytes_ is not None:
         (tmp_path / name).write_bytes(bytes_)
-    assert message in complaint(*run_words(tmp_path / "run", "--corpus", tmp_path / name))
+    assert message in complaint(*pretrain_argv(tmp_path / "run", "--corpus", tmp_path / name))
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 
 
 def test_too_little_text_for_a_batch_is_refused_with_the_numbers(
     tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    said = complaint(*run_words(tmp_path / "run", data=toy_shards, batch_size=4000))
-    assert "fewer than one batch of 4000; add text, or pass a smaller --batch-size" in said
-    assert str(toy_shards) in said
+    message = complaint(*pretrain_argv(tmp_path / "run", data=toy_shards, batch_size=4000))
+    assert "fewer than one batch of 4000; add text, or pass a smaller --batch-size" in message
+    assert str(toy_shards) in message
     assert not (tmp_path / "run").exists()
 
 
 def test_shards_of_another_length_are_refused_with_both_ways_out(
     tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    said = complaint(*run_words(tmp_path / "run", data=toy_shards, data__length=16))
-    assert "holds rows of 32 tokens, but the recipe's data.length is 16" in said
-    assert "--length 16" in said
-    assert "--data.length 32" in said
+    message = complaint(*pretrain_argv(tmp_path / "run", data=toy_shards, data__length=16))
+    assert "holds rows of 32 tokens, but the recipe's data.length is 16" in message
+    assert "--length 16" in message
+    assert "--data.length 32" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -74,9 +75,9 @@ def test_shards_of_another_length_are_refused_with_both_ways_out(
 def test_data_that_is_no_folder_of_shards_is_refused_with_the_command_that_makes_one(
     tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str], name: str
 ) -> None:
-    said = complaint(*run_words(tmp_path / "run", data=toy_corpus.parent / name))
-    assert name in said
-    assert "electra shard" in said
+    message = complaint(*pretrain_argv(tmp_path / "run", data=toy_corpus.parent / name))
+    assert name in message
+    assert "electra shard" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -86,8 +87,8 @@ def test_damaged_shards_are_refused(
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
     damaged = rows / "train-00000.ids.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x01")
-    said = complaint(*run_words(tmp_path / "run", data=rows))
-    assert said.startswith(f"{damaged}: damaged")
+    message = complaint(*pretrain_argv(tmp_path / "run", data=rows))
+    assert message.startswith(f"{damaged}: damaged")
     assert not (tmp_path / "run").exists()
 
 
@@ -103,10 +104,10 @@ def test_a_tokenizer_without_a_mask_is_refused(
     (tokenizer / "tokenizer_config.json").write_text(json.dumps({**config, "mask_token": None}))
     for words in (
         ["shard", toy_corpus, "--output-dir", tmp_path / "run"],
-        run_words(tmp_path / "run", "--corpus", toy_corpus),
+        pretrain_argv(tmp_path / "run", "--corpus", toy_corpus),
     ):
-        said = complaint(*words, "--tokenizer", tokenizer)
-        assert f"{tokenizer}: no [MASK] token, which pre-training needs" in said
+        message = complaint(*words, "--tokenizer", tokenizer)
+        assert f"{tokenizer}: no [MASK] token, which pre-training needs" in message
         assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 
 
@@ -126,7 +127,7 @@ def test_a_part_that_does_not_exist_is_refused(
     part: str,
     message: str,
 ) -> None:
-    said = complaint(
+    message = complaint(
         "shard",
         toy_corpus,
         "--tokenizer",
@@ -136,7 +137,7 @@ def test_a_part_that_does_not_exist_is_refused(
         "--part",
         part,
     )
-    assert said == message
+    assert message == message
     assert not (tmp_path / "rows").exists()
 
 
@@ -147,17 +148,17 @@ def test_shards_do_not_go_where_their_text_lies(
     texts.mkdir()
     shutil.copy(toy_corpus, texts)
     for place in (texts, texts / "rows"):
-        said = complaint(
+        message = complaint(
             "shard", texts, "--tokenizer", toy_shards / "tokenizer", "--output-dir", place
         )
-        assert said == (
+        assert message == (
             f"--output-dir {place} lies inside the corpus {texts} and would become part of it; "
             "name a "
             f"folder elsewhere"
         )
 
 
-def test_progress_that_is_damaged_and_a_variable_that_is_no_number_are_refused_in_words(
+def test_damaged_progress_and_a_slurm_variable_that_is_no_number_are_refused(
     tmp_path: Path,
     toy_corpus: Path,
     toy_shards: Path,
@@ -185,7 +186,7 @@ def test_progress_that_is_damaged_and_a_variable_that_is_no_number_are_refused_i
     )
 
 
-def test_vocab_and_shard_say_what_they_miss(
+def test_vocab_and_shard_name_a_missing_option(
     tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]
 ) -> None:
     folder = tmp_path / "made"

@@ -11,7 +11,7 @@ import torch
 
 from electra.__main__ import main
 from electra.runs import checkpoint
-from tests.cli.conftest import run_words
+from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -27,23 +27,24 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
         save_file(tensors, path)
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    said = complaint(*run_words(folder, data=toy_shards), code=1)
+    message = complaint(*pretrain_argv(folder, data=toy_shards), code=1)
     assert (
-        "the checkpoint of step 4 could not be written: [Errno 28] No space left on device" in said
+        "the checkpoint of step 4 could not be written: [Errno 28] No space left on device"
+        in message
     )
-    assert f"the last good checkpoint is {folder / 'checkpoint-2'}" in said
+    assert f"the last good checkpoint is {folder / 'checkpoint-2'}" in message
     status = json.loads((folder / "status.json").read_text())
     assert (status["status"], status["checkpoint"]) == ("failed", "checkpoint-2")
     assert checkpoint.opened(folder / "checkpoint-2").step == 2
     assert [path.name for path in folder.iterdir() if "checkpoint" in path.name] == ["checkpoint-2"]
     monkeypatch.undo()
-    assert main(run_words(folder, data=toy_shards)) == 0
+    assert main(pretrain_argv(folder, data=toy_shards)) == 0
 
 
 @pytest.mark.parametrize(
     "fault", ["electra.model.huggingface.save_file", "electra.runs.journal.Journal.record"]
 )
-def test_a_full_disk_at_any_other_write_is_said_as_plainly(
+def test_a_full_disk_at_any_other_write_fails_with_the_same_message(
     tmp_path: Path,
     toy_shards: Path,
     complaint: Callable[..., str],
@@ -54,30 +55,30 @@ def test_a_full_disk_at_any_other_write_is_said_as_plainly(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(fault, full)
-    said = complaint(*run_words(tmp_path / "run", data=toy_shards), code=1)
-    assert "No space left on device" in said
-    assert "checkpoint" in said
+    message = complaint(*pretrain_argv(tmp_path / "run", data=toy_shards), code=1)
+    assert "No space left on device" in message
+    assert "checkpoint" in message
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_tensor_and_the_last_checkpoint(
     tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    said = complaint(
-        *run_words(
+    message = complaint(
+        *pretrain_argv(
             tmp_path / "run", data=toy_shards, learning_rate=1e30, save_steps=1, warmup_steps=0
         ),
         code=1,
     )
     assert (
         "the output of generator.encoder.embeddings.norm (micro-batch 0) is not finite in step 2"
-        in said
+        in message
     )
-    assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoint-1'}" in said
+    assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoint-1'}" in message
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
 
 
-def test_a_fault_of_ours_is_said_without_a_traceback_and_with_a_way_to_see_one(
+def test_an_unexpected_error_prints_one_line_and_debug_shows_the_traceback(
     complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:

@@ -1,5 +1,5 @@
-"""A checkpoint's write is cut short at each of its file operations in turn: by death, by a fault,
-by a full disk. The run is never lost.
+"""Writing a checkpoint is interrupted at each of its file operations in turn: by a kill, an I/O
+error, a full disk. The run is never lost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ OPERATIONS = {
 RECIPE = load_recipe("tiny", flags=["--save-total-limit", "1"])
 
 
-def run_at(step: int, output_dir: Path) -> SimpleNamespace:
-    """As much of a run as saving looks at; its weights tell the step."""
+def run_at_step(step: int, output_dir: Path) -> SimpleNamespace:
+    """The parts of a run that saving reads; its weights equal the step."""
     module = nn.Linear(3, 2)
     nn.init.constant_(module.weight, step)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.0)
@@ -64,24 +64,24 @@ def save(run: SimpleNamespace) -> None:
         loop.save(run, writer)
 
 
-def death(event: str, arguments: tuple[object, ...]) -> None:
+def kill(event: str, arguments: tuple[object, ...]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fault(event: str, arguments: tuple[object, ...]) -> None:
+def io_error(event: str, arguments: tuple[object, ...]) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def full(event: str, arguments: tuple[object, ...]) -> None:
-    """Whatever needs room, from here on; what removes or renames still works."""
+def disk_full(event: str, arguments: tuple[object, ...]) -> None:
+    """Refuse what needs space, from here on; removing and renaming still work."""
     writes = event == "open" and int(str(arguments[2])) & (os.O_WRONLY | os.O_RDWR)
     if writes or event in ("os.mkdir", "test.half"):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
-    """Save in a child, whose file operations are struck from this number on; whether so many there
-    were.
+def interrupt_save(run: SimpleNamespace, inject, number: int) -> bool:
+    """Save in a child process and interrupt its file operation of this number (with a full disk
+    also those after it); return whether there were so many.
     """
     child = os.fork()
     if child == 0:
@@ -91,8 +91,8 @@ def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
             nonlocal count
             if event in OPERATIONS:
                 count += 1
-                if count == number or (count > number and strikes is full):
-                    strikes(event, arguments)
+                if count == number or (count > number and inject is disk_full):
+                    inject(event, arguments)
 
         sys.addaudithook(watch)
         try:
@@ -108,10 +108,11 @@ def cut_short(run: SimpleNamespace, strikes, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "strikes", [death, *(pytest.param(each, marks=pytest.mark.slow) for each in (fault, full))]
+    "inject",
+    [kill, *(pytest.param(injected, marks=pytest.mark.slow) for injected in (io_error, disk_full))],
 )
-def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_the_next_one_succeeds(
-    tmp_path, monkeypatch, strikes
+def test_a_write_interrupted_at_any_file_operation_leaves_a_whole_checkpoint_and_the_next_succeeds(
+    tmp_path, monkeypatch, inject
 ):
     save_file = checkpoint.save_file
 
@@ -127,24 +128,24 @@ def test_a_write_cut_short_at_any_file_operation_leaves_a_whole_checkpoint_and_t
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: sys.audit("test.sync")
     )  # no power is cut here
-    number, met = 0, True
-    while met:
+    number, was_interrupted = 0, True
+    while was_interrupted:
         number += 1
-        place = tmp_path / str(number)
-        place.mkdir()
-        save(run_at(4, place))
-        met = cut_short(run_at(8, place), strikes, number)
-        found = resume.newest_checkpoint(place)
-        assert found.step in (4, 8)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save(run_at_step(4, folder))
+        was_interrupted = interrupt_save(run_at_step(8, folder), inject, number)
+        newest = resume.newest_checkpoint(folder)
+        assert newest.step in (4, 8)
         module = nn.Linear(3, 2)
         restore(
-            found.tensors(),
+            newest.tensors(),
             module=module,
             optimizer=torch.optim.AdamW(module.parameters()),
             updates=1,
         )
-        assert (module.weight == found.step).all()
-        assert json.loads((place / run_dir.STATUS).read_text())["step"] in (4, 8)
-        save(run_at(12, place))
-        assert resume.newest_checkpoint(place).step == 12
+        assert (module.weight == newest.step).all()
+        assert json.loads((folder / run_dir.STATUS).read_text())["step"] in (4, 8)
+        save(run_at_step(12, folder))
+        assert resume.newest_checkpoint(folder).step == 12
     assert number > 20

@@ -1,4 +1,4 @@
-"""What is wrong with a run, said in words and not too early."""
+"""Warnings about recipes and plateaus, and the first tensor that is not finite."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ LATE = 20_000
 HEALTHY = {"rtd_loss": 0.2, "baseline_rtd_loss": 0.35, "mlm_loss": 3.0, "baseline_mlm_loss": 6.0}
 
 
-# ---- alarms --------------------------------------------------------------------------------------
+# ---- plateaus ------------------------------------------------------------------------------------
 
 
-def test_a_run_that_learns_raises_no_alarm() -> None:
+def test_a_run_that_learns_gives_no_warning() -> None:
     assert plateau_warnings(HEALTHY, RECIPE, step=LATE) == []
 
 
-def test_a_discriminator_that_calls_everything_original_raises_an_alarm() -> None:
-    (alarm,) = plateau_warnings({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
+def test_a_discriminator_that_calls_everything_original_gives_a_warning() -> None:
+    (warning,) = plateau_warnings({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
     assert (
         "step 20000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without "
-        "looking" in alarm
+        "looking" in warning
     )
 
 
-def test_a_generator_that_knows_only_frequencies_raises_an_alarm() -> None:
-    (alarm,) = plateau_warnings({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
+def test_a_generator_that_knows_only_frequencies_gives_a_warning() -> None:
+    (warning,) = plateau_warnings({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
     assert (
         "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without "
-        "looking" in alarm
+        "looking" in warning
     )
 
 
@@ -53,22 +53,22 @@ RESTORING = {
 
 
 @pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
-def test_an_encoder_that_only_copies_raises_an_alarm(name: str) -> None:
+def test_an_encoder_that_only_copies_gives_a_warning(name: str) -> None:
     recipe = load_recipe(name)
     assert plateau_warnings(RESTORING, recipe, step=LATE) == []
-    (alarm,) = plateau_warnings({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
-    assert "step 20000: the encoder restores no more than by copying what it reads" in alarm
-    assert "(loss 0.4999; 0.5000 without looking at context)" in alarm
+    (warning,) = plateau_warnings({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
+    assert "step 20000: the encoder restores no more than by copying what it reads" in warning
+    assert "(loss 0.4999; 0.5000 without looking at context)" in warning
 
 
 @pytest.mark.parametrize("name", ["adversarial-base", "two-stage-base"])
-def test_a_generator_that_does_not_learn_to_be_likely_raises_no_alarm_for_it(name: str) -> None:
+def test_a_generator_that_does_not_learn_to_be_likely_gives_no_warning(name: str) -> None:
     recipe, unlikely = load_recipe(name), {**HEALTHY, "mlm_loss": 9.0}
     assert plateau_warnings(unlikely, recipe, step=LATE) == []
     assert len(plateau_warnings({**unlikely, "rtd_loss": 0.35}, recipe, step=LATE)) == 1
 
 
-def test_nothing_is_said_during_warm_up_or_before_a_network_can_have_learnt() -> None:
+def test_there_is_no_warning_during_warm_up_or_before_a_network_can_have_learnt() -> None:
     ignorant = {**HEALTHY, "rtd_loss": 1.0, "mlm_loss": 9.0}
     assert plateau_warnings(ignorant, RECIPE, step=14_999) == []
     assert len(plateau_warnings(ignorant, RECIPE, step=15_000)) == 2
@@ -77,41 +77,42 @@ def test_nothing_is_said_during_warm_up_or_before_a_network_can_have_learnt() ->
     assert len(plateau_warnings(ignorant, quick, step=3_052)) == 2
 
 
-def test_a_masked_lm_has_no_discriminator_to_worry_about() -> None:
+def test_a_masked_lm_gives_no_warning_about_a_discriminator() -> None:
     assert plateau_warnings({"mlm_loss": 3.0, "baseline_mlm_loss": 6.0}, RECIPE, step=LATE) == []
 
 
-# ---- advice --------------------------------------------------------------------------------------
+# ---- recipes -------------------------------------------------------------------------------------
 
 
-def advised(shards: Path, *flags: str) -> list[str]:
+def warnings_for(shards: Path, *flags: str) -> list[str]:
     return recipe_warnings(load_recipe("tiny", flags=flags), Shards.open(shards))
 
 
-def test_too_many_epochs_are_advised_against_with_their_number(toy_shards: Path) -> None:
+def test_too_many_epochs_are_warned_of_with_their_number(toy_shards: Path) -> None:
     rows = len(Shards.open(toy_shards).train)
-    said = advised(
+    warnings = warnings_for(
         toy_shards, "--max-steps", str(50 * rows), "--batch-size", "16", "--micro-batch-size", "16"
     )
     assert any(
-        "each row will be seen 800 times; add text, or lower --max-steps" in text for text in said
+        "each row will be seen 800 times; add text, or lower --max-steps" in text
+        for text in warnings
     )
-    assert not any("will be seen" in text for text in advised(toy_shards, "--max-steps", "10"))
+    assert not any("will be seen" in text for text in warnings_for(toy_shards, "--max-steps", "10"))
 
 
-def test_a_generator_wider_than_half_the_discriminator_is_advised_against(toy_shards: Path) -> None:
-    said = advised(toy_shards, "--objective.generator.fraction", "0.75")
-    assert any("the generator is 48 wide beside a discriminator of 64" in text for text in said)
+def test_a_generator_wider_than_half_the_discriminator_is_warned_of(toy_shards: Path) -> None:
+    warnings = warnings_for(toy_shards, "--objective.generator.fraction", "0.75")
+    assert any("the generator is 48 wide beside a discriminator of 64" in text for text in warnings)
     assert not any(
         "wide beside" in text
-        for text in advised(toy_shards, "--objective.generator.fraction", "0.5")
+        for text in warnings_for(toy_shards, "--objective.generator.fraction", "0.5")
     )
 
 
-def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_advised_against(
+def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_warned_of(
     toy_shards: Path,
 ) -> None:
-    said = advised(
+    warnings = warnings_for(
         toy_shards,
         "--objective.generator.fraction",
         "1.0",
@@ -120,12 +121,12 @@ def test_a_frozen_generator_is_as_wide_as_its_first_stage_and_not_advised_agains
         "--objective.generator-training",
         "frozen",
     )
-    assert not any("wide beside" in text for text in said)
+    assert not any("wide beside" in text for text in warnings)
 
 
-def test_a_recipe_without_a_generator_network_is_advised_too(toy_shards: Path) -> None:
+def test_a_recipe_without_a_generator_network_is_checked_too(toy_shards: Path) -> None:
     assert not any(
-        "wide" in text for text in advised(toy_shards, "--objective.generator.kind", "unigram")
+        "wide" in text for text in warnings_for(toy_shards, "--objective.generator.kind", "unigram")
     )
 
 
@@ -145,7 +146,7 @@ def objective() -> ReplacedTokenDetection:
     )
 
 
-def test_healthy_networks_have_no_bad_output(objective: ReplacedTokenDetection) -> None:
+def test_healthy_networks_have_no_non_finite_output(objective: ReplacedTokenDetection) -> None:
     assert first_non_finite_output(objective, toy_batch([16, 9])) is None
 
 
@@ -158,7 +159,7 @@ def test_healthy_networks_have_no_bad_output(objective: ReplacedTokenDetection) 
         "discriminator.encoder.blocks.1.feedforward_norm",
     ],
 )
-def test_the_first_bad_output_is_that_of_the_module_whose_weight_was_spoilt(
+def test_the_first_non_finite_output_is_that_of_the_module_whose_weight_is_nan(
     objective: ReplacedTokenDetection, module: str
 ) -> None:
     with torch.no_grad():
@@ -166,6 +167,6 @@ def test_the_first_bad_output_is_that_of_the_module_whose_weight_was_spoilt(
     assert first_non_finite_output(objective, toy_batch([16, 9])) == f"the output of {module}"
 
 
-def test_watching_leaves_no_hooks_behind(objective: ReplacedTokenDetection) -> None:
+def test_no_forward_hooks_are_left_behind(objective: ReplacedTokenDetection) -> None:
     first_non_finite_output(objective, toy_batch([16]))
     assert not any(module._forward_hooks for module in objective.modules())

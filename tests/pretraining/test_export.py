@@ -1,4 +1,4 @@
-"""Models in and out of a run: what was loaded, what was not, and that it is said."""
+"""Exporting networks, and initialising them from model folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def toy(recipe: str = "tiny", *more: str) -> Recipe:
     return load_recipe(recipe, flags=[*TOY_FLAGS, *QUICK, *more])
 
 
-def fresh(recipe: Recipe, shards: Shards, *, seed: int) -> Objective:
+def build_objective_with_seed(recipe: Recipe, shards: Shards, *, seed: int) -> Objective:
     torch.manual_seed(seed)
     size = shards.tokenizer.size
     return recipe.objective.build(
@@ -35,7 +35,7 @@ def fresh(recipe: Recipe, shards: Shards, *, seed: int) -> Objective:
     )
 
 
-def changed(objective: Objective, before: dict[str, torch.Tensor]) -> set[str]:
+def changed_parts(objective: Objective, before: dict[str, torch.Tensor]) -> set[str]:
     """The parts of the objective that are not as they were; the generator's shared embeddings count
     as shared.
     """
@@ -63,12 +63,12 @@ def finished(toy_shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def objective(shards: Shards) -> Objective:
-    return fresh(toy(), shards, seed=1)
+    return build_objective_with_seed(toy(), shards, seed=1)
 
 
-def initialised(objective: Objective, source: Path, shards: Shards) -> tuple[list[str], set[str]]:
+def initialise(objective: Objective, source: Path, shards: Shards) -> tuple[list[str], set[str]]:
     before = {name: tensor.clone() for name, tensor in objective.state_dict().items()}
-    return initialise_from(objective, source, shards), changed(objective, before)
+    return initialise_from(objective, source, shards), changed_parts(objective, before)
 
 
 # ---- in ------------------------------------------------------------------------------------------
@@ -77,14 +77,14 @@ def initialised(objective: Objective, source: Path, shards: Shards) -> tuple[lis
 def test_a_run_folder_fills_both_networks_exactly(
     objective: Objective, finished: Path, shards: Shards
 ) -> None:
-    news, filled = initialised(objective, finished, shards)
+    messages, filled = initialise(objective, finished, shards)
     assert filled == {"shared", "generator", "discriminator"}
-    assert [text.partition(":")[0] for text in news] == [
+    assert [text.partition(":")[0] for text in messages] == [
         f"generator from {finished / 'generator'}",
         f"discriminator from {finished / 'discriminator'}",
     ]
     for name, network in objective.networks().items():
-        other = fresh(toy(), shards, seed=2)
+        other = build_objective_with_seed(toy(), shards, seed=2)
         initialise_from(other, finished, shards)
         assert all(
             tensor.equal(other.networks()[name].state_dict()[key])
@@ -96,17 +96,20 @@ def test_a_discriminator_alone_fills_itself_and_what_the_generator_shares(
     objective: Objective, finished: Path, shards: Shards
 ) -> None:
     source = finished / "discriminator"
-    news, filled = initialised(objective, source, shards)
+    messages, filled = initialise(objective, source, shards)
     assert filled == {"shared", "discriminator"}
-    assert news[1] == f"generator: no model in {source}, freshly initialised but for what it shares"
+    assert (
+        messages[1]
+        == f"generator: no model in {source}, freshly initialised but for what it shares"
+    )
 
 
 def test_a_generator_alone_fills_itself_and_what_the_discriminator_shares(
     objective: Objective, finished: Path, shards: Shards
 ) -> None:
-    news, filled = initialised(objective, finished / "generator", shards)
+    messages, filled = initialise(objective, finished / "generator", shards)
     assert filled == {"shared", "generator"}
-    assert news[1].startswith("discriminator: no model in")
+    assert messages[1].startswith("discriminator: no model in")
 
 
 def test_a_stock_discriminator_is_loaded_and_its_tensors_are_counted(
@@ -114,10 +117,10 @@ def test_a_stock_discriminator_is_loaded_and_its_tensors_are_counted(
 ) -> None:
     stock = ElectraForPreTraining(stock_config(shards))
     stock.save_pretrained(tmp_path)
-    news, filled = initialised(objective, tmp_path, shards)
+    messages, filled = initialise(objective, tmp_path, shards)
     assert filled == {"shared", "discriminator"}
-    assert news[0].startswith(f"discriminator from {tmp_path}: ")
-    assert news[0].endswith(" tensors loaded")
+    assert messages[0].startswith(f"discriminator from {tmp_path}: ")
+    assert messages[0].endswith(" tensors loaded")
     table = objective.networks()["discriminator"].encoder.embeddings.word_embeddings.weight
     assert table.equal(stock.electra.embeddings.word_embeddings.weight)
 
@@ -126,26 +129,30 @@ def test_a_stock_body_without_a_head_is_loaded_and_the_fresh_head_is_named(
     objective: Objective, tmp_path: Path, shards: Shards
 ) -> None:
     ElectraForPreTraining(stock_config(shards)).electra.save_pretrained(tmp_path)
-    news, filled = initialised(objective, tmp_path, shards)
-    assert "freshly initialised: " in news[0]
+    messages, filled = initialise(objective, tmp_path, shards)
+    assert "freshly initialised: " in messages[0]
     assert "shared" in filled
 
 
 def test_a_masked_lm_takes_a_masked_lm(tmp_path: Path, shards: Shards) -> None:
     ElectraForMaskedLM(stock_config(shards)).save_pretrained(tmp_path)
-    news, filled = initialised(fresh(toy("bert-small"), shards, seed=1), tmp_path, shards)
+    messages, filled = initialise(
+        build_objective_with_seed(toy("bert-small"), shards, seed=1), tmp_path, shards
+    )
     assert filled == {"encoder"}
-    assert news[0].startswith(f"encoder from {tmp_path}: ")
+    assert messages[0].startswith(f"encoder from {tmp_path}: ")
 
 
 def test_a_masked_lm_takes_the_body_of_a_discriminator_and_says_what_is_fresh_and_unused(
     finished: Path, shards: Shards
 ) -> None:
-    news, _ = initialised(
-        fresh(toy("bert-small"), shards, seed=1), finished / "discriminator", shards
+    messages, _ = initialise(
+        build_objective_with_seed(toy("bert-small"), shards, seed=1),
+        finished / "discriminator",
+        shards,
     )
-    assert "freshly initialised: " in news[0]
-    assert "left unused: discriminator_predictions" in news[0]
+    assert "freshly initialised: " in messages[0]
+    assert "left unused: discriminator_predictions" in messages[0]
 
 
 def test_an_encoder_and_its_generator_are_filled_by_what_had_their_parts(
@@ -153,11 +160,11 @@ def test_an_encoder_and_its_generator_are_filled_by_what_had_their_parts(
 ) -> None:
     """Both are masked LMs, so the role decides."""
     for role, name in (("generator", "generator"), ("discriminator", "encoder")):
-        model = fresh(
+        model = build_objective_with_seed(
             toy("replace-mlm-base", "--objective.generator.fraction", "0.5"), shards, seed=1
         )
-        news, _ = initialised(model, finished / role, shards)
-        assert news[0].startswith(f"{name} from {finished / role}: ")
+        messages, _ = initialise(model, finished / role, shards)
+        assert messages[0].startswith(f"{name} from {finished / role}: ")
 
 
 def test_a_stock_model_of_another_vocabulary_is_refused(

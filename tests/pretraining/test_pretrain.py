@@ -36,7 +36,7 @@ def toy(*flags: str):
     return load_recipe("tiny", flags=[*TOY_FLAGS, *flags])
 
 
-def test_a_run_leaves_what_was_promised(toy_shards, tmp_path):
+def test_a_run_writes_models_checkpoints_metrics_and_status(toy_shards, tmp_path):
     outcome = pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     assert (outcome.status, outcome.step) == ("finished", 20)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
@@ -90,7 +90,7 @@ def test_a_masked_lm_run_writes_an_encoder(toy_shards, tmp_path):
         ("left-to-right", "ElectraForCausalLM", {"lm_loss", "lm_accuracy", "baseline_lm_loss"}),
     ],
 )
-def test_an_ablation_of_bert_writes_an_encoder_that_transformers_computes_alike(
+def test_an_ablation_of_bert_exports_an_encoder_with_the_same_logits_in_transformers(
     toy_shards, tmp_path, name, architecture, scores
 ):
     recipe = load_recipe(f"{name}-base", flags=[*TOY_FLAGS, "--max-steps", "2"])
@@ -127,11 +127,11 @@ def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(
         )
 
 
-def test_a_run_goes_on_with_smaller_passes_where_there_are_more_processes_than_it_had_passes():
+def test_a_run_resumes_with_smaller_micro_batches_on_more_processes_than_micro_batches():
     world = World(rank=0, size=3, device=torch.device("cpu"))
-    recut, notes = check_micro_batches(toy("--micro-batch-size", "12"), world, may_change=True)
-    assert recut.training.micro_batch_size is None
-    assert notes == [
+    changed, warnings = check_micro_batches(toy("--micro-batch-size", "12"), world, may_change=True)
+    assert changed.training.micro_batch_size is None
+    assert warnings == [
         "this run took 12 rows in a pass, too many for 3 processes to have one each; it goes on "
         "with "
         "fewer. Data and their order stay; masks and dropout are drawn in other portions"
@@ -145,7 +145,7 @@ def test_a_run_goes_on_with_smaller_passes_where_there_are_more_processes_than_i
 
 
 @pytest.mark.parametrize("how", [{"resume": "never", "overwrite": True}, {"resume": "elsewhere"}])
-def test_a_run_that_torchrun_restarts_goes_on_with_its_own_checkpoints_however_it_was_begun(
+def test_a_run_that_torchrun_restarts_resumes_from_its_own_checkpoints_however_it_was_started(
     eight_steps, toy_shards, tmp_path, monkeypatch, how
 ):
     how = how | (
@@ -197,7 +197,7 @@ def test_an_encoder_learns_to_restore_what_was_replaced(toy_shards, tmp_path, na
         assert (config["electra_role"], config["architectures"]) == (role, ["ElectraForMaskedLM"])
 
 
-def test_it_learns_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
+def test_both_networks_learn_the_grammar_of_the_toy_corpus(toy_shards, tmp_path):
     """In 200 steps the generator learns more than word frequencies, the discriminator more than
     nothing.
     """
@@ -229,12 +229,12 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(toy_shards, t
 
 
 def test_bf16_stays_close_to_fp32(toy_shards, tmp_path):
-    full, half = (losses_of(toy_shards, tmp_path / p, "--precision", p) for p in ("fp32", "bf16"))
-    assert half == pytest.approx(full, rel=0.02)
-    assert half != full
+    fp32, bf16 = (losses_of(toy_shards, tmp_path / p, "--precision", p) for p in ("fp32", "bf16"))
+    assert bf16 == pytest.approx(fp32, rel=0.02)
+    assert bf16 != fp32
 
 
-def test_steps_go_on_while_a_checkpoint_is_written_and_it_holds_its_own_step(
+def test_steps_continue_while_a_checkpoint_is_written_and_it_holds_its_own_step(
     toy_shards, tmp_path, monkeypatch
 ):
     """The disk is held up until three more steps are taken."""
@@ -277,8 +277,8 @@ def test_steps_go_on_while_a_checkpoint_is_written_and_it_holds_its_own_step(
     assert all(again[name].equal(never[name]) for name in never)
 
 
-def tampered(folder, name="weights.safetensors", change=None, **state):
-    """A checkpoint whose checksums are right although somebody changed its tensors or what it says."""
+def tamper_with(folder, name="weights.safetensors", change=None, **state):
+    """Change tensors or values of a checkpoint and write matching checksums."""
     if change is not None:
         tensors = load_file(folder / name)
         change(tensors)
@@ -316,12 +316,12 @@ TENSOR = "discriminator.encoder.blocks.1.expand.weight"
         {"scores": 3},
     ],
 )
-def test_a_checkpoint_that_is_whole_but_not_of_this_run_is_refused_in_words(
+def test_a_whole_checkpoint_with_tensors_or_values_of_another_run_is_refused(
     eight_steps, toy_shards, tmp_path, how
 ):
     run = tmp_path / "run"
     shutil.copytree(eight_steps, run)
-    tampered(run / "checkpoint-8", **how)
+    tamper_with(run / "checkpoint-8", **how)
     with pytest.raises(
         UserError,
         match=r"checkpoint-8 is whole, but does not hold what this run saves \(.+\); remove",
@@ -333,12 +333,15 @@ def test_a_checkpoint_that_is_whole_but_not_of_this_run_is_refused_in_words(
 def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy_shards, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(eight_steps, run)
-    tampered(
+    tamper_with(
         run / "checkpoint-8",
         change=lambda tensors: tensors[TENSOR].view(-1)[:1].fill_(float("nan")),
     )
-    said = r"weight discriminator\.encoder\.blocks\.1\.expand\.weight is not finite in step 9; .* is .*checkpoint-8"
-    with pytest.raises(RunFailed, match=said):
+    message = (
+        r"weight discriminator\.encoder\.blocks\.1\.expand\.weight is not finite in step 9; "
+        r".* is .*checkpoint-8"
+    )
+    with pytest.raises(RunFailed, match=message):
         pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
     assert json.loads((run / "status.json").read_text())["status"] == "failed"
 
@@ -359,34 +362,34 @@ def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(
 ):
     forward_backward = PlainTrainStep.forward_backward
 
-    def spoilt(steps, *arguments, **options):
+    def with_nan(steps, *arguments, **options):
         losses = forward_backward(steps, *arguments, **options)
         steps.module.discriminator.output.bias.grad.fill_(float("nan"))
         return losses
 
-    monkeypatch.setattr(PlainTrainStep, "forward_backward", spoilt)
+    monkeypatch.setattr(PlainTrainStep, "forward_backward", with_nan)
     with pytest.raises(
         RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"
     ):
         pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 
 
-def spoil(monkeypatch, *bad_steps):
-    """NaN in the gradient of these steps."""
+def put_nan_into_gradients(monkeypatch, *bad_steps):
+    """Put NaN into the gradient of these steps."""
     update = PlainTrainStep.optimizer_step
 
-    def spoilt(steps, step):
+    def with_nan(steps, step):
         if step in bad_steps:
             steps.module.discriminator.output.bias.grad.fill_(float("nan"))
         return update(steps, step)
 
-    monkeypatch.setattr(PlainTrainStep, "optimizer_step", spoilt)
+    monkeypatch.setattr(PlainTrainStep, "optimizer_step", with_nan)
 
 
-def test_so_many_bad_steps_as_asked_are_left_out_and_counted_through_a_resume_and_one_more_stops(
+def test_as_many_non_finite_steps_as_allowed_are_skipped_also_across_a_resume_and_one_more_stops(
     toy_shards, tmp_path, monkeypatch, capsys
 ):
-    spoil(monkeypatch, 3, 7, 11)
+    put_nan_into_gradients(monkeypatch, 3, 7, 11)
     patient = toy("--skip-not-finite", "2", "--optimizer.schedule", "constant")
     with pytest.raises(
         RunFailed, match=r"a gradient is not finite in step 11; the last good .*checkpoint-8"
@@ -421,14 +424,14 @@ def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes
 ):
     record = Journal.record
 
-    def full(journal, step, values, **options):
+    def disk_full(journal, step, values, **options):
         if step == 6:
             journal.file.close()
             journal.file = open("/dev/full", "a")  # noqa: SIM115
         record(journal, step, values, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "record", full)
+        patched.setattr(Journal, "record", disk_full)
         with pytest.raises(
             RunFailed,
             match=r"step 6: /dev/full: .* No space left on device; the last .*checkpoint-4",
@@ -450,9 +453,9 @@ def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, 
     jumps = itertools.cycle([0.0, 4e9, -1e9])
     monkeypatch.setattr("time.time", lambda: next(jumps))
     pretrain(few, data=toy_shards, output_dir=tmp_path / "jumping", quiet=True)
-    told = [entry for entry in read(tmp_path / "jumping" / "metrics.jsonl") if "loss" in entry]
+    entries = [entry for entry in read(tmp_path / "jumping" / "metrics.jsonl") if "loss" in entry]
     assert all(
-        0 < entry["tokens_per_second"] < 1e7 and 0 <= entry["data_wait"] <= 1 for entry in told
+        0 < entry["tokens_per_second"] < 1e7 and 0 <= entry["data_wait"] <= 1 for entry in entries
     )
     ours, theirs = (
         load_file(tmp_path / run / "checkpoint-4" / "weights.safetensors")
@@ -469,7 +472,7 @@ def test_what_a_user_keeps_in_the_output_folder_is_not_touched(toy_shards, tmp_p
     assert (tmp_path / "run" / "checkpoint-notes.txt").read_text() == "mine"
 
 
-def test_an_export_that_could_not_be_written_is_known_before_training(toy_shards, tmp_path):
+def test_an_export_that_could_not_be_written_is_refused_before_training(toy_shards, tmp_path):
     (tmp_path / "run" / "discriminator").mkdir(parents=True)
     (tmp_path / "run" / "discriminator" / "diary.txt").write_text("mine")
     with pytest.raises(UserError, match="discriminator holds something else than a model"):
@@ -499,19 +502,19 @@ def test_text_for_a_model_to_start_from_is_cut_by_its_tokenizer(toy_shards, toy_
     assert tokenizers[0] == tokenizers[1]
 
 
-def test_where_the_peak_is_known_the_share_of_it_is_told(toy_shards, tmp_path, monkeypatch):
+def test_the_mfu_is_logged_where_the_peak_flops_are_known(toy_shards, tmp_path, monkeypatch):
     monkeypatch.setattr("electra.pretraining.loop.peak_flops", lambda world: 1e12)
     recipe = toy("--max-steps", "2")
     pretrain(recipe, data=toy_shards, output_dir=tmp_path, quiet=True)
     flops = standard(recipe.workload(Shards.open(toy_shards).tokenizer.size)).training
-    told = [entry for entry in read(tmp_path / "metrics.jsonl") if "mfu" in entry]
-    assert len(told) == 2
-    for entry in told:
+    entries = [entry for entry in read(tmp_path / "metrics.jsonl") if "mfu" in entry]
+    assert len(entries) == 2
+    for entry in entries:
         assert entry["mfu"] == pytest.approx(entry["tokens_per_second"] * flops / 1e12)
 
 
 class SideStream:
-    """What a GPU's second stream does to a copy, without a GPU: it is made in a thread, and late."""
+    """Imitate the second stream of a GPU: a copy is made in a thread, after a delay."""
 
     def __init__(self, monkeypatch, delay):
         self.copies = []
@@ -521,11 +524,11 @@ class SideStream:
                 self.synchronize = copy.join
 
         def fill(room, fill=PinnedStaging.fill):
-            def late():
+            def fill_later():
                 time.sleep(delay)
                 fill(room)
 
-            self.copies.append(threading.Thread(target=late))
+            self.copies.append(threading.Thread(target=fill_later))
             self.copies[-1].start()
 
         stream = SimpleNamespace(
@@ -545,13 +548,15 @@ class SideStream:
         )
 
 
-def test_a_copy_that_is_made_beside_the_next_pass_is_of_its_step(toy_shards, tmp_path, monkeypatch):
+def test_a_copy_that_is_made_beside_the_next_step_holds_its_own_step(
+    toy_shards, tmp_path, monkeypatch
+):
     """Every checkpoint but the last, since nothing moves after that."""
     recipe = toy("--max-steps", "4", "--save-steps", "1", "--save-total-limit", "9")
     pretrain(recipe, data=toy_shards, output_dir=tmp_path / "plain", quiet=True)
-    beside = SideStream(monkeypatch, 0.3)
+    side_stream = SideStream(monkeypatch, 0.3)
     pretrain(recipe, data=toy_shards, output_dir=tmp_path / "beside", quiet=True)
-    assert len(beside.copies) == 4
+    assert len(side_stream.copies) == 4
     for name in (
         f"checkpoint-{step}/{file}" for step in (1, 2, 3, 4) for file in checkpoint.TENSORS
     ):

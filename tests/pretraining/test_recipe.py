@@ -202,7 +202,7 @@ def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_
     assert changed["replace-mlm"] == changed["all-tokens-mlm"] == restoring
 
 
-def test_other_ways_to_train_the_pair_differ_from_base_in_just_that() -> None:
+def test_other_ways_to_train_the_pair_differ_from_base_in_the_generator_alone() -> None:
     base, adversarial, second = (
         as_dict(load_recipe(name)) for name in ("base", "adversarial-base", "two-stage-base")
     )
@@ -232,7 +232,9 @@ def test_every_recipe_opens_with_the_command_that_uses_it(name: str) -> None:
     assert first.startswith(f"# electra pretrain {name} ")
 
 
-def test_a_file_of_ones_own_needs_to_say_only_what_differs(tmp_path: Path) -> None:
+def test_a_recipe_file_needs_only_the_settings_that_differ_from_the_defaults(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine.toml").write_text("[training]\nmax_steps = 7\n")
     recipe = load_recipe(str(tmp_path / "mine.toml"))
     assert (recipe.training, recipe.encoder) == (TrainingConfig(max_steps=7), EncoderShape())
@@ -263,7 +265,7 @@ def test_a_recipe_cannot_be_reached_through_a_path_without_its_ending() -> None:
         "save_total_limit",
     ],
 )
-def test_what_counts_something_is_at_least_one(name: str) -> None:
+def test_a_setting_that_counts_something_is_at_least_one(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}=0 must be at least 1"):
         TrainingConfig(**{name: 0})
 
@@ -280,7 +282,7 @@ def test_what_counts_something_is_at_least_one(name: str) -> None:
         ({"decay_ratio": 0.0}, "decay_ratio=0.0 must be in (0, 1]"),
     ],
 )
-def test_an_optimizer_that_could_not_work_is_not_born(
+def test_optimizer_settings_that_cannot_work_are_refused(
     settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError) as refusal:  # noqa: PT011 (compared below)

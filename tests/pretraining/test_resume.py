@@ -46,16 +46,16 @@ def recipe(**flags: object) -> Recipe:
     return load_recipe("tiny", flags=words)
 
 
-def begun(run: Path, chosen: Recipe, *steps: int) -> Path:
-    """A run that was begun and has checkpoints of these steps."""
-    write_run_files(run, chosen, is_fresh=True)
+def make_run(run: Path, settings: Recipe, *steps: int) -> Path:
+    """Make the folder of a run that has checkpoints of these steps."""
+    write_run_files(run, settings, is_fresh=True)
     module = nn.Linear(2, 2)
     for step in steps:
         checkpoint.write(
             run,
             capture(module, torch.optim.AdamW(module.parameters())),
             step=step,
-            state={"recipe": as_dict(chosen)},
+            state={"recipe": as_dict(settings)},
         )
     return run
 
@@ -70,22 +70,22 @@ def test_an_empty_folder_starts_fresh(tmp_path: Path) -> None:
 
 
 def test_auto_continues_from_the_newest_checkpoint(tmp_path: Path) -> None:
-    _, found = find_resume_point(
-        recipe(), begun(tmp_path, recipe(), 4, 12), resume="auto", overwrite=False
+    _, resumed = find_resume_point(
+        recipe(), make_run(tmp_path, recipe(), 4, 12), resume="auto", overwrite=False
     )
-    assert found is not None
-    assert found.step == 12
+    assert resumed is not None
+    assert resumed.step == 12
 
 
 def test_auto_starts_over_where_a_run_ended_before_its_first_checkpoint(tmp_path: Path) -> None:
     assert (
-        find_resume_point(recipe(), begun(tmp_path, recipe()), resume="auto", overwrite=False)[1]
+        find_resume_point(recipe(), make_run(tmp_path, recipe()), resume="auto", overwrite=False)[1]
         is None
     )
 
 
 def test_never_refuses_a_run_unless_it_may_be_overwritten(tmp_path: Path) -> None:
-    begun(tmp_path, recipe(), 4)
+    make_run(tmp_path, recipe(), 4)
     with pytest.raises(UserError, match="already holds a run"):
         find_resume_point(recipe(), tmp_path, resume="never", overwrite=False)
     assert find_resume_point(recipe(seed=3), tmp_path, resume="never", overwrite=True) == (
@@ -95,17 +95,19 @@ def test_never_refuses_a_run_unless_it_may_be_overwritten(tmp_path: Path) -> Non
 
 
 def test_a_path_may_be_a_checkpoint_or_the_run_that_holds_it(tmp_path: Path) -> None:
-    run = begun(tmp_path / "run", recipe(), 4, 12)
+    run = make_run(tmp_path / "run", recipe(), 4, 12)
     for path, step in ((run, 12), (run / "checkpoint-4", 4)):
-        _, found = find_resume_point(recipe(), tmp_path / "new", resume=str(path), overwrite=False)
-        assert found is not None
-        assert found.step == step
+        _, resumed = find_resume_point(
+            recipe(), tmp_path / "new", resume=str(path), overwrite=False
+        )
+        assert resumed is not None
+        assert resumed.step == step
 
 
 def test_a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_it(
     tmp_path: Path,
 ) -> None:
-    run = begun(tmp_path / "run", recipe(), 4)
+    run = make_run(tmp_path / "run", recipe(), 4)
     (run / run_dir.CONFIG).unlink()
     for resume, into in (("auto", run), (str(run / "checkpoint-4"), tmp_path / "new")):
         with pytest.raises(
@@ -115,25 +117,27 @@ def test_a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_i
 
 
 def test_a_checkpoint_does_not_continue_in_the_folder_of_another_run(tmp_path: Path) -> None:
-    run = begun(tmp_path / "run", recipe(), 4)
+    run = make_run(tmp_path / "run", recipe(), 4)
     with pytest.raises(UserError, match=r"other holds another run"):
         find_resume_point(
-            recipe(), begun(tmp_path / "other", recipe(seed=5)), resume=str(run), overwrite=False
+            recipe(), make_run(tmp_path / "other", recipe(seed=5)), resume=str(run), overwrite=False
         )
 
 
 @pytest.mark.parametrize("key", sorted(MAY_CHANGE))
-def test_how_long_and_how_often_may_change_when_a_run_continues(tmp_path: Path, key: str) -> None:
+def test_its_length_and_how_steps_are_computed_may_change_when_a_run_continues(
+    tmp_path: Path, key: str
+) -> None:
     changed = recipe(**{key.replace(".", "__"): CHANGES[key]})
-    same, found = find_resume_point(
-        changed, begun(tmp_path, recipe(), 4), resume="auto", overwrite=False
+    same, resumed = find_resume_point(
+        changed, make_run(tmp_path, recipe(), 4), resume="auto", overwrite=False
     )
-    assert found is not None
+    assert resumed is not None
     assert same == changed != recipe()
 
 
 def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> None:
-    begun(tmp_path, recipe(), 4)
+    make_run(tmp_path, recipe(), 4)
     assert (
         find_resume_point(recipe(training__max_steps=4), tmp_path, resume="auto", overwrite=False)[
             1
@@ -156,52 +160,56 @@ def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> No
         ("objective.masking.rate", 0.2),
     ],
 )
-def test_what_would_make_it_another_run_may_not(tmp_path: Path, key: str, value: object) -> None:
+def test_a_setting_that_makes_it_another_run_may_not_change(
+    tmp_path: Path, key: str, value: object
+) -> None:
     with pytest.raises(UserError, match=rf"holds another run:\n  {key}: here .*, asked "):
         find_resume_point(
             recipe(**{key.replace(".", "__"): value}),
-            begun(tmp_path, recipe(training__precision="fp32")),
+            make_run(tmp_path, recipe(training__precision="fp32")),
             resume="auto",
             overwrite=False,
         )
 
 
-def test_what_was_left_open_stays_as_it_was_decided(tmp_path: Path) -> None:
-    decided = recipe(
+def test_settings_left_open_stay_as_the_earlier_start_resolved_them(tmp_path: Path) -> None:
+    earlier = recipe(
         training__micro_batch_size=8, training__precision="bf16", training__compile="off"
     )
     left_open = recipe(training__micro_batch_size="none")
-    same, _ = find_resume_point(left_open, begun(tmp_path, decided), resume="auto", overwrite=False)
-    assert same == decided
+    same, _ = find_resume_point(
+        left_open, make_run(tmp_path, earlier), resume="auto", overwrite=False
+    )
+    assert same == earlier
 
 
 @pytest.mark.parametrize(
     "change", [{"training__parallel": "fsdp"}, {"training__activation_checkpointing": "true"}]
 )
-def test_another_parallelism_decides_anew_how_a_step_is_taken_but_not_in_which_precision(
+def test_another_parallelism_resolves_kernels_graphs_and_compile_again_but_not_the_precision(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    decided = recipe(
+    earlier = recipe(
         training__precision="bf16",
         training__kernels="on",
         training__cuda_graph="on",
         training__compile="off",
     )
     same, _ = find_resume_point(
-        recipe(**change), begun(tmp_path, decided), resume="auto", overwrite=False
+        recipe(**change), make_run(tmp_path, earlier), resume="auto", overwrite=False
     )
     assert same == recipe(training__precision="bf16", **change)
 
 
-def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_only_damaged_ones_are_refused(
     tmp_path: Path,
 ) -> None:
-    run = begun(tmp_path, recipe(), 4, 12)
+    run = make_run(tmp_path, recipe(), 4, 12)
     (run / "checkpoint-12" / "state.json").unlink()
     with pytest.warns(UserWarning, match="checkpoint-12"):
-        _, found = find_resume_point(recipe(), run, resume="auto", overwrite=False)
-    assert found is not None
-    assert found.step == 4
+        _, resumed = find_resume_point(recipe(), run, resume="auto", overwrite=False)
+    assert resumed is not None
+    assert resumed.step == 4
     (run / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
     with (
         pytest.raises(UserError, match="none of its 2 checkpoints is whole"),
@@ -214,15 +222,17 @@ def test_a_damaged_checkpoint_is_passed_over_but_only_damaged_ones_end_the_start
     ]
 
 
-def test_a_fresh_start_clears_what_an_earlier_run_said_and_saved(tmp_path: Path) -> None:
-    begun(tmp_path, recipe(), 4)
+def test_a_fresh_start_removes_the_metrics_and_checkpoints_of_an_earlier_run(
+    tmp_path: Path,
+) -> None:
+    make_run(tmp_path, recipe(), 4)
     (tmp_path / run_dir.METRICS).write_text("{}\n")
     write_run_files(tmp_path, recipe(seed=3), is_fresh=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "environment.json"]
     assert load_recipe(str(tmp_path / run_dir.CONFIG)) == recipe(seed=3)
 
 
-def test_the_status_is_read_back_and_a_torn_one_is_no_status(tmp_path: Path) -> None:
+def test_the_status_is_read_back_and_a_torn_file_reads_as_empty(tmp_path: Path) -> None:
     run_dir.set_status(tmp_path, "stopped", step=9, checkpoint="checkpoint-9")
     assert run_dir.get_status(tmp_path) | {"time": 0} == {
         "status": "stopped",
@@ -235,7 +245,7 @@ def test_the_status_is_read_back_and_a_torn_one_is_no_status(tmp_path: Path) -> 
         assert run_dir.get_status(tmp_path) == {}
 
 
-def test_the_environment_names_what_the_numbers_were_made_with(tmp_path: Path) -> None:
+def test_the_environment_names_versions_commit_and_hardware(tmp_path: Path) -> None:
     write_run_files(tmp_path, recipe(), is_fresh=True)
     written = json.loads((tmp_path / run_dir.ENVIRONMENT).read_text())
     assert written["packages"]["torch"] == torch.__version__

@@ -17,7 +17,7 @@ from electra.data.shards import Shards
 from electra.pretraining.export import initialise_from
 from electra.pretraining.pretrain import pretrain
 from electra.runs.journal import read
-from tests.pretraining.test_export import fresh, stock_config, toy
+from tests.pretraining.test_export import build_objective_with_seed, stock_config, toy
 
 STEADY = ["--schedule", "constant", "--save-steps", "2", "--encoder.dropout", "0.1"]
 STAGES = ("two-stage-generator-base", "two-stage-base")
@@ -40,7 +40,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def continued(
+def train_second_stage(
     first: Path, run: Path, data: Path, *, steps: int
 ) -> dict[str, dict[str, torch.Tensor]]:
     pretrain(
@@ -54,10 +54,13 @@ def continued(
 
 
 @pytest.mark.parametrize("inner", ["", "encoder"])
-def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_verdict(
+def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_rtd_head(
     first: Path, shards: Shards, inner: str
 ) -> None:
-    objective, stage = fresh(toy(STAGES[1]), shards, seed=1), fresh(toy(STAGES[0]), shards, seed=2)
+    objective, stage = (
+        build_objective_with_seed(toy(STAGES[1]), shards, seed=1),
+        build_objective_with_seed(toy(STAGES[0]), shards, seed=2),
+    )
     generator, discriminator = (
         objective.networks()[name] for name in ("generator", "discriminator")
     )
@@ -66,7 +69,7 @@ def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_ver
         for key, tensor in discriminator.state_dict().items()
         if "encoder." not in key
     }
-    news = initialise_from(objective, first / inner, shards)
+    messages = initialise_from(objective, first / inner, shards)
     initialise_from(stage, first, shards)
     learnt = stage.networks()["encoder"].state_dict()
     for key, tensor in generator.state_dict().items():
@@ -77,22 +80,22 @@ def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_ver
     for key, tensor in head.items():
         assert discriminator.state_dict()[key].equal(tensor), key
     source = first / "encoder"
-    assert news[0].startswith(f"generator from {source}: ")
-    assert news[0].endswith("tensors loaded")
-    assert news[1].startswith(f"discriminator from {source}: ")
-    assert "freshly initialised: dense.weight" in news[1]
+    assert messages[0].startswith(f"generator from {source}: ")
+    assert messages[0].endswith("tensors loaded")
+    assert messages[1].startswith(f"discriminator from {source}: ")
+    assert "freshly initialised: dense.weight" in messages[1]
 
 
 def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_discriminator_learns(
     first: Path, toy_shards: Path, tmp_path: Path
 ) -> None:
     learnt = weights(first / "encoder")
-    halfway = continued(first, tmp_path / "run", toy_shards, steps=2)
-    after = continued(first, tmp_path / "run", toy_shards, steps=4)
-    unbroken = continued(first, tmp_path / "unbroken", toy_shards, steps=4)
-    for found in (halfway, after, unbroken):
-        assert found["generator"].keys() == learnt.keys()
-        assert [key for key in learnt if not found["generator"][key].equal(learnt[key])] == []
+    halfway = train_second_stage(first, tmp_path / "run", toy_shards, steps=2)
+    after = train_second_stage(first, tmp_path / "run", toy_shards, steps=4)
+    unbroken = train_second_stage(first, tmp_path / "unbroken", toy_shards, steps=4)
+    for networks in (halfway, after, unbroken):
+        assert networks["generator"].keys() == learnt.keys()
+        assert [key for key in learnt if not networks["generator"][key].equal(learnt[key])] == []
     body = [key for key in learnt if key.startswith("electra.")]
     assert [key for key in body if after["discriminator"][key].equal(learnt[key])] == []
     assert [
@@ -107,8 +110,8 @@ def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_disc
         for key in load_file(tmp_path / "run" / "checkpoint-4" / "optimizer.safetensors")
         if key.startswith("generator.")
     ]
-    said = [entry for entry in read(tmp_path / "run" / "metrics.jsonl") if "rtd" in entry]
-    assert all(entry["loss"] == pytest.approx(50 * entry["rtd"], rel=1e-5) for entry in said)
+    entries = [entry for entry in read(tmp_path / "run" / "metrics.jsonl") if "rtd" in entry]
+    assert all(entry["loss"] == pytest.approx(50 * entry["rtd"], rel=1e-5) for entry in entries)
 
 
 def test_a_run_whose_generator_has_not_learnt_is_refused(toy_shards: Path, tmp_path: Path) -> None:
@@ -124,10 +127,12 @@ def test_a_first_stage_as_small_as_the_generator_fills_the_generator_alone(
 ) -> None:
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 1}
     ElectraForMaskedLM(stock_config(shards, **shape)).save_pretrained(tmp_path)
-    objective = fresh(toy(STAGES[1], "--objective.generator.fraction", "0.5"), shards, seed=1)
-    news = initialise_from(objective, tmp_path, shards)
-    assert news[0].startswith(f"generator from {tmp_path}: ")
-    assert news[1].startswith("discriminator: no model in")
+    objective = build_objective_with_seed(
+        toy(STAGES[1], "--objective.generator.fraction", "0.5"), shards, seed=1
+    )
+    messages = initialise_from(objective, tmp_path, shards)
+    assert messages[0].startswith(f"generator from {tmp_path}: ")
+    assert messages[1].startswith("discriminator: no model in")
 
 
 def test_a_generator_that_would_stay_partly_random_is_refused(
@@ -140,13 +145,17 @@ def test_a_generator_that_would_stay_partly_random_is_refused(
         with pytest.raises(
             UserError, match="no whole masked LM for the generator there, which does not learn"
         ):
-            initialise_from(fresh(toy(STAGES[1]), shards, seed=1), source, shards)
+            initialise_from(
+                build_objective_with_seed(toy(STAGES[1]), shards, seed=1), source, shards
+            )
 
 
 def test_a_generator_that_learns_takes_no_first_stage_for_both(first: Path, shards: Shards) -> None:
     flags = ["--objective.generator-training", "mlm"]
     with pytest.raises(UserError, match=r"no model for discriminator or generator there"):
-        initialise_from(fresh(toy(STAGES[1], *flags), shards, seed=1), first, shards)
+        initialise_from(
+            build_objective_with_seed(toy(STAGES[1], *flags), shards, seed=1), first, shards
+        )
 
 
 def test_an_adversary_continues_bit_for_bit(toy_shards: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a run hears that it should end."""
+"""Signals that stop a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from electra.runs.signals import stop_signals
 
 
-def test_what_one_of_several_runs_hears_is_meant_for_all():
+def test_a_signal_to_one_of_several_nested_runs_stops_all():
     before = signal.getsignal(signal.SIGTERM)
     with stop_signals() as outer:
         with stop_signals() as first:
@@ -24,7 +24,7 @@ def test_what_one_of_several_runs_hears_is_meant_for_all():
         assert not later()
 
 
-def test_a_second_ctrl_c_ends_at_once():
+def test_a_second_ctrl_c_raises_keyboard_interrupt():
     with stop_signals() as asked:
         os.kill(os.getpid(), signal.SIGINT)
         assert asked()
