@@ -247,7 +247,7 @@ def test_quickstart_shows_what_it_learned(tmp_path):
     output = run(f"electra quickstart --output-dir {tmp_path / 'quick'} --max-steps 30", tmp_path)
     for part in (
         "generator loss",
-        "what it learned",
+        "held-out scores",
         "average precision",
         "discriminator",
         "which library",

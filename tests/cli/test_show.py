@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another(pair: Pair)
 
 
 def test_the_top_predictions_come_in_order_and_as_many_as_asked(pair: Pair) -> None:
-    predictions = [token.prediction for token in pair.trace(TEXT, top_k=4) if token.prediction]
+    predictions = [token.prediction for token in pair.trace(TEXT, top=4) if token.prediction]
     assert predictions
     for prediction in predictions:
         chances = [chance for _, chance in prediction.top_k]
@@ -229,11 +229,12 @@ def test_the_highest_probability_is_the_reddest() -> None:
 
 
 def test_scores_are_printed_beside_their_baselines(console: Console) -> None:
-    print_scores({"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}, console)
-    shown = console.export_text()
+    scores = {"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}
+    print_scores(scores, load_recipe("tiny").objective.metrics(), console)
+    printed = console.export_text()
     for expected in ("4.500", "6.250", "0.750", "0.500"):
-        assert expected in shown
-    assert "recall" not in shown
+        assert expected in printed
+    assert "recall" not in printed
 
 
 def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Console) -> None:

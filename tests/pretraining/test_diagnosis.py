@@ -30,18 +30,14 @@ def test_a_run_that_learns_gives_no_warning() -> None:
 
 def test_a_discriminator_that_calls_everything_original_gives_a_warning() -> None:
     (warning,) = plateau_warnings({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
-    assert (
-        "step 20000: the discriminator sits at the trivial solution (loss 0.3499; 0.3500 without "
-        "looking" in warning
-    )
+    assert warning.startswith("step 20000: the discriminator only knows how many tokens are")
+    assert "(loss 0.3499; 0.3500 without looking at the context)" in warning
 
 
 def test_a_generator_that_knows_only_frequencies_gives_a_warning() -> None:
     (warning,) = plateau_warnings({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
-    assert (
-        "the masked LM only copies, and knows how frequent words are (loss 5.990; 6.000 without "
-        "looking" in warning
-    )
+    assert warning.startswith("step 20000: the masked LM only copies, and knows how frequent words")
+    assert "(loss 5.9900; 6.0000 without looking at the context)" in warning
 
 
 RESTORING = {
@@ -57,8 +53,8 @@ def test_an_encoder_that_only_copies_gives_a_warning(name: str) -> None:
     recipe = load_recipe(name)
     assert plateau_warnings(RESTORING, recipe, step=LATE) == []
     (warning,) = plateau_warnings({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
-    assert "step 20000: the encoder restores no more than by copying what it reads" in warning
-    assert "(loss 0.4999; 0.5000 without looking at context)" in warning
+    assert warning.startswith("step 20000: the encoder only copies the tokens it reads")
+    assert "(loss 0.4999; 0.5000 without looking at the context)" in warning
 
 
 @pytest.mark.parametrize("name", ["adversarial-base", "two-stage-base"])
