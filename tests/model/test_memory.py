@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.kernels import fuse
-from electra.model import encoder
+from electra.model import encoder, networks
 from electra.model.flops import parameters
 from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kernel_encoder_bytes, training_bytes
 from electra.model.networks import build_networks
@@ -25,13 +25,12 @@ from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.workload import LinearHead, LMHead, Workload
 from electra.pretraining.recipe import load_recipe
 from tests.model.test_flops import SHAPE, VOCABULARY, count
-from tests.objectives.test_cloze import networks
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "pretrain_gpu.json"
 
 
 @contextmanager
-def watched(*networks: nn.Module) -> Iterator[Callable[[], int]]:
+def watched(*modules: nn.Module) -> Iterator[Callable[[], int]]:
     """How many bytes of other things than weights were kept for backward in here."""
     kept: list[Tensor] = []
 
@@ -46,7 +45,7 @@ def watched(*networks: nn.Module) -> Iterator[Callable[[], int]]:
         }
         weights = {
             place
-            for network in networks
+            for network in modules
             for parameter in network.parameters()
             for place in (parameter.untyped_storage().data_ptr(),)
         }

@@ -230,7 +230,7 @@ def test_held_out_rows_tell_what_the_generator_lost():
         ({"temperature": 2.0}, r"temperature=2\.0 samples from another distribution"),
         (
             {"generator": GeneratorShape(kind="unigram")},
-            r"generator\.kind='unigram' draws by prob",
+            r"generator\.kind='unigram' draws by chance",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_what_the_discriminator_would_change_cannot_be_frozen(tie):
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_chance_cannot_be_frozen(kind):
     with pytest.raises(
-        ValueError, match=rf"generator\.kind='{kind}' draws by prob and never learns"
+        ValueError, match=rf"generator\.kind='{kind}' draws by chance and never learns"
     ):
         ReplacedTokenDetectionConfig(
             generator_training="frozen", generator=GeneratorShape(kind=kind, tie="none")

@@ -1,0 +1,142 @@
+"""An objective that the package does not know: a settings class, a module and a recipe, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import ElectraForMaskedLM
+
+from electra.cli.describe import describe_recipe
+from electra.config import UserError
+from electra.data.batches import Batch
+from electra.model.encoder import Encoder
+from electra.model.networks import Discriminator, Generator
+from electra.model.shape import EncoderShape
+from electra.model.workload import LinearHead, Workload
+from electra.objectives.corruption import Vocabulary
+from electra.objectives.measures import Loss, MetricSums, sum_and_count
+from electra.objectives.metrics import Metric
+from electra.objectives.objective import Objective
+from electra.objectives.settings import REGISTERED, ObjectiveConfig, register
+from electra.pretraining.pretrain import pretrain
+from electra.pretraining.recipe import load_recipe
+from electra.runs import journal
+from tests.conftest import TOY_FLAGS
+
+RECIPE = """
+[objective]
+name = "segments"
+weight = 2.0
+"""
+
+
+class Segments(Objective):
+    """Does a token belong to the first segment or to the second? Read without token types."""
+
+    def __init__(
+        self,
+        config: SegmentsConfig,
+        *,
+        encoder: EncoderShape,
+        vocabulary: Vocabulary,
+        unigrams: Tensor,
+    ) -> None:
+        super().__init__(vocabulary=vocabulary, unigrams=unigrams)
+        self.config = config
+        self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
+        self.head = nn.Linear(encoder.width, 1)
+
+    def logits(self, batch: Batch) -> Tensor:
+        hidden = self.encoder.encoder(
+            batch.input_ids, torch.zeros_like(batch.input_ids), batch.attention_mask, batch.packing
+        )
+        logits: Tensor = self.head(hidden).squeeze(-1).float()
+        return logits
+
+    def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
+        labels = batch.token_type_ids.float()
+        losses = F.binary_cross_entropy_with_logits(self.logits(batch), labels, reduction="none")
+        loss = (losses * batch.attention_mask).sum() / batch.step_lengths.sum()
+        return Loss(self.config.weight * loss, {"segments": loss.detach()})
+
+    @torch.no_grad()
+    def measure(self, batch: Batch, rng: torch.Generator | None = None) -> MetricSums:
+        correct = (self.logits(batch) > 0) == (batch.token_type_ids == 1)
+        return MetricSums({"segment_accuracy": sum_and_count(correct, batch.attention_mask)})
+
+    def networks(self) -> dict[str, Discriminator | Generator]:
+        return {"encoder": self.encoder}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentsConfig(ObjectiveConfig):
+    """The settings of Segments."""
+
+    name: Literal["segments"] = "segments"
+    weight: float = 1.0
+
+    def metrics(self) -> tuple[Metric, ...]:
+        accuracy = Metric(
+            name="segment_accuracy", title="segments, accuracy", network="encoder", baseline=0.5
+        )
+        return (accuracy,)
+
+    def workload(self, encoder: EncoderShape, *, vocabulary: int, length: int) -> Workload:
+        heads = (LinearHead("segment head"),)
+        return Workload(
+            encoder=encoder, heads=heads, network="encoder", vocabulary=vocabulary, length=length
+        )
+
+    def build(
+        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
+    ) -> Objective:
+        return Segments(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Iterator[str]:
+    """A recipe of the objective, which is registered for the length of one test."""
+    register(SegmentsConfig)
+    path = tmp_path / "segments.toml"
+    path.write_text(RECIPE, encoding="utf8")
+    yield str(path)
+    del REGISTERED["segments"]
+
+
+def test_it_is_trained_measured_exported_and_resumed(
+    recipe_file: str, toy_shards: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    short = load_recipe(recipe_file, flags=[*TOY_FLAGS, "--max-steps", "8"])
+    pretrain(short, data=toy_shards, output_dir=run, quiet=True)
+    whole = load_recipe(recipe_file, flags=TOY_FLAGS)
+    outcome = pretrain(whole, data=toy_shards, output_dir=run, quiet=True)
+    assert (outcome.status, outcome.step) == ("finished", 20)
+    losses = [
+        entry["segments"] for entry in journal.read(run / "metrics.jsonl") if "segments" in entry
+    ]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0]
+    assert 0.5 < outcome.scores["segment_accuracy"] <= 1
+    assert ElectraForMaskedLM.from_pretrained(run / "encoder").config.num_hidden_layers == 2
+
+
+def test_its_settings_its_costs_and_its_metrics_are_known(recipe_file: str) -> None:
+    recipe = load_recipe(recipe_file, flags=["--objective.weight", "3"])
+    assert (recipe.objective.name, recipe.objective.weight) == ("segments", 3.0)
+    described = describe_recipe(recipe, name="segments")
+    assert described.standard.networks["encoder"]["segment head"] == 2 * recipe.encoder.width
+    assert [metric.name for metric in recipe.objective.metrics()] == ["segment_accuracy"]
+
+
+def test_a_setting_of_another_objective_is_refused(recipe_file: str) -> None:
+    with pytest.raises(UserError) as refused:
+        load_recipe(recipe_file, flags=["--objective.masking.rate", "0.2"])
+    assert refused.value.key == "objective.masking"  # type: ignore[attr-defined]
