@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import torch
@@ -39,9 +40,12 @@ def restore(
         return
     names = {parameter: name for name, parameter in named.items()}
     states: dict[int, dict[str, Tensor]] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            states[len(states)] = parameter_state(names[parameter], parameter, slots, updates)
+    groups = (group["params"] for group in optimizer.param_groups)
+    for number, parameter in enumerate(itertools.chain.from_iterable(groups)):
+        name = names[parameter]
+        # A parameter that no loss uses has no gradient, and so no state.
+        if not slots or f"{name}.{STATE_KEYS[0]}" in slots:
+            states[number] = parameter_state(name, parameter, slots, updates)
     optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
 
 
