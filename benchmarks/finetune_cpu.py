@@ -1,4 +1,4 @@
-"""Fine-tuning on a CPU, and asking the result: examples a second, against transformers' `Trainer`.
+"""Measure fine-tuning and prediction on a CPU: examples a second, against transformers' `Trainer`.
 
     python -m benchmarks.finetune_cpu [--examples 512] [--repeats 3] [--quick] [--output FILE]
 
@@ -6,8 +6,8 @@ Both sides load the same folder (`small`, random weights), read the same texts o
 already encoded, and train one epoch in batches of 32 with fused AdamW, float32, dropout 0.1,
 clipping at 1.0. The Trainer pads each batch to its longest text; it runs with its default sampler
 and with the one that groups by length (within a quarter of the data here, in pools of 50 batches
-where there is more). Asking is in batches of the same size there, and of `BATCH_TOKENS` tokens
-here: what each does when left alone.
+where there is more). The Trainer predicts in batches of the same size, ours in batches of
+`BATCH_TOKENS` tokens: the defaults of both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import build_parser, run_main, write_result
-from benchmarks.peer import build_trainer
+from benchmarks.peer import TrainerOptions, build_trainer
 from electra.config import UserError
 from electra.console import ignore
 from electra.data.vocabulary import bert_tokenizer, build_wordpiece
@@ -45,7 +46,8 @@ from electra.tasks import find_task
 from electra.tasks.inference import compute_outputs, inference_batches
 
 BATCH, VOCABULARY = 32, 30_522
-Round = dict[str, float]  # seconds and tokens, padding included, of training and of asking
+Round = dict[str, float]  # seconds and tokens, padding included, of training and of prediction
+Side = Callable[[int], Round]  # a seed → one round
 
 
 def main() -> None:
@@ -53,56 +55,61 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--quick", action="store_true", help="a network of two layers: does it run?"
+        "--quick", action="store_true", help="a network of two layers, to see that it runs"
     )
     parser.add_argument("--output")
     options = parser.parse_args()
     if importlib.util.find_spec("accelerate") is None:
         raise UserError("transformers' Trainer needs accelerate: pip install -e '.[benchmarks]'")
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         save_model(folder / "model", quick=options.quick)
         write_texts(folder / "texts.csv", options.examples)
         write_texts(folder / "few.csv", BATCH)
-        sides = {
-            name: prepare(folder / "model", folder / "texts.csv")
-            for name, prepare in PREPARED.items()
-        }
-        for prepare in PREPARED.values():
-            prepare(folder / "model", folder / "few.csv")(0)  # warms up
-        rounds: dict[str, list[Round]] = {name: [] for name in sides}
-        for seed in range(options.repeats):
-            for (
-                name,
-                side,
-            ) in sides.items():  # in turn, so that a slow moment of the machine hits all
-                rounds[name].append(side(seed))
-                print(name, rounds[name][-1], flush=True)
-    found = summary(rounds, options.examples)
+        rounds = measure(folder, repeats=options.repeats)
+    result = summarize(rounds, options.examples)
     if options.output:
-        write_result(options.output, found)
+        write_result(options.output, result)
 
 
-# ---- the same model and texts for all ------------------------------------------------------------
+def measure(folder: Path, *, repeats: int) -> dict[str, list[Round]]:
+    """Return the rounds of all sides."""
+    model = folder / "model"
+    sides = {name: prepare(model, folder / "texts.csv") for name, prepare in SIDES.items()}
+    for prepare in SIDES.values():
+        prepare(model, folder / "few.csv")(0)  # warms up
+    rounds: dict[str, list[Round]] = {name: [] for name in sides}
+    for seed in range(repeats):
+        # In turn, so that a slow moment of the machine hits all.
+        for name, side in sides.items():
+            rounds[name].append(side(seed))
+            print(name, rounds[name][-1], flush=True)
+    return rounds
+
+
+# ---- the model and the texts of all sides --------------------------------------------------------
 
 
 def save_model(folder: Path, *, quick: bool) -> None:
+    """Save a discriminator with random weights."""
     shape = load_recipe("small").encoder
-    shape = replace(shape, layers=2) if quick else shape
+    if quick:
+        shape = replace(shape, layers=2)
     entries = [*SPECIAL_TOKENS, *(f"word{n}" for n in range(VOCABULARY - len(SPECIAL_TOKENS)))]
-    words = build_wordpiece(bert_tokenizer(), {entry: n for n, entry in enumerate(entries)})
+    tokenizer = build_wordpiece(bert_tokenizer(), {entry: n for n, entry in enumerate(entries)})
     torch.manual_seed(0)
     huggingface.save(
-        Discriminator(Encoder(shape, vocabulary=words.size)),
+        Discriminator(Encoder(shape, vocabulary=tokenizer.size)),
         folder,
         role="discriminator",
-        tokenizer_files=lambda path: words.copy_to(path, model_max_length=shape.positions),
+        tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=shape.positions),
     )
 
 
 def write_texts(path: Path, count: int) -> None:
-    """A third each as long as CoLA's sentences, SST-2's, and RTE's pairs: 5 to 120 words. Which
-    words does not matter.
+    """Write texts of 5 to 120 random words.
+
+    A third each is as long as CoLA's sentences, SST-2's, and RTE's pairs.
     """
     rng = random.Random(0)
     with path.open("w", encoding="utf8", newline="") as file:
@@ -111,134 +118,127 @@ def write_texts(path: Path, count: int) -> None:
         for n in range(count):
             words = round(rng.choice((8, 18, 55)) * rng.lognormvariate(0, 0.5))
             text = " ".join(f"word{rng.randrange(20_000)}" for _ in range(min(120, max(5, words))))
-            writer.writerow((text, "yes" if n % 2 else "no"))
+            writer.writerow((text, ("no", "yes")[n % 2]))
 
 
 # ---- ours ----------------------------------------------------------------------------------------
 
 
-def ours(model: Path, texts: Path) -> Callable[[int], Round]:
+def ours(model: Path, texts: Path) -> Side:
+    """Return a function that trains ours once and predicts every example."""
     task = find_task("classify")
     options = FinetuneOptions(train=[texts], dev=[texts], flags=["--epochs", "1"])
     setup = prepare_finetuning(model, task, options, say=ignore)
     rows = setup.train
 
-    def round_of(seed: int) -> Round:
+    def run_round(seed: int) -> Round:
         with process_group() as world, Journal(None, max_steps=1, quiet=True) as journal:
             state = build_state(setup, seed, texts.parent / "unused", world)
             attach_train_step(state)
-            began = time.perf_counter()
+            start = time.perf_counter()
             assert train(state, journal, lambda: False)
             trained = time.perf_counter()
-            answered = compute_outputs(state.network, rows, device=world.device)
-            asked = time.perf_counter()
-        assert (
-            len(answered)
-            == len(rows)
-            == sum(len(state.units(step + 1)) for step in range(state.max_steps))
-        )
+            answers = compute_outputs(state.network, rows, device=world.device)
+            answered = time.perf_counter()
         batches = [state.units(step + 1) for step in range(state.max_steps)]
+        assert len(answers) == len(rows) == sum(map(len, batches))
         return {
-            "train_seconds": trained - began,
-            "train_tokens": padded(rows.lengths, batches),
-            "ask_seconds": asked - trained,
-            "ask_tokens": padded(rows.lengths, inference_batches(rows, world.device)),
+            "train_seconds": trained - start,
+            "train_tokens": count_padded(rows.lengths, batches),
+            "ask_seconds": answered - trained,
+            "ask_tokens": count_padded(rows.lengths, inference_batches(rows, world.device)),
             "real_tokens": int(rows.lengths.sum()),
         }
 
-    return round_of
+    return run_round
 
 
-def padded(lengths: Any, batches: list[Any]) -> int:
+def count_padded(lengths: Any, batches: list[Any]) -> int:
+    """Return the tokens of all batches, padding included."""
     return sum(len(units) * int(lengths[units].max()) for units in batches)
 
 
-# ---- theirs --------------------------------------------------------------------------------------
+# ---- transformers --------------------------------------------------------------------------------
 
 
-def trainer(sampling: str) -> Callable[[Path, Path], Callable[[int], Round]]:
-    def prepare(model: Path, texts: Path) -> Callable[[int], Round]:
-        from transformers import AutoTokenizer, DataCollatorWithPadding
+def trainer(model: Path, texts: Path, *, sampling: str) -> Side:
+    """Return a function that trains with transformers' Trainer once and predicts every example."""
+    from transformers import AutoTokenizer, DataCollatorWithPadding
 
-        words = AutoTokenizer.from_pretrained(model)
-        with texts.open(encoding="utf8", newline="") as file:
-            rows = [
-                {
-                    **words(row["text"], truncation=True, max_length=128),
-                    "labels": int(row["label"] == "yes"),
-                }
-                for row in csv.DictReader(file)
-            ]
-        collate = DataCollatorWithPadding(words)
-        passed: list[tuple[int, int]] = []  # examples and tokens of each batch
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows = encode_texts(texts, tokenizer)
+    collator = DataCollatorWithPadding(tokenizer)
+    batches: list[tuple[int, int]] = []  # examples and tokens of each batch
 
-        def counted(batch: list[Any]) -> Any:
-            found = collate(batch)
-            passed.append((len(found["labels"]), found["input_ids"].numel()))
-            return found
+    def collate(examples: list[Any]) -> Any:
+        batch = collator(examples)
+        batches.append((len(batch["labels"]), batch["input_ids"].numel()))
+        return batch
 
-        def round_of(seed: int) -> Round:
-            loop = build_trainer(
-                model,
-                rows,
-                words,
-                place=texts.parent / "unused",
-                batch_size=BATCH,
-                sampling=sampling,
-                seed=seed,
-                collate=counted,
-                num_train_epochs=1,
-                use_cpu=True,
-            )
-            times, counts = [time.perf_counter()], []
-            for work in (loop.train, lambda: loop.predict(rows)):
-                passed.clear()
-                work()
-                times.append(time.perf_counter())
-                counts.append([sum(part) for part in zip(*passed, strict=True)])
-            assert all(examples == len(rows) for examples, _ in counts), counts
-            return {
-                "train_seconds": times[1] - times[0],
-                "train_tokens": counts[0][1],
-                "ask_seconds": times[2] - times[1],
-                "ask_tokens": counts[1][1],
-                "real_tokens": sum(len(row["input_ids"]) for row in rows),
-            }
+    def run_round(seed: int) -> Round:
+        options = TrainerOptions(
+            output_dir=texts.parent / "unused",
+            batch_size=BATCH,
+            sampling=sampling,
+            seed=seed,
+            settings={"num_train_epochs": 1, "use_cpu": True},
+        )
+        loop = build_trainer(model, rows, tokenizer, options, collate=collate)
+        times, counts = [time.perf_counter()], []
+        for work in (loop.train, lambda: loop.predict(rows)):
+            batches.clear()
+            work()
+            times.append(time.perf_counter())
+            counts.append([sum(column) for column in zip(*batches, strict=True)])
+        assert all(examples == len(rows) for examples, _ in counts), counts
+        return {
+            "train_seconds": times[1] - times[0],
+            "train_tokens": counts[0][1],
+            "ask_seconds": times[2] - times[1],
+            "ask_tokens": counts[1][1],
+            "real_tokens": sum(len(row["input_ids"]) for row in rows),
+        }
 
-        return round_of
-
-    return prepare
+    return run_round
 
 
-PREPARED = {
+def encode_texts(texts: Path, tokenizer: Any) -> list[dict[str, Any]]:
+    """Return the texts as the Trainer's collator takes them."""
+    rows = []
+    with texts.open(encoding="utf8", newline="") as file:
+        for row in csv.DictReader(file):
+            encoding = tokenizer(row["text"], truncation=True, max_length=128)
+            rows.append({**encoding, "labels": int(row["label"] == "yes")})
+    return rows
+
+
+SIDES: dict[str, Callable[[Path, Path], Side]] = {
     "ours": ours,
-    "trainer": trainer("random"),
-    "trainer_grouped": trainer("group_by_length"),
+    "trainer": partial(trainer, sampling="random"),
+    "trainer_grouped": partial(trainer, sampling="group_by_length"),
 }
 
 
-# ---- what came of it -----------------------------------------------------------------------------
+# ---- ratios --------------------------------------------------------------------------------------
 
 
-def summary(rounds: dict[str, list[Round]], examples: int) -> dict[str, Any]:
-    """Ratios are taken within a repeat, where the machine was equally busy; their median counts."""
-    assert len({each["real_tokens"] for found in rounds.values() for each in found}) == 1, (
-        "not the same tokens"
-    )
+def summarize(rounds: dict[str, list[Round]], examples: int) -> dict[str, Any]:
+    """Return and print ratios, taken within a repeat, where the machine was equally busy."""
+    tokens = [{one["real_tokens"] for one in side} for side in rounds.values()]
+    assert len(set.union(*tokens)) == 1, "not the same tokens"
     ratios: dict[str, dict[str, list[float]]] = {}
     for work in ("train", "ask"):
+        key = f"{work}_seconds"
         ratios[work] = {}
-        for name, found in rounds.items():
-            seconds = [each[f"{work}_seconds"] for each in found]
-            times = ratios[work][name] = [
-                their / our[f"{work}_seconds"]
-                for their, our in zip(seconds, rounds["ours"], strict=True)
-            ]
+        for name, side in rounds.items():
+            pairs = zip(side, rounds["ours"], strict=True)
+            times = ratios[work][name] = [theirs[key] / our[key] for theirs, our in pairs]
+            seconds = median(one[key] for one in side)
+            padding = 1 - side[0]["real_tokens"] / side[0][f"{work}_tokens"]
             print(
-                f"{work:<6} {name:<16} {examples / median(seconds):7.1f} examples/s; ours is "
-                f"{median(times):.2f} "
-                f"times as fast ({min(times):.2f} to {max(times):.2f}); "
-                f"{1 - found[0]['real_tokens'] / found[0][f'{work}_tokens']:.0%} padding"
+                f"{work:<6} {name:<16} {examples / seconds:7.1f} examples/s; ours is "
+                f"{median(times):.2f} times as fast ({min(times):.2f} to {max(times):.2f}); "
+                f"{padding:.0%} padding"
             )
     return {
         "examples": examples,

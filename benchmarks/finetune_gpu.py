@@ -1,19 +1,17 @@
-"""Fine-tuning on a GPU: examples a second against transformers' `Trainer`, and how long six GLUE
-tasks take.
+"""Measure fine-tuning on a GPU against transformers' `Trainer`, and the time of six GLUE tasks.
 
     python -m benchmarks.finetune_gpu --model DIR [--data GLUE] [--only compare glue] [--steps 300]
-    [--repeats 2]
-                                      [--seeds 5] [--at-once 1] [--place DIR] [--quick] [--output
-                                      FILE.json]
+                                      [--repeats 2] [--seeds 5] [--at-once 1] [--place DIR]
+                                      [--quick] [--output FILE.json]
 
-compare: training texts of SST-2 and QNLI (without --data, made-up ones of mixed length) in batches
+compare: training texts of SST-2 and QNLI (without --data, random ones of mixed length) in batches
 of 32, bf16. The Trainer takes the very rows that ours encodes, pads each batch to its longest, and
 runs with its default sampler and with the one that groups by length. Ours is `electra.finetune`. On
 both sides the clock runs from the first logged step to the last.
 
 glue: CoLA, SST-2, MRPC, STS-B, QNLI and RTE as `electra finetune` trains and scores them, each in a
 process of its own, --at-once of them side by side; minutes from the first start to the last end.
-With --place they stay in that folder, and after an interruption the same command goes on there.
+With --place they stay in that folder, and after an interruption the same command continues there.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ import argparse
 import importlib.util
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +34,17 @@ import torch
 
 from benchmarks import finetuning_tables
 from benchmarks.finetune_cpu import BATCH, write_texts
-from benchmarks.harness import build_parser, check_counts, provenance, run_main, write_result
-from benchmarks.peer import build_trainer
+from benchmarks.harness import (
+    ELECTRA,
+    Result,
+    build_parser,
+    check_counts,
+    provenance,
+    read_earlier,
+    run_main,
+    write_result,
+)
+from benchmarks.peer import TrainerOptions, build_trainer
 from electra.config import UserError
 from electra.console import ignore
 from electra.finetuning.finetune import finetune
@@ -51,11 +58,40 @@ from electra.tasks.glue import available_tasks
 from electra.tasks.models import RESULTS, model_folder
 
 GLUE_6 = ("cola", "sst-2", "mrpc", "sts-b", "qnli", "rte")
-LOGGED = 50  # steps: what a Trainer logs by, and we
+LOGGING_STEPS = 50
 Marks = list[tuple[int, float]]  # steps done, and when
 
 
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One short fine-tuning that is timed."""
+
+    model: Path
+    source: dict[str, Any]  # the task, and its data as `finetune` takes it
+    folder: Path
+    steps: int
+    every: int  # steps from one logged one to the next
+    seed: int
+
+    def flags(self) -> list[str]:
+        return (
+            f"--max-steps {self.steps} --logging-steps {self.every} "
+            f"--max-train-examples {self.steps * BATCH} --batch-size {BATCH}"
+        ).split()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    result = read_earlier(options.output)
+    for part in options.only:
+        for values in PARTS[part](options, result):
+            result[part] = values
+            if options.output:
+                write_result(options.output, result)
+    print("\n" + "\n\n".join(table(result) for table in finetuning_tables.TABLES))
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a pre-trained discriminator")
     parser.add_argument("--data", help="GLUE's folder")
@@ -67,21 +103,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--at-once", type=int, default=1, help="GLUE tasks in training at the same time"
     )
     parser.add_argument(
-        "--place", type=Path, help="where GLUE's runs are kept; without it, a temporary folder"
+        "--place", type=Path, help="the folder of GLUE's runs; without it, a temporary one"
     )
-    parser.add_argument("--quick", action="store_true", help="a few steps throughout: does it run?")
-    parser.add_argument(
-        "--output", help="where to keep the results, as JSON; a part that is there already stays"
-    )
+    parser.add_argument("--quick", action="store_true", help="a few steps, to see that it runs")
+    parser.add_argument("--output", help="the JSON file to write; it keeps other parts it holds")
     options = parser.parse_args(arguments)
     check_counts(parser, options, "repeats", "seeds", "at_once")
-    if "compare" in options.only and not options.quick and options.steps < 2 * LOGGED:
+    if "compare" in options.only and not options.quick and options.steps < 2 * LOGGING_STEPS:
         parser.error(
             f"--steps {options.steps}: the clock runs from the first logged step to the last, and "
-            "every "
-            f"{LOGGED}th is logged, so at least {2 * LOGGED} are needed"
+            f"every {LOGGING_STEPS}th is logged, so at least {2 * LOGGING_STEPS} are needed"
         )
-    model_folder(options.model)  # a wrong name should not show after minutes
+    check_inputs(options)
+    return options
+
+
+def check_inputs(options: argparse.Namespace) -> None:
+    """Refuse a missing model, task or package at once, not after minutes of work."""
+    model_folder(options.model)
     if options.data and "glue" in options.only:
         check_glue(options.data)
     if "compare" in options.only and importlib.util.find_spec("accelerate") is None:
@@ -89,107 +128,88 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "transformers' Trainer needs accelerate: pip install -e '.[benchmarks]', or pass "
             "--only glue"
         )
-    earlier = Path(options.output) if options.output else None
-    found: dict[str, Any] = (
-        json.loads(earlier.read_text(encoding="utf8")) if earlier and earlier.exists() else {}
-    )
-    found.pop("made", None)
-    for part in options.only:
-        for values in PARTS[part](options, found):
-            found[part] = values
-            if options.output:
-                write_result(options.output, found)
-    print("\n" + "\n\n".join(table(found) for table in finetuning_tables.TABLES))
 
 
 # ---- against the Trainer -------------------------------------------------------------------------
 
 
-def compare(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields what is known so far, after every round."""
-    entries: dict[str, Any] = dict(found.get("compare", {}))
-    steps, every = (4, 2) if options.quick else (options.steps, LOGGED)
-    with tempfile.TemporaryDirectory() as place:
-        for name, source in sources(options, Path(place)).items():
-            rounds: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-            entries[name] = {
-                "rounds": rounds,
-                "batch_size": BATCH,
-                "steps": steps,
-                "made": provenance(),
-            }
-            for repeat in range(options.repeats + 1):
-                for (
-                    side,
-                    work,
-                ) in SIDES.items():  # in turn, so that a slow moment of the machine hits all
-                    run = Path(place) / f"{name.replace('/', '-')}-{side}-{repeat}"
-                    measured = rate(
-                        work(
-                            options.model,
-                            source,
-                            run,
-                            steps=steps if repeat else 2 * every,
-                            every=every,
-                            seed=repeat,
-                        )
-                    )
-                    if repeat:  # the first warms up
-                        rounds[side].append(measured)
-                        print(
-                            f"{name}, {side}: {measured['examples_per_second']:,.0f} examples/s",
-                            flush=True,
-                        )
-                if repeat:
-                    yield entries
+def compare(options: argparse.Namespace, result: Result) -> Iterator[Result]:
+    """Yield the entries of all tasks so far, after every round."""
+    entries: Result = dict(result.get("compare", {}))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, source in task_sources(options, Path(folder)).items():
+            for entry in measure_rounds(options, name, source, Path(folder)):
+                entries[name] = entry
+                yield entries
 
 
-def sources(options: argparse.Namespace, place: Path) -> dict[str, dict[str, Any]]:
-    """What `finetune` is told of each task's data, by the name that the table shows."""
+def measure_rounds(
+    options: argparse.Namespace, name: str, source: dict[str, Any], folder: Path
+) -> Iterator[Result]:
+    """Yield the entry of one task after every round."""
+    steps, every = options.steps, LOGGING_STEPS
+    if options.quick:
+        steps, every = 4, 2
+    rounds: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    entry = {"rounds": rounds, "batch_size": BATCH, "steps": steps, "made": provenance()}
+    for repeat in range(options.repeats + 1):
+        is_warmup = repeat == 0
+        for side, measure in SIDES.items():  # in turn: a slow moment of the machine hits all
+            run = Run(
+                model=options.model,
+                source=source,
+                folder=folder / f"{name.replace('/', '-')}-{side}-{repeat}",
+                steps=2 * every if is_warmup else steps,
+                every=every,
+                seed=repeat,
+            )
+            rate = compute_rate(measure(run))
+            if not is_warmup:
+                rounds[side].append(rate)
+                print(f"{name}, {side}: {rate['examples_per_second']:,.0f} examples/s", flush=True)
+        if not is_warmup:
+            yield entry
+
+
+def task_sources(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return each task and its data, by the name that the table shows."""
     if options.data:
         return {task: {"task": task, "data": options.data} for task in ("glue/sst-2", "glue/qnli")}
-    texts = place / "texts.csv"
-    write_texts(texts, 64 if options.quick else BATCH * options.steps)
+    texts = folder / "texts.csv"
+    count = BATCH * options.steps
+    if options.quick:
+        count = 64
+    write_texts(texts, count)
     return {"texts of 5 to 120 words": {"task": "classify", "train": [texts], "dev": [texts]}}
 
 
-def rate(marks: Marks) -> dict[str, float]:
-    (first, then), *_, (last, now) = marks
-    return {"examples_per_second": BATCH * (last - first) / (now - then)}
+def compute_rate(marks: Marks) -> dict[str, float]:
+    """Return the examples a second from the first mark to the last."""
+    (first_step, start), *_, (last_step, end) = marks
+    return {"examples_per_second": BATCH * (last_step - first_step) / (end - start)}
 
 
-def ours(
-    model: Path, source: dict[str, Any], run: Path, *, steps: int, every: int, seed: int
-) -> Marks:
-    finetune(model, output_dir=run, quiet=True, seed=seed, flags=flags(steps, every), **source)
+def ours(run: Run) -> Marks:
+    finetune(
+        run.model,
+        output_dir=run.folder,
+        quiet=True,
+        seed=run.seed,
+        flags=run.flags(),
+        **run.source,
+    )
     return [
         (entry["step"], entry["time"])
-        for entry in read(run / f"seed-{seed}" / METRICS)
+        for entry in read(run.folder / f"seed-{run.seed}" / METRICS)
         if "tokens_per_second" in entry
     ]
 
 
-def flags(steps: int, every: int) -> list[str]:
-    return (
-        f"--max-steps {steps} --logging-steps {every} --max-train-examples {steps * BATCH} "
-        f"--batch-size {BATCH}"
-    ).split()
-
-
-def trainer(
-    model: Path,
-    source: dict[str, Any],
-    run: Path,
-    *,
-    steps: int,
-    every: int,
-    seed: int,
-    sampling: str,
-) -> Marks:
+def trainer(run: Run, *, sampling: str) -> Marks:
     from transformers import AutoTokenizer, TrainerCallback
 
-    folder = model_folder(model)
-    rows = encoded(the_same_rows(model, source, steps, every))
+    folder = model_folder(run.model)
+    rows = as_dicts(encode_rows(run))
     marks: Marks = []
 
     class Clock(TrainerCallback):  # type: ignore[misc]
@@ -198,37 +218,34 @@ def trainer(
                 marks.append((state.global_step, time.time()))
 
     on_gpu = torch.cuda.is_available()
-    build_trainer(
-        folder,
-        rows,
-        AutoTokenizer.from_pretrained(folder),
-        place=run,
+    options = TrainerOptions(
+        output_dir=run.folder,
         batch_size=BATCH,
         sampling=sampling,
-        seed=seed,
-        callbacks=[Clock()],
-        max_steps=steps,
-        logging_steps=every,
-        bf16=on_gpu,
-        use_cpu=not on_gpu,
-    ).train()
+        seed=run.seed,
+        logging_steps=run.every,
+        settings={"max_steps": run.steps, "bf16": on_gpu, "use_cpu": not on_gpu},
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    build_trainer(folder, rows, tokenizer, options, callbacks=[Clock()]).train()
     return marks
 
 
-def the_same_rows(model: Path, source: dict[str, Any], steps: int, every: int) -> Features:
-    task = find_task(source["task"])
-    given = {name: value for name, value in source.items() if name != "task"}
-    options = FinetuneOptions(**given, flags=flags(steps, every))
-    return prepare_finetuning(model, task, options, say=ignore).train
+def encode_rows(run: Run) -> Features:
+    """Return the training rows of a run as ours encodes them."""
+    task = find_task(run.source["task"])
+    data = {name: value for name, value in run.source.items() if name != "task"}
+    options = FinetuneOptions(**data, flags=run.flags())
+    return prepare_finetuning(run.model, task, options, say=ignore).train
 
 
-def encoded(rows: Features) -> list[dict[str, Any]]:
-    """One dictionary a row, as the Trainer's collator takes them."""
-    found = []
+def as_dicts(rows: Features) -> list[dict[str, Any]]:
+    """Return one dictionary for each row, as the Trainer's collator takes them."""
+    dicts = []
     for n in range(len(rows)):
         ids = rows.input_ids[rows.offsets[n] : rows.offsets[n + 1]].tolist()
         second = int(rows.second_starts[n])
-        found.append(
+        dicts.append(
             {
                 "input_ids": ids,
                 "token_type_ids": [0] * second + [1] * (len(ids) - second),
@@ -236,10 +253,10 @@ def encoded(rows: Features) -> list[dict[str, Any]]:
                 "labels": int(rows.row_labels["target"][n]),
             }
         )
-    return found
+    return dicts
 
 
-SIDES: dict[str, Callable[..., Marks]] = {
+SIDES: dict[str, Callable[[Run], Marks]] = {
     "trainer": partial(trainer, sampling="random"),
     "trainer_grouped": partial(trainer, sampling="group_by_length"),
     "ours": ours,
@@ -249,34 +266,34 @@ SIDES: dict[str, Callable[..., Marks]] = {
 # ---- six tasks -----------------------------------------------------------------------------------
 
 
-def glue(options: argparse.Namespace, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields once, when all is done: a part of it would not say how long it takes."""
+def glue(options: argparse.Namespace, result: Result) -> Iterator[Result]:
+    """Yield once, when all tasks are done, since only then is their time known."""
     if not options.data:
         print("glue is left out: name GLUE's folder with --data", flush=True)
         return
-    with nullcontext(options.place) if options.place else tempfile.TemporaryDirectory() as place:
-        note = found_there(Path(place), options.seeds)
-        began = time.perf_counter()
-        with ThreadPoolExecutor(
-            options.at_once
-        ) as workers:  # they wait for processes; the longest tasks first
-            order = sorted(GLUE_6, key=lambda task: task not in ("qnli", "sst-2"))
-            done = dict(
-                zip(order, workers.map(partial(tuned, options, Path(place)), order), strict=True)
-            )
-        minutes = (time.perf_counter() - began) / 60
-    yield {
+    folder = nullcontext(options.place) if options.place else tempfile.TemporaryDirectory()
+    with folder as place:
+        note = note_earlier_runs(Path(place), options.seeds)
+        start = time.perf_counter()
+        # Threads wait for processes; the longest tasks come first.
+        order = sorted(GLUE_6, key=lambda task: task not in ("qnli", "sst-2"))
+        with ThreadPoolExecutor(options.at_once) as threads:
+            entries = list(threads.map(partial(finetune_task, options, Path(place)), order))
+        minutes = (time.perf_counter() - start) / 60
+    by_task = dict(zip(order, entries, strict=True))
+    entry = {
         "seeds": options.seeds,
         "at_once": options.at_once,
         "minutes": minutes,
-        "tasks": {task: done[task] for task in GLUE_6},
-        **({"note": note} if note else {}),
-        "made": provenance(),
+        "tasks": {task: by_task[task] for task in GLUE_6},
     }
+    if note:
+        entry["note"] = note
+    yield {**entry, "made": provenance()}
 
 
 def check_glue(data: str) -> None:
-    """Known before the first minute of work, not after the last."""
+    """Refuse a folder without all six tasks, before any work."""
     _, missing = available_tasks(data)
     if lacking := [task for task in GLUE_6 if f"glue/{task}" in missing]:
         raise UserError(
@@ -285,51 +302,39 @@ def check_glue(data: str) -> None:
         )
 
 
-def found_there(place: Path, seeds: int) -> str:
-    """What has to be said with the minutes, when they are not those of all the work."""
-    begun = sum(
-        (place / task / f"seed-{seed}").exists() for task in GLUE_6 for seed in range(seeds)
-    )
-    if not begun:
+def note_earlier_runs(folder: Path, seeds: int) -> str:
+    """Return a note to the minutes where they do not count all of the work."""
+    earlier = sum((folder / task / f"seed-{n}").exists() for task in GLUE_6 for n in range(seeds))
+    if not earlier:
         return ""
-    return f"{begun} of {seeds * len(GLUE_6)} runs had been begun earlier; the minutes count this start alone"
-
-
-def tuned(options: argparse.Namespace, place: Path, task: str) -> dict[str, Any]:
-    few = ["--max-steps", "2", "--max-train-examples", "64"] if options.quick else []
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "electra",
-            "finetune",
-            str(options.model),
-            "--task",
-            f"glue/{task}",
-            "--data",
-            options.data,
-            "--output-dir",
-            str(place / task),
-            "--seeds",
-            str(options.seeds),
-            "--keep",
-            "best",
-            "--quiet",
-            *few,
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
+    return (
+        f"{earlier} of {seeds * len(GLUE_6)} runs had been begun earlier; the minutes count this "
+        "start alone"
     )
-    kept = json.loads((place / task / RESULTS).read_text(encoding="utf8"))
-    print(f"{task}: {kept['metric']} {kept['median']:.4f}, median of {options.seeds}", flush=True)
+
+
+def finetune_task(options: argparse.Namespace, folder: Path, task: str) -> Result:
+    """Fine-tune on one GLUE task in a process of its own, and return its scores and times."""
+    flags = [
+        *("--task", f"glue/{task}", "--data", options.data, "--output-dir", str(folder / task)),
+        *("--seeds", str(options.seeds), "--keep", "best", "--quiet"),
+    ]
+    if options.quick:
+        flags += ["--max-steps", "2", "--max-train-examples", "64"]
+    subprocess.run(
+        [*ELECTRA, "finetune", str(options.model), *flags], check=True, stdout=subprocess.DEVNULL
+    )
+    summary = json.loads((folder / task / RESULTS).read_text(encoding="utf8"))
+    metric, median = summary["metric"], summary["median"]
+    print(f"{task}: {metric} {median:.4f}, median of {options.seeds}", flush=True)
     return {
-        "metric": kept["metric"],
-        "median": kept["median"],
-        "scores": [run["score"] for run in kept["runs"]],
-        "steps": kept["runs"][0]["steps"],
-        "seconds": [run["seconds"] for run in kept["runs"]],
-        "examples": kept["made"]["data"]["train"]["examples"],
-        "settings_hash": kept["made"]["settings_hash"],
+        "metric": metric,
+        "median": median,
+        "scores": [run["score"] for run in summary["runs"]],
+        "steps": summary["runs"][0]["steps"],
+        "seconds": [run["seconds"] for run in summary["runs"]],
+        "examples": summary["made"]["data"]["train"]["examples"],
+        "settings_hash": summary["made"]["settings_hash"],
     }
 
 

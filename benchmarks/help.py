@@ -1,4 +1,4 @@
-"""How long a user waits for a usage line.
+"""Measure how long each command takes to print its help.
 
 python -m benchmarks.help [--repeats 9] [--output benchmarks/results/help.json]
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import time
 
-from benchmarks.harness import build_parser, run_main, write_result
+from benchmarks.harness import ELECTRA, build_parser, run_main, write_result
 
 COMMANDS = ([], ["vocab"], ["shard"], ["pretrain"], ["describe"], ["show"], ["quickstart"])
 
@@ -24,14 +23,11 @@ def main() -> None:
     for command in COMMANDS:
         name = " ".join(["electra", *command, "--help"])
         for _ in range(options.repeats):
-            began = time.perf_counter()
+            start = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "electra", *command, "--help"],
-                check=True,
-                capture_output=True,
-                text=True,
+                [*ELECTRA, *command, "--help"], check=True, capture_output=True, text=True
             )
-            seconds.setdefault(name, []).append(time.perf_counter() - began)
+            seconds.setdefault(name, []).append(time.perf_counter() - start)
         print(
             f"{name:<26} median {statistics.median(seconds[name]):.2f} s, worst "
             f"{max(seconds[name]):.2f} s"

@@ -1,15 +1,14 @@
-"""Theirs: a pre-training step of transformers' two ELECTRA models in a plain loop, and its
-`Trainer`.
+"""What we are compared with: transformers' two ELECTRA models in a plain loop, and its `Trainer`.
 
-The pre-training step shares nothing of ours but masking and sampling: logits over the vocabulary at
-every position, as `ElectraForMaskedLM` computes them, and the two networks' embeddings tied the way
-its users tie them.
+The pre-training step shares only masking and sampling with ours. It computes logits over the
+vocabulary at every position, as `ElectraForMaskedLM` does, and ties the two networks' embeddings
+the way users of transformers do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from electra.data.batches import Batch
 from electra.engine.hardware import autocast
 from electra.model.sampling import sample
+from electra.model.shape import EncoderShape
 from electra.objectives.corruption import Vocabulary, mask_tokens, replace_tokens
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.pretraining.recipe import Recipe
@@ -28,8 +28,8 @@ Step = Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True)
-class Words:
-    """A vocabulary by its numbers alone, which a compiler takes for constants. Defaults are BERT's."""
+class SpecialIds:
+    """Size and special ids of a vocabulary, constants to a compiler. Defaults are BERT's."""
 
     size: int = 30_522
     pad: int = 0
@@ -39,8 +39,15 @@ class Words:
     mask: int = 103
 
     @classmethod
-    def of(cls, words: Vocabulary) -> Words:
-        return cls(words.size, words.pad, words.unk, words.cls, words.sep, words.mask)
+    def of(cls, vocabulary: Vocabulary) -> SpecialIds:
+        return cls(
+            vocabulary.size,
+            vocabulary.pad,
+            vocabulary.unk,
+            vocabulary.cls,
+            vocabulary.sep,
+            vocabulary.mask,
+        )
 
 
 # ---- pre-training --------------------------------------------------------------------------------
@@ -48,59 +55,32 @@ class Words:
 
 def pretraining_step(
     recipe: Recipe,
-    words: Words,
+    vocabulary: SpecialIds,
     *,
     device: torch.device,
     precision: str = "fp32",
     compiled: bool = False,
 ) -> Step:
-    """Masking to update; the loss comes back as it lies on the device. Compiled: everything before
-    the backward pass, in torch's default mode.
+    """Return a function that takes one step, from masking to the update, and returns the loss.
+
+    Compiled is everything before the backward pass, in torch's default mode.
     """
-    generator, discriminator = networks(recipe, words, device)
-    parameters = list(
-        {id(p): p for network in (generator, discriminator) for p in network.parameters()}.values()
-    )
+    generator, discriminator = build_networks(recipe, vocabulary, device)
+    shared = {id(p): p for network in (generator, discriminator) for p in network.parameters()}
+    parameters = list(shared.values())
     optimizer = torch.optim.AdamW(
         parameters, lr=recipe.optimizer.learning_rate, weight_decay=0.01, fused=True
     )
-    objective = recipe.objective
-    assert isinstance(objective, ReplacedTokenDetectionConfig)
-
-    def loss_of(batch: Batch) -> Tensor:
-        masked = mask_tokens(batch, objective.masking, words, None)
-        attention_mask = batch.attention_mask.long()
-        logits = generator(
-            input_ids=masked.input_ids,
-            token_type_ids=batch.token_type_ids,
-            attention_mask=attention_mask,
-        ).logits
-        chosen = logits.gather(1, masked.positions[..., None].expand(-1, -1, words.size))
-        targets = masked.originals.masked_fill(~masked.scored, -100)
-        mlm = F.cross_entropy(chosen.flatten(0, 1).float(), targets.flatten())
-        corrupted = replace_tokens(batch.input_ids, masked, sample(chosen, rng=None))
-        said = discriminator(
-            input_ids=corrupted.input_ids,
-            token_type_ids=batch.token_type_ids,
-            attention_mask=attention_mask,
-        ).logits
-        # Its own loss would pick the real tokens by index: the GPU waits for their count, and a
-        # compiled graph breaks.
-        each = F.binary_cross_entropy_with_logits(
-            said.float(), corrupted.replaced.float(), reduction="none"
-        )
-        rtd = (each * attention_mask).sum() / attention_mask.sum()
-        return objective.generator_weight * mlm + objective.discriminator_weight * rtd
-
+    compute_loss = PeerLoss(generator, discriminator, recipe, vocabulary).compute
     if compiled:
-        # what was compiled for another batch would make this one's shapes dynamic
+        # Code compiled for another batch would make the shapes of this one dynamic.
         torch.compiler.reset()
-    called = torch.compile(loss_of) if compiled else loss_of
+        compute_loss = torch.compile(compute_loss)
 
     def step(batch: Batch) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         with autocast(precision, device):
-            loss = called(batch)
+            loss: Tensor = compute_loss(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, recipe.optimizer.max_grad_norm)
         optimizer.step()
@@ -109,87 +89,135 @@ def pretraining_step(
     return step
 
 
-def networks(recipe: Recipe, words: Words, device: torch.device) -> tuple[Any, Any]:
-    from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+class PeerLoss:
+    """The loss of replaced token detection, computed with transformers' two networks."""
 
-    shape, small = recipe.encoder, recipe.workload(words.size).generator
-    assert small is not None
-    generator, discriminator = (
-        network(
-            ElectraConfig(
-                num_hidden_layers=s.layers,
-                hidden_size=s.width,
-                num_attention_heads=s.heads,
-                intermediate_size=s.feedforward,
-                embedding_size=s.embedding,
-                vocab_size=words.size,
-                max_position_embeddings=s.positions,
-                hidden_dropout_prob=s.dropout,
-                attention_probs_dropout_prob=s.attention_dropout,
-                pad_token_id=words.pad,
-            )
-        ).train()
-        for network, s in ((ElectraForMaskedLM, small), (ElectraForPreTraining, shape))
-    )
-    generator.electra.embeddings.word_embeddings = discriminator.electra.embeddings.word_embeddings
-    generator.electra.embeddings.position_embeddings = (
-        discriminator.electra.embeddings.position_embeddings
-    )
+    def __init__(
+        self, generator: Any, discriminator: Any, recipe: Recipe, vocabulary: SpecialIds
+    ) -> None:
+        assert isinstance(recipe.objective, ReplacedTokenDetectionConfig)
+        self.generator, self.discriminator = generator, discriminator
+        self.objective, self.vocabulary = recipe.objective, vocabulary
+
+    def compute(self, batch: Batch) -> Tensor:
+        """Return the weighted loss of one micro-batch."""
+        masked = mask_tokens(batch, self.objective.masking, self.vocabulary, None)
+        attention_mask = batch.attention_mask.long()
+        logits = self.generator(
+            input_ids=masked.input_ids,
+            token_type_ids=batch.token_type_ids,
+            attention_mask=attention_mask,
+        ).logits
+        index = masked.positions[..., None].expand(-1, -1, self.vocabulary.size)
+        predicted = logits.gather(1, index)
+        targets = masked.originals.masked_fill(~masked.scored, -100)
+        mlm = F.cross_entropy(predicted.flatten(0, 1).float(), targets.flatten())
+        corrupted = replace_tokens(batch.input_ids, masked, sample(predicted, rng=None))
+        disc_logits = self.discriminator(
+            input_ids=corrupted.input_ids,
+            token_type_ids=batch.token_type_ids,
+            attention_mask=attention_mask,
+        ).logits
+        # Its own loss would select the real tokens by index: the GPU waits for their count, and a
+        # compiled graph breaks.
+        token_loss = F.binary_cross_entropy_with_logits(
+            disc_logits.float(), corrupted.replaced.float(), reduction="none"
+        )
+        rtd = (token_loss * attention_mask).sum() / attention_mask.sum()
+        return self.objective.generator_weight * mlm + self.objective.discriminator_weight * rtd
+
+
+def build_networks(recipe: Recipe, vocabulary: SpecialIds, device: torch.device) -> tuple[Any, Any]:
+    """Return transformers' generator and discriminator with tied embeddings."""
+    from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
+    generator_shape = recipe.workload(vocabulary.size).generator
+    assert generator_shape is not None
+    generator = ElectraForMaskedLM(electra_config(generator_shape, vocabulary)).train()
+    discriminator = ElectraForPreTraining(electra_config(recipe.encoder, vocabulary)).train()
+    tied, embeddings = generator.electra.embeddings, discriminator.electra.embeddings
+    tied.word_embeddings = embeddings.word_embeddings
+    tied.position_embeddings = embeddings.position_embeddings
     generator.tie_weights()
     return generator.to(device), discriminator.to(device)
+
+
+def electra_config(shape: EncoderShape, vocabulary: SpecialIds) -> Any:
+    from transformers import ElectraConfig
+
+    return ElectraConfig(
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.width,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.feedforward,
+        embedding_size=shape.embedding,
+        vocab_size=vocabulary.size,
+        max_position_embeddings=shape.positions,
+        hidden_dropout_prob=shape.dropout,
+        attention_probs_dropout_prob=shape.attention_dropout,
+        pad_token_id=vocabulary.pad,
+    )
 
 
 # ---- fine-tuning ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """How a `Trainer` samples and logs; `settings` are further arguments of transformers'."""
+
+    output_dir: Path
+    batch_size: int
+    sampling: str
+    seed: int
+    logging_steps: int = 50
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def arguments(self) -> Any:
+        from transformers import TrainingArguments
+
+        return TrainingArguments(
+            output_dir=str(self.output_dir),
+            per_device_train_batch_size=self.batch_size,
+            per_device_eval_batch_size=self.batch_size,
+            learning_rate=3e-4,
+            warmup_steps=0.1,
+            optim="adamw_torch_fused",
+            train_sampling_strategy=self.sampling,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            logging_steps=self.logging_steps,
+            seed=self.seed,
+            **self.settings,
+        )
+
+
 def build_trainer(
     model: Path,
     rows: Sequence[dict[str, Any]],
-    words: Any,
+    tokenizer: Any,
+    options: TrainerOptions,
     *,
-    place: Path,
-    batch_size: int,
-    sampling: str,
-    seed: int,
     collate: Callable[[list[Any]], Any] | None = None,
     callbacks: Sequence[Any] = (),
-    logging_steps: int = 50,
-    **settings: Any,
 ) -> Any:
-    """A `Trainer` on encoded rows of two classes, with fused AdamW and whatever it does when left
-    alone.
-    """
+    """Return a `Trainer` on encoded rows of two classes, with fused AdamW and its defaults."""
     from transformers import (
         DataCollatorWithPadding,
         ElectraForSequenceClassification,
         Trainer,
-        TrainingArguments,
         logging,
     )
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    arguments = TrainingArguments(
-        output_dir=str(place),
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=batch_size,
-        learning_rate=3e-4,
-        warmup_steps=0.1,
-        optim="adamw_torch_fused",
-        train_sampling_strategy=sampling,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        logging_steps=logging_steps,
-        seed=seed,
-        **settings,
-    )
-    network = ElectraForSequenceClassification.from_pretrained(model, num_labels=2)
+    arguments = options.arguments()
     return Trainer(
-        model=network,
+        model=ElectraForSequenceClassification.from_pretrained(model, num_labels=2),
         args=arguments,
         train_dataset=list(rows),
-        processing_class=words,
-        data_collator=collate or DataCollatorWithPadding(words),
+        processing_class=tokenizer,
+        data_collator=collate or DataCollatorWithPadding(tokenizer),
         callbacks=list(callbacks),
     )

@@ -1,30 +1,39 @@
-"""Which settings leave the plateau, and after how many steps? Several pre-trainings side by side,
-their held-out scores kept as curves; and what they are worth on tasks, if some are named.
+"""Find the settings that leave the plateau, and the step at which they do.
 
-    python -m benchmarks.plateau --data SHARDS --run "mlm, 1e-3: bert-small --learning-rate 1e-3
-    --max-steps 20000" …
-                                 [--together 2] [--glue GLUE --tasks glue/sst-2 … --tuning
-                                 "--learning-rate 3e-4"] [--output benchmarks/results/plateau.json]
+    python -m benchmarks.plateau --data SHARDS
+                                 --run "mlm, 1e-3: bert-small --learning-rate 1e-3"
+                                 [--run …] [--together 2]
+                                 [--glue GLUE --tasks glue/sst-2 … --tuning "--learning-rate 3e-4"]
+                                 [--output benchmarks/results/plateau.json]
 
-On the plateau a masked LM knows how frequent words are and a discriminator how often they are
-replaced, and no more: `trivial_…` beside every score says what that is worth.
+Pre-trains several settings side by side and writes their held-out scores as curves; with --tasks it
+also fine-tunes them. On the plateau a masked LM knows how frequent words are and a discriminator
+how often they are replaced, and no more: `baseline_…` beside every score is the score of that
+knowledge.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import build_parser, provenance, run_main, write_result
+from benchmarks.harness import (
+    ELECTRA,
+    Result,
+    build_parser,
+    provenance,
+    read_earlier,
+    run_main,
+    write_result,
+)
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.runs.journal import read
@@ -32,9 +41,9 @@ from electra.runs.journal import read
 PREFIX = "eval_"
 
 
-def electra(*words: str) -> None:
+def run_electra(*arguments: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "electra", *words, "--quiet"],
+        [*ELECTRA, *arguments, "--quiet"],
         check=True,
         capture_output=True,
         text=True,
@@ -42,63 +51,46 @@ def electra(*words: str) -> None:
     )
 
 
-def curve(data: str, settings: str, place: Path) -> dict[str, Any]:
-    """One run, and what it scored on held-out rows."""
+def pretrain(data: str, settings: str, folder: Path) -> Result:
+    """Pre-train with these settings and return the held-out scores by step."""
     recipe, *flags = shlex.split(settings)
-    electra(
-        "pretrain",
-        recipe,
-        "--data",
-        data,
-        "--output-dir",
-        str(place),
-        "--save-total-limit",
-        "1",
-        *flags,
-    )
-    entries = read(place / "metrics.jsonl")
-    scores = [
-        {
-            "step": entry["step"],
-            **{
-                name.removeprefix(PREFIX): round(value, 4)
-                for name, value in entry.items()
-                if name.startswith(PREFIX)
-            },
-        }
-        for entry in entries
-        if any(name.startswith(PREFIX) for name in entry)
-    ]
+    options = ["--data", data, "--output-dir", str(folder), "--save-total-limit", "1"]
+    run_electra("pretrain", recipe, *options, *flags)
+    entries = read(folder / "metrics.jsonl")
     rates = [entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry]
     return {
         "settings": settings,
-        "held_out": scores,
+        "held_out": [scores for entry in entries if (scores := held_out_scores(entry))],
         "tokens_seen": max(entry.get("tokens_seen", 0) for entry in entries),
         "tokens_per_second": round(sum(rates) / len(rates)),
     }
 
 
-def tuned(model: Path, options: Any) -> dict[str, Any]:
-    """The median of each task's main score, on dev."""
-    found: dict[str, Any] = {"tuning": options.tuning}
+def held_out_scores(entry: Result) -> Result:
+    """Return the step and the scores of a journal entry; nothing where it has no scores."""
+    scores = {
+        name.removeprefix(PREFIX): round(value, 4)
+        for name, value in entry.items()
+        if name.startswith(PREFIX)
+    }
+    if not scores:
+        return {}
+    return {"step": entry["step"], **scores}
+
+
+def finetune(model: Path, options: argparse.Namespace) -> Result:
+    """Return the median of each task's main score, on dev."""
+    scores: Result = {"tuning": options.tuning}
     for task in options.tasks:
-        place = model.parent / f"{model.name}-{task.replace('/', '-')}"
-        electra(
-            "finetune",
-            str(model),
-            "--task",
-            task,
-            "--data",
-            options.glue,
-            "--output-dir",
-            str(place),
-            *shlex.split(options.tuning),
-        )
-        found[task] = json.loads((place / "results.json").read_text(encoding="utf8"))["median"]
-    return found
+        folder = model.parent / f"{model.name}-{task.replace('/', '-')}"
+        flags = ["--task", task, "--data", options.glue, "--output-dir", str(folder)]
+        run_electra("finetune", str(model), *flags, *shlex.split(options.tuning))
+        results = json.loads((folder / "results.json").read_text(encoding="utf8"))
+        scores[task] = results["median"]
+    return scores
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--run", action="append", required=True, metavar="NAME: RECIPE FLAGS")
@@ -106,37 +98,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--glue", help="folder with the tasks")
     parser.add_argument("--tasks", nargs="+", default=[])
     parser.add_argument("--tuning", default="", metavar="FLAGS", help="of electra finetune")
-    parser.add_argument("--output", help="what is there already of other runs stays")
+    parser.add_argument("--output", help="the JSON file to write; it keeps other runs it holds")
     options = parser.parse_args(arguments)
     if options.tasks and not options.glue:
-        parser.error("--tasks needs --glue, the folder they lie in")
-    if broken := [run for run in options.run if ": " not in run]:
-        raise UserError(
-            f"--run {broken[0]!r}: give a name, a colon and a blank, then a recipe and flags"
-        )
-    shards, kept = Shards.open(options.data), Path(options.output) if options.output else None
-    found = json.loads(kept.read_text(encoding="utf8")) if kept and kept.exists() else {"runs": {}}
-    one_at_a_time = threading.Lock()
+        parser.error("--tasks needs --glue, the folder of their data")
+    for run in options.run:
+        if ": " not in run:
+            raise UserError(
+                f"--run {run!r}: give a name, a colon and a blank, then a recipe and flags"
+            )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    shards = Shards.open(options.data)
+    result = {"runs": {}, **read_earlier(options.output)}
+    lock = threading.Lock()
     about = {
         "rows": f"{len(shards.train):,} of {shards.length} tokens, {shards.tokenizer.size:,} words",
         "made": provenance(),
     }
 
-    def run(number: int, asked: str) -> None:
-        name, settings = asked.split(": ", 1)
-        result = curve(options.data, settings, Path(place) / str(number))
+    def measure(number: int, run: str) -> None:
+        name, settings = run.split(": ", 1)
+        model = Path(folder) / str(number)
+        entry = pretrain(options.data, settings, model)
         if options.tasks:
-            result["tuned"] = tuned(Path(place) / str(number), options)
-        print(f"{name}: {result['held_out'][-1]} {result.get('tuned', '')}", flush=True)
-        with one_at_a_time:
-            found["runs"][name] = {**about, **result}
-            if kept:
-                write_result(
-                    kept, {part: values for part, values in found.items() if part != "made"}
-                )
+            entry["tuned"] = finetune(model, options)
+        print(f"{name}: {entry['held_out'][-1]} {entry.get('tuned', '')}", flush=True)
+        with lock:
+            result["runs"][name] = {**about, **entry}
+            if options.output:
+                write_result(options.output, result)
 
-    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.together) as pool:
-        list(pool.map(run, range(len(options.run)), options.run))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.together) as threads:
+        list(threads.map(measure, range(len(options.run)), options.run))
 
 
 if __name__ == "__main__":

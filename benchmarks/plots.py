@@ -1,8 +1,7 @@
-"""The cost of pre-training on a GPU as one figure: tokens a second and peak memory by batch, by
-length, by size.
+"""Draw tokens a second and peak memory of pre-training on a GPU by batch, length and size.
 
-    python -m benchmarks.plots [--result benchmarks/results/pretrain_gpu.json] [--output
-    docs/images/speed.svg]
+    python -m benchmarks.plots [--result benchmarks/results/pretrain_gpu.json]
+                               [--output docs/images/speed.svg]
 
 The same results give the same bytes. Needs matplotlib: pip install -e '.[benchmarks]'
 """
@@ -14,15 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import build_parser, run_main
+from benchmarks.harness import Result, build_parser, run_main
 from benchmarks.markdown import machines_with_commits
 from benchmarks.pretraining_tables import SIDES, compared_entries
 from electra.config import UserError
 
-Entry = dict[str, Any]
-# Dark enough for print and for the white card that the figure stays on a dark page; told apart
-# without colour, too.
-LOOKS: dict[str, dict[str, Any]] = {
+# Dark enough for print and for a white card on a dark page; distinct without colour, too.
+STYLES: dict[str, dict[str, Any]] = {
     "ours_fast": {"color": "#1b5e9b", "marker": "o"},
     "ours_plain": {"color": "#7a7a7a", "marker": "^"},
     "peer_compiled": {"color": "#b3541e", "marker": "s"},
@@ -45,7 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(options.output)
 
 
-def draw(kept: dict[str, Any], output: Path) -> None:
+def draw(result: Result, output: Path) -> None:
+    """Draw a result of `benchmarks.pretrain_gpu` as SVG."""
     try:
         import matplotlib
     except ImportError:
@@ -64,12 +62,12 @@ def draw(kept: dict[str, Any], output: Path) -> None:
         "grid.color": "#dddddd",
         "axes.axisbelow": True,
     }
-    entries = list(kept.get("scaling", {}).values())
+    entries = list(result.get("scaling", {}).values())
     with pyplot.rc_context(style):
         figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), layout="constrained")
         for column, panel in enumerate((by_batch, by_length, by_size)):
             for line, measure in enumerate(MEASURES):
-                panel(axes[line][column], entries, measure, compared_entries(kept))
+                panel(axes[line][column], entries, measure, compared_entries(result))
             axes[1][column].set_title("")
         for line, (label, _) in enumerate(MEASURES.values()):
             axes[line][0].set_ylabel(label)
@@ -91,21 +89,14 @@ def draw(kept: dict[str, Any], output: Path) -> None:
 # ---- panels --------------------------------------------------------------------------------------
 
 
-def by_batch(axis: Any, entries: list[Entry], measure: str, others: dict[str, Entry]) -> None:
-    """With the other sides where these were measured: the only panel that has them."""
-    chosen = [entry for entry in entries if (entry["size"], entry["length"]) == ("small", 128)]
-    beside = [
-        entry for entry in others.values() if (entry["size"], entry["length"]) == ("small", 128)
-    ]
+def by_batch(axis: Any, entries: list[Result], measure: str, others: dict[str, Result]) -> None:
+    """Draw ours and the other sides by batch."""
     for side, label in SIDES.items():
-        curve(
-            axis,
-            chosen if side == "ours_fast" else beside,
-            measure,
-            side,
-            lambda entry: entry["rows"],
-            label=label,
-        )
+        measured = list(others.values())
+        if side == "ours_fast":
+            measured = entries
+        small = [entry for entry in measured if (entry["size"], entry["length"]) == ("small", 128)]
+        plot_curve(axis, small, measure, side, lambda entry: entry["rows"], label=label)
     axis.set_ylim(bottom=0)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter("{x:.0f}")
@@ -113,30 +104,32 @@ def by_batch(axis: Any, entries: list[Entry], measure: str, others: dict[str, En
     axis.set_xlabel("rows in a step")
 
 
-def by_length(axis: Any, entries: list[Entry], measure: str, others: dict[str, Entry]) -> None:
-    chosen = [
+def by_length(axis: Any, entries: list[Result], measure: str, others: dict[str, Result]) -> None:
+    """Draw ours by the length of rows."""
+    selected = [
         entry
         for entry in entries
         if entry["size"] == "small" and entry["rows"] * entry["length"] == 16_384
     ]
-    curve(axis, chosen, measure, "ours_fast", lambda entry: entry["length"])
+    plot_curve(axis, selected, measure, "ours_fast", lambda entry: entry["length"])
     axis.set_title("small, 16,384 tokens in a step", fontsize=9)
-    axis.set_xticks(sorted(entry["length"] for entry in chosen))
+    axis.set_xticks(sorted(entry["length"] for entry in selected))
     axis.set_ylim(0, 1.15 * axis.get_ylim()[1])
     axis.set_xlabel("tokens in a row")
 
 
-def by_size(axis: Any, entries: list[Entry], measure: str, others: dict[str, Entry]) -> None:
-    chosen = [entry for entry in entries if (entry["rows"], entry["length"]) == (64, 512)]
-    found = {
+def by_size(axis: Any, entries: list[Result], measure: str, others: dict[str, Result]) -> None:
+    """Draw ours by the size of the network."""
+    selected = [entry for entry in entries if (entry["rows"], entry["length"]) == (64, 512)]
+    values = {
         entry["size"]: value
-        for entry in chosen
+        for entry in selected
         if (value := scaled(entry, measure, "ours_fast")) is not None
     }
     axis.plot(
-        list(found), list(found.values()), linestyle="none", markersize=6, **LOOKS["ours_fast"]
+        list(values), list(values.values()), linestyle="none", markersize=6, **STYLES["ours_fast"]
     )
-    for size, value in found.items():
+    for size, value in values.items():
         axis.annotate(
             f"{value:.2g}",
             (size, value),
@@ -153,30 +146,32 @@ def by_size(axis: Any, entries: list[Entry], measure: str, others: dict[str, Ent
     axis.set_xlabel("recipe")
 
 
-def curve(
+def plot_curve(
     axis: Any,
-    entries: list[Entry],
+    entries: list[Result],
     measure: str,
     side: str,
-    place: Callable[[Entry], int],
+    x: Callable[[Result], int],
     *,
     label: str | None = None,
 ) -> None:
     points = sorted(
-        (place(entry), value)
+        (x(entry), value)
         for entry in entries
         if (value := scaled(entry, measure, side)) is not None
     )
     if points:
         axis.plot(
-            *zip(*points, strict=True), label=label, linewidth=1.5, markersize=4, **LOOKS[side]
+            *zip(*points, strict=True), label=label, linewidth=1.5, markersize=4, **STYLES[side]
         )
 
 
-def scaled(entry: Entry, measure: str, side: str) -> float | None:
-    """In the unit of the axis; None where it was not measured."""
+def scaled(entry: Result, measure: str, side: str) -> float | None:
+    """Return a value in the unit of the axis; None where it was not measured."""
     value = entry["sides"].get(side, {}).get(measure)
-    return None if value is None else float(value) / MEASURES[measure][1]
+    if value is None:
+        return None
+    return float(value) / MEASURES[measure][1]
 
 
 if __name__ == "__main__":

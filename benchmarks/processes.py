@@ -1,16 +1,15 @@
-"""What many processes cost before there are many: one process under torchrun, by DDP and by FSDP2;
-and what a checkpoint costs the steps beside which it is written.
+"""Measure what many processes cost before there are many: torchrun, DDP, FSDP2 and checkpoints.
 
     python -m benchmarks.processes --data SHARDS [--output benchmarks/results/processes.json]
-    [--only ways stall]
-                                   [--sizes small base] [--rows 128] [--windows 8] [--window-steps
-                                   10] [--save-steps 100] [--processes 2 --parallel fsdp]
+                                   [--only ways stall] [--sizes small base] [--rows 128]
+                                   [--windows 8] [--window-steps 10] [--save-steps 100]
+                                   [--processes 2 --parallel fsdp]
 
-All ways take the same steps, in bf16 on a GPU and in float32 elsewhere, and are read from their
-metrics.jsonl: medians of windows, the first not counted. DDP takes them by the kernels and by plain
-modules, FSDP2 by plain modules alone. A checkpoint costs the time for which a save holds up the
-host, and by how much the window of steps after it lasts longer than one without; this can be
-measured with several processes, too. Results are kept after every measurement.
+All ways take the same steps in one process, in bf16 on a GPU and in float32 elsewhere, and are read
+from their metrics.jsonl: medians of windows, the first not counted. DDP runs with the kernels and
+with plain modules, FSDP2 with plain modules alone. A checkpoint costs the time for which a save
+blocks the host, and by how much the window of steps after it lasts longer than one without; this
+can be measured with several processes, too. The result is written after every measurement.
 """
 
 from __future__ import annotations
@@ -24,13 +23,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.harness import build_parser, check_counts, provenance, run_main, write_result
+from benchmarks.harness import (
+    ELECTRA,
+    Result,
+    build_parser,
+    check_counts,
+    provenance,
+    read_earlier,
+    run_main,
+    write_result,
+)
 from electra.data.shards import Shards
 from electra.pretraining import loop, pretrain
 from electra.pretraining.recipe import load_recipe
@@ -44,208 +53,202 @@ WAYS = {
     "fsdp_plain": ["--parallel", "fsdp", "--training.compile", "off"],
 }
 SAVES = 6  # the first is not counted
-TIMES = "times.json"  # what the leading one of several processes has measured
+TIMES = "times.json"  # what rank 0 of several processes has measured
 
 
-def flags(options: Any, steps: int, every: int) -> list[str]:
-    length, precision = (
-        Shards.open(options.data).length,
-        "bf16" if torch.cuda.is_available() else "fp32",
-    )
-    return [
-        *f"--data.length {length} --encoder.positions {max(512, length)} --batch-size "
-        f"{options.rows} "
-        f"--micro-batch-size {options.rows // options.processes} --max-steps {steps} "
-        f"--logging-steps {every} "
-        f"--eval-steps {steps} --eval-rows 64 --precision {precision}".split()
-    ]
+@dataclass(frozen=True)
+class SaveTimes:
+    """Seconds of each window, of the host in each save, and of each write."""
+
+    windows: list[float]
+    hosts: list[float]
+    writes: list[float]
 
 
-def ways(size: str, options: Any) -> Iterator[dict[str, Any]]:
-    found: dict[str, Any] = {}
+def common_flags(options: argparse.Namespace, steps: int, every: int) -> list[str]:
+    """Return the flags that all runs share."""
+    length = Shards.open(options.data).length
+    precision = "bf16" if torch.cuda.is_available() else "fp32"
+    return (
+        f"--data.length {length} --encoder.positions {max(512, length)} --batch-size "
+        f"{options.rows} --micro-batch-size {options.rows // options.processes} --max-steps "
+        f"{steps} --logging-steps {every} --eval-steps {steps} --eval-rows 64 --precision "
+        f"{precision}"
+    ).split()
+
+
+# ---- ways to run one process ---------------------------------------------------------------------
+
+
+def measure_ways(size: str, options: argparse.Namespace) -> Iterator[Result]:
+    """Yield the speed of all ways so far, after each."""
+    entry: Result = {}
     for way in WAYS:
-        found[way] = rate(size, way, options)
-        print(f"{size}, {way}: {found[way]['tokens_per_second']:,.0f} tokens/s", flush=True)
-        yield found
+        entry[way] = measure_way(size, way, options)
+        print(f"{size}, {way}: {entry[way]['tokens_per_second']:,.0f} tokens/s", flush=True)
+        yield entry
 
 
-def rate(size: str, way: str, options: Any) -> dict[str, Any]:
-    """Tokens a second of one process."""
+def measure_way(size: str, way: str, options: argparse.Namespace) -> Result:
+    """Return the tokens a second of one process."""
     steps = options.windows * options.window_steps
-    launcher = (
-        []
-        if way == "alone"
-        else ["torch.distributed.run", "--standalone", "--nproc-per-node", "1", "-m"]
-    )
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                *launcher,
-                "electra",
-                "pretrain",
-                size,
-                "--data",
-                options.data,
-                "--output-dir",
-                place,
-                "--quiet",
-                "--save-steps",
-                str(steps),
-                *WAYS[way],
-                *flags(options, steps, options.window_steps),
-            ],
-            check=True,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        windows = [
-            entry["tokens_per_second"]
-            for entry in read(Path(place) / "metrics.jsonl")
-            if "tokens_per_second" in entry
-        ]
+    command = list(ELECTRA)
+    if way != "alone":
+        command = torchrun(1, "electra")
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["pretrain", size, "--data", options.data, "--output-dir", folder, "--quiet"]
+        command += ["--save-steps", str(steps), *WAYS[way]]
+        command += common_flags(options, steps, options.window_steps)
+        subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+        windows = [entry["tokens_per_second"] for entry in read_windows(Path(folder))]
     return {"tokens_per_second": statistics.median(windows[1:]), "windows": windows}
 
 
-def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    def measured(*arguments: Any, **named: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return function(*arguments, **named)
-        finally:
-            spent.append(time.perf_counter() - began)
-
-    return measured
+def torchrun(processes: int, module: str) -> list[str]:
+    """Return the command that starts a module in several processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, "--nproc-per-node", str(processes), "-m", module]
 
 
-def stall(size: str, options: Any) -> Iterator[dict[str, Any]]:
-    """What a checkpoint costs the steps, in seconds; and what its write takes beside them, and a
-    step.
+def read_windows(run: Path) -> list[Result]:
+    return [entry for entry in read(run / "metrics.jsonl") if "tokens_per_second" in entry]
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def measure_stall(size: str, options: argparse.Namespace) -> Iterator[Result]:
+    """Yield what a checkpoint costs the steps, and how long its write and a step take, in seconds.
 
     A save comes after every second window. Its cost (`stall`) is the host's time in it (`host`) and
     by how much the windows that follow one last longer than the others (`excess`): there the update
-    waits until a GPU has made its copy, and the write takes its share of the machine.
+    waits until a GPU has made its copy, and the write shares the machine.
     """
     steps = (options.save_steps or 2 * options.window_steps) // 2
-    with tempfile.TemporaryDirectory() as place:
-        windows, hosts, writes = (together if options.processes > 1 else saving)(
-            size, options, steps, Path(place)
-        )
-    found = {**cost(windows, hosts, steps=steps), "write": statistics.median(writes)}
-    shown = {name: f"{1000 * seconds:.1f} ms" for name, seconds in found.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        measure = time_saves_of_processes if options.processes > 1 else time_saves
+        times = measure(size, options, steps, Path(folder))
+    entry = {
+        **compute_cost(times.windows, times.hosts, steps=steps),
+        "write": statistics.median(times.writes),
+    }
+    text = {name: f"{1000 * seconds:.1f} ms" for name, seconds in entry.items()}
     print(
-        f"{size}: a step takes {shown['step']}; a checkpoint costs {shown['stall']}: "
-        f"{shown['host']} in the save "
-        f"(the first time {1000 * hosts[0]:.1f}) and {shown['excess']} in the steps after it; its "
-        "write takes "
-        f"{shown['write']}",
+        f"{size}: a step takes {text['step']}; a checkpoint costs {text['stall']}: {text['host']} "
+        f"in the save (the first time {1000 * times.hosts[0]:.1f}) and {text['excess']} in the "
+        f"steps after it; its write takes {text['write']}",
         flush=True,
     )
-    if found["write"] > steps * found["step"]:
+    if entry["write"] > steps * entry["step"]:
         print(
             f"{size}: a write outlasts the {steps} steps of a window, so part of its cost is not "
-            "seen; ask for more "
-            f"--save-steps",
+            "measured; ask for more --save-steps",
             flush=True,
         )
-    yield {**found, "windows": windows, "hosts": hosts, "writes": writes}
+    yield {**entry, **asdict(times)}
 
 
-def saving(
-    size: str, options: Any, window_steps: int, place: Path
-) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of each window, of the host in each save, and of each write."""
-    standing: list[float] = []
-    writing: list[float] = []
-    recipe = load_recipe(
-        size,
-        flags=[
-            *flags(options, 2 * SAVES * window_steps, window_steps),
-            "--save-steps",
-            str(2 * window_steps),
-            "--parallel",
-            options.parallel,
-        ],
-    )
+def time_saves(
+    size: str, options: argparse.Namespace, window_steps: int, folder: Path
+) -> SaveTimes:
+    """Time the windows and the saves of a run in this process."""
+    hosts: list[float] = []
+    writes: list[float] = []
+    flags = [
+        *common_flags(options, 2 * SAVES * window_steps, window_steps),
+        *("--save-steps", str(2 * window_steps), "--parallel", options.parallel),
+    ]
     save, write = loop.save, checkpoint.write
-    loop.save, checkpoint.write = timed(save, standing), timed(write, writing)
+    loop.save, checkpoint.write = timed(save, hosts), timed(write, writes)
     try:
-        pretrain.pretrain(recipe, data=options.data, output_dir=place / "run", quiet=True)
+        pretrain.pretrain(
+            load_recipe(size, flags=flags), data=options.data, output_dir=folder / "run", quiet=True
+        )
     finally:
         loop.save, checkpoint.write = save, write
-    entries = [
-        entry for entry in read(place / "run" / "metrics.jsonl") if "tokens_per_second" in entry
-    ]
+    entries = read_windows(folder / "run")
     seen = [0, *(entry["tokens_seen"] for entry in entries)]
     windows = [
         (after - before) / entry["tokens_per_second"]
         for (before, after), entry in zip(pairwise(seen), entries, strict=True)
     ]
-    return windows, standing, writing
+    return SaveTimes(windows, hosts, writes)
 
 
-def together(
-    size: str, options: Any, window_steps: int, place: Path
-) -> tuple[list[float], list[float], list[float]]:
-    """The same of the leading one of several processes."""
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(options.processes),
-            "-m",
-            "benchmarks.processes",
-            "--data",
-            options.data,
-            "--sizes",
-            size,
-            "--rows",
-            str(options.rows),
-            "--save-steps",
-            str(2 * window_steps),
-            "--processes",
-            str(options.processes),
-            "--parallel",
-            options.parallel,
-            "--part-of",
-            str(place),
-        ],
-        check=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    windows, hosts, writes = json.loads((place / TIMES).read_text(encoding="utf8"))
-    return windows, hosts, writes
+def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    """Return the function, with the seconds of each call added to a list."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            seconds.append(time.perf_counter() - start)
+
+    return call
 
 
-def take_part(options: Any) -> None:
-    """One process of `together`."""
-    place = Path(options.part_of)
-    found = saving(options.sizes[0], options, options.save_steps // 2, place)
+def time_saves_of_processes(
+    size: str, options: argparse.Namespace, window_steps: int, folder: Path
+) -> SaveTimes:
+    """Time the windows and the saves of rank 0 of several processes."""
+    command = [
+        *torchrun(options.processes, "benchmarks.processes"),
+        *("--data", options.data, "--sizes", size, "--rows", str(options.rows)),
+        *("--save-steps", str(2 * window_steps), "--processes", str(options.processes)),
+        *("--parallel", options.parallel, "--part-of", str(folder)),
+    ]
+    subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+    return SaveTimes(**json.loads((folder / TIMES).read_text(encoding="utf8")))
+
+
+def run_as_rank(options: argparse.Namespace) -> None:
+    """Be one process of `time_saves_of_processes`."""
+    folder = Path(options.part_of)
+    times = time_saves(options.sizes[0], options, options.save_steps // 2, folder)
     if os.environ["RANK"] == "0":
-        (place / TIMES).write_text(json.dumps(found), encoding="utf8")
+        (folder / TIMES).write_text(json.dumps(asdict(times)), encoding="utf8")
 
 
-def cost(windows: Sequence[float], hosts: Sequence[float], *, steps: int) -> dict[str, float]:
-    """Of a save after every second window of so many steps. The first window and the first save
-    warm up. A window is no shorter for a save, so an excess below nothing says how little windows
-    can tell.
+def compute_cost(
+    windows: Sequence[float], hosts: Sequence[float], *, steps: int
+) -> dict[str, float]:
+    """Return the cost of a save after every second window of so many steps.
+
+    The first window and the first save warm up. A save makes no window shorter, so a negative
+    excess shows how far windows vary.
     """
-    free, following, host = (
-        statistics.median(each) for each in (windows[1::2], windows[2::2], hosts[1:])
-    )
+    free = statistics.median(windows[1::2])
+    following = statistics.median(windows[2::2])
+    host = statistics.median(hosts[1:])
     excess = following - free
     return {"step": free / steps, "stall": host + max(0.0, excess), "host": host, "excess": excess}
 
 
-PARTS = {"ways": ways, "stall": stall}
+PARTS = {"ways": measure_ways, "stall": measure_stall}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    if options.part_of:
+        run_as_rank(options)
+        return
+    made = provenance()
+    machine = made["hardware"]
+    if options.processes > 1:
+        machine += f", {options.processes} processes by {options.parallel.upper()}"
+    length = Shards.open(options.data).length
+    result = read_earlier(options.output)
+    for size in options.sizes:
+        entry = result.setdefault(f"{size} {options.rows} × {length}, {machine}", {})
+        for part in options.only:
+            for measured in PARTS[part](size, options):
+                entry[part] = {"made": made, **measured}
+                if options.output:
+                    write_result(options.output, result)
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--sizes", nargs="+", default=["small"])
@@ -255,21 +258,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--save-steps",
         type=int,
-        help="between two checkpoints, an even number: half of them should "
-        "last longer than a write (default: twice --window-steps)",
+        help="between two checkpoints, an even number: half of them should last longer than a "
+        "write (default: twice --window-steps)",
     )
     parser.add_argument(
         "--processes", type=int, default=1, help="of a run whose checkpoints are timed"
     )
     parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp")
-    parser.add_argument(
-        "--part-of", help=argparse.SUPPRESS
-    )  # the folder of a measurement by several processes
-    parser.add_argument("--only", nargs="+", choices=["ways", "stall"], default=["ways", "stall"])
-    parser.add_argument(
-        "--output", help="what is there already of other sizes, rows or machines stays"
-    )
+    # The folder of a measurement with several processes, of which this is one.
+    parser.add_argument("--part-of", help=argparse.SUPPRESS)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--output", help="the JSON file to write; it keeps other entries it holds")
     options = parser.parse_args(arguments)
+    check_options(parser, options)
+    return options
+
+
+def check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse counts that cannot be measured."""
     if options.windows < 2:
         parser.error(
             f"--windows {options.windows}: the first is not counted, so at least 2 are needed"
@@ -282,30 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.save_steps is not None and (options.save_steps < 2 or options.save_steps % 2):
         parser.error(
             f"--save-steps {options.save_steps}: two equal windows lie between two checkpoints, "
-            "so an even "
-            f"number is needed"
+            "so an even number is needed"
         )
-    if options.part_of:
-        take_part(options)
-        return
-    made = provenance()
-    company = (
-        f", {options.processes} processes by {options.parallel.upper()}"
-        if options.processes > 1
-        else ""
-    )
-    kept = Path(options.output) if options.output else None
-    found = json.loads(kept.read_text(encoding="utf8")) if kept and kept.exists() else {}
-    for size in options.sizes:
-        setting = f"{size} {options.rows} × {Shards.open(options.data).length}, {made['hardware']}{company}"
-        entry = found.setdefault(setting, {})
-        for part in options.only:
-            for measured in PARTS[part](size, options):
-                entry[part] = {"made": made, **measured}
-                if kept:
-                    write_result(
-                        kept, {name: each for name, each in found.items() if name != "made"}
-                    )
 
 
 if __name__ == "__main__":

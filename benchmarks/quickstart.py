@@ -1,4 +1,4 @@
-"""How long the first experience takes, and what it shows at its end.
+"""Measure how long the quickstart takes, and what its models score.
 
 python -m benchmarks.quickstart [--output benchmarks/results/quickstart.json]
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness import build_parser, run_main, write_result
+from benchmarks.harness import ELECTRA, Result, build_parser, run_main, write_result
+
+KEYS = ("metric", "median", "sd", "baseline", "runs")  # of a fine-tuning's results
 
 
 def main() -> None:
@@ -20,18 +21,11 @@ def main() -> None:
     parser.add_argument("--output")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "electra", "quickstart", "--output-dir", folder], check=True
-        )
-        minutes = (time.perf_counter() - began) / 60
+        start = time.perf_counter()
+        subprocess.run([*ELECTRA, "quickstart", "--output-dir", folder], check=True)
+        minutes = (time.perf_counter() - start) / 60
         lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf8").splitlines()
-        tuned = {
-            name: json.loads(
-                (Path(folder) / "finetuned" / name / "results.json").read_text(encoding="utf8")
-            )
-            for name in ("pretrained", "random")
-        }
+        finetuned = {name: read_scores(Path(folder), name) for name in ("pretrained", "random")}
     scores = {
         name.removeprefix("eval_"): value
         for name, value in json.loads(lines[-1]).items()
@@ -39,11 +33,14 @@ def main() -> None:
     }
     print(f"{minutes:.1f} minutes")
     if options.output:
-        finetuned = {
-            name: {key: found[key] for key in ("metric", "median", "sd", "baseline", "runs")}
-            for name, found in tuned.items()
-        }
         write_result(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})
+
+
+def read_scores(folder: Path, name: str) -> Result:
+    """Return the scores of one fine-tuning of the quickstart."""
+    path = folder / "finetuned" / name / "results.json"
+    results = json.loads(path.read_text(encoding="utf8"))
+    return {key: results[key] for key in KEYS}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""A sanity table: GLUE tasks from random weights and from the quickstart's model, with nothing but
-the data at hand.
+"""Score GLUE tasks from random weights and from the quickstart's model.
 
     python -m benchmarks.sanity --glue DIR --quickstart runs/quickstart
 
@@ -11,11 +10,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import build_parser, keep, run_main
+from benchmarks.harness import Result, build_parser, run_main, write_result
 
 TASKS = ("glue/sst-2", "glue/rte", "glue/cola")
+KEYS = ("metric", "split", "baseline", "median", "mean", "sd", "best")  # of a summary
 
 
 def main() -> None:
@@ -28,32 +27,28 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--max-train-examples", type=int)
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/sanity.json"))
-    asked = parser.parse_args()
-    arms = {
-        "small, random weights": (random_small(asked.quickstart, asked.output_dir / "small"), True),
-        "tiny, random weights": (Path(asked.quickstart), True),
-        "tiny of the quickstart": (Path(asked.quickstart), False),
+    options = parser.parse_args()
+    small = save_random_small(options.quickstart, options.output_dir / "small")
+    tiny = Path(options.quickstart)
+    arms: dict[str, dict[str, Result]] = {
+        "small, random weights": finetune_tasks(options, small, "small, random weights"),
+        "tiny, random weights": finetune_tasks(options, tiny, "tiny, random weights"),
+        "tiny of the quickstart": finetune_tasks(options, tiny, "tiny of the quickstart"),
     }
-    found = {
-        arm: {task: tuned(asked, model, task, arm=arm, random_weights=random) for task in TASKS}
-        for arm, (model, random) in arms.items()
-    }
-    keep(
-        asked.result,
-        {"seeds": asked.seeds, "max_train_examples": asked.max_train_examples, "arms": found},
+    write_result(
+        options.result,
+        {"seeds": options.seeds, "max_train_examples": options.max_train_examples, "arms": arms},
     )
-    for arm, tasks in found.items():
-        print(
-            f"{arm:<24}",
-            "  ".join(
-                f"{task} {100 * each['median']:.1f} (baseline {100 * each['baseline']:.1f})"
-                for task, each in tasks.items()
-            ),
-        )
+    for arm, tasks in arms.items():
+        cells = [
+            f"{task} {100 * entry['median']:.1f} (baseline {100 * entry['baseline']:.1f})"
+            for task, entry in tasks.items()
+        ]
+        print(f"{arm:<24}", "  ".join(cells))
 
 
-def random_small(quickstart: str, folder: Path) -> Path:
-    """The paper's Small as it is before pre-training, with the quickstart's tokenizer."""
+def save_random_small(quickstart: str, folder: Path) -> Path:
+    """Save the paper's Small before pre-training, with the quickstart's tokenizer."""
     from electra.data.wordpiece import WordPiece
     from electra.model import huggingface
     from electra.model.encoder import Encoder
@@ -61,41 +56,43 @@ def random_small(quickstart: str, folder: Path) -> Path:
     from electra.pretraining.recipe import load_recipe
     from electra.tasks.models import model_folder
 
-    words = WordPiece.load(model_folder(quickstart))
-    network = Discriminator(Encoder(load_recipe("small").encoder, vocabulary=words.size))
-    huggingface.save(network, folder, role="discriminator", tokenizer_files=words.copy_to)
+    tokenizer = WordPiece.load(model_folder(quickstart))
+    network = Discriminator(Encoder(load_recipe("small").encoder, vocabulary=tokenizer.size))
+    huggingface.save(network, folder, role="discriminator", tokenizer_files=tokenizer.copy_to)
     return folder
 
 
-def tuned(
-    asked: argparse.Namespace, model: Path, task: str, *, arm: str, random_weights: bool
-) -> dict[str, Any]:
+def finetune_tasks(options: argparse.Namespace, model: Path, arm: str) -> dict[str, Result]:
+    return {task: finetune_task(options, model, task, arm=arm) for task in TASKS}
+
+
+def finetune_task(options: argparse.Namespace, model: Path, task: str, *, arm: str) -> Result:
+    """Return the scores of one arm on one task; an arm's name says if its weights are random."""
     from electra.finetuning.finetune import finetune
 
-    flags = (
-        ["--max-train-examples", str(asked.max_train_examples)] if asked.max_train_examples else []
-    )
-    place = asked.output_dir / arm.replace(", ", "-").replace(" ", "-") / task.removeprefix("glue/")
+    flags: list[str] = []
+    if options.max_train_examples:
+        flags = ["--max-train-examples", str(options.max_train_examples)]
+    arm_folder = options.output_dir / arm.replace(", ", "-").replace(" ", "-")
     summary = finetune(
         model,
         task,
-        output_dir=place,
-        data=asked.glue,
-        seeds=asked.seeds,
+        output_dir=arm_folder / task.removeprefix("glue/"),
+        data=options.glue,
+        seeds=options.seeds,
         flags=flags,
         keep="best",
-        random_weights=random_weights,
+        random_weights=arm.endswith("random weights"),
     )
     if summary is None:
-        raise SystemExit("stopped early; the same command goes on")
-    found = asdict(summary)
+        raise SystemExit("stopped early; the same command continues")
+    values = asdict(summary)
     return {
-        key: found[key] for key in ("metric", "split", "baseline", "median", "mean", "sd", "best")
-    } | {
+        **{key: values[key] for key in KEYS},
         "scores": [run.score for run in summary.runs],
-        "settings_hash": found["made"]["settings_hash"],
-        "recipe": found["made"]["recipe"],
-        "examples": found["made"]["data"]["train"]["examples"],
+        "settings_hash": values["made"]["settings_hash"],
+        "recipe": values["made"]["recipe"],
+        "examples": values["made"]["data"]["train"]["examples"],
     }
 
 

@@ -1,14 +1,12 @@
-"""A real model as proof: `small` for a sixteenth of the paper's steps on one GPU, then fine-tuned
-on six GLUE tasks.
+"""Pre-train `small` for a sixteenth of the paper's steps on one GPU, then fine-tune it.
 
-    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500] [--seeds
-    5] [--at-once 6]
-                                   [--output FILE]
+    python -m benchmarks.small_gpu --corpus TEXTS --glue GLUE --run DIR [--max-steps 62500]
+                                   [--seeds 5] [--at-once 6] [--output FILE]
 
 Runs `electra pretrain small --corpus TEXTS --output-dir DIR --max-steps 62500`, then `electra
-finetune DIR` for each task, in DIR/glue. Interrupted, the same command goes on, and a note beside
-the minutes says which of them are missing. Shards that are there already go to --data instead of
---corpus.
+finetune DIR` for each task, in DIR/glue. After an interruption the same command continues, and a
+note beside the minutes says which of them are missing. Shards that exist already go to --data
+instead of --corpus.
 """
 
 from __future__ import annotations
@@ -16,17 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
 
 from benchmarks import finetune_gpu
-from benchmarks.harness import build_parser, check_counts, run_main, write_result
+from benchmarks.harness import ELECTRA, Result, build_parser, check_counts, run_main, write_result
 from electra import atomic
 from electra.config import UserError, build
 from electra.data.shards import Shards
@@ -35,8 +31,8 @@ from electra.pretraining.recipe import Recipe
 from electra.runs.journal import read
 from electra.runs.run_dir import CONFIG, METRICS
 
-# in the run's folder: a start that finds the model finished cannot time how it was made
-STORY = "pretraining.json"
+# In the run's folder: a start that finds the model finished cannot measure its time.
+SUMMARY = "pretraining.json"
 HELD_OUT = (
     "eval_mlm_accuracy",
     "eval_baseline_mlm_accuracy",
@@ -49,6 +45,29 @@ HELD_OUT = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    if options.glue:
+        finetune_gpu.check_glue(options.glue)
+    result: Result = {"pretraining": pretrain(options)}
+    if options.output:
+        write_result(options.output, result)
+    if options.glue:
+        glue_options = SimpleNamespace(
+            model=options.run,
+            data=options.glue,
+            seeds=options.seeds,
+            at_once=options.at_once,
+            place=options.run / "glue",
+            quick=False,
+        )
+        for entry in finetune_gpu.glue(glue_options, {}):  # type: ignore[arg-type]
+            result["glue"] = entry
+        if options.output:
+            write_result(options.output, result)
+    print(json.dumps(result, indent=1))
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser(__doc__)
     texts = parser.add_mutually_exclusive_group(required=True)
     texts.add_argument("--corpus", nargs="+", help="texts, as `electra pretrain` takes them")
@@ -67,95 +86,59 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output")
     options = parser.parse_args(arguments)
     check_counts(parser, options, "max_steps", "seeds", "at_once")
-    if options.glue:
-        finetune_gpu.check_glue(options.glue)
-    found: dict[str, Any] = {"pretraining": pretrained(options)}
-    if options.output:
-        write_result(options.output, found)
-    if options.glue:
-        options = SimpleNamespace(
-            model=options.run,
-            data=options.glue,
-            seeds=options.seeds,
-            at_once=options.at_once,
-            place=options.run / "glue",
-            quick=False,
-        )
-        for part in finetune_gpu.glue(options, {}):  # type: ignore[arg-type]
-            found["glue"] = part
-        if options.output:
-            write_result(options.output, found)
-    print(json.dumps(found, indent=1))
+    return options
 
 
-def pretrained(options: argparse.Namespace) -> dict[str, Any]:
-    source = ["--data", options.data] if options.data else ["--corpus", *options.corpus]
+def pretrain(options: argparse.Namespace) -> Result:
+    """Pre-train, or continue, and return what the model read and how it scored."""
+    source = ["--corpus", *(options.corpus or ())]
+    if options.data:
+        source = ["--data", options.data]
     command = [
-        sys.executable,
-        "-m",
-        "electra",
-        "pretrain",
-        options.recipe,
-        *source,
-        "--output-dir",
-        str(options.run),
-        "--max-steps",
-        str(options.max_steps),
-        *options.flags,
+        *(*ELECTRA, "pretrain", options.recipe, *source, "--output-dir", str(options.run)),
+        *("--max-steps", str(options.max_steps), *options.flags),
     ]
     check_windows(command)
-    begun, began = (options.run / METRICS).exists(), time.perf_counter()
+    is_continued, start = (options.run / METRICS).exists(), time.perf_counter()
     subprocess.run(command, check=True)
-    minutes = (time.perf_counter() - began) / 60
-    redirect_warnings = story(
-        options.run, Shards.open(options.data or options.run / "data" / "shards"), options
-    )
-    if (options.run / STORY).exists():
-        earlier: dict[str, Any] = json.loads((options.run / STORY).read_text(encoding="utf8"))
-        if earlier == {**earlier, **redirect_warnings}:  # not a step has been taken since
+    minutes = (time.perf_counter() - start) / 60
+    shards = Shards.open(options.data or options.run / "data" / "shards")
+    summary = summarize(options.run, shards, options)
+    if (options.run / SUMMARY).exists():
+        earlier: Result = json.loads((options.run / SUMMARY).read_text(encoding="utf8"))
+        if earlier == {**earlier, **summary}:  # no step has been taken since
             return earlier
-    redirect_warnings["minutes_in_all"] = minutes
-    if begun:
-        redirect_warnings["note"] = (
+    summary["minutes_in_all"] = minutes
+    if is_continued:
+        summary["note"] = (
             "begun earlier and continued; the minutes of training hold the pause, those from "
-            "process start "
-            "count this start alone"
+            "process start count this start alone"
         )
-    atomic.write_json(options.run / STORY, redirect_warnings)
-    return redirect_warnings
+    atomic.write_json(options.run / SUMMARY, summary)
+    return summary
 
 
 def check_windows(command: Sequence[str]) -> None:
-    """Known before the first minute of work: flags that are wrong, and too few logged windows to
-    tell a speed from.
-    """
-    said = subprocess.run(
+    """Refuse wrong flags, and too few logged windows to measure a speed, before any work."""
+    printed = subprocess.run(
         [*command, "--print-config"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
-    training = build(Recipe, tomllib.loads(said), source="--flags").training
+    training = build(Recipe, tomllib.loads(printed), source="--flags").training
     if training.max_steps <= training.logging_steps:
         raise UserError(
             f"{training.max_steps} steps, logged every {training.logging_steps}, are one window, "
-            "and the "
-            "first is not counted; ask for more --max-steps, or for fewer --logging-steps in "
-            "--flags"
+            "and the first is not counted; ask for more --max-steps, or for fewer --logging-steps "
+            "in --flags"
         )
 
 
-def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, Any]:
-    """What the model read and how it fared on the way, from its own settings and its journal."""
+def summarize(run: Path, shards: Shards, options: argparse.Namespace) -> Result:
+    """Return what the model read and how it scored, from its settings and its journal."""
     journal = read(run / METRICS)
     logged = [entry for entry in journal if "tokens_per_second" in entry]
-    counted = logged[1:] or logged  # all there is, where somebody else's run was logged but once
+    counted = logged[1:] or logged  # a run may have been logged only once
     recipe = build(Recipe, read_toml(run / CONFIG), source=str(run / CONFIG))
-    evaluated = [
-        {
-            "step": entry["step"],
-            **{name.removeprefix("eval_"): round(entry[name], 4) for name in HELD_OUT},
-        }
-        for entry in journal
-        if "eval_auc" in entry
-    ]
+    evaluated = [held_out_scores(entry) for entry in journal if "eval_auc" in entry]
     return {
         "recipe": options.recipe,
         "flags": options.flags,
@@ -175,6 +158,11 @@ def story(run: Path, shards: Shards, options: argparse.Namespace) -> dict[str, A
             for entry in logged[:: max(1, len(logged) // 100)]
         ],
     }
+
+
+def held_out_scores(entry: Result) -> Result:
+    scores = {name.removeprefix("eval_"): round(entry[name], 4) for name in HELD_OUT}
+    return {"step": entry["step"], **scores}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the milliseconds of a training step go: every kernel that the GPU ran, by what it is for."""
+"""Profile a training step: the milliseconds of its GPU kernels, by what they are for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity
 
+from benchmarks.harness import Result
 from electra import kernels
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.distributed import process_group
@@ -23,7 +24,7 @@ from electra.pretraining.setup import prepare_run
 from electra.runs.journal import Journal
 
 TIMES = 4  # as many steps as are profiled: two parts warm up, one is timed, one is traced
-SHOWN_KERNELS = 40
+LISTED_KERNELS = 40
 
 # The first that matches counts: cuBLAS calls its Hopper products nvjet, and cutlass has attention
 # kernels too.
@@ -35,15 +36,17 @@ KINDS = {
     "gelu": r"gelu",
     "vocabulary": r"softmax|nll_loss|cross_entropy",
     "embeddings": r"embedding",
-    "masking and other "
-    "indexing": r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where",
+    "masking and other indexing": (
+        r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where"
+    ),
     "copies and fills": r"memcpy|memset|copy|catarray|fill",
 }
+# of our own kernels by module; those of other modules are called as the module
 OUR_KINDS = {
     "activation": "gelu",
     "linear_cross_entropy_kernels": "vocabulary",
     "adamw": "optimiser",
-}  # other modules are called as they are
+}
 
 
 class Kernel(NamedTuple):
@@ -52,51 +55,53 @@ class Kernel(NamedTuple):
     microseconds: float  # likewise
 
 
-def profiled(recipe: Recipe, shards: Path, *, steps: int) -> dict[str, Any]:
-    """Milliseconds of a step by kind of kernel. Tracing slows a step down, so its wall time is
-    taken from others.
+def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
+    """Return the milliseconds of a step by kind of kernel.
+
+    Tracing slows a step down, so its wall time is taken from others.
     """
-    with tempfile.TemporaryDirectory() as place, process_group() as world:
+    with tempfile.TemporaryDirectory() as folder, process_group() as world:
         options = PretrainOptions(data=shards, quiet=True)
-        run = prepare_run(recipe, options, Path(place), world)
-        watch = Watch(steps, world.device)
+        run = prepare_run(recipe, options, Path(folder), world)
+        clock = StepClock(steps, world.device)
         with (
             Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal,
             AsyncCheckpointer() as writer,
         ):
-            train(run, journal, watch, writer)
-    found = sorted(watch.kernels(), key=lambda kernel: -kernel.microseconds)
-    spent = {kind: each / steps / 1000 for kind, each in by_kind(found).items()}
-    wall = 1000 * watch.seconds / steps
+            train(run, journal, clock, writer)
+    launched = sorted(clock.kernels(), key=lambda kernel: -kernel.microseconds)
+    kinds_ms = {kind: time / steps / 1000 for kind, time in by_kind(launched).items()}
+    wall = 1000 * clock.seconds / steps
     return {
         "wall_ms": wall,
-        "kinds_ms": {**spent, "idle": wall - sum(spent.values())},
+        "kinds_ms": {**kinds_ms, "idle": wall - sum(kinds_ms.values())},
         "kernels": [
             {
                 "name": kernel.name[:120],
                 "launches": kernel.launches / steps,
                 "microseconds": kernel.microseconds / steps,
             }
-            for kernel in found[:SHOWN_KERNELS]
+            for kernel in launched[:LISTED_KERNELS]
         ],
     }
 
 
-class Watch:
-    """Called after every step, as the question whether to stop: never says so, but starts and stops
-    its clocks.
+class StepClock:
+    """Start and stop the clocks when the loop asks after each step whether to stop.
+
+    The answer is always no.
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:
-        self.steps, self.device, self.called, self.seconds = steps, device, 0, 0.0
-        on_gpu = device.type == "cuda"
-        self.profiler = torch.profiler.profile(
-            activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
-        )
+        self.steps, self.device, self.calls, self.seconds = steps, device, 0, 0.0
+        activity = ProfilerActivity.CPU
+        if device.type == "cuda":
+            activity = ProfilerActivity.CUDA
+        self.profiler = torch.profiler.profile(activities=[activity])
 
     def __call__(self) -> bool:
-        self.called += 1
-        part, within = divmod(self.called, self.steps)
+        self.calls += 1
+        part, within = divmod(self.calls, self.steps)
         if within == 0 and part >= TIMES - 2:
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
@@ -110,30 +115,29 @@ class Watch:
         return False
 
     def kernels(self) -> list[Kernel]:
-        """On a CPU, which has no kernels, its operations without those that they call."""
-        assert self.called == TIMES * self.steps, self.called
-        launches, spent = Counter[str](), Counter[str]()
+        """Return the kernels; on a CPU its operations, without those that they call."""
+        assert self.calls == TIMES * self.steps, self.calls
+        launches, times = Counter[str](), Counter[str]()
         for event in self.profiler.events():
-            marks_others = re.match(
-                r"Optimizer\.|ProfilerStep", event.name
-            )  # spans kernels that are counted already
-            if event.device_type.name == self.device.type.upper() and not marks_others:
-                launches[event.name] += 1
-                spent[event.name] += (
-                    event.time_range.elapsed_us()
-                    if self.device.type == "cuda"
-                    else event.self_cpu_time_total
-                )
-        return [Kernel(name, launches[name], spent[name]) for name in spent]
+            # Spans of kernels that are counted already.
+            is_span = re.match(r"Optimizer\.|ProfilerStep", event.name)
+            if is_span or event.device_type.name != self.device.type.upper():
+                continue
+            launches[event.name] += 1
+            if self.device.type == "cuda":
+                times[event.name] += event.time_range.elapsed_us()
+            else:
+                times[event.name] += event.self_cpu_time_total
+        return [Kernel(name, launches[name], times[name]) for name in times]
 
 
-def by_kind(found: list[Kernel]) -> dict[str, float]:
-    """Microseconds of each kind, the costliest first, what matches none at the end."""
+def by_kind(launched: list[Kernel]) -> dict[str, float]:
+    """Return the microseconds of each kind, the costliest first, "other" last."""
     ours = our_kernels()
-    spent: dict[str, float] = defaultdict(float)
-    for kernel in found:
-        spent[ours.get(kernel.name) or kind_of(kernel.name)] += kernel.microseconds
-    return dict(sorted(spent.items(), key=lambda item: (item[0] == "other", -item[1])))
+    times: dict[str, float] = defaultdict(float)
+    for kernel in launched:
+        times[ours.get(kernel.name) or kind_of(kernel.name)] += kernel.microseconds
+    return dict(sorted(times.items(), key=lambda item: (item[0] == "other", -item[1])))
 
 
 def kind_of(name: str) -> str:
@@ -144,15 +148,14 @@ def kind_of(name: str) -> str:
 
 
 def our_kernels() -> dict[str, str]:
-    """The kind of each of our own kernels: Triton calls them as their functions, so look where
-    these stand.
-    """
-    found: dict[str, str] = {}
+    """Return the kind of each of our own kernels, which Triton names after their functions."""
+    kinds: dict[str, list[str]] = defaultdict(list)
     for path in sorted(Path(kernels.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
-            if isinstance(node, ast.FunctionDef) and any(
-                "jit" in ast.unparse(each) for each in node.decorator_list
-            ):
-                kind = OUR_KINDS.get(path.stem, path.stem)
-                found[node.name] = f"{found[node.name]} or {kind}" if node.name in found else kind
-    return found
+            if isinstance(node, ast.FunctionDef) and is_kernel(node):
+                kinds[node.name].append(OUR_KINDS.get(path.stem, path.stem))
+    return {name: " or ".join(modules) for name, modules in kinds.items()}
+
+
+def is_kernel(function: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(decorator) for decorator in function.decorator_list)

@@ -23,6 +23,7 @@ from benchmarks import (
     plateau,
     plots,
     pretrain_gpu,
+    pretrain_sides,
     pretraining_tables,
     processes,
     small_gpu,
@@ -35,7 +36,9 @@ from electra.runs.journal import read
 from electra.tasks.features import Features, Row
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
-QUICK = "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2 --profile-steps 1".split()
+QUICK = (
+    "--quick --window-tokens 256 --windows 2 --curve-steps 2 --curve-seeds 2 --profile-steps 1"
+).split()
 
 
 def entry(**sides):
@@ -166,9 +169,9 @@ def test_the_cost_of_a_checkpoint_is_measured_with_several_processes(toy_shards,
 
 def test_a_checkpoint_costs_the_hosts_time_and_what_the_window_after_it_lasts_longer():
     hosts = [9.0, 0.1, 0.1, 0.3]
-    found = processes.cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
+    found = processes.compute_cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
     assert found == pytest.approx({"step": 0.5, "stall": 0.6, "host": 0.1, "excess": 0.5})
-    assert processes.cost([99.0, 2.0, 1.5, 2.0], hosts, steps=4) == pytest.approx(
+    assert processes.compute_cost([99.0, 2.0, 1.5, 2.0], hosts, steps=4) == pytest.approx(
         {"step": 0.5, "stall": 0.1, "host": 0.1, "excess": -0.5}
     )
 
@@ -250,21 +253,21 @@ def test_a_number_before_an_equals_sign_is_the_length_and_any_other_equals_sign_
     named = tmp_path / "seed=1"
     named.symlink_to(toy_shards)
     assert (
-        pretrain_gpu.found_shards([str(named)])
-        == pretrain_gpu.found_shards([f"32={named}"])
+        pretrain_gpu.find_shards([str(named)])
+        == pretrain_gpu.find_shards([f"32={named}"])
         == {32: named}
     )
     with pytest.raises(UserError, match=r"abc=shards: no such folder"):
-        pretrain_gpu.found_shards(["abc=shards"])
+        pretrain_gpu.find_shards(["abc=shards"])
     with pytest.raises(UserError, match="its rows have 32 tokens; write 32="):
-        pretrain_gpu.found_shards([f"128={named}"])
+        pretrain_gpu.find_shards([f"128={named}"])
 
 
 def test_a_side_that_fails_is_kept_as_failed(capsys):
     def fails():
         raise torch.OutOfMemoryError("too much")
 
-    found = pretrain_gpu.measured(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
+    found = pretrain_sides.measure_side(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
     assert found == {"failed": "OutOfMemoryError"}
     assert "failed (OutOfMemoryError)" in pretraining_tables.speed(
         {"best": {"small 128 × 128": entry(ours_fast=found)}}
@@ -273,7 +276,7 @@ def test_a_side_that_fails_is_kept_as_failed(capsys):
 
 def test_curves_are_compared_where_their_means_differ_most():
     losses = {"plain": [[9.0, 5.0], [9.0, 6.0]], "fast": [[9.1, 5.0], [9.3, 6.25]]}
-    found = pretrain_gpu.apart(losses, every=10)
+    found = pretrain_gpu.largest_difference(losses, every=10)
     assert found["step"] == 10
     assert found["largest_difference"] == pytest.approx(0.2)
     assert found["seed_range"] == pytest.approx(0.2)
@@ -287,7 +290,7 @@ def test_the_peer_learns_nothing_from_padding():
     for each in (batch, other):
         torch.manual_seed(0)
         step = peer.pretraining_step(
-            recipe, peer.Words.of(ToyVocabulary()), device=torch.device("cpu")
+            recipe, peer.SpecialIds.of(ToyVocabulary()), device=torch.device("cpu")
         )
         losses.append(step(each))
     torch.testing.assert_close(losses[0], losses[1])
@@ -340,7 +343,7 @@ def test_the_trainer_reads_the_rows_that_ours_encodes():
             Row(1, [2, 7, 3], row_labels={"target": 0}),
         ]
     )
-    assert finetune_gpu.encoded(rows) == [
+    assert finetune_gpu.as_dicts(rows) == [
         {
             "input_ids": [2, 9, 3, 8, 3],
             "token_type_ids": [0, 0, 0, 1, 1],
@@ -357,7 +360,7 @@ def test_the_trainer_reads_the_rows_that_ours_encodes():
 
 
 def test_the_clock_runs_from_the_first_logged_step_to_the_last():
-    assert finetune_gpu.rate([(50, 110.0), (100, 111.0), (150, 112.0)]) == {
+    assert finetune_gpu.compute_rate([(50, 110.0), (100, 111.0), (150, 112.0)]) == {
         "examples_per_second": 32 * 100 / 2
     }
 
@@ -564,7 +567,7 @@ def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
     last = [entry for entry in read(run / "metrics.jsonl") if "tokens_per_second" in entry][-1]
     (tmp_path / "metrics.jsonl").write_text(json.dumps(last) + "\n", encoding="utf8")
     shards = SimpleNamespace(manifest=SimpleNamespace(tokens=1, documents=1, vocab_size=1))
-    told = small_gpu.story(tmp_path, shards, SimpleNamespace(recipe="tiny", flags=["--quiet"]))
+    told = small_gpu.summarize(tmp_path, shards, SimpleNamespace(recipe="tiny", flags=["--quiet"]))
     assert (told["rows"], told["tokens_per_second"]) == ("12 × 32", last["tokens_per_second"])
 
 

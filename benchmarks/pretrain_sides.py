@@ -1,0 +1,261 @@
+"""The sides that `benchmarks.pretrain_gpu` compares, and how one side is measured."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Result, provenance, write_result
+from benchmarks.peer import SpecialIds, pretraining_step
+from electra.data.dataloader import DataLoader
+from electra.data.shards import Shards
+from electra.model.flops import standard
+from electra.pretraining.pretrain import pretrain
+from electra.pretraining.recipe import Recipe, load_recipe
+from electra.runs.journal import read
+from electra.runs.run_dir import METRICS
+
+Side = dict[str, Any]  # tokens a second and peak memory of one way to train, or that it failed
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A recipe, the rows of a step and their length."""
+
+    size: str
+    rows: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.rows} × {self.length}"
+
+
+def default_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass
+class Bench:
+    """Shards by the length of their rows, the options, and the result so far."""
+
+    shards: dict[int, Path]
+    options: argparse.Namespace
+    result: Result = field(default_factory=dict)
+    device: torch.device = field(default_factory=default_device)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def write(self) -> None:
+        """Write the result so far."""
+        if self.options.output:
+            write_result(self.options.output, self.result)
+
+    def select(self, settings: Sequence[Setting], part: str) -> list[Setting]:
+        """Return the settings that were asked for and have rows; print which are left out."""
+        if self.options.quick:
+            return [Setting("tiny", 4, next(iter(self.shards)))]
+        selected = []
+        for setting in settings:
+            if self.options.sizes is not None and setting.size not in self.options.sizes:
+                continue
+            if setting.length in self.shards:
+                selected.append(setting)
+                continue
+            print(
+                f"{part}: {setting} is left out: no --data has rows of {setting.length} tokens; "
+                f"cut them with `electra shard --length {setting.length}`",
+                flush=True,
+            )
+        return selected
+
+    def window_steps(self, setting: Setting) -> int:
+        """Return the steps of a window."""
+        return max(2, round(int(self.options.window_tokens) / (setting.rows * setting.length)))
+
+    def flags(
+        self, setting: Setting, *more: str, steps: int | None = None, every: int | None = None
+    ) -> list[str]:
+        """Return flags of `electra pretrain`: a step is one micro-batch, and scores and checkpoints
+        come at the end alone.
+        """
+        every = every or self.window_steps(setting)
+        steps = steps or every * self.options.windows
+        precision = "bf16" if self.on_gpu else "fp32"
+        return [
+            *f"--data.length {setting.length} --batch-size {setting.rows} --micro-batch-size "
+            f"{setting.rows} --max-steps {steps} --logging-steps {every} --eval-steps {steps} "
+            f"--save-steps {steps} --eval-rows {min(64, setting.rows)} --precision {precision} "
+            f"--encoder.positions {max(512, setting.length)}".split(),
+            *more,
+        ]
+
+    def recipe(self, setting: Setting, *more: str, **lengths: int) -> Recipe:
+        return load_recipe(setting.size, flags=self.flags(setting, *more, **lengths))
+
+    @property
+    def plain(self) -> list[str]:
+        """Flags of the plain path."""
+        return ["--training.kernels", "off", "--training.compile", "off"]
+
+    @property
+    def fast(self) -> list[str]:
+        """Flags of the fast path, which on a CPU is the plain one."""
+        if self.on_gpu:
+            return ["--training.kernels", "on"]
+        return self.plain
+
+
+def new_entry(bench: Bench, setting: Setting) -> Result:
+    """Return the entry of a setting before it is measured, with the machine's limits."""
+    vocabulary = Shards.open(bench.shards[setting.length]).tokenizer.size
+    return {
+        "size": setting.size,
+        "rows": setting.rows,
+        "length": setting.length,
+        "vocabulary": vocabulary,
+        "window_steps": bench.window_steps(setting),
+        "flops_per_token": standard(bench.recipe(setting).workload(vocabulary)).training,
+        **measure_ceiling(bench.device),
+        "made": provenance(),
+        "sides": {},
+    }
+
+
+def measure_side(side: Callable[[], Side], device: torch.device, name: str) -> Side:
+    """Return the speed and the peak memory of a side, or that it failed."""
+    gc.collect()
+    allocated = 0
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        allocated = torch.cuda.memory_allocated()
+    start = time.perf_counter()
+    try:
+        measured = side()
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": type(error).__name__}
+    windows = measured["windows"]
+    seconds = round(time.perf_counter() - start, 1)
+    measured = {"tokens_per_second": median(windows), **measured, "seconds": seconds}
+    if device.type == "cuda":
+        measured["peak_bytes"] = torch.cuda.max_memory_allocated() - allocated
+    print(
+        f"{name}: {measured['tokens_per_second']:,.0f} tokens/s ({min(windows):,.0f} to "
+        f"{max(windows):,.0f}), {seconds:.0f} s in all",
+        flush=True,
+    )
+    return measured
+
+
+def ours(bench: Bench, setting: Setting, *more: str) -> Side:
+    """Measure ours; the first window warms up."""
+    entries = train_windows(bench, setting, *more)[1:]
+    return {
+        "windows": [entry["tokens_per_second"] for entry in entries],
+        "data_wait": median(entry["data_wait"] for entry in entries),
+    }
+
+
+def train_windows(bench: Bench, setting: Setting, *more: str, **lengths: int) -> list[Result]:
+    """Pre-train as a user does, and return the journal's entries of the windows."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        pretrain(
+            bench.recipe(setting, *more, **lengths),
+            data=bench.shards[setting.length],
+            output_dir=run,
+            quiet=True,
+        )
+        return [entry for entry in read(run / METRICS) if "tokens_per_second" in entry]
+
+
+def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:
+    """Measure transformers' models; the first window warms up."""
+    shards, recipe = Shards.open(bench.shards[setting.length]), bench.recipe(setting)
+    torch.manual_seed(0)
+    step = pretraining_step(
+        recipe,
+        SpecialIds.of(shards.tokenizer),
+        device=bench.device,
+        precision=recipe.training.precision,
+        compiled=compiled,
+    )
+    loader = DataLoader(
+        shards.train, batch_size=setting.rows, micro_batch_size=setting.rows, seed=0
+    )
+    steps, windows = bench.window_steps(setting), []
+    for window in range(bench.options.windows):
+        batches = [loader.load_step(window * steps + n + 1, [0])[0] for n in range(steps)]
+        if bench.on_gpu:
+            batches = [batch.pin_memory() for batch in batches]
+        synchronize(bench.device)
+        start = time.perf_counter()
+        for batch in batches:
+            step(batch.to(bench.device))
+        synchronize(bench.device)
+        seconds = time.perf_counter() - start
+        windows.append(sum(int(batch.lengths.sum()) for batch in batches) / seconds)
+    return {"windows": windows[1:]}
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+SIDES: dict[str, Callable[[Bench, Setting], Side]] = {
+    "peer_eager": partial(theirs, compiled=False),
+    "peer_compiled": partial(theirs, compiled=True),
+    "ours_plain": lambda bench, setting: ours(bench, setting, *bench.plain),
+    "ours_fast": lambda bench, setting: ours(bench, setting, *bench.fast),
+}
+
+
+# ---- the machine's limits ------------------------------------------------------------------------
+
+
+def measure_ceiling(device: torch.device, *, size: int = 8192) -> dict[str, float]:
+    """Return the operations a second of a bf16 matrix product and the bytes a second of a copy.
+
+    On random values: zeros draw less power, and the clock runs faster than in any training.
+    """
+    if device.type != "cuda":
+        return {}
+    first, second = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = torch.empty_like(first)
+    source = torch.randn(2**28, device=device)
+    target = torch.empty_like(source)
+    return {
+        "matmul_flops": 2 * size**3 / time_on_device(lambda: torch.mm(first, second, out=product)),
+        "copy_bytes": 2 * source.nbytes / time_on_device(lambda: target.copy_(source)),
+    }
+
+
+def time_on_device(work: Callable[[], object], *, repeats: int = 30) -> float:
+    """Return the median seconds on the device.
+
+    As many repetitions before them bring the clock to the rate that work keeps it at.
+    """
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * repeats + 1)]
+    for event in events[:-1]:
+        event.record()
+        work()
+    events[-1].record()
+    torch.cuda.synchronize()
+    times = [before.elapsed_time(after) for before, after in pairwise(events)]
+    return float(median(times[repeats:])) / 1000
