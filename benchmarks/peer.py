@@ -110,7 +110,7 @@ class PeerLoss:
         ).logits
         index = masked.positions[..., None].expand(-1, -1, self.vocabulary.size)
         predicted = logits.gather(1, index)
-        targets = masked.originals.masked_fill(~masked.scored, -100)
+        targets = masked.labels.masked_fill(~masked.scored, -100)
         mlm = F.cross_entropy(predicted.flatten(0, 1).float(), targets.flatten())
         corrupted = replace_tokens(batch.input_ids, masked, sample(predicted, rng=None))
         disc_logits = self.discriminator(
@@ -121,7 +121,7 @@ class PeerLoss:
         # Its own loss would select the real tokens by index: the GPU waits for their count, and a
         # compiled graph breaks.
         token_loss = F.binary_cross_entropy_with_logits(
-            disc_logits.float(), corrupted.replaced.float(), reduction="none"
+            disc_logits.float(), corrupted.is_replaced.float(), reduction="none"
         )
         rtd = (token_loss * attention_mask).sum() / attention_mask.sum()
         return self.objective.generator_weight * mlm + self.objective.discriminator_weight * rtd
