@@ -199,9 +199,8 @@ def report(source: Path, *, to: Path | None = None) -> int:
         findings.json the folder that it stands in.
     """
     from electra.experiments import findings, findings_file
-    from electra.reports import plots
-    from electra.reports.report import INSTALL
-    from electra.reports.report import report as write_report
+    from electra.reports import figures
+    from electra.reports.report import INSTALL, write_report
 
     if source.is_file():
         several, folder = findings_file.load(source), to or source.parent
@@ -213,7 +212,7 @@ def report(source: Path, *, to: Path | None = None) -> int:
     for each in several:
         done = sum(finding.done for finding in each.results)
         print(f"{each.trial.name}: {done} of {len(each.results)} runs done")
-    if not plots.is_available():
+    if not figures.is_available():
         print(f"without figures: matplotlib is not installed ({INSTALL})")
     print(f"{folder / 'index.html'} and index.md, {len(written)} files in all")
     return DONE

@@ -1,6 +1,7 @@
-"""Has a network learned anything? Told by its own loss on held-out rows, as a share of that of an
-answer that ignores the text. Every network begins near 1, and many stay there for long: that is the
-plateau.
+"""Has a network learned anything? Its loss on held-out rows, as a share of the baseline's.
+
+The baseline is an answer that ignores the text. Every network begins near 1, and many stay there
+for long: that is the plateau.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from electra.experiments.findings import Finding, Findings
-from electra.reports.ordering import of_arm
+from electra.experiments.plan import Arm
+from electra.reports.samples import findings_of
 
 OWN = {
     "rtd_loss": "replaced or original",
@@ -19,93 +21,101 @@ OWN = {
     "lm_loss": "next words",
 }  # a network's own before its generator's
 LEFT = 0.97  # below this for good, a network has left the plateau
+HEAD = (
+    "arm",
+    "task",
+    "loss",
+    "of an answer that ignores the text",
+    "share of that, %",
+    "left the plateau at step",
+    "AUC",
+)
 
 
 def own_loss(finding: Finding) -> str | None:
-    """The measure by which the network that is fine-tuned is trained; None before its stage."""
-    return next(
-        (
-            name
-            for name in OWN
-            if any(entry.get(f"eval_baseline_{name}") for entry in last_stage(finding))
-        ),
-        None,
-    )
+    """Return the loss that trains the network to be fine-tuned; None before its stage."""
+    entries = last_stage(finding)
+    for name in OWN:
+        if any(entry.get(f"eval_baseline_{name}") for entry in entries):
+            return name
+    return None
 
 
 def last_stage(finding: Finding) -> list[dict[str, Any]]:
+    """Return the entries of the last stage's journal."""
     return [entry for entry in finding.journal if entry["step"] > finding.earlier_steps]
 
 
-def measured(finding: Finding) -> list[tuple[int, float, float]]:
-    """Step, loss, and that of an answer that ignores the text, wherever both are known."""
-    ours, baseline = (f"eval_{prefix}{own_loss(finding)}" for prefix in ("", "baseline_"))
+def own_losses(finding: Finding) -> list[tuple[int, float, float]]:
+    """Return step, loss and baseline loss, wherever both are known."""
+    name = own_loss(finding)
+    loss, baseline = f"eval_{name}", f"eval_baseline_{name}"
     return [
-        (entry["step"], entry[ours], entry[baseline])
+        (entry["step"], entry[loss], entry[baseline])
         for entry in last_stage(finding)
-        if entry.get(ours) is not None and entry.get(baseline)
+        if entry.get(loss) is not None and entry.get(baseline)
     ]
 
 
-def shares(finding: Finding) -> dict[int, float]:
-    """By step."""
-    return {step: loss / baseline for step, loss, baseline in measured(finding)}
+def loss_shares(finding: Finding) -> dict[int, float]:
+    """Return the loss as a share of the baseline's, by step."""
+    return {step: loss / baseline for step, loss, baseline in own_losses(finding)}
 
 
-def left_at(finding: Finding) -> int | None:
-    """The first step of its stage after which held-out rows were always predicted better than on
-    the plateau.
-    """
-    points = shares(finding)
-    late = max((step for step, share in points.items() if share >= LEFT), default=-1)
-    return min((step - finding.earlier_steps for step in points if step > late), default=None)
+def step_left(finding: Finding) -> int | None:
+    """Return the step of its stage from which a network is always below the plateau."""
+    shares = loss_shares(finding)
+    last_on_plateau = max((step for step, share in shares.items() if share >= LEFT), default=-1)
+    after = [step - finding.earlier_steps for step in shares if step > last_on_plateau]
+    return min(after, default=None)
 
 
-def rows(findings: Findings) -> list[list[str]]:
-    """For each arm what its runs that are done have come to."""
-    table = []
+def plateau_rows(findings: Findings) -> list[list[str]]:
+    """Return a table row for each arm with runs that have ended."""
+    rows = []
     for arm in findings.trial.arms:
-        ended = [
-            finding
-            for finding in of_arm(findings, arm)
-            if finding.steps == finding.max_steps and shares(finding)
-        ]
-        if not ended:
-            continue
-        name, last = own_loss(ended[0]), [measured(finding)[-1] for finding in ended]
-        judged = [
-            entries[-1]
-            for finding in ended
-            if (
-                entries := [
-                    entry["eval_auc"]
-                    for entry in finding.journal
-                    if entry.get("eval_auc") is not None
-                ]
-            )
-        ]
-        table.append(
-            [
-                arm.label,
-                OWN[name or ""],
-                spread([loss for _, loss, _ in last]),
-                spread([baseline for *_, baseline in last]),
-                spread([100 * loss / baseline for _, loss, baseline in last], digits=1),
-                left(ended),
-                spread(judged) if judged else "–",
-            ]
-        )
-    return table
+        own = findings_of(findings, arm)
+        ended = [finding for finding in own if finding.steps == finding.max_steps]
+        ended = [finding for finding in ended if loss_shares(finding)]
+        if ended:
+            rows.append(plateau_row(arm, ended))
+    return rows
 
 
-def left(ended: Sequence[Finding]) -> str:
-    steps = [step for finding in ended if (step := left_at(finding)) is not None]
+def plateau_row(arm: Arm, ended: Sequence[Finding]) -> list[str]:
+    last = [own_losses(finding)[-1] for finding in ended]
+    auc = "–"
+    if known := [value for finding in ended if (value := last_auc(finding)) is not None]:
+        auc = mean_and_sd(known)
+    return [
+        arm.label,
+        OWN[own_loss(ended[0]) or ""],
+        mean_and_sd([loss for _, loss, _ in last]),
+        mean_and_sd([baseline for *_, baseline in last]),
+        mean_and_sd([100 * loss / baseline for _, loss, baseline in last], digits=1),
+        describe_steps_left(ended),
+        auc,
+    ]
+
+
+def last_auc(finding: Finding) -> float | None:
+    values = [entry.get("eval_auc") for entry in finding.journal]
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def describe_steps_left(ended: Sequence[Finding]) -> str:
+    """Return the steps at which an arm's seeds left the plateau, or how many did not."""
+    steps = [step for finding in ended if (step := step_left(finding)) is not None]
     if len(steps) < len(ended):
         return f"not by {len(ended) - len(steps)} of {len(ended)} seeds"
-    shown = " to ".join(dict.fromkeys(f"{step:,}" for step in (min(steps), max(steps))))
-    return f"{shown} of the last stage" if ended[0].earlier_steps else shown
+    text = " to ".join(dict.fromkeys(f"{step:,}" for step in (min(steps), max(steps))))
+    if ended[0].earlier_steps:
+        return f"{text} of the last stage"
+    return text
 
 
-def spread(values: Sequence[float], *, digits: int = 3) -> str:
-    middle = f"{fmean(values):.{digits}f}"
-    return f"{middle} ± {stdev(values):.{digits}f}" if len(values) > 1 else middle
+def mean_and_sd(values: Sequence[float], *, digits: int = 3) -> str:
+    mean = f"{fmean(values):.{digits}f}"
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {stdev(values):.{digits}f}"

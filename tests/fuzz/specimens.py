@@ -32,9 +32,9 @@ from electra.experiments.plan_file import PlanFile
 from electra.finetuning import finetune as seeds
 from electra.pretraining import resume
 from electra.pretraining.recipe import load_recipe
-from electra.reports import plots
-from electra.reports.page import markdown
-from electra.reports.report import whole
+from electra.reports import figures
+from electra.reports.markdown import render_markdown
+from electra.reports.report import page
 from electra.runs import checkpoint, journal, run_dir
 from electra.settings import as_dict, as_toml
 from electra.tasks import find_task
@@ -239,10 +239,9 @@ def findings_file_specimen(root: Path) -> Specimen:
     findings_file.save([replace(several, results=several.results[:2])], root / "findings.json")
 
     def read() -> None:
-        with mock.patch.object(
-            plots, "is_available", return_value=False
-        ):  # a figure takes half a second
-            markdown(list(whole(findings_file.load(root / "findings.json")))).encode()
+        # Without figures: each takes half a second.
+        with mock.patch.object(figures, "is_available", return_value=False):
+            render_markdown(page(findings_file.load(root / "findings.json"))).encode()
 
     return Specimen(root, ("findings.json",), read)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from electra.reports import plateau, plots
+from electra.reports import curves, figures, plateau
 from electra.reports.report import chapter
 from tests.experiments import invented
-from tests.reports.test_report import words
+from tests.reports.text import text_of
 
 
 def with_journal(*entries, **more):
@@ -37,7 +37,7 @@ def only(*found):
 def test_the_loss_of_the_network_that_is_fine_tuned_comes_before_its_generators():
     finding = with_journal((1, 0.5), (2, 0.4))
     assert plateau.own_loss(finding) == "rtd_loss"
-    assert plateau.shares(finding) == {1: 1.0, 2: 0.8}
+    assert plateau.loss_shares(finding) == {1: 1.0, 2: 0.8}
     masked = replace(
         finding,
         journal=[
@@ -46,7 +46,7 @@ def test_the_loss_of_the_network_that_is_fine_tuned_comes_before_its_generators(
         ],
     )
     assert plateau.own_loss(masked) == "mlm_loss"
-    assert plateau.shares(masked) == {1: 0.5, 2: 0.5}
+    assert plateau.loss_shares(masked) == {1: 0.5, 2: 0.5}
     restoring = replace(
         finding,
         journal=[
@@ -79,17 +79,17 @@ def in_two_stages(*entries):
 
 def test_of_several_stages_the_last_counts_from_its_own_beginning():
     finding = in_two_stages((1, 0.5), (2, 0.4))
-    assert plateau.shares(finding) == {201: 1.0, 202: 0.8}
-    assert plateau.left_at(finding) == 2
-    assert plateau.rows(only(finding))[0][-2] == "2 of the last stage"
+    assert plateau.loss_shares(finding) == {201: 1.0, 202: 0.8}
+    assert plateau.step_left(finding) == 2
+    assert plateau.plateau_rows(only(finding))[0][-2] == "2 of the last stage"
 
 
 def test_a_generator_on_its_own_is_not_taken_for_the_network_to_come():
-    assert plateau.shares(in_two_stages()) == {}
+    assert plateau.loss_shares(in_two_stages()) == {}
 
 
 def test_what_was_not_finite_is_left_out():
-    assert plateau.shares(with_journal((1, None), (2, 0.4))) == {2: 0.8}
+    assert plateau.loss_shares(with_journal((1, None), (2, 0.4))) == {2: 0.8}
 
 
 @pytest.mark.parametrize(
@@ -106,23 +106,23 @@ def test_what_was_not_finite_is_left_out():
     ],
 )
 def test_a_network_has_left_the_plateau_when_it_never_comes_back(losses, step):
-    assert plateau.left_at(with_journal(*enumerate(losses, start=1))) == step
+    assert plateau.step_left(with_journal(*enumerate(losses, start=1))) == step
 
 
 def test_the_table_says_what_networks_came_to_and_which_seeds_are_stuck():
     free, stuck = (
         with_journal((1, 0.5), (2, loss), eval_auc=auc) for loss, auc in ((0.4, 0.7), (0.5, 0.5))
     )
-    assert plateau.rows(only(free)) == [
+    assert plateau.plateau_rows(only(free)) == [
         ["ELECTRA", "replaced or original", "0.400", "0.500", "80.0", "2", "0.700"]
     ]
     grown = replace(
         free, journal=[{**entry, "eval_auc": 0.5 + 0.1 * entry["step"]} for entry in free.journal]
     )
-    assert plateau.rows(only(grown))[0][-1] == "0.700"
+    assert plateau.plateau_rows(only(grown))[0][-1] == "0.700"
     later = with_journal((1, 0.5), (5000, 0.4), eval_auc=0.7)
-    assert plateau.rows(only(free, replace(later, seed=1)))[0][-2] == "2 to 5,000"
-    (row,) = plateau.rows(only(free, replace(stuck, seed=1)))
+    assert plateau.plateau_rows(only(free, replace(later, seed=1)))[0][-2] == "2 to 5,000"
+    (row,) = plateau.plateau_rows(only(free, replace(stuck, seed=1)))
     assert row[2:] == [
         "0.450 ± 0.071",
         "0.500 ± 0.000",
@@ -133,17 +133,20 @@ def test_the_table_says_what_networks_came_to_and_which_seeds_are_stuck():
 
 
 def test_a_run_that_has_not_ended_says_nothing_yet():
-    assert plateau.rows(only(replace(with_journal((1, 0.4)), steps=5))) == []
+    assert plateau.plateau_rows(only(replace(with_journal((1, 0.4)), steps=5))) == []
 
 
 def test_table_and_curve_stand_in_the_report(monkeypatch):
-    monkeypatch.setattr(plots, "is_available", lambda: False)
-    said = words(chapter(only(with_journal((1, 0.5), (2, 0.4)))))
+    monkeypatch.setattr(figures, "is_available", lambda: False)
+    said = text_of(chapter(only(with_journal((1, 0.5), (2, 0.4)))))
     assert "### What pre-training came to" in said
     assert "| ELECTRA | replaced or original | 0.400 | 0.500 | 80.0 | 2 | – |" in said
 
 
 def test_the_curve_of_shares_has_the_plateau_as_its_level():
     findings = only(with_journal((1, 0.5), (2, 0.4)))
-    assert [point["value"] for point in plots.curve(findings.results[0], plots.SHARE)] == [1.0, 0.8]
-    assert plots.baseline_level(findings, plots.SHARE) == 1.0
+    assert [point["value"] for point in curves.curve(findings.results[0], curves.SHARE)] == [
+        1.0,
+        0.8,
+    ]
+    assert curves.baseline_level(findings, curves.SHARE) == 1.0

@@ -5,8 +5,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from electra.reports import plots
-from electra.reports.page import INK
+from electra.reports import figures
+from electra.reports.blocks import INK
+from electra.reports.curves import curve, mean_curve
+from electra.reports.figure_style import look
 from tests.experiments import invented
 
 pytest.importorskip("matplotlib")
@@ -15,7 +17,7 @@ pytest.importorskip("matplotlib")
 @pytest.fixture(scope="module")
 def pictures():
     return {
-        picture.name: picture.svg for picture in plots.draw(invented.efficiency(), "efficiency")
+        picture.name: picture.svg for picture in figures.draw(invented.efficiency(), "efficiency")
     }
 
 
@@ -36,7 +38,7 @@ def test_a_table_has_bars_costs_and_a_curve_for_each_measure(pictures):
 
 
 def test_a_figure_of_the_paper_is_drawn_along_its_axis_with_every_line_named():
-    first = next(iter(plots.draw(invented.generator_size(), "generator-size")))
+    first = next(iter(figures.draw(invented.generator_size(), "generator-size")))
     assert first.name == "generator-size-figure"
     for label in (
         "D 256 wide",
@@ -73,7 +75,7 @@ def test_a_published_panel_is_promised_only_where_there_is_one():
             arms=tuple(replace(arm, published={}) for arm in findings.trial.arms),
         ),
     )
-    first, other = (next(iter(plots.draw(each, "x"))) for each in (findings, bare))
+    first, other = (next(iter(figures.draw(each, "x"))) for each in (findings, bare))
     assert first.title == "Scores: ours, and in a panel of their own the published ones"
     assert other.title == "Scores: ours"
     assert "published" not in other.svg
@@ -85,7 +87,7 @@ def test_the_same_findings_give_the_same_bytes_whatever_the_user_has_set(picture
     with matplotlib.rc_context(
         {"lines.linewidth": 9, "axes.facecolor": "red", "svg.hashsalt": None}
     ):
-        again = next(iter(plots.draw(invented.efficiency(), "efficiency")))
+        again = next(iter(figures.draw(invented.efficiency(), "efficiency")))
     assert again.svg == pictures["efficiency-scores"]
     assert "<dc:date>" not in again.svg
 
@@ -98,8 +100,8 @@ def test_nothing_is_black_or_white_so_that_it_reads_on_either(pictures):
 
 
 def test_the_looks_of_forty_arms_are_forty():
-    assert len({str(plots.look(index)) for index in range(40)}) == 40
-    assert len({plots.look(index)["color"] for index in range(8)}) == 8
+    assert len({str(look(index)) for index in range(40)}) == 40
+    assert len({look(index)["color"] for index in range(8)}) == 8
 
 
 def test_a_curve_leaves_out_what_was_not_finite():
@@ -108,7 +110,7 @@ def test_a_curve_leaves_out_what_was_not_finite():
         {"step": 1, "flops": 1.0, "minutes": 0.1, "eval_auc": None},
         {"step": 2, "flops": 2.0, "minutes": 0.2, "eval_auc": 0.6},
     ]
-    assert plots.curve(replace(finding, journal=journal), "auc") == [
+    assert curve(replace(finding, journal=journal), "auc") == [
         {"step": 2, "value": 0.6, "flops": 2.0, "minutes": 0.2}
     ]
 
@@ -117,14 +119,16 @@ def test_a_mean_curve_ends_where_the_first_of_its_seeds_does():
     long = [{"step": step, "value": 1.0, "flops": step, "minutes": step} for step in (1, 2, 3)]
     assert [
         point["value"]
-        for point in plots.mean_curve([long, [{**point, "value": 3.0} for point in long[:2]]])
+        for point in mean_curve([long, [{**point, "value": 3.0} for point in long[:2]]])
     ] == [2.0, 2.0]
 
 
 def test_dollars_and_angles_in_a_label_are_shown_and_not_obeyed():
     findings = invented.efficiency(seeds=1)
     arms = (replace(findings.trial.arms[0], label="$x$ <b>"), *findings.trial.arms[1:])
-    first = next(iter(plots.draw(replace(findings, trial=replace(findings.trial, arms=arms)), "x")))
+    first = next(
+        iter(figures.draw(replace(findings, trial=replace(findings.trial, arms=arms)), "x"))
+    )
     assert "$x$ &lt;b&gt;" in first.svg
 
 
@@ -133,4 +137,4 @@ def test_findings_without_tasks_have_curves_and_no_scores():
     bare = replace(
         findings, tasks=(), results=[replace(finding, scores=[]) for finding in findings.results]
     )
-    assert next(iter(plots.draw(bare, "x"))).name == "x-plateau"
+    assert next(iter(figures.draw(bare, "x"))).name == "x-plateau"

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from electra.reports import ordering
-from electra.reports.ordering import Pair, Sample
+from electra.reports.comparison import (
+    Pair,
+    compare_arms,
+    describe_gaps,
+    describe_peaks,
+    found_order,
+    published_order,
+)
+from electra.reports.samples import Sample, average, averages, ranking_column, shared_tasks
 from tests.experiments import invented
 
 ELECTRA, BERT = invented.ARMS[0], invented.ARMS[4]
@@ -68,14 +75,14 @@ def test_arms_that_were_published_as_equal_contradict_when_they_are_surely_apart
 
 
 def test_the_order_found_is_written_with_what_is_sure_and_what_is_not():
-    found = ordering.found_order(invented.efficiency())
-    assert found.startswith("ELECTRA > All-Tokens MLM ≈ Adversarial ELECTRA > ")
-    assert found.endswith("ELECTRA 15 % ≈ BERT > Replace MLM")
+    order = found_order(invented.efficiency())
+    assert order.startswith("ELECTRA > All-Tokens MLM ≈ Adversarial ELECTRA > ")
+    assert order.endswith("ELECTRA 15 % ≈ BERT > Replace MLM")
 
 
 def test_the_order_published_has_equal_arms_as_equal():
     assert (
-        ordering.published_order(invented.EFFICIENCY)
+        published_order(invented.EFFICIENCY)
         == "ELECTRA > All-Tokens MLM > Replace MLM = ELECTRA 15 % > BERT"
     )
 
@@ -83,9 +90,9 @@ def test_the_order_published_has_equal_arms_as_equal():
 def test_a_seed_that_misses_a_task_has_no_average():
     findings = invented.efficiency()
     first, *rest = findings.results
-    assert ordering.average(replace(first, scores=first.scores[:1]), findings.tasks) is None
+    assert average(replace(first, scores=first.scores[:1]), findings.tasks) is None
     some = replace(findings, results=[replace(first, scores=first.scores[:1], done=False), *rest])
-    assert ordering.averages(some)["electra"].seeds == 1
+    assert averages(some)["electra"].seeds == 1
 
 
 def test_pairs_skip_arms_that_were_not_scored():
@@ -93,7 +100,7 @@ def test_pairs_skip_arms_that_were_not_scored():
     without = replace(
         findings, results=[finding for finding in findings.results if finding.arm != "replace"]
     )
-    named = [(pair.better.name, pair.worse.name) for pair in ordering.pairs(without)]
+    named = [(pair.better.name, pair.worse.name) for pair in compare_arms(without)]
     assert named == [
         ("electra", "all-tokens"),
         ("all-tokens", "electra-15"),
@@ -111,20 +118,16 @@ def test_pairs_skip_arms_that_were_not_scored():
     ],
 )
 def test_two_equal_arms_with_two_seeds_each_look_apart_in_a_fifth_of_cases_or_more(ours, chance):
-    first, second = (ordering.Sample(values) for values in ours)
-    pair = ordering.Pair(better=invented.ARMS[0], worse=invented.ARMS[1], ours=(first, second))
-    assert pair.chance == pytest.approx(chance, abs=0.001)
+    first, second = (Sample(values) for values in ours)
+    pair = Pair(better=invented.ARMS[0], worse=invented.ARMS[1], ours=(first, second))
+    assert pair.false_positive_rate == pytest.approx(chance, abs=0.001)
 
 
 def test_the_average_is_the_published_column_that_ranks():
-    assert (
-        ordering.headline(replace(invented.EFFICIENCY, columns=("CoLA", "GLUE", "FLOPs"))) == "GLUE"
-    )
+    assert ranking_column(replace(invented.EFFICIENCY, columns=("CoLA", "GLUE", "FLOPs"))) == "GLUE"
     unranked = tuple(replace(arm, published={}) for arm in invented.ARMS)
     assert (
-        ordering.headline(
-            replace(invented.EFFICIENCY, columns=("generator accuracy",), arms=unranked)
-        )
+        ranking_column(replace(invented.EFFICIENCY, columns=("generator accuracy",), arms=unranked))
         is None
     )
 
@@ -142,30 +145,30 @@ def test_arms_are_compared_by_the_tasks_that_all_of_them_have():
             for finding in findings.results
         ],
     )
-    assert ordering.shared_tasks(some) == ["glue/sst-2", "glue/qnli"]
-    assert ordering.averages(some) == ordering.averages(findings)
-    assert list(ordering.averages(some, some.tasks)) == ["electra"]
+    assert shared_tasks(some) == ["glue/sst-2", "glue/qnli"]
+    assert averages(some) == averages(findings)
+    assert list(averages(some, some.tasks)) == ["electra"]
 
 
 def test_a_run_that_was_never_to_be_scored_takes_no_task_from_the_others():
     findings = invented.efficiency()
     first, *rest = findings.results
-    assert ordering.shared_tasks(
-        replace(findings, results=[replace(first, scores=[]), *rest])
-    ) == list(findings.tasks)
+    assert shared_tasks(replace(findings, results=[replace(first, scores=[]), *rest])) == list(
+        findings.tasks
+    )
 
 
 def test_a_figure_says_where_each_of_its_lines_is_highest():
-    first, *_ = ordering.peaks(invented.generator_size())
+    first, *_ = describe_peaks(invented.generator_size())
     assert first.startswith("D 256 wide: highest at 0.375 with 75.")
 
 
 def test_a_figure_with_two_lines_says_how_far_they_are_apart():
     findings = invented.generator_size()
     arms = tuple(arm for arm in findings.trial.arms if arm.series in ("D 256 wide", "D 128 wide"))
-    gaps = ordering.gaps(replace(findings, trial=replace(findings.trial, arms=arms)))
+    gaps = describe_gaps(replace(findings, trial=replace(findings.trial, arms=arms)))
     assert [gap.partition(":")[0] for gap in gaps] == [
         "At 0.25, D 256 wide against D 128 wide",
         "At 0.5, D 256 wide against D 128 wide",
     ]
-    assert ordering.gaps(findings) == []  # three lines have no one gap
+    assert describe_gaps(findings) == []  # three lines have no one gap

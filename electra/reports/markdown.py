@@ -1,0 +1,90 @@
+"""Render a page as Markdown, for a code host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from electra.reports.blocks import (
+    Banner,
+    Block,
+    Bullets,
+    Contents,
+    Fold,
+    Grid,
+    Heading,
+    Paragraph,
+    Picture,
+)
+
+
+def render_markdown(blocks: Iterable[Block]) -> str:
+    """Return the Markdown text of a page."""
+    return "\n\n".join(render(block) for block in blocks) + "\n"
+
+
+def render(block: Block) -> str:
+    """Return the Markdown text of one block."""
+    match block:
+        case Heading():
+            return render_heading(block)
+        case Paragraph(text):
+            return escape_markdown(text)
+        case Banner(headline, lines):
+            quoted = [f"> {escape_markdown(line)}" for line in lines]
+            first = f"> [!WARNING]\n> **{escape_markdown(headline)}**"
+            return "\n>\n".join([first, *quoted])
+        case Bullets(items):
+            return "\n".join(render_item(lead, text) for lead, text in items)
+        case Contents(entries):
+            links = [f"- [{escape_markdown(text)}](#{escape(anchor)})" for text, anchor in entries]
+            return "\n".join(links)
+        case Grid():
+            return render_grid(block)
+        case Picture(name, title, _):
+            title = escape_markdown(title)
+            return f"![{title}]({name}.svg)\n\n*{title}*"
+        case Fold(title, text):
+            fence = code_fence(text)
+            summary = f"<details><summary>{escape(title)}</summary>"
+            return f"{summary}\n\n{fence}toml\n{text}\n{fence}\n\n</details>"
+
+
+def render_heading(heading: Heading) -> str:
+    text = f"{'#' * heading.level} {escape_markdown(heading.text)}"
+    if not heading.anchor:
+        return text
+    return f'<a id="{escape(heading.anchor)}"></a>\n\n{text}'
+
+
+def render_item(lead: str, text: str) -> str:
+    if not lead:
+        return f"- {escape_markdown(text)}"
+    return f"- **{escape_markdown(lead)}** {escape_markdown(text)}"
+
+
+def render_grid(grid: Grid) -> str:
+    alignment = "---:"
+    if grid.is_text:
+        alignment = "---"
+    rule = ["---", *[alignment] * (len(grid.head) - 1)]
+    rows = [escape_cells(grid.head), rule, *map(escape_cells, grid.rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def escape_cells(cells: Sequence[str]) -> list[str]:
+    return [escape_markdown(cell) for cell in cells]
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text so that Markdown shows it as it is, on one line."""
+    line = re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", " ".join(text.split()))
+    # Nor may it begin a heading or an item of a list.
+    return re.sub(r"^(\d*)([#+\-.)])(?=[\s#+\-.)]|$)", r"\1\\\2", line)
+
+
+def code_fence(text: str) -> str:
+    """Return a fence that is longer than any in the text."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(3, longest + 1)
