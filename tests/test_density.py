@@ -26,7 +26,6 @@ NOT_YET = {
     "electra/kernels",
     "electra/model",
     "electra/objectives",
-    "electra/pretraining",
     "electra/reports",
     "electra/runs",
 }
