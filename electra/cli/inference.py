@@ -1,212 +1,263 @@
-"""Commands that ask a model: evaluate, predict, embed."""
+"""Commands for inference: evaluate, predict, embed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from electra.cli import DONE, Integer, StringList, app
+from electra.cli import DONE, StringList, app
 from electra.config import UserError, suggest
-from electra.console import to_stderr
+from electra.console import redirect_warnings, to_stderr
+from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 
-Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # options of a task come among them
+if TYPE_CHECKING:
+    from electra.data.tables import Table
+    from electra.tasks.models import FinetunedModel
+    from electra.tasks.task import AnyTask
+
+# Options of the task may stand among these.
+Arguments = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-@app.command
-def evaluate(
-    *model: Words,
-    task: str | None = None,
-    data: str | None = None,
-    dev: StringList = None,
-    split: Literal["dev", "test"] = "dev",
-    json: bool = False,
-) -> int:
-    """Score a fine-tuned model, or several that are averaged, without training.
-
-    Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
+@dataclass(frozen=True, kw_only=True)
+class EvaluationData:
+    """The data to score on.
 
     Parameters
     ----------
-    model
-        Folders of fine-tuned models of one task: ours, or transformers'.
-    task
-        The task that the data is of; by default the one that the model was fine-tuned for.
     data
         Folder with the official files in their official layout, or a name on the hub.
     dev
         Files to score on, instead of those in --data.
     split
         dev or test, where the test data has its answers.
-    json
-        For machines.
     """
-    from electra.console import redirect_warnings
-    from electra.data.tables import find_table
-    from electra.tasks.inference import evaluate as score
 
-    folders, options = apart(model)
-    models = loaded(folders, task, options=options, command="evaluate")
-    if dev and (data or split != "dev"):
-        raise UserError(
-            "--dev names files; leave out --data and --split, which choose files in a folder"
-        )
-    if dev:
-        parts: Mapping[str, Any] = {"dev": [find_table(path) for path in dev]}
-    elif data:
-        files = models[0].task.locate(data)
-        parts = files.dev if split == "dev" else files.test
-        if not parts:
-            raise UserError(f"{data}: no {split} data there; name files with --dev")
-    else:
-        raise UserError("give --data (a folder or hub name) or --dev (files)")
-    with redirect_warnings(to_stderr):
-        scores = score(models, parts)
-    if json:
-        import json as form
+    data: str | None = None
+    dev: StringList = None
+    split: Literal["dev", "test"] = "dev"
 
-        print(
-            form.dumps(
-                {
-                    "task": models[0].task.name,
-                    "models": [str(each.folder) for each in models],
-                    "scores": scores,
-                },
-                indent=1,
+    def __post_init__(self) -> None:
+        if self.dev and (self.data or self.split != "dev"):
+            raise UserError(
+                "--dev names files; leave out --data and --split, which choose files in a folder"
             )
-        )
-        return DONE
-    for part, found in scores.items():
-        print(
-            f"{models[0].task.name} {part}: "
-            + ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-        )
+
+    def find_tables(self, task: AnyTask) -> Mapping[str, Sequence[Table]]:
+        """Return the files of each part of the data."""
+        from electra.data.tables import find_table
+
+        if self.dev:
+            return {"dev": [find_table(path) for path in self.dev]}
+        if not self.data:
+            raise UserError("give --data (a folder or hub name) or --dev (files)")
+        files = task.locate(self.data)
+        tables = {"dev": files.dev, "test": files.test}[self.split]
+        if not tables:
+            raise UserError(f"{self.data}: no {self.split} data there; name files with --dev")
+        return tables
+
+
+NO_DATA = EvaluationData()
+
+
+@app.command
+def evaluate(
+    *model: Arguments,
+    task: str | None = None,
+    data: Annotated[EvaluationData, Parameter(name="*")] = NO_DATA,
+    json: bool = False,
+) -> int:
+    """Score a fine-tuned model, or several that are averaged, without training.
+
+    Options of the task may follow as for `finetune`, for columns with other names.
+
+    Parameters
+    ----------
+    model
+        Folders of fine-tuned models of one task: ours, or transformers'.
+    task
+        The task of the data; by default the one that the model was fine-tuned for.
+    json
+        Print the scores as JSON.
+    """
+    from electra.tasks.inference import evaluate
+
+    folders, flags = split_flags(model)
+    models = load_models(folders, task, flags, command="evaluate")
+    tables = data.find_tables(models[0].task)
+    with redirect_warnings(to_stderr):
+        scores = evaluate(models, tables)
+    if json:
+        print_json(models, scores)
+    else:
+        print_scores(models[0].task.name, scores)
     return DONE
+
+
+def print_json(models: Sequence[FinetunedModel], scores: Mapping[str, Mapping[str, float]]) -> None:
+    import json
+
+    folders = [str(model.folder) for model in models]
+    content = {"task": models[0].task.name, "models": folders, "scores": scores}
+    print(json.dumps(content, indent=1))
+
+
+def print_scores(task: str, scores: Mapping[str, Mapping[str, float]]) -> None:
+    for split, metrics in scores.items():
+        values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        print(f"{task} {split}: {values}")
 
 
 @app.command
 def predict(
-    *models_and_input: Words,
+    *models_and_input: Arguments,
     output: Path | None = None,
     task: str | None = None,
     form: Literal["records", "glue", "squad"] = "records",
 ) -> int:
-    """Ask a fine-tuned model, or several that are averaged, about every example of a file.
+    """Predict every example of a file with a fine-tuned model, or with several that are averaged.
 
-    Options of the task may follow as for `finetune`: columns that are called otherwise here, say.
+    Options of the task may follow as for `finetune`, for columns with other names.
 
     Parameters
     ----------
     models_and_input
-        MODEL [MODEL …] INPUT: fine-tuned models of one task, then a file in any form that the task
-        reads.
+        MODEL [MODEL …] INPUT: fine-tuned models of one task, then a file in any format that the
+        task reads.
     output
-        .jsonl, .csv or .tsv; standard output, as JSON lines, when left out.
+        .jsonl, .csv or .tsv; by default JSON lines on standard output.
     task
         For a model that transformers fine-tuned: how to read the input.
     form
-        records; glue: the file that the GLUE server takes (INPUT may be GLUE's folder, OUTPUT then
-        is one); squad: the file that SQuAD's evaluation takes.
+        records; glue: the file that the GLUE server takes (INPUT may be GLUE's folder, and OUTPUT
+        is a folder then); squad: the file that SQuAD's evaluation takes.
     """
-    places, options = apart(models_and_input)
-    if len(places) < 2:
+    paths, flags = split_flags(models_and_input)
+    if len(paths) < 2:
         raise UserError(
             "name at least one model and, last, the file to read: electra predict MODEL INPUT"
         )
-    *folders, source = places
-    from electra.console import redirect_warnings
-    from electra.data.tables import find_table
-    from electra.tasks import prediction_files
-    from electra.tasks.inference import predict as records
-
-    if form == "records":
-        find_table(source)  # what is not there is said before models are loaded
-    prediction_files.check_output(output, form=form)
-    models = loaded(folders, task, options=options, command="predict")
+    *folders, source = paths
+    check_prediction_files(source, output, form)
+    models = load_models(folders, task, flags, command="predict")
     with redirect_warnings(to_stderr):
-        if output is None or form == "records":
-            count = prediction_files.write_records(records(models, [source]), output)
-        else:
-            count = prediction_files.write_official(models, source, output, form=form)
+        count = write_predictions(models, source, output, form)
     if output is not None:
         print(f"{output}: {count:,} predictions")
     return DONE
 
 
-def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is named, and the options among it with their values."""
-    places, options, rest = [], [], list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            places.append(word)
+def check_prediction_files(source: str, output: Path | None, form: str) -> None:
+    """Refuse an input that is missing and an output that cannot be written, before any work."""
+    from electra.data.tables import find_table
+    from electra.tasks import prediction_files
+
+    if form == "records":
+        find_table(source)
+    prediction_files.check_output(output, form=form)
+
+
+def write_predictions(
+    models: Sequence[FinetunedModel], source: str, output: Path | None, form: str
+) -> int:
+    """Write the predictions and return their number."""
+    from electra.tasks import prediction_files
+    from electra.tasks.inference import predict
+
+    if output is None or form == "records":
+        return prediction_files.write_records(predict(models, [source]), output)
+    return prediction_files.write_official(models, source, output, form=form)
+
+
+# ---- fine-tuned models ---------------------------------------------------------------------------
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into paths, and flags with their values."""
+    paths, flags, remaining = [], [], list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        if not argument.startswith("--"):
+            paths.append(argument)
             continue
-        options.append(word)
-        if "=" not in word and rest:
-            options.append(rest.pop(0))
-    return places, options
+        flags.append(argument)
+        if "=" not in argument and remaining:
+            flags.append(remaining.pop(0))
+    return paths, flags
 
 
-def loaded(
-    folders: Sequence[str], task: str | None, *, options: Sequence[str], command: str
-) -> list[Any]:
-    """Fine-tuned models, with options of their task."""
+def load_models(
+    folders: Sequence[str], task: str | None, flags: Sequence[str], *, command: str
+) -> list[FinetunedModel]:
+    """Load fine-tuned models, with the options of their task that the flags change."""
     from electra import tasks
 
-    models = fine_tuned(folders, task)
-    found, unknown = tasks.split_options(type(models[0].task), options)
-    if learnt := [name for name in found if name not in models[0].task.inference_options]:
-        raise UserError(
-            f"--{learnt[0].replace('_', '-')} was decided when {models[0].folder} was fine-tuned; "
-            "what may "
-            f"follow is {', '.join('--' + name.replace('_', '-') for name in models[0].task.inference_options)}"
-        )
+    models = load_for_task(folders, task)
+    first = models[0]
+    options, unknown = tasks.split_options(type(first.task), flags)
+    for name in options:
+        if name not in first.task.inference_options:
+            allowed = ", ".join(as_flag(option) for option in first.task.inference_options)
+            raise UserError(
+                f"{as_flag(name)} was decided when {first.folder} was fine-tuned; what may follow "
+                f"is {allowed}"
+            )
     if unknown:
-        named = [
-            name
-            for argument in app[command].assemble_argument_collection()
-            for name in argument.names
-        ]
-        near = (
-            suggest(unknown[0].partition("=")[0], named)
-            or f"; electra {command} --help and electra finetune --help"
-        )
-        raise UserError(f"unknown option {unknown[0]} for {models[0].task.name}{near}")
-    return (
-        [replace(model, task=replace(model.task, **found)) for model in models] if found else models
-    )
+        known: list[str] = []
+        for argument in app[command].assemble_argument_collection():
+            known += argument.names
+        hint = suggest(unknown[0].partition("=")[0], known)
+        hint = hint or f"; electra {command} --help and electra finetune --help"
+        raise UserError(f"unknown option {unknown[0]} for {first.task.name}{hint}")
+    return [replace(model, task=replace(model.task, **options)) for model in models]
 
 
-def fine_tuned(folders: Sequence[str], task: str | None) -> list[Any]:
-    """A task that is named says how to read; what a model has learnt stays."""
+def as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def load_for_task(folders: Sequence[str], task: str | None) -> list[FinetunedModel]:
+    """Load fine-tuned models. A named task decides how data is read, not what was learnt."""
     from electra import tasks
     from electra.tasks.models import load_tuned
-    from electra.tasks.span import Span
 
     if not folders:
         raise UserError("name at least one model")
-    asked = tasks.find_task(task) if task else None
-    models = [load_tuned(folder, task=asked) for folder in folders]
-    if asked is None or asked.name == models[0].task.name:
+    if task is None:
+        return [load_tuned(folder) for folder in folders]
+    named = tasks.find_task(task)
+    models = [load_tuned(folder, task=named) for folder in folders]
+    first = models[0]
+    if named.name == first.task.name:
         return models
-    learnt = models[0].task
-    if not isinstance(learnt, Span) or not isinstance(asked, Span):
+    check_span_tasks(first, named)
+    # A model that finds answers finds them in any data set of questions.
+    return [replace(model, task=replace(model.task, name=named.name)) for model in models]
+
+
+def check_span_tasks(model: FinetunedModel, named: AnyTask) -> None:
+    """Raise UserError unless the model can answer the questions of another task."""
+    from electra.tasks.span import Span
+
+    learnt = model.task
+    if not isinstance(learnt, Span) or not isinstance(named, Span):
         raise UserError(
-            f"{models[0].folder} was fine-tuned for {learnt.name}, not for {asked.name}; leave "
-            "out --task, "
-            "or fine-tune a model for it"
+            f"{model.folder} was fine-tuned for {learnt.name}, not for {named.name}; leave out "
+            "--task, or fine-tune a model for it"
         )
-    if asked.unanswerable and not learnt.unanswerable:
+    if named.unanswerable and not learnt.unanswerable:
         raise UserError(
-            f"{models[0].folder} was fine-tuned for {learnt.name}, where every question has an "
-            "answer; it "
-            f"cannot say that {asked.name} has none"
+            f"{model.folder} was fine-tuned for {learnt.name}, where every question has an answer; "
+            f"it cannot say that {named.name} has none"
         )
-    # Otherwise a model that finds answers finds them in any data set of questions.
-    return [replace(model, task=replace(model.task, name=asked.name)) for model in models]
+
+
+# ---- embeddings ----------------------------------------------------------------------------------
 
 
 @app.command
@@ -215,12 +266,10 @@ def embed(
     input: str,
     *,
     output: Path,
-    layer: str = "last",
-    pool: Literal["mean", "cls", "tokens"] = "mean",
     text: str = "text",
-    length: Integer | None = None,
+    options: Annotated[EmbedOptions, Parameter(name="*")] = DEFAULTS,
 ) -> int:
-    """Turn texts into vectors.
+    """Compute the embeddings of texts.
 
     Parameters
     ----------
@@ -230,34 +279,20 @@ def embed(
         .txt (a text a line), .csv, .tsv, .jsonl or .parquet.
     output
         .parquet (with texts), or .npy (one array).
-    layer
-        last, sum-last-4, concat-last-4, or the number of a layer; 0 is the embeddings.
-    pool
-        mean over the tokens, cls (the first vector), or tokens (all of them; .parquet).
     text
         Column that holds the text.
-    length
-        Tokens at most; by default as many as the model has positions.
     """
     from electra.data.tables import find_table
-    from electra.tasks import embed as vectors
+    from electra.tasks.embed import check_output, embed, read_texts, write_embeddings
     from electra.tasks.inference import default_device
     from electra.tasks.models import load_pretrained
 
-    vectors.check_output(output, pool=pool)
-    source, loaded = find_table(input), load_pretrained(model)
-    if length is None:
-        length = loaded.encoder.shape.positions
-    embeddings = vectors.embed(
-        loaded.encoder,
-        loaded.tokenizer,
-        vectors.read_texts(source, text),
-        vectors.EmbedOptions(length=length, layer=layer, pool=pool),
-        device=default_device(),
-    )
-    written = vectors.write_embeddings(output, embeddings, loaded.tokenizer, pool=pool)
-    cut = ""
+    check_output(output, pool=options.pool)
+    texts, source = read_texts(find_table(input), text), load_pretrained(model)
+    embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
+    written = write_embeddings(output, embeddings, source.tokenizer, pool=options.pool)
+    note = f"{output}: {written.texts:,} texts"
     if written.truncated:
-        cut = f"; {written.truncated:,} were longer than the model reads and were cut"
-    print(f"{output}: {written.texts:,} texts{cut}")
+        note += f"; {written.truncated:,} were longer than the model reads and were cut"
+    print(note)
     return DONE

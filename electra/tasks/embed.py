@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -17,55 +16,20 @@ from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
+from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 from electra.tasks.features import Array, Features, TaskBatch, encode_pair, group_by_length
 
 if TYPE_CHECKING:
     import pyarrow
 
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
-POOLS = ("mean", "cls", "tokens")
+POOLS = get_args(get_type_hints(EmbedOptions)["pool"])
 SUFFIXES = (".parquet", ".npy")
 # Texts that are sorted by length among themselves. Fewer pad more; more characters would be more
 # vectors held at once.
 CHUNK_TEXTS = 2048
 CHUNK_CHARACTERS = 400_000
 ROW_GROUP_BYTES = 32 * 1024 * 1024  # of vectors; Parquet is read by row groups
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedOptions:
-    """What is computed for each text.
-
-    Pooling is the mean over its tokens ([CLS] and [SEP] count, as sentence-transformers has it),
-    the vector of [CLS], or the vectors of all tokens. A text of more than `length` tokens is
-    truncated.
-    """
-
-    length: int
-    layer: str = "last"
-    pool: str = "mean"
-    batch_tokens: int = 16_384
-
-    def check(self, encoder: Encoder) -> None:
-        """Raise UserError for an option that is unknown or that this encoder does not have."""
-        shape = encoder.shape
-        layer_width(self.layer, shape.width, layers=shape.layers)
-        if self.pool not in POOLS:
-            raise UserError(f"--pool {self.pool}: unknown; choose {', '.join(POOLS)}")
-        if self.pool == "cls" and shape.causal:
-            raise UserError(
-                "--pool cls: this encoder is causal, and to it [CLS] is the same before every "
-                "text; take mean"
-            )
-        if self.layer == "mix":
-            raise UserError(
-                "--layer mix: its weights are learnt with a task; without one choose another"
-            )
-        if not MIN_LENGTH <= self.length <= shape.positions:
-            raise UserError(
-                f"--length {self.length}: this encoder has {shape.positions} positions; name a "
-                f"number from {MIN_LENGTH} up to that"
-            )
 
 
 class Embedding(NamedTuple):
@@ -88,14 +52,36 @@ def embed(
     encoder: Encoder,
     tokenizer: WordPiece,
     texts: Iterable[str],
-    options: EmbedOptions,
+    options: EmbedOptions = DEFAULTS,
     *,
     device: torch.device | None = None,
 ) -> Iterator[Embedding]:
     """Return the embeddings of the texts, in order."""
-    options.check(encoder)
+    check_options(options, encoder)
     device = device or torch.device("cpu")
     return embed_chunks(encoder.to(device).eval(), tokenizer, texts, options, device=device)
+
+
+def check_options(options: EmbedOptions, encoder: Encoder) -> None:
+    """Raise UserError for an option that is unknown or that this encoder does not have."""
+    shape = encoder.shape
+    layer_width(options.layer, shape.width, layers=shape.layers)
+    if options.pool not in POOLS:
+        raise UserError(f"--pool {options.pool}: unknown; choose {', '.join(POOLS)}")
+    if options.pool == "cls" and shape.causal:
+        raise UserError(
+            "--pool cls: this encoder is causal, and to it [CLS] is the same before every text; "
+            "take mean"
+        )
+    if options.layer == "mix":
+        raise UserError(
+            "--layer mix: its weights are learnt with a task; without one choose another"
+        )
+    if options.length is not None and not MIN_LENGTH <= options.length <= shape.positions:
+        raise UserError(
+            f"--length {options.length}: this encoder has {shape.positions} positions; name a "
+            f"number from {MIN_LENGTH} up to that"
+        )
 
 
 def embed_chunks(
@@ -106,9 +92,10 @@ def embed_chunks(
     *,
     device: torch.device,
 ) -> Iterator[Embedding]:
+    length = options.length or encoder.shape.positions
     reader = LayerReader(encoder.shape.layers, options.layer)
     for chunk in chunk_texts(texts):
-        features = encode_texts(chunk, tokenizer, length=options.length)
+        features = encode_texts(chunk, tokenizer, length=length)
         vectors: dict[int, Array] = {}
         for units in group_by_length(features.lengths, tokens=options.batch_tokens):
             batch = features.collate(units).to(device)

@@ -14,7 +14,8 @@ from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.encoder import Encoder
 from electra.tasks import embed as embedding
-from electra.tasks.embed import Embedding, EmbedOptions, embed, read_texts, write_embeddings
+from electra.tasks.embed import Embedding, embed, read_texts, write_embeddings
+from electra.tasks.embed_options import EmbedOptions
 from tests.tasks.toys import toy_encoder, toy_tokenizer, written
 
 TEXTS = ["the dog sat on a mat", "anna", "carla visits rome", "", "he ran home", "zoe"]

@@ -1,0 +1,34 @@
+"""The options of `electra embed`, shared by the command line and Python. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions:
+    """Options for the embeddings of texts.
+
+    Parameters
+    ----------
+    layer
+        last, sum-last-4, concat-last-4, or the number of a layer; 0 is the embeddings.
+    pool
+        mean over the tokens ([CLS] and [SEP] included), cls (the first vector), or tokens (all of
+        them; .parquet).
+    length
+        Tokens at most; a longer text is cut. The default is the number of the model's positions.
+    batch_tokens
+        Tokens in one batch.
+    """
+
+    layer: str = "last"
+    pool: Literal["mean", "cls", "tokens"] = "mean"
+    length: int | None = None
+    batch_tokens: Annotated[int, Parameter(parse=False)] = 16_384
+
+
+DEFAULTS = EmbedOptions()
