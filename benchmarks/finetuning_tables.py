@@ -130,7 +130,7 @@ def held_out(result: Result | None = None) -> str:
     training = result_or_file(result, "small_gpu")["pretraining"]
     lines = table_header(
         "step",
-        "generator: accuracy (without looking)",
+        "generator: accuracy (baseline)",
         "loss",
         "discriminator: AUC",
         "average precision",

@@ -34,7 +34,7 @@ def speed(result: Result | None = None) -> str:
         "÷ eager",
         "÷ compiled",
         "ours, MFU",
-        "matrix products alone",
+        "matrix product",
     )
     window_counts = []
     for name, entry in entries.items():
@@ -68,8 +68,8 @@ def memory(result: Result | None = None) -> str:
     lines = table_header(
         f"peak memory, GB, {machines(entries.values())}",
         *SIDES.values(),
-        "`electra describe` foretells",
-        "ours waits for data",
+        "`electra describe` predicts",
+        "ours, waiting for data",
     )
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
@@ -99,7 +99,7 @@ def scaling(result: Result | None = None) -> str:
         "tokens/s",
         "MFU",
         "peak memory, GB",
-        "`electra describe` foretells",
+        "`electra describe` predicts",
     )
     for name, entry in entries.items():
         side = entry["sides"]["ours_fast"]
@@ -120,8 +120,8 @@ def startup(result: Result | None = None) -> str:
     entry = result_or_file(result, "pretrain_gpu").get("startup", {})
     lines = table_header(
         f"seconds from process start to the first step, {machines_with_commits([entry])}",
-        "nothing compiled yet",
-        "again",
+        "empty compilation cache",
+        "full cache",
     )
     seconds = entry.get("seconds", {})
     cells = [format_entry(seconds, name, "{:.1f}".format) for name in ("cold", "warm")]
@@ -170,7 +170,7 @@ def compared_entries(result: Result) -> Result:
 
 
 def mfu(entry: Result) -> str:
-    """Return the operations of ours as a share of a matrix product's in the same run."""
+    """Return the operations of ours as a fraction of a matrix product's in the same run."""
     side = entry["sides"].get("ours_fast", {})
     if "matmul_flops" not in entry or "tokens_per_second" not in side:
         return format_entry(side, "", str)

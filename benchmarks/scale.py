@@ -82,17 +82,17 @@ def sharding_rows() -> dict[str, tuple[str, str]]:
     read_bytes = SITE.machines * (SITE.text_bytes / SITE.gzip_ratio)
     reading = read_bytes / SITE.disk_bytes_per_second
     return {
-        f"cutting, one machine of {SITE.cores} cores": (
+        f"sharding, one machine of {SITE.cores} cores": (
             format_duration(seconds),
             f"{core / 1e6:.2f} MB/s a core, as measured on {result['made']['processor']}",
         ),
         f"… {SITE.machines} machines, `--by-file`": (
             format_duration(seconds / SITE.machines),
-            "a part reads its own files alone",
+            "each part reads only its own files",
         ),
         "… without `--by-file`, at least": (
             format_duration(max(reading, seconds / SITE.machines)),
-            f"every part reads everything, {format_bytes(read_bytes)} in all, "
+            f"each part reads all files, {format_bytes(read_bytes)} in total, "
             f"{format_bandwidth(SITE.disk_bytes_per_second)}",
         ),
     }
@@ -106,9 +106,9 @@ def checking_rows(shards: float) -> dict[str, tuple[str, str]]:
             format_duration(shards / SITE.process_bytes_per_second),
             f"one process reads every byte, {format_bandwidth(SITE.process_bytes_per_second)}",
         ),
-        f"checked at every start of a run on {GPUS[-1]} GPUs": (
+        f"verified at every start of a run on {GPUS[-1]} GPUs": (
             format_duration(shards / together),
-            f"every process reads its share, {format_bandwidth(SITE.disk_bytes_per_second)} in all",
+            f"each rank reads its part, {format_bandwidth(SITE.disk_bytes_per_second)} in total",
         ),
     }
 
@@ -198,17 +198,17 @@ def activations(rows: int, *, kernels: bool = False) -> float:
 
 
 def scale_wire() -> str:
-    """Return what each GPU sends in a step and how long that takes, beside computing."""
+    """Return what each GPU sends in a step and how long that takes, beside the time it computes."""
     lines = table_header(
         "GPUs",
         "rows a GPU",
-        "computing",
+        "compute time",
         "DDP sends",
-        "on the wire",
+        "transfer time",
         "FSDP sends, fp32",
-        "on the wire",
+        "transfer time",
         "FSDP sends, bf16 weights",
-        "on the wire",
+        "transfer time",
     )
     for gpus in GPUS:
         step = Step(gpus)
@@ -230,22 +230,22 @@ def scale_memory() -> str:
     return two_column_table(
         f"{step.rows} rows of {LARGE.data.length} on each of {step.gpus} GPUs",
         {
-            "weights, gradients, Adam's slots, float32": (
+            "weights, gradients, optimizer state, float32": (
                 format_bytes(4 * WEIGHTS),
                 f"{parameters(WORK).total / 1e6:.0f}M parameters, `electra describe large`",
             ),
             "… sharded by FSDP": (format_bytes(4 * WEIGHTS / step.gpus), f"÷ {step.gpus}"),
-            "weights in bf16": (format_bytes(copy), "FSDP: a block at a time"),
-            "activations, DDP": (format_bytes(kept), "by the kernels"),
+            "weights in bf16": (format_bytes(copy), "FSDP: one block at a time"),
+            "activations, DDP": (format_bytes(kept), "with the kernels"),
             "activations, FSDP": (
                 format_bytes(kept_plainly),
-                "by plain modules, nothing recomputed",
+                "with plain modules, without activation checkpointing",
             ),
-            "DDP in all": (
+            "DDP, total": (
                 format_bytes(4 * WEIGHTS + copy + kept),
                 f"{(4 * WEIGHTS + copy + kept) / SITE.gpu_bytes:.0%} of a GPU",
             ),
-            "FSDP in all, at least": (
+            "FSDP, total, at least": (
                 format_bytes(4 * WEIGHTS / step.gpus + kept_plainly),
                 f"{(4 * WEIGHTS / step.gpus + kept_plainly) / SITE.gpu_bytes:.0%} of a GPU",
             ),
@@ -299,19 +299,19 @@ def scale_checkpoint() -> str:
         {
             "one checkpoint": (
                 format_bytes(whole),
-                "weights and Adam's two slots, float32, whole tensors",
+                "weights and two moments of Adam, float32, full tensors",
             ),
-            "kept at once": (
+            "kept on disk": (
                 format_bytes(LARGE.training.save_total_limit * whole),
                 f"`save_total_limit = {LARGE.training.save_total_limit}`",
             ),
-            "gathered by FSDP to the leading process": (f"{gathering:.2f} s", "over its one link"),
-            "copying": (
+            "gathering to the main rank, FSDP": (f"{gathering:.2f} s", "over one link"),
+            "copying to the host": (
                 f"{1000 * copying:.0f} ms",
-                f"into pinned memory, {format_bandwidth(SITE.host_bytes_per_second)}; beside the "
-                "next pass by DDP, while steps stand still by FSDP",
+                f"into pinned memory, {format_bandwidth(SITE.host_bytes_per_second)}; DDP "
+                "overlaps it with the next forward and backward pass, FSDP blocks training",
             ),
-            "writing, beside them": (
+            "writing, in the background": (
                 f"{writing:.1f} s",
                 f"one process, {format_bandwidth(SITE.process_bytes_per_second)}",
             ),
@@ -323,36 +323,36 @@ def scale_checkpoint() -> str:
 def cadence_rows(
     step: Step, *, copying: float, gathering: float, writing: float
 ) -> dict[str, tuple[str, str]]:
-    """Return what checkpoints cost at the recipe's cadence, and the best cadence."""
+    """Return what checkpoints cost at the recipe's interval, and the best interval."""
     every = LARGE.training.save_steps
     seconds = step.computing + step.seconds(step.ddp())
     between_faults = 3600 / (SITE.faults_per_gpu_hour * step.gpus)
     best = max(math.sqrt(2 * copying * between_faults), writing)
     return {
-        f"between two, `save_steps = {every:,}`": (
+        f"time between checkpoints, `save_steps = {every:,}`": (
             format_duration(every * seconds),
             f"{1000 * seconds:.0f} ms a step",
         ),
         "… lost to copying, at most": (
             f"{copying / (every * seconds):.3%}",
-            f"{copying / seconds:.1f} steps by DDP; "
-            f"{(copying + gathering) / seconds:.1f} by FSDP, which gathers first",
+            f"{copying / seconds:.1f} steps with DDP; "
+            f"{(copying + gathering) / seconds:.1f} with FSDP, which gathers first",
         ),
-        "between two faults": (
+        "time between faults": (
             format_duration(between_faults),
             "419 in 54 days on 16,384 GPUs, as published for Llama 3",
         ),
-        "… lost to one, on average": (
+        "… lost to one fault, on average": (
             format_duration(every * seconds / 2),
             "half the time between two checkpoints",
         ),
-        "best cadence": (
+        "best checkpoint interval": (
             f"every {round(best / seconds, -2):,.0f} steps, {format_duration(best)}",
-            "√(2 · copying · between faults), if that is longer than writing",
+            "√(2 · copying · time between faults), or the time of a write if that is longer",
         ),
-        "Slurm's warning, `--signal=USR1@300`": (
-            f"{300 / (writing + seconds):.0f} times enough",
-            "for the step at hand and a checkpoint",
+        "Slurm's warning signal, `--signal=USR1@300`": (
+            f"{300 / (writing + seconds):.0f} times the time needed",
+            "for the current step and a checkpoint",
         ),
     }
 

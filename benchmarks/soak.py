@@ -211,7 +211,7 @@ class Soak:
 
 
 def kill_a_rank(soak: Soak, *, times: int = 1, steps: int = STEPS) -> bool:
-    """SIGKILL of one process of three at a random step, torchrun restarts"""
+    """SIGKILL to one of three ranks at a random step; torchrun restarts them"""
     run, killed, since = soak.fresh(), set[int](), 0.0
     process = started(
         command(soak.data, run, "--max-steps", str(steps), processes=3, restarts=times)
@@ -228,12 +228,12 @@ def kill_a_rank(soak: Soak, *, times: int = 1, steps: int = STEPS) -> bool:
 
 
 def kill_ranks(soak: Soak) -> bool:
-    """SIGKILL of any process of three, twenty times in one run, torchrun restarts"""
+    """SIGKILL to a random one of three ranks, twenty times in one run; torchrun restarts them"""
     return kill_a_rank(soak, times=20, steps=300)
 
 
 def kill_all(soak: Soak) -> bool:
-    """SIGKILL of the run at a random moment, the same command again"""
+    """SIGKILL to the run at a random moment; the same command again"""
     run = soak.fresh()
     process = started(command(soak.data, run, "--save-steps", "1"))
     reach(process, run, soak.chance.randint(1, STEPS - 4))
@@ -245,7 +245,7 @@ def kill_all(soak: Soak) -> bool:
 
 
 def terminate(soak: Soak) -> bool:
-    """SIGTERM: a checkpoint, exit status 75, the same command again"""
+    """SIGTERM: writes a checkpoint, exit status 75; the same command again"""
     run = soak.fresh()
     process = started(command(soak.data, run))
     reach(process, run, soak.chance.randint(1, STEPS - 8))
@@ -258,7 +258,7 @@ def terminate(soak: Soak) -> bool:
 
 
 def fill_the_disk(soak: Soak) -> bool:
-    """a full disk while a checkpoint or the journal is written, the same command again"""
+    """a full disk while a checkpoint or the journal is written; the same command again"""
     run = soak.fresh()
     strike = soak.chance.choice(
         [
@@ -287,7 +287,7 @@ def fill_the_disk(soak: Soak) -> bool:
 
 
 def spoil_a_gradient(soak: Soak) -> bool:
-    """NaN in a gradient at a random step: stops and names it, the same command again"""
+    """NaN in a gradient at a random step: stops and names the tensor; the same command again"""
     run = soak.fresh()
     step = soak.chance.randint(2, STEPS - 1)
     code, soak.said = ended(
@@ -313,7 +313,7 @@ def spoil_a_gradient(soak: Soak) -> bool:
 
 
 def spoil_a_checkpoint(soak: Soak) -> bool:
-    """a byte flipped in the newest checkpoint: passed over aloud, the one before it used"""
+    """a bit flipped in the newest checkpoint: skipped with a warning, the previous one is used"""
     run = soak.fresh()
     process = started(command(soak.data, run))
     reach(process, run, 10)
@@ -325,7 +325,7 @@ def spoil_a_checkpoint(soak: Soak) -> bool:
 
 
 def spoil_a_shard(soak: Soak) -> bool:
-    """a byte flipped in a shard: refused before step 1, with the file's name"""
+    """a bit flipped in a shard: refused before step 1, the message names the file"""
     run = soak.fresh()
     data = run.with_suffix(".data")
     shutil.copytree(soak.data, data)
@@ -336,7 +336,7 @@ def spoil_a_shard(soak: Soak) -> bool:
 
 
 def stop_a_rank(soak: Soak) -> bool:
-    """SIGSTOP of one process of three: named after the time limit, the same command again"""
+    """SIGSTOP to one of three ranks: named after the timeout; the same command again"""
     run = soak.fresh()
     process = started(command(soak.data, run, "--timeout-minutes", "0.15", processes=3))
     reach(process, run, soak.chance.randint(1, STEPS - 8))
@@ -350,7 +350,7 @@ def stop_a_rank(soak: Soak) -> bool:
 
 
 def start_twice(soak: Soak) -> bool:
-    """a second run on the folder: refused, exit status 2, the first one goes on"""
+    """a second run in the same folder: refused, exit status 2; the first one continues"""
     run = soak.fresh()
     process = started(command(soak.data, run))
     reach(process, run, 1)
@@ -360,7 +360,7 @@ def start_twice(soak: Soak) -> bool:
 
 
 def mix_versions(soak: Soak) -> bool:
-    """a process with another version: refused, both named"""
+    """a rank with another version: refused, the message names both versions"""
     run = soak.fresh()
     code, soak.said = ended(
         started(
@@ -376,7 +376,7 @@ def mix_versions(soak: Soak) -> bool:
 
 
 def turn_the_clock(soak: Soak) -> bool:
-    """the clock jumps years, back and ahead, at every look"""
+    """the system clock jumps by years, back and ahead, at every reading"""
     run = soak.fresh()
     code, soak.said = ended(
         started(

@@ -31,21 +31,24 @@ LISTED_KERNELS = 40
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa",
     "matrix products": r"nvjet|gemm|gemv|cutlass|cublas|split_?k",
-    "optimiser": r"adam|multi_tensor|lp_?norm",
+    "optimizer": r"adam|multi_tensor|lp_?norm",
     "norm": r"layer_?norm",
     "gelu": r"gelu",
-    "vocabulary": r"softmax|nll_loss|cross_entropy",
+    "cross-entropy": r"softmax|nll_loss|cross_entropy",
     "embeddings": r"embedding",
     "masking and other indexing": (
         r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where"
     ),
     "copies and fills": r"memcpy|memset|copy|catarray|fill",
 }
-# of our own kernels by module; those of other modules are called as the module
+# The kinds of our own kernels by module. The kind of another module is its name.
 OUR_KINDS = {
     "activation": "gelu",
-    "linear_cross_entropy_kernels": "vocabulary",
-    "adamw": "optimiser",
+    "adamw": "optimizer",
+    "attention_backward": "attention",
+    "column_sums": "column sums",
+    "linear_cross_entropy_kernels": "cross-entropy",
+    "rtd_head": "RTD head",
 }
 
 

@@ -112,7 +112,7 @@ def cpu_rows() -> list[tuple[str, str]]:
             "transformers' `Trainer`",
             compare_with_trainer(finetuning, "train"),
         ),
-        ("… and asking it", compare_with_trainer(finetuning, "ask")),
+        ("… and inference", compare_with_trainer(finetuning, "ask")),
         (
             "text to shards, against the bare tokenizer (`encode_batch`)",
             f"{sharding['ratio']:.2f} times as fast (median of {len(sharding['shard'])})",
@@ -194,7 +194,7 @@ def median_and_range(entry: Result) -> str:
 def reliability(result: Result | None = None) -> str:
     """Return the faults that `benchmarks.soak` caused, and how many runs survived them."""
     result = result_or_file(result, "reliability")
-    lines = table_header("fault, made for real", "times tried", "as it should be", "data lost")
+    lines = table_header("injected fault", "tries", "handled as documented", "data lost")
     for entry in result["faults"].values():
         lost = "none"
         if entry["survived"] != entry["tried"]:
@@ -212,13 +212,13 @@ def processes(result: Result | None = None) -> str:
     """Return the speed of one process by DDP and FSDP2, and what a checkpoint costs."""
     lines = table_header(
         "run",
-        "alone",
+        "without torchrun",
         "torchrun, DDP",
         "DDP, plain modules",
         "FSDP2, plain modules",
         "a step",
-        "stands still for a checkpoint",
-        "its write, beside the steps",
+        "training blocked by a checkpoint",
+        "its write, in the background",
     )
     for name, entry in result_or_file(result, "processes").items():
         if name == "made":

@@ -311,7 +311,7 @@ def test_the_peer_learns_nothing_from_padding():
             "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
             "attention",
         ),
-        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimiser"),
+        ("void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimizer"),
         ("void at::native::vectorized_gather_kernel<16, long>", "masking and other indexing"),
         ("void at::native::embedding_backward_kernel<float>", "embeddings"),
         ("Memcpy HtoD (Pinned -> Device)", "copies and fills"),
