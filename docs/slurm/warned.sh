@@ -1,9 +1,10 @@
 #!/bin/bash
-# warned.sh RUN COMMAND…: start a launcher (torchrun) on this node, and let Slurm's warning reach what it launched.
+# warned.sh RUN COMMAND…: start a launcher (torchrun) on this node and forward Slurm's warning signal to its workers.
 #
-# Slurm warns with USR1 before the time is up, and with TERM before preemption. USR1 would kill torchrun, and after TERM
-# it gives its workers half a minute, too little for a large checkpoint. So torchrun hears no USR1 and the workers hear
-# it directly: they finish their step, write a checkpoint and end. Ends with 75 then, as `electra` alone would.
+# Slurm sends USR1 before the time limit and TERM before preemption. USR1 would kill torchrun. After TERM torchrun gives
+# its workers 30 seconds, too little for a large checkpoint. This script therefore makes torchrun ignore USR1 and sends
+# USR1 to the workers directly. The workers finish their step, write a checkpoint and end. The script then ends with exit
+# code 75, as `electra` itself does.
 set -uo pipefail
 run=$1
 shift
@@ -14,7 +15,7 @@ warn() {
     pkill -USR1 -P "$launcher"
 }
 
-trap '' USR1 # what is ignored now stays ignored in torchrun; its workers set a handler of their own
+trap '' USR1 # torchrun inherits the ignored signal; its workers install their own handlers
 "$@" &
 launcher=$!
 trap warn USR1 TERM
@@ -23,7 +24,7 @@ while true; do
     code=$?
     kill -0 "$launcher" 2> /dev/null || break
 done
-# torchrun ends with 1 whatever its workers ended with; the run's folder knows.
+# torchrun ends with 1 whatever the exit codes of its workers; status.json holds the state of the run.
 if [[ -n $warned ]] && grep -q '"status": "stopped"' "$run/status.json"; then
     exit 75
 fi
