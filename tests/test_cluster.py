@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,8 @@ def test_the_command_line_understands_what_the_array_and_the_merger_say(tmp_path
     (_, *cut), (_, *merge) = written(tmp_path)
     _, given, _ = app.parse_args(cut, exit_on_error=False, print_error=False)
     assert given.args == ("cleaned",)
-    assert {name: given.kwargs[name] for name in ("part", "by_file", "length", "workers")} == {
+    options = asdict(given.kwargs["options"])
+    assert {name: options[name] for name in ("part", "by_file", "length", "workers")} == {
         "part": "3/64",
         "by_file": True,
         "length": 512,
