@@ -220,6 +220,11 @@ def read_score(task: str, folder: Path) -> Score | None:
     result = read_json_object_or_empty(folder / RESULTS)
     if not result.get("runs"):
         return None
+    if "trivial" in result:
+        raise UserError(
+            f"{folder / RESULTS}: written by an earlier version of electra: its key trivial is now "
+            "called baseline; remove the folder and run the trial again"
+        )
     try:
         return Score(
             task=task,

@@ -1,1 +1,1 @@
-"""A pre-trained encoder becomes a model of one task."""
+"""Fine-tuning: train a pre-trained encoder and a task's head, once for each seed."""

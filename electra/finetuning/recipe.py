@@ -1,11 +1,9 @@
-"""How a model is fine-tuned, as data: a recipe of `electra/recipes/finetuning/`, resolved for one
-model and task.
-"""
+"""The settings of a fine-tuning: recipes of `electra/recipes/finetuning/` for a model and task."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,13 +18,20 @@ from electra.tasks import KINDS
 SIZES = ("small", "base", "large")  # of the paper
 FINETUNING = RECIPES / "finetuning"
 PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
+AT_LEAST_ONE = (
+    "batch_size",
+    "logging_steps",
+    "save_steps",
+    "max_steps",
+    "max_train_examples",
+    "micro_batch_size",
+    "eval_steps",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig:
-    """Everything about a fine-tuning but the model, the task and the seed. Defaults are the paper's
-    for Small.
-    """
+    """The settings of a fine-tuning. Defaults are those of the paper for Small."""
 
     learning_rate: float = 3e-4
     layer_decay: float = 0.8
@@ -38,42 +43,29 @@ class FinetuneConfig:
     epsilon: float = 1e-6
     bias_correction: bool = False
     max_grad_norm: float = 1.0
-    loss: Literal["mean", "sum"] = (
-        "mean"  # over a step's examples (or labelled words), before clipping
-    )
+    # over a step's examples (or labelled words), before clipping
+    loss: Literal["mean", "sum"] = "mean"
     epochs: float = 3.0
     max_steps: int | None = None  # instead of epochs
     batch_size: int = 32  # examples in a step, over all processes
-    micro_batch_size: int | None = None  # examples in one pass; from memory when not said
+    micro_batch_size: int | None = None  # examples in one pass; by default what fits in memory
     length: int = 128  # tokens in a row
-    too_long: Literal["cut", "refuse"] = (
-        "cut"  # text that does not fit; spans and tags take further windows instead
-    )
+    # text that does not fit in a row; spans and tags take further windows instead
+    too_long: Literal["cut", "refuse"] = "cut"
     dropout: float = 0.1
-    max_train_examples: int | None = (
-        None  # a random part of the training data, the same for every seed
-    )
+    max_train_examples: int | None = None  # a random part of the data, the same for every seed
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     cuda_graph: Switch = "auto"  # auto: with the kernels
-    compile: Switch = (
-        "auto"  # torch.compile; auto: off, since rows of many widths compile many times
-    )
-    eval_steps: int | None = None  # score on dev meanwhile; nothing is chosen by it
+    compile: Switch = "auto"  # torch.compile; auto: off, since it compiles once for each width
+    eval_steps: int | None = None  # score on dev during training; no checkpoint is selected by it
     logging_steps: int = 50
     save_steps: int = 1_000
 
     def __post_init__(self) -> None:
-        for name in (
-            "batch_size",
-            "logging_steps",
-            "save_steps",
-            "max_steps",
-            "max_train_examples",
-            "micro_batch_size",
-            "eval_steps",
-        ):
-            if (value := getattr(self, name)) is not None and value < 1:
+        for name in AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
                 raise SettingError(name, "must be at least 1", self)
         if self.length < 8:
             raise SettingError("length", "leaves no room for text; use 8 or more", self)
@@ -85,13 +77,15 @@ class FinetuneConfig:
             raise SettingError("warmup_ratio", "must be in [0, 1]", self)
         if self.epochs <= 0:
             raise SettingError("epochs", "must be above 0", self)
-        self.optimizer(steps=1)  # what is wrong with its numbers is said here
+        self.optimizer(steps=1)  # checks the settings of the optimizer
 
     def steps(self, examples: int) -> int:
+        """Return the number of steps for so many training examples."""
         per_epoch = -(-examples // self.batch_size)
         return self.max_steps or max(1, round(self.epochs * per_epoch))
 
     def optimizer(self, *, steps: int) -> OptimizerConfig:
+        """Return the settings of the optimizer for a run of so many steps."""
         return OptimizerConfig(
             learning_rate=self.learning_rate,
             warmup_steps=round(self.warmup_ratio * steps),
@@ -104,11 +98,13 @@ class FinetuneConfig:
         )
 
 
-def size_of(shape: EncoderShape) -> str:
-    """Which of the paper's sizes a model is nearest to, by its width: the paper has 256, 768 and
-    1024.
-    """
-    return "small" if shape.width < 512 else "base" if shape.width < 1024 else "large"
+def nearest_size(shape: EncoderShape) -> str:
+    """Return the paper's size that a model is nearest to. Their widths are 256, 768 and 1024."""
+    if shape.width < 512:
+        return "small"
+    if shape.width < 1024:
+        return "base"
+    return "large"
 
 
 def load_finetune_config(
@@ -121,19 +117,16 @@ def load_finetune_config(
     files: Sequence[str | Path] = (),
     flags: Sequence[str] = (),
 ) -> FinetuneConfig:
-    """A recipe for one model and task: its general part, then its parts for this size, kind, task
-    and use; further files, the environment and flags win over all of it.
+    """Load a recipe for one model and task.
+
+    Later parts win: the general part of the recipe, its sections for the model's size, the kind of
+    task, the task and frozen encoders, further files, the environment, flags.
     """
-    recipe = parts(
-        find_recipe(name, FINETUNING, kind="fine-tuning recipe"),
-        size=size_of(shape),
-        kind=kind,
-        task=task,
-        frozen=frozen,
-    )
-    if isinstance(
-        recipe.get("length"), int
-    ):  # what it says for all models gives way to a model with fewer positions
+    path = find_recipe(name, FINETUNING, kind="fine-tuning recipe")
+    selected = {"size": nearest_size(shape), "kind": kind, "task": task}
+    recipe = read_recipe(path, selected, frozen=frozen)
+    # A recipe's length is for all models: one with fewer positions takes fewer tokens.
+    if isinstance(recipe.get("length"), int):
         recipe["length"] = min(recipe["length"], shape.positions)
     layers = {f"recipe {name}": recipe}
     layers |= {str(file): read_toml(Path(file)) for file in files}
@@ -144,29 +137,33 @@ def load_finetune_config(
     return build_layers(FinetuneConfig, layers)
 
 
-def parts(path: Path, *, size: str, kind: str, task: str, frozen: bool) -> Layer:
-    whole = read_toml(path)
-    for_frozen = section(whole, "frozen", path)
-    chosen = []
-    for name, wanted, known in (
-        ("size", size, SIZES),
-        ("kind", kind, (*KINDS, kind)),
-        ("task", task, None),
-    ):
-        found = section(whole, name, path)
-        for part in found:
-            section(dict(found), part, path)
-            if known is not None and part not in known:
-                raise UserError(
-                    f"{path}: unknown section [{name}.{part}]{suggest_or_list(part, known)}"
-                )
-        chosen.append(found.get(wanted, {}))
-    return merge(whole, *chosen, for_frozen if frozen else {})
+def read_recipe(path: Path, selected: Mapping[str, str], *, frozen: bool) -> Layer:
+    """Read the general part of a recipe and merge its sections for this size, kind and task."""
+    general = read_toml(path)
+    for_frozen = pop_section(general, "frozen", path)
+    known = {"size": SIZES, "kind": (*KINDS, selected["kind"])}
+    sections = []
+    for name, choice in selected.items():
+        choices = pop_section(general, name, path)
+        check_sections(name, choices, known.get(name), path)
+        sections.append(choices.get(choice, {}))
+    if frozen:
+        sections.append(for_frozen)
+    return merge(general, *sections)
 
 
-def section(layer: Layer, name: str, path: Path) -> Layer:
-    """A section of a recipe, taken out of it; empty if it is not there."""
-    found = layer.pop(name, {})
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: {name} = {found!r} should be a section of settings")
-    return found
+def check_sections(name: str, choices: Layer, known: Sequence[str] | None, path: Path) -> None:
+    """Raise UserError for a section that is unknown, or that is a single value."""
+    for choice in choices:
+        pop_section(dict(choices), choice, path)
+        if known is not None and choice not in known:
+            hint = suggest_or_list(choice, known)
+            raise UserError(f"{path}: unknown section [{name}.{choice}]{hint}")
+
+
+def pop_section(layer: Layer, name: str, path: Path) -> Layer:
+    """Remove a section from a layer and return it; empty if it is not there."""
+    section = layer.pop(name, {})
+    if not isinstance(section, dict):
+        raise UserError(f"{path}: {name} = {section!r} should be a section of settings")
+    return section

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from electra.config import UserError
-from electra.experiments.findings import collect, with_minutes
+from electra.experiments.findings import collect, read_score, with_minutes
 
 
 def test_minutes_are_those_of_training_alone_however_often_a_run_was_stopped():
@@ -111,6 +111,14 @@ def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     assert [(score.value, score.values, score.baseline) for score in found.scores] == [
         (0.7, (0.6, 0.8), 0.5)
     ]
+
+
+def test_results_of_an_earlier_version_are_refused_with_the_key_that_was_renamed(tmp_path):
+    scored(tmp_path / "rte", 0.6)
+    path = tmp_path / "rte" / "results.json"
+    path.write_text(path.read_text().replace("baseline", "trivial"))
+    with pytest.raises(UserError, match=r"results\.json: .* key trivial is now called baseline"):
+        read_score("glue/rte", tmp_path / "rte")
 
 
 def test_an_arm_that_was_not_begun_is_there_with_nothing(tmp_path):

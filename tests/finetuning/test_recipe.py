@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
-from electra.finetuning.recipe import FINETUNING, FinetuneConfig, load_finetune_config, size_of
+from electra.finetuning.recipe import FINETUNING, FinetuneConfig, load_finetune_config, nearest_size
 from electra.model.shape import EncoderShape
 from electra.settings import find_recipe, recipe_names
 from tests.tasks.toys import written
@@ -124,7 +124,7 @@ def test_every_recipe_begins_with_the_command_that_uses_it() -> None:
 
 def test_a_size_is_told_by_the_width() -> None:
     assert [
-        size_of(EncoderShape(width=width, heads=width // 64))
+        nearest_size(EncoderShape(width=width, heads=width // 64))
         for width in (128, 256, 512, 768, 1024)
     ] == ["small", "small", "base", "base", "large"]
 
