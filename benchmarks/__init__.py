@@ -1,1 +1,1 @@
-"""Measure speed and memory as ratios within one run; results lie in `benchmarks/results`."""
+"""Measure speed and memory as ratios within one run; results are in `benchmarks/results`."""

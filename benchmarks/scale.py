@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale        # prints the tables of docs/scale.md
 
-Parameters, operations, memory and the formats of shards and checkpoints come from the package. The
-speed of one GPU and of cutting text, and how full rows are, come from benchmarks/results.
+Parameters, FLOPs, memory and the formats of shards and checkpoints come from the package. The
+speed of one GPU and of sharding, and the filled fraction of rows, come from benchmarks/results.
 `benchmarks.site` holds all assumptions.
 """
 
@@ -37,7 +37,7 @@ from electra.model.workload import FLOAT
 
 
 def scale_corpus() -> str:
-    """Return what it takes to cut the corpus into shards and to check them."""
+    """Return what it costs to make shards of the corpus and to verify them."""
     length = LARGE.data.length
     tokens = SITE.text_bytes / SITE.bytes_per_token
     ids, ends = token_dtype(LARGE.data.vocab_size).itemsize, 2 * np.dtype(np.uint16).itemsize
@@ -119,8 +119,8 @@ def checking_rows(shards: float) -> dict[str, tuple[str, str]]:
 def one_gpu(result: Result | None = None) -> tuple[float, str]:
     """Return the tokens a second of Large on one GPU, and where that number comes from.
 
-    Where Large was not measured, it is given as many operations a second as the largest network
-    that was measured at the same length.
+    Where Large was not measured, it is assumed to run at the FLOP/s of the largest network that was
+    measured at the same length.
     """
     entries: Result = {}
     for part in ("scaling", "base"):

@@ -1,8 +1,10 @@
-"""A run through what clusters do, again and again: each fault is made for real, and what comes out
-is compared, bit for bit, with a run that nothing happened to.
+"""Inject the faults of a cluster again and again, and compare each run with an uninterrupted one.
 
     python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability.json] [--seed 0]
-    [--only NAME …]
+                              [--only NAME …]
+
+Every fault is real (signals, a full disk, flipped bits). Weights, optimizer state, models and
+losses must be bit-identical to those of the uninterrupted run.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ WORDS = (
 def command(
     data: Path, run: Path, *more: str, processes: int = 1, restarts: int = 0, before: str = ""
 ) -> list[str]:
-    """A small run; `before` is Python that each of its processes does first, knowing its `rank`."""
+    """Return the command of a small run; each process first runs the code `before`, with `rank`."""
     program = ["-m", "electra"]
     if before:
         script = run.with_suffix(".py")
@@ -95,7 +97,7 @@ def command(
 
 def started(words: list[str]) -> subprocess.Popen[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    # A pipe would fill up before somebody reads it.
+    # A pipe would fill up before it is read.
     output = tempfile.TemporaryFile("w+", encoding="utf8")  # noqa: SIM115
     process = subprocess.Popen(
         words,
@@ -114,7 +116,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
         process.wait(timeout=300)
     except (
         subprocess.TimeoutExpired
-    ):  # torchrun gives its processes sessions of their own; on SIGTERM it ends them
+    ):  # torchrun starts its processes in new sessions; on SIGTERM it ends them
         process.terminate()
         process.wait(timeout=60)
     assert process.stdout is not None
@@ -124,7 +126,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def reach(process: subprocess.Popen[str], run: Path, step: int, *, since: float = 0.0) -> None:
-    """Wait until the run has told of this step, and lately so."""
+    """Wait until the journal has an entry of this step or a later one, written after `since`."""
     deadline = time.monotonic() + 120
     while not any(
         entry["step"] >= step and entry["time"] > since for entry in read(run / "metrics.jsonl")
@@ -135,7 +137,7 @@ def reach(process: subprocess.Popen[str], run: Path, step: int, *, since: float 
 
 
 def ranks(launcher: subprocess.Popen[str]) -> dict[int, int]:
-    """The processes that a torchrun has at this moment, by rank."""
+    """Return the ids of the processes that a torchrun has started, by rank."""
     found = {}
     for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
         variables = Path(f"/proc/{child}/environ").read_text().split("\0")
@@ -152,16 +154,16 @@ def ranks(launcher: subprocess.Popen[str]) -> dict[int, int]:
 
 @dataclass
 class Soak:
-    """Where the runs lie, and what decides when a fault strikes."""
+    """The folders of the runs, and the random numbers that decide when a fault occurs."""
 
     root: Path
     data: Path
     chance: random.Random
     tried: int = 0
-    said: str = ""  # by the run that a fault struck
+    said: str = ""  # the output of the last run with a fault
     whole: dict[tuple[int, int], Path] = field(
         default_factory=dict
-    )  # by processes and steps: what nothing happened to
+    )  # uninterrupted runs by processes and steps
 
     def fresh(self) -> Path:
         self.tried += 1
@@ -183,7 +185,7 @@ class Soak:
         return output
 
     def same(self, run: Path, *, processes: int = 1, steps: int = STEPS) -> bool:
-        """Weights, optimiser and models are those of the unbroken run, and so are all losses."""
+        """Return whether weights, optimizer state, models and losses equal the uninterrupted run."""
         from safetensors.torch import load_file
 
         whole = self.unbroken(processes, steps)
@@ -343,7 +345,7 @@ def stop_a_rank(soak: Soak) -> bool:
     hung, pid = soak.chance.choice([pair for pair in ranks(process).items() if pair[0]])
     os.kill(pid, signal.SIGSTOP)
     time.sleep(16)
-    os.kill(pid, signal.SIGKILL)  # torchrun would give it half a minute to listen
+    os.kill(pid, signal.SIGKILL)  # torchrun would wait 30 seconds for it
     code, soak.said = ended(process)
     soak.finish(run, processes=3)
     return code != 0 and f"rank {hung} fell silent" in soak.said and soak.same(run, processes=3)
@@ -421,7 +423,7 @@ def flip(path: Path, chance: random.Random) -> None:
 
 
 def toy_data(root: Path) -> Path:
-    """A few hundred documents of random words, cut into shards by the package itself."""
+    """Write a few hundred documents of random words and make shards of them."""
     from electra.data.options import ShardOptions, VocabularyOptions
     from electra.data.sharding import shard
     from electra.data.vocabulary import train_wordpiece
@@ -447,7 +449,7 @@ def main() -> None:
         "--minutes",
         type=float,
         default=5.0,
-        help="no attempt begins after that; each fault has one",
+        help="start no fault after this time; each fault is injected at least once",
     )
     parser.add_argument("--output")
     parser.add_argument("--seed", type=int, default=0)
@@ -476,7 +478,7 @@ def main() -> None:
                 )
                 if not survived:
                     print(soak.said[-4000:], file=sys.stderr)
-                if options.output:  # after each: a soak that is stopped keeps what it had
+                if options.output:  # an interrupted soak keeps its results
                     minutes = round((time.monotonic() - began) / 60, 1)
                     write_result(
                         options.output,
