@@ -3,8 +3,8 @@
     python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability.json] [--seed 0]
                               [--only NAME …]
 
-Every fault is real (signals, a full disk, flipped bits). Weights, optimizer state, models and
-losses must be bit-identical to those of the uninterrupted run.
+The faults are signals, write errors, NaN gradients, flipped bits, other versions and clock jumps.
+Weights, optimizer state, models and losses must be bit-identical to the uninterrupted run.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Soak:
         return output
 
     def same(self, run: Path, *, processes: int = 1, steps: int = STEPS) -> bool:
-        """Return whether weights, optimizer state, models and losses equal the uninterrupted run."""
+        """Return whether weights, optimizer state, models and losses match an uninterrupted run."""
         from safetensors.torch import load_file
 
         whole = self.unbroken(processes, steps)
