@@ -50,7 +50,7 @@ from electra.console import ignore
 from electra.finetuning.finetune import finetune
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
 from electra.tasks import find_task
 from electra.tasks.features import Features
@@ -200,7 +200,7 @@ def ours(run: Run) -> Marks:
     )
     return [
         (entry["step"], entry["time"])
-        for entry in read(run.folder / f"seed-{run.seed}" / METRICS)
+        for entry in read_metrics(run.folder / f"seed-{run.seed}" / METRICS)
         if "tokens_per_second" in entry
     ]
 

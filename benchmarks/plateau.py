@@ -36,7 +36,7 @@ from benchmarks.harness import (
 )
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 
 PREFIX = "eval_"
 
@@ -56,7 +56,7 @@ def pretrain(data: str, settings: str, folder: Path) -> Result:
     recipe, *flags = shlex.split(settings)
     options = ["--data", data, "--output-dir", str(folder), "--save-total-limit", "1"]
     run_electra("pretrain", recipe, *options, *flags)
-    entries = read(folder / "metrics.jsonl")
+    entries = read_metrics(folder / "metrics.jsonl")
     rates = [entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry]
     return {
         "settings": settings,

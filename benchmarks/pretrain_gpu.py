@@ -56,7 +56,7 @@ from benchmarks.pretrain_sides import (
 from benchmarks.step_profile import TIMES, profile_steps
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
 
 PAPER = Setting("small", 128, 128)
@@ -176,7 +176,7 @@ def time_first_step(
         check=True,
         env=environment,
     )
-    return round(float(read(run / METRICS)[0]["time"]) - start, 2)
+    return round(float(read_metrics(run / METRICS)[0]["time"]) - start, 2)
 
 
 def measure_profile(bench: Bench) -> None:

@@ -24,7 +24,7 @@ from electra.data.shards import Shards
 from electra.model.flops import standard
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
 
 Side = dict[str, Any]  # tokens a second and peak memory of one way to train, or that it failed
@@ -181,7 +181,7 @@ def train_windows(bench: Bench, setting: Setting, *more: str, **lengths: int) ->
             output_dir=run,
             quiet=True,
         )
-        return [entry for entry in read(run / METRICS) if "tokens_per_second" in entry]
+        return [entry for entry in read_metrics(run / METRICS) if "tokens_per_second" in entry]
 
 
 def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:

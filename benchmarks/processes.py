@@ -44,7 +44,7 @@ from electra.data.shards import Shards
 from electra.pretraining import loop, pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs import checkpoint
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 
 WAYS = {
     "alone": [],
@@ -111,7 +111,7 @@ def torchrun(processes: int, module: str) -> list[str]:
 
 
 def read_windows(run: Path) -> list[Result]:
-    return [entry for entry in read(run / "metrics.jsonl") if "tokens_per_second" in entry]
+    return [entry for entry in read_metrics(run / "metrics.jsonl") if "tokens_per_second" in entry]
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from electra.config import UserError, build
 from electra.data.shards import Shards
 from electra.files import read_toml
 from electra.pretraining.recipe import Recipe
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from electra.runs.run_dir import CONFIG, METRICS
 
 # In the run's folder: a start that finds the model finished cannot measure its time.
@@ -134,7 +134,7 @@ def check_windows(command: Sequence[str]) -> None:
 
 def summarize(run: Path, shards: Shards, options: argparse.Namespace) -> Result:
     """Return what the model read and how it scored, from its settings and its journal."""
-    journal = read(run / METRICS)
+    journal = read_metrics(run / METRICS)
     logged = [entry for entry in journal if "tokens_per_second" in entry]
     counted = logged[1:] or logged  # a run may have been logged only once
     recipe = build(Recipe, read_toml(run / CONFIG), source=str(run / CONFIG))

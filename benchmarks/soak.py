@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.harness import build_parser, run_main, write_result
 from electra.config import RunFailed
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 
 ROOT = Path(__file__).parent.parent
 STEPS = 24
@@ -129,7 +129,8 @@ def reach(process: subprocess.Popen[str], run: Path, step: int, *, since: float 
     """Wait until the journal has an entry of this step or a later one, written after `since`."""
     deadline = time.monotonic() + 120
     while not any(
-        entry["step"] >= step and entry["time"] > since for entry in read(run / "metrics.jsonl")
+        entry["step"] >= step and entry["time"] > since
+        for entry in read_metrics(run / "metrics.jsonl")
     ):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RunFailed(f"step {step} of {run.name} was not reached")
@@ -199,7 +200,7 @@ class Soak:
         ours, theirs = (
             [
                 (entry["step"], entry["loss"])
-                for entry in read(place / "metrics.jsonl")
+                for entry in read_metrics(place / "metrics.jsonl")
                 if "loss" in entry
             ]
             for place in (run, whole)
@@ -394,7 +395,7 @@ def turn_the_clock(soak: Soak) -> bool:
     )
     sane = all(
         0 < entry["tokens_per_second"] < 1e9
-        for entry in read(run / "metrics.jsonl")
+        for entry in read_metrics(run / "metrics.jsonl")
         if "loss" in entry
     )
     return code == 0 and sane and soak.same(run)

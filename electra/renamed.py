@@ -22,7 +22,6 @@ class Renamed:
 # Former dotted key → present one.
 RENAMED = {
     "optimizer.decay_share": Renamed("optimizer.decay_ratio"),
-    "warmup_share": Renamed("warmup_ratio"),
     "objective.generator_learns": Renamed(
         "objective.generator_training",
         {"likelihood": "mlm", "adversarially": "adversarial", "nothing": "frozen"},

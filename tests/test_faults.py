@@ -13,7 +13,7 @@ import pytest
 from benchmarks import soak
 from benchmarks.soak import command, ended, ranks, reach, started
 from electra import __version__
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -159,4 +159,4 @@ def test_a_signal_to_torchrun_leaves_a_checkpoint_of_all_processes(toy_shards, t
     status = json.loads((run / "status.json").read_text())
     assert status["status"] == "stopped", output
     assert (run / status["checkpoint"] / "state.json").exists()
-    assert max(entry["step"] for entry in read(run / "metrics.jsonl")) == status["step"]
+    assert max(entry["step"] for entry in read_metrics(run / "metrics.jsonl")) == status["step"]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import TOYS
 from tests.test_resume import assert_identical, finish, start, wait_for_step
@@ -33,7 +33,7 @@ def losses(data, run, *flags):
         output_dir=run,
         quiet=True,
     )
-    return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
+    return [entry["loss"] for entry in read_metrics(run / "metrics.jsonl") if "loss" in entry]
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ def test_a_copy_beside_the_next_pass_has_the_weights_of_its_step():
     with AsyncCheckpointer() as writer:
         for _ in range(5):
             before = module.weight.detach().clone()
-            contents = writer.copied(module, optimizer)
-            writer.begin(lambda: None)
+            contents = writer.copy_state(module, optimizer)
+            writer.submit(lambda: None)
             writer.wait_for_copy()
             with torch.no_grad():
                 module.weight.add_(1)
             writer.wait()
             assert contents[0]["weight"].equal(before.cpu())
         module.weight.data = torch.zeros_like(module.weight)
-        moved = writer.copied(module, optimizer)
-        writer.begin(lambda: None)
+        moved = writer.copy_state(module, optimizer)
+        writer.submit(lambda: None)
         writer.wait()
         assert not moved[0]["weight"].any()
 

@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 from benchmarks.soak import ranks
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
 
 
@@ -79,7 +79,7 @@ def finish(*arguments, **options) -> int:
 def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if any(entry["step"] >= step for entry in read(run / "metrics.jsonl")):
+        if any(entry["step"] >= step for entry in read_metrics(run / "metrics.jsonl")):
             return
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
@@ -108,7 +108,9 @@ def assert_identical(run: Path, other: Path) -> None:
 
 def losses(run: Path) -> list[tuple[int, float]]:
     return [
-        (entry["step"], entry["loss"]) for entry in read(run / "metrics.jsonl") if "loss" in entry
+        (entry["step"], entry["loss"])
+        for entry in read_metrics(run / "metrics.jsonl")
+        if "loss" in entry
     ]
 
 

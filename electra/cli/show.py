@@ -184,12 +184,12 @@ CURVES = {
 
 def print_curves(run: Path, console: Console) -> None:
     """Print a chart of each loss that the journal of a run holds."""
-    entries: list[dict[str, Any]] = journal.read(run / run_dir.METRICS)
+    entries: list[dict[str, Any]] = journal.read_metrics(run / run_dir.METRICS)
     for name, title in CURVES.items():
         values = [entry[name] for entry in entries if entry.get(name) is not None]
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))
-            console.print(Text(journal.chart(values)))
+            console.print(Text(journal.draw_chart(values)))
 
 
 def print_comparison(pretrained: Summary, random: Summary, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint is copied and written beside the next steps."""
+"""Checkpoints that are copied and written while training goes on."""
 
 from __future__ import annotations
 
@@ -14,68 +14,63 @@ from electra.engine.fsdp import is_sharded
 from electra.engine.training_state import (
     PinnedStaging,
     TrainingState,
-    on_host,
-    optimizer_state_of,
-    places_of,
-    weights_of,
+    capture,
+    copy_to_host,
+    data_pointers,
 )
 
 
 class AsyncCheckpointer:
-    """Writes one copy at a time beside the steps. What goes wrong there is raised here, when next
-    asked about it.
-    """
+    """Writes one checkpoint at a time in a thread; `poll` and `wait` raise its exceptions."""
 
     def __init__(self) -> None:
-        self.pool, self.work = ThreadPoolExecutor(1, "checkpoint"), Future[None]()
+        self.pool = ThreadPoolExecutor(1, "checkpoint")
+        self.work = Future[None]()
         self.work.set_result(None)
-        self.room: PinnedStaging | None = None
+        self.staging: PinnedStaging | None = None
         self.copying: torch.cuda.Event | None = None
 
-    def copied(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-        """Weights and slots as they are now, in this machine's memory, to be written while they
-        move on. The other processes `contribute` to a module that is spread over them.
+    def copy_state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+        """Copy weights and optimizer state to host memory, to be written while training goes on.
 
-        A GPU copies beside the next pass: work that is begun waits until it has, and so must
-        whatever changes weights or slots (`hold`).
+        The other processes call `contribute_shards` where the module is sharded. A GPU copies on a
+        stream of its own, beside the next pass: submitted work waits for the copy, and whatever
+        changes weights or optimizer state must call `wait_for_copy` first.
         """
         self.wait()  # two copies may be too many for the memory
-        if is_sharded(module) or not torch.cuda.is_available():
-            weights, slots = weights_of(module), optimizer_state_of(module, optimizer)
-            # What lay in parts was copied when it was gathered.
-            return (
-                (weights, slots)
-                if is_sharded(module)
-                else (on_host(weights.items()), on_host(slots.items()))
-            )
-        places = places_of(optimizer)
-        if self.room is None or self.room.places != places:
-            self.room = None  # both may be too much for the memory
-            self.room = PinnedStaging(
-                places, weights_of(module), optimizer_state_of(module, optimizer)
-            )
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            self.room.fill()
-            self.copying = beside.record_event()
-        return self.room.contents
+        if is_sharded(module):
+            return capture(module, optimizer)  # gathering has copied it
+        if not torch.cuda.is_available():
+            weights, optimizer_state = capture(module, optimizer)
+            return copy_to_host(weights.items()), copy_to_host(optimizer_state.items())
+        pointers = data_pointers(optimizer)
+        if self.staging is None or self.staging.pointers != pointers:
+            self.staging = None  # both may be too much for the memory
+            self.staging = PinnedStaging(pointers, *capture(module, optimizer))
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.staging.fill()
+            self.copying = stream.record_event()
+        return self.staging.state
 
     def wait_for_copy(self) -> None:
-        """Whatever a GPU is told from here on it does after its copy."""
+        """Make the current CUDA stream wait until the copy is complete."""
         if self.copying is not None:
             torch.cuda.current_stream().wait_event(self.copying)
 
-    def begin(self, work: Callable[[], None]) -> None:
-        """As soon as a copy that a GPU is making is whole."""
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work` in the thread once the GPU's copy is complete."""
         self.wait()
-        self.work = self.pool.submit(after, self.copying, work)
+        self.work = self.pool.submit(run_after, self.copying, work)
 
     def poll(self) -> None:
+        """Raise what went wrong in the thread, without waiting for it."""
         if self.work.done():
             self.wait()
 
     def wait(self) -> None:
+        """Wait until the thread has nothing left to do, and raise what went wrong."""
         self.work.result()
 
     def __enter__(self) -> AsyncCheckpointer:
@@ -88,13 +83,14 @@ class AsyncCheckpointer:
         trace: types.TracebackType | None,
     ) -> None:
         self.pool.shutdown()
-        with (
-            contextlib.suppress(Exception) if error else contextlib.nullcontext()
-        ):  # the first failure is the one told
+        if error is None:
+            self.wait()
+            return
+        with contextlib.suppress(Exception):  # the first failure is the one to report
             self.wait()
 
 
-def after(event: torch.cuda.Event | None, work: Callable[[], None]) -> None:
+def run_after(event: torch.cuda.Event | None, work: Callable[[], None]) -> None:
     if event is not None:
         event.synchronize()
     work()

@@ -1,4 +1,4 @@
-"""One process or many: torchrun's process group, the device, precision, compilation."""
+"""The processes of a run: torchrun's process group, collectives, DDP, gradient accumulation."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from torch.nn.parallel import DistributedDataParallel
 from electra.config import RunFailed, UserError
 from electra.engine.fsdp import is_sharded
 from electra.engine.heartbeat import Heartbeat
-from electra.engine.rendezvous import assert_same_on_all_ranks, code, fresh_rendezvous
+from electra.engine.rendezvous import assert_same_on_all_ranks, fresh_rendezvous, software_versions
 from electra.engine.settings import TIMEOUT_MINUTES
 
-FAILED = "failed"  # where in the store a process says that it is going
+FAILED = "failed"  # the store's key for the name of a process that failed
 
 
 @dataclass(frozen=True)
 class World:
-    """Where this process stands among its peers."""
+    """This process's rank and device among the processes of a run."""
 
     rank: int
     size: int
@@ -42,31 +42,27 @@ class World:
         return self.rank == 0
 
     def my_micro_batches(self, micro_batches: int) -> range:
-        """The micro-batches of a step that are this process's: a contiguous run, as even as whole
-        ones can be.
-        """
+        """Return this process's micro-batches of a step: a contiguous, even range."""
         if micro_batches < self.size:
             raise UserError(
                 f"a step has {micro_batches} micro-batches, too few for {self.size} processes; "
-                "choose a "
-                f"smaller training.micro_batch_size"
+                "choose a smaller training.micro_batch_size"
             )
-        return range(
-            micro_batches * self.rank // self.size, micro_batches * (self.rank + 1) // self.size
-        )
+        first = micro_batches * self.rank // self.size
+        return range(first, micro_batches * (self.rank + 1) // self.size)
 
     def max_micro_batches_per_rank(self, micro_batches: int) -> int:
-        """How many of them the busiest process takes."""
+        """Return the number of micro-batches of the process that has most."""
         return -(-micro_batches // self.size)
 
     def all_reduce_sum(self, tensors: Iterable[Tensor]) -> None:
-        """Add up over all processes, in place."""
+        """Add up each tensor over all processes, in place."""
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
     def any_rank(self, flag: bool) -> bool:
-        """True everywhere as soon as it is true anywhere."""
+        """Return whether the flag is true in any process."""
         if self.size == 1:
             return flag
         votes = torch.tensor([float(flag)], device=self.device)
@@ -74,64 +70,69 @@ class World:
         return bool(votes.item() > 0)
 
     def all_min(self, value: int) -> int:
-        """The smallest value that any process has."""
+        """Return the smallest value of all processes."""
         if self.size == 1:
             return value
-        votes = torch.tensor([value], device=self.device)
-        dist.all_reduce(votes, op=dist.ReduceOp.MIN)
-        return int(votes.item())
+        smallest = torch.tensor([value], device=self.device)
+        dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+        return int(smallest.item())
 
     def broadcast(self, value: Any) -> Any:
-        """What the leading process has, everywhere."""
-        box = [value]
+        """Return the main process's value in every process."""
+        values = [value]
         if self.size > 1:
-            dist.broadcast_object_list(box)
-        return box[0]
+            dist.broadcast_object_list(values)
+        return values[0]
 
     def all_gather(self, value: Any) -> list[Any]:
-        """What each process has, by rank."""
-        found: list[Any] = [value] * self.size
+        """Return the values of all processes, by rank."""
+        values: list[Any] = [value] * self.size
         if self.size > 1:
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(values, value)
+        return values
 
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
     @contextlib.contextmanager
-    def without_timeout(self, what: str, *, leader_alone: bool = False) -> Iterator[None]:
-        """What may take hours, longer than any collective waits: after the block all wait until all
-        are through, or the leading process is, which does such things for all.
+    def without_timeout(self, name: str, *, main_only: bool = False) -> Iterator[None]:
+        """Run a block that may take hours, longer than the timeout of a collective.
+
+        Afterwards every process waits until all have left the block, or with `main_only` until the
+        main process has, which then does the work for all.
         """
         if self.heartbeat is None:
             yield
             return
-        self.heartbeat.moved = math.inf  # so long as this takes, nobody is late
+        store = self.heartbeat.store
+        self.heartbeat.last_progress = math.inf  # during the block no process is late
         yield
-        self.heartbeat.store.set(f"{what}/{self.rank}", "")
-        awaited = [f"{what}/{rank}" for rank in ([0] if leader_alone else range(self.size))]
-        while not self.heartbeat.store.check(awaited):
-            if self.heartbeat.store.check([FAILED]):
-                raise RunFailed(f"{self.heartbeat.store.get(FAILED).decode()} failed, and says why")
+        store.set(f"{name}/{self.rank}", "")
+        ranks = range(self.size)
+        if main_only:
+            ranks = range(1)
+        while not store.check([f"{name}/{rank}" for rank in ranks]):
+            if store.check([FAILED]):
+                raise RunFailed(f"{store.get(FAILED).decode()} failed, and says why")
             time.sleep(0.1)
-        self.heartbeat.moved = time.monotonic()
+        self.heartbeat.last_progress = time.monotonic()
 
-    def at(self, step: int, phase: int, doing: str) -> None:
-        """Where this process is, for the others to know should it stay there."""
+    def report_progress(self, step: int, phase: int, activity: str) -> None:
+        """Publish what this process does now, for a hang report should it stay there."""
         if self.heartbeat is not None:
-            self.heartbeat.at(step, phase, doing)
+            self.heartbeat.report_progress(step, phase, activity)
 
     def hang_report_for(self, error: Exception) -> str | None:
-        """What a collective's failure means, and who caused it; None where it is another kind of
-        failure.
-        """
-        return self.heartbeat.hang_report_for(error) if self.heartbeat is not None else None
+        """Return which process made a collective fail; None where the error is of another kind."""
+        if self.heartbeat is None:
+            return None
+        return self.heartbeat.hang_report_for(error)
 
 
 @contextlib.contextmanager
 def process_group(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
-    """Join the processes that torchrun started, or stand alone."""
+    """Join the process group that torchrun started, or give a world of one process."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
@@ -140,30 +141,40 @@ def process_group(*, minutes: float = TIMEOUT_MINUTES) -> Iterator[World]:
     if size == 1 and not dist.is_torchelastic_launched():
         yield World(rank=0, size=1, device=device)
         return
+    world = init_process_group(device, minutes=minutes)
+    assert world.heartbeat is not None
+    try:
+        assert_same_on_all_ranks(software_versions())
+        yield world
+    except Exception as error:
+        # Others may wait in `without_timeout`, which only this ends.
+        with contextlib.suppress(RuntimeError):
+            world.heartbeat.store.set(FAILED, f"rank {world.rank}")
+        report = None
+        if isinstance(error, RuntimeError) and not isinstance(error, RunFailed):
+            report = world.hang_report_for(error)
+        if report is None:
+            raise
+        raise RunFailed(report) from error
+    finally:
+        world.heartbeat.stop()
+        dist.destroy_process_group()
+
+
+def init_process_group(device: torch.device, *, minutes: float) -> World:
+    """Initialise torch's process group and start this process's heartbeat."""
     store, rank, size = next(rendezvous("env://"))
     store = fresh_rendezvous(store, rank, size)
+    backends = {"cuda": "nccl", "cpu": "gloo"}
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backends[device.type],
         store=store,
         rank=rank,
         world_size=size,
         timeout=timedelta(minutes=minutes),
     )
     heartbeat = Heartbeat(PrefixStore("electra", store), rank, size, timeout_seconds=60 * minutes)
-    world = World(rank=rank, size=size, device=device, heartbeat=heartbeat)
-    try:
-        assert_same_on_all_ranks(code())
-        yield world
-    except Exception as error:
-        with contextlib.suppress(RuntimeError):  # others may be where they wait without a limit
-            heartbeat.store.set(FAILED, f"rank {rank}")
-        torchs = isinstance(error, RuntimeError) and not isinstance(error, RunFailed)
-        if (said := world.hang_report_for(error) if torchs else None) is None:
-            raise
-        raise RunFailed(said) from error
-    finally:
-        heartbeat.stop()
-        dist.destroy_process_group()
+    return World(rank=rank, size=size, device=device, heartbeat=heartbeat)
 
 
 def wrap_module(module: nn.Module, world: World, *, compiled: bool) -> nn.Module:

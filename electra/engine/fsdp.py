@@ -1,14 +1,13 @@
-"""FSDP2: weights, gradients and Adam's slots lie spread over the processes, and come together where
-they are used.
+"""FSDP2: weights, gradients and optimizer state are sharded over the processes.
 
-A block is one unit: its weights are gathered when it is called, dropped, gathered again when
-backward reaches it, and its gradient is added up and spread out there and then. All the rest is a
-second kind of unit, the objective itself: embeddings that two networks share, the word table that
-also predicts, and heads are used from outside their modules, and stay whole from the beginning of a
+A block is one FSDP unit: its weights are gathered when it is called, freed, gathered again when
+backward reaches it, and its gradient is reduced and scattered there and then. Everything else is
+the unit of the objective itself: embeddings that two networks share, the word embeddings that also
+predict, and heads are used from outside their modules, and stay gathered from the beginning of a
 pass to its end. A block that two networks share is still one unit.
 
-Weights are gathered in float32 and cast where they are used, as without sharding: in half the bytes
-the norms would see other weights than they do there, and the losses would not be the same.
+Weights are gathered in float32 and cast where they are used, as without sharding: in bf16 the norms
+would see other weights than they do there, and the losses would differ.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 
 def shard(objective: nn.Module, device_type: str) -> None:
-    """Leave each process its part of every parameter, on its device; parameters are other objects
-    from here on.
-    """
+    """Replace every parameter by this process's shard of it, a new object on its device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -39,10 +36,11 @@ def shard(objective: nn.Module, device_type: str) -> None:
     register_fsdp_forward_method(objective, "measure")
 
 
-# Known by what they have and not by their classes, whose modules take most of a second to import.
+# Recognised by attributes and not by class: importing those modules takes most of a second.
 
 
 def is_sharded(module: nn.Module) -> bool:
+    """Return whether FSDP2 shards this module."""
     return hasattr(module, "reshard")
 
 
@@ -51,26 +49,29 @@ def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def reshard(module: nn.Module) -> None:
-    """Back to parts after passes that no backward follows, which leave the objective's own unit
-    whole.
-    """
+    """Free the gathered weights after a forward pass without backward, which leaves them there."""
     if is_sharded(module):
         module.reshard()  # type: ignore[operator]
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor, of which this process may hold a part; then every process takes part."""
-    return tensor.full_tensor() if is_dtensor(tensor) else tensor
+    """Gather a tensor of which this process may hold a shard; every process must call this."""
+    if is_dtensor(tensor):
+        return tensor.full_tensor()
+    return tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """What lies in this process; nobody else is asked."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor
+    """Return this process's shard, without communication."""
+    if is_dtensor(tensor):
+        return tensor.to_local()
+    return tensor
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """What this process keeps of a whole tensor, if it holds `like` in part. Nobody is asked: all
-    have read the same.
+    """Return this process's shard of a full tensor, or all of it where `like` is not sharded.
+
+    No communication: all processes have read the same tensor.
     """
     if not is_dtensor(like):
         return tensor.to(like.device)

@@ -1,6 +1,4 @@
-"""What the processes of a run know of each other: whether they run the same thing, and who has
-fallen silent.
-"""
+"""Heartbeats between the processes of a run, and the report of which one hangs."""
 
 from __future__ import annotations
 
@@ -14,121 +12,136 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
-from electra.engine.rendezvous import here
+from electra.engine.rendezvous import process_name
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3 * BEAT_SECONDS
+TIMEOUT = re.compile("timed out|timeout", re.IGNORECASE)
 LOST = re.compile(r"timed out|timeout|connection (closed|reset)|broken pipe|NCCL", re.IGNORECASE)
 
 
 class Heartbeat:
-    """Tells the others, through torchrun's store, that this process lives and what it is about; and
-    finds, when the run stands still, who does not. A thread beats, so a process that waits for
-    others still does, and one that is stopped, starved or cut off does not. One whose own work
-    hangs is behind the others in what it says.
+    """Publishes through torchrun's store that this process lives and what it does.
+
+    When the run stands still, it finds the process that the others wait for. A thread beats, so a
+    process that waits for others still does, and one that is stopped, starved or cut off does not.
+    One whose own work hangs beats, but its step and phase are behind those of the others.
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout_seconds: float) -> None:
-        self.store, self.rank, self.size, self.timeout_seconds = store, rank, size, timeout_seconds
-        self.place, self.moved = (0, 0, "getting ready"), time.monotonic()
-        self.heard: dict[
-            int, tuple[list[Any], float]
-        ] = {}  # by rank: what it said, and when that was new
-        self.answered, self.began_to_look = time.monotonic(), math.inf
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.beat, name="pulse", daemon=True)
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self.timeout_seconds = timeout_seconds
+        self.progress = (0, 0, "getting ready")  # step, phase, activity
+        self.last_progress = time.monotonic()
+        # By rank: the last message, and when it was first seen.
+        self.messages: dict[int, tuple[list[Any], float]] = {}
+        self.polling_since = math.inf
+        self.last_store_answer = time.monotonic()
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.beat, name="heartbeat", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
-        self.over.set()
+        self.stopped.set()
         self.thread.join(timeout=SILENT_SECONDS)
 
-    def at(self, step: int, phase: int, doing: str) -> None:
-        self.place, self.moved = (step, phase, doing), time.monotonic()
+    def report_progress(self, step: int, phase: int, activity: str) -> None:
+        self.progress = (step, phase, activity)
+        self.last_progress = time.monotonic()
 
     def beat(self) -> None:
-        count, warned = 0, False
+        """Publish a message every second, and watch the others once this process stands still."""
+        count, has_warned = 0, False
         try:
-            while not self.over.wait(BEAT_SECONDS):
+            while not self.stopped.wait(BEAT_SECONDS):
                 count += 1
-                self.store.set(f"pulse/{self.rank}", json.dumps([count, *self.place, here()]))
-                stuck = time.monotonic() - self.moved
-                if (
-                    stuck > self.timeout_seconds / 2
-                ):  # hundreds of processes ask the one store only when they must
+                message = json.dumps([count, *self.progress, process_name()])
+                self.store.set(f"heartbeat/{self.rank}", message)
+                stuck_seconds = time.monotonic() - self.last_progress
+                # Hundreds of processes share one store, so they read it only when they must.
+                if stuck_seconds > self.timeout_seconds / 2:
                     self.poll()
                 else:
-                    self.heard, self.began_to_look = {}, math.inf
-                self.answered = time.monotonic()
-                # NCCL ends the process at its limit without a word in Python, so this is said
-                # before it.
-                if stuck > 0.8 * self.timeout_seconds and not warned:
-                    warned = True
-                    if self.rank == min(set(range(self.size)) - set(self.silent()), default=0):
-                        print(
-                            f"warning: no progress for {stuck:.0f} s: {self.hang_report()}",
-                            file=sys.stderr,
-                            flush=True,
-                        )
+                    self.messages, self.polling_since = {}, math.inf
+                self.last_store_answer = time.monotonic()
+                # NCCL ends the process at its timeout without a Python exception: warn before it.
+                if stuck_seconds > 0.8 * self.timeout_seconds and not has_warned:
+                    has_warned = True
+                    self.warn(stuck_seconds)
         except RuntimeError:
-            # the store went with the process that keeps it; the next collective says the rest
+            # The store ended with the process that hosts it; the next collective raises.
             return
 
     def poll(self) -> None:
+        """Read the messages of all processes."""
         now = time.monotonic()
-        self.began_to_look = min(self.began_to_look, now)
+        self.polling_since = min(self.polling_since, now)
         for rank in range(self.size):
-            if self.store.check([key := f"pulse/{rank}"]):
-                said = json.loads(self.store.get(key))
-                if rank not in self.heard or self.heard[rank][0] != said:
-                    self.heard[rank] = (said, now)
+            key = f"heartbeat/{rank}"
+            if self.store.check([key]):
+                message = json.loads(self.store.get(key))
+                if rank not in self.messages or self.messages[rank][0] != message:
+                    self.messages[rank] = (message, now)
 
-    def silent(self) -> list[int]:
-        """Those who said nothing new since we began to listen, or for a while."""
-        return [
-            rank
-            for rank in range(self.size)
-            if time.monotonic() - self.heard.get(rank, ([], self.began_to_look))[1]
-            >= SILENT_SECONDS
-        ]
+    def warn(self, stuck_seconds: float) -> None:
+        """Print the hang report, in the first process that still lives."""
+        living = set(range(self.size)) - set(self.silent_ranks())
+        if self.rank == min(living, default=0):
+            print(
+                f"warning: no progress for {stuck_seconds:.0f} s: {self.hang_report()}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def silent_ranks(self) -> list[int]:
+        """Return the ranks without a new message for a while, or since polling began."""
+        silent = []
+        for rank in range(self.size):
+            _, last_seen = self.messages.get(rank, ([], self.polling_since))
+            if time.monotonic() - last_seen >= SILENT_SECONDS:
+                silent.append(rank)
+        return silent
 
     def hang_report(self) -> str:
-        """Who keeps the others waiting, in words."""
-        if time.monotonic() - self.answered > SILENT_SECONDS:
+        """Return which processes the others wait for."""
+        if time.monotonic() - self.last_store_answer > SILENT_SECONDS:
             return "rank 0, through which the processes keep in touch, does not answer"
-        if silent := self.silent():
+        if silent := self.silent_ranks():
             return "; ".join(
-                f"rank {rank} fell silent, last seen {self.seen(rank)}" for rank in silent
+                f"rank {rank} fell silent, last seen {self.describe(rank)}" for rank in silent
             )
-        places = {rank: tuple(said[1:3]) for rank, (said, _) in self.heard.items()}
-        last = [rank for rank, place in places.items() if place == min(places.values())]
-        if len(last) < len(places):
-            return "; ".join(f"rank {rank} lives but is behind, {self.seen(rank)}" for rank in last)
-        return (
-            f"every process lives and says it is {self.seen(self.rank)}"
-            if places
-            else "no process was heard of"
-        )
+        positions = {rank: tuple(message[1:3]) for rank, (message, _) in self.messages.items()}
+        if not positions:
+            return "no process was heard of"
+        last = min(positions.values())
+        behind = [rank for rank, position in positions.items() if position == last]
+        if len(behind) < len(positions):
+            return "; ".join(
+                f"rank {rank} lives but is behind, {self.describe(rank)}" for rank in behind
+            )
+        return f"every process lives and says it is {self.describe(self.rank)}"
 
-    def seen(self, rank: int) -> str:
-        if rank not in self.heard:
+    def describe(self, rank: int) -> str:
+        """Return the step, activity and name that a process last published."""
+        if rank not in self.messages:
             return "never"
-        _, step, _, doing, place = self.heard[rank][0]
-        return f"in step {step}, {doing} ({place})"
+        _, step, _, activity, name = self.messages[rank][0]
+        return f"in step {step}, {activity} ({name})"
 
     def hang_report_for(self, error: Exception) -> str | None:
-        """What a collective's failure means; None where it is another kind of failure."""
-        line = str(error).strip().splitlines()[0] if str(error) else ""
+        """Return what a collective's failure means; None where the error is of another kind."""
+        line = ""
+        if str(error):
+            line = str(error).strip().splitlines()[0]
         if not LOST.search(line):
             return None
-        if (
-            not re.search("timed out|timeout", line, re.IGNORECASE)
-            and self.began_to_look == math.inf
-        ):
-            # at once: torchrun says whose
+        if not TIMEOUT.search(line) and self.polling_since == math.inf:
+            # The connection broke at once, and torchrun reports whose process ended.
             return f"the connection to another process was lost ({line})"
-        self.moved = -self.timeout_seconds  # from now on, listen
+        self.last_progress = -self.timeout_seconds  # from now on the thread polls
         deadline = time.monotonic() + SILENT_SECONDS + 2 * BEAT_SECONDS
-        while time.monotonic() < deadline and not self.silent():
+        while time.monotonic() < deadline and not self.silent_ranks():
             time.sleep(BEAT_SECONDS / 4)
         return f"a process did not come within {self.timeout_seconds:.0f} s: {self.hang_report()}"

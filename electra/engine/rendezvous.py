@@ -1,4 +1,4 @@
-"""How the processes of a run find each other, and whether they run the same thing."""
+"""The rendezvous of the processes of a run, and the check that they run the same thing."""
 
 from __future__ import annotations
 
@@ -19,67 +19,83 @@ from electra.config import UserError
 from electra.provenance import commit
 from electra.settings import fingerprint
 
-MOST_LINES = 8
+PREFIX_KEY = "electra/prefix"
+MAX_DIFFERENCES = 8  # in an error message
 
 
-def here() -> str:
+def process_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def code() -> dict[str, Any]:
-    """What must be alike before anything else is worth comparing."""
+def software_versions() -> dict[str, Any]:
+    """Return what must be equal on all ranks before anything else is worth comparing."""
     return {"electra": __version__, "commit": commit(), "torch": torch.__version__}
 
 
-def assert_same_on_all_ranks(facts: Mapping[str, Any]) -> None:
-    """Refuse, on every process alike, to go on where one has another value than the leading one. A
-    commit that git did not tell in time is none.
-    """
+def assert_same_on_all_ranks(values: Mapping[str, Any]) -> None:
+    """Raise UserError on every rank where one has another value than rank 0."""
     if not dist.is_initialized():
         return
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (here(), dict(facts)))
-    (leader, wanted), *others = everyone
-    lines = [
-        f"\n  {key}: {wanted.get(key)!r} in rank 0 ({leader}), {found.get(key)!r} in rank {rank} "
-        f"({place})"
-        for rank, (place, found) in enumerate(others, start=1)
-        for key in sorted(wanted.keys() | found.keys())
-        if wanted.get(key) != found.get(key)
-        and not (key == "commit" and None in (wanted.get(key), found.get(key)))
-    ]
-    if lines:
-        more = [f"\n  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-        raise UserError(
-            f"the processes of this run are not alike:{''.join(lines[:MOST_LINES] + more)}\nStart "
-            "all of "
-            f"them with the same code and command, on folders that all of them see."
-        )
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, (process_name(), dict(values)))
+    (main_name, main_values), *others = gathered
+    lines = []
+    for rank, (name, rank_values) in enumerate(others, start=1):
+        for key in differing_keys(main_values, rank_values):
+            lines.append(
+                f"\n  {key}: {main_values.get(key)!r} in rank 0 ({main_name}), "
+                f"{rank_values.get(key)!r} in rank {rank} ({name})"
+            )
+    if not lines:
+        return
+    shown = "".join(lines[:MAX_DIFFERENCES])
+    if len(lines) > MAX_DIFFERENCES:
+        shown += f"\n  and {len(lines) - MAX_DIFFERENCES} more"
+    raise UserError(
+        f"the processes of this run are not alike:{shown}\nStart all of them with the same code "
+        "and command, on folders that all of them see."
+    )
+
+
+def differing_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return the keys with unequal values, leaving out a commit that git did not tell in time."""
+    keys = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        is_unknown_commit = key == "commit" and None in (ours.get(key), theirs.get(key))
+        if ours.get(key) != theirs.get(key) and not is_unknown_commit:
+            keys.append(key)
+    return keys
 
 
 def fresh_rendezvous(store: Store, rank: int, size: int) -> Store:
-    """A part of torchrun's store that no process was in before.
+    """Return a prefix of torchrun's store that no earlier process has used.
 
     Torchrun keeps its store when it restarts processes: the addresses of dead ones are still there,
-    and who reads one before its successor has written waits for it in vain. Restarts are counted by
-    each node for itself, so they give no common name. Therefore everybody brings a token of its
-    own, and the place is named after those of all the living: the leading process names it until
-    all have found their token in the name.
+    and a process that reads one before its successor has written waits for it in vain. Each node
+    counts restarts for itself, so they give no common name. Therefore each process brings a token,
+    and the prefix is named after the tokens of all living ones: rank 0 publishes the name until
+    all processes have found their token in it.
     """
-    mine = uuid.uuid4().hex
-    store.set(f"electra/token/{rank}", mine)
+    token = uuid.uuid4().hex
+    store.set(f"electra/token/{rank}", token)
     while True:
         if rank == 0:
-            tokens = [store.get(f"electra/token/{each}").decode() for each in range(size)]
-            name = f"electra/{fingerprint(tokens)}"
-            store.set("electra/meeting", json.dumps([name, tokens]))
-            if all(store.check([f"{name}/{each}"]) for each in range(1, size)):
-                store.set(f"{name}/all", "")
-                return PrefixStore(name, store)
-        elif store.check(["electra/meeting"]):
-            name, tokens = json.loads(store.get("electra/meeting"))
-            if mine in tokens:
-                store.set(f"{name}/{rank}", "")
-                if store.check([f"{name}/all"]):
-                    return PrefixStore(name, store)
+            prefix = publish_prefix(store, size)
+            if all(store.check([f"{prefix}/{other}"]) for other in range(1, size)):
+                store.set(f"{prefix}/all", "")
+                return PrefixStore(prefix, store)
+        elif store.check([PREFIX_KEY]):
+            prefix, tokens = json.loads(store.get(PREFIX_KEY))
+            if token in tokens:
+                store.set(f"{prefix}/{rank}", "")
+                if store.check([f"{prefix}/all"]):
+                    return PrefixStore(prefix, store)
         time.sleep(0.02)
+
+
+def publish_prefix(store: Store, size: int) -> str:
+    """Publish the prefix that the present tokens of all ranks give, and return it."""
+    tokens = [store.get(f"electra/token/{rank}").decode() for rank in range(size)]
+    prefix = f"electra/{fingerprint(tokens)}"
+    store.set(PREFIX_KEY, json.dumps([prefix, tokens]))
+    return prefix

@@ -11,41 +11,42 @@ from torch import Tensor, nn
 from electra.engine.fsdp import full_tensor, is_dtensor, shard_like
 
 STATE_KEYS = ("exp_avg", "exp_avg_sq")
-TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
-
-
-def contribute(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Hand over this process's parts of what the leading one saves."""
-    weights_of(module, kept=False)
-    optimizer_state_of(module, optimizer, kept=False)
+TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights, optimizer state; by name
 
 
 def capture(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Weights and slots as they are now."""
+    """Return the weights and the optimizer state, gathered in the main process."""
     return weights_of(module), optimizer_state_of(module, optimizer)
 
 
+def contribute_shards(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Take part in the gathering while the main process captures the state."""
+    weights_of(module, keep=False)
+    optimizer_state_of(module, optimizer, keep=False)
+
+
 def restore(
-    contents: TrainingState, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int
+    state: TrainingState, *, module: nn.Module, optimizer: torch.optim.Optimizer, updates: int
 ) -> None:
-    """Put weights and slots back where they were, after so many updates."""
-    weights, slots = contents
-    named = dict(module.named_parameters())
-    weights = {
-        name: shard_like(tensor, named[name]) if name in named else tensor
-        for name, tensor in weights.items()
-    }
-    module.load_state_dict(complete(weights, module), strict=True)
-    if not updates and not slots:  # an optimiser has none before its first update
+    """Load weights and optimizer state as they were after so many updates."""
+    weights, optimizer_state = state
+    parameters = dict(module.named_parameters())
+    sharded = {}
+    for name, tensor in weights.items():
+        if name in parameters:
+            tensor = shard_like(tensor, parameters[name])
+        sharded[name] = tensor
+    module.load_state_dict(with_tied_weights(sharded, module), strict=True)
+    if not updates and not optimizer_state:  # torch's AdamW has none before its first update
         return
-    names = {parameter: name for name, parameter in named.items()}
+    names = {parameter: name for name, parameter in parameters.items()}
     states: dict[int, dict[str, Tensor]] = {}
     groups = (group["params"] for group in optimizer.param_groups)
     for number, parameter in enumerate(itertools.chain.from_iterable(groups)):
         name = names[parameter]
         # A parameter that no loss uses has no gradient, and so no state.
-        if not slots or f"{name}.{STATE_KEYS[0]}" in slots:
-            states[number] = parameter_state(name, parameter, slots, updates)
+        if not optimizer_state or f"{name}.{STATE_KEYS[0]}" in optimizer_state:
+            states[number] = parameter_state(name, parameter, optimizer_state, updates)
     optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
 
 
@@ -62,15 +63,14 @@ def parameter_state(
     return restored
 
 
-def weights_of(module: nn.Module, *, kept: bool = True) -> dict[str, Tensor]:
-    """Every parameter once, whole, under the first of its names."""
-    return gathered(
-        {name: parameter.detach() for name, parameter in module.named_parameters()}, kept=kept
-    )
+def weights_of(module: nn.Module, *, keep: bool = True) -> dict[str, Tensor]:
+    """Return every parameter once, gathered, under the first of its names."""
+    weights = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    return gather(weights, keep=keep)
 
 
-def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Shared parameters again under all their names, as `load_state_dict` wants them."""
+def with_tied_weights(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Return tied parameters under all their names again, as `load_state_dict` expects them."""
     first_name = {id(parameter): name for name, parameter in module.named_parameters()}
     return {
         name: weights[first_name[id(parameter)]]
@@ -79,33 +79,30 @@ def complete(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]
 
 
 def optimizer_state_of(
-    module: nn.Module, optimizer: torch.optim.Optimizer, *, kept: bool = True
+    module: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool = True
 ) -> dict[str, Tensor]:
-    return gathered(
-        {
-            f"{name}.{slot}": optimizer.state[parameter][slot]
-            for name, parameter in module.named_parameters()
-            if parameter in optimizer.state
-            for slot in STATE_KEYS
-        },
-        kept=kept,
-    )
+    """Return the optimizer state, gathered, as `PARAMETER.exp_avg` and `PARAMETER.exp_avg_sq`."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        if parameter in optimizer.state:
+            for key in STATE_KEYS:
+                tensors[f"{name}.{key}"] = optimizer.state[parameter][key]
+    return gather(tensors, keep=keep)
 
 
-def gathered(tensors: dict[str, Tensor], *, kept: bool) -> dict[str, Tensor]:
-    """All of each, off the device where they lay in parts: together they need not fit there.
-    Nothing where they are not kept.
+def gather(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Gather sharded tensors into host memory, one by one; together they may not fit the device.
+
+    Without `keep` this process only contributes its shards and gets nothing.
     """
     if not any(is_dtensor(tensor) for tensor in tensors.values()):
         return tensors
-    wholes = ((name, full_tensor(tensor)) for name, tensor in tensors.items())  # one at a time
-    return on_host((name, full) for name, full in wholes if kept)
+    gathered = ((name, full_tensor(tensor)) for name, tensor in tensors.items())
+    return copy_to_host((name, tensor) for name, tensor in gathered if keep)
 
 
-def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies in this machine's memory; from a GPU into pinned memory, which is several times as
-    fast to fill.
-    """
+def copy_to_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copy tensors to host memory; from a GPU to pinned memory, which is several times as fast."""
     copies = {name: tensor.to("cpu", non_blocking=True, copy=True) for name, tensor in tensors}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -113,45 +110,43 @@ def on_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class PinnedStaging:
-    """Where a GPU's weights and slots are copied to: pinned memory, held, since to take it lasts as
-    long as many steps, and so does finding out anew what lies where. Tensors that share a stretch
-    of memory are copied as one.
+    """Pinned host memory to which a GPU's weights and optimizer state are copied.
+
+    It is kept, since allocating it takes as long as many steps. Tensors that share a storage are
+    copied as one.
     """
 
-    def __init__(self, places: list[int], *contents: dict[str, Tensor]) -> None:
-        self.places = places  # of what it was made for
-        self.stretches: dict[int, tuple[Tensor, Tensor]] = {}  # by its place: there and here
-        weights, slots = (
-            {name: self.view(tensor) for name, tensor in tensors.items()} for tensors in contents
+    def __init__(self, pointers: list[int], *tensors: dict[str, Tensor]) -> None:
+        self.pointers = pointers  # of the tensors that it was made for
+        # By the storage's address: the buffer on the device, and its copy on the host.
+        self.buffers: dict[int, tuple[Tensor, Tensor]] = {}
+        weights, optimizer_state = (
+            {name: self.host_view(tensor) for name, tensor in named.items()} for named in tensors
         )
-        self.contents: TrainingState = weights, slots
+        self.state: TrainingState = weights, optimizer_state
 
-    def view(self, tensor: Tensor) -> Tensor:
-        """What will be this tensor's copy."""
-        memory = tensor.untyped_storage()
-        if memory.data_ptr() not in self.stretches:
-            there = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
-            self.stretches[memory.data_ptr()] = (
-                there,
-                torch.empty(there.shape, dtype=there.dtype, pin_memory=there.is_cuda),
-            )
-        _, here = self.stretches[memory.data_ptr()]
-        return here.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    def host_view(self, tensor: Tensor) -> Tensor:
+        """Return the view of host memory that will be this tensor's copy."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.buffers:
+            source = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+            copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+            self.buffers[storage.data_ptr()] = (source, copy)
+        _, copy = self.buffers[storage.data_ptr()]
+        return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def fill(self) -> None:
-        for there, here in self.stretches.values():
-            here.copy_(there, non_blocking=True)
+        """Start copying all tensors as they are now."""
+        for source, copy in self.buffers.values():
+            copy.copy_(source, non_blocking=True)
 
 
-def places_of(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Where in memory everything lies that training changes. It changes no shapes, and nothing that
-    does not learn.
-    """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    slots = [
-        optimizer.state[parameter][slot]
-        for parameter in parameters
-        if parameter in optimizer.state
-        for slot in STATE_KEYS
-    ]
-    return [tensor.data_ptr() for tensor in (*parameters, *slots)]
+def data_pointers(optimizer: torch.optim.Optimizer) -> list[int]:
+    """Return the addresses of everything that training changes; it changes no shapes."""
+    parameters, state = [], []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameters.append(parameter.data_ptr())
+            if parameter in optimizer.state:
+                state += [optimizer.state[parameter][key].data_ptr() for key in STATE_KEYS]
+    return parameters + state

@@ -134,7 +134,7 @@ def read_finding(entry: PlanEntry, output_dir: Path) -> Finding:
     totals = Totals()
     folders = tuple(output_dir / run.folder for run in entry.runs)
     for run, folder in zip(entry.runs, folders, strict=True):
-        totals.add(run, with_minutes(journal.read(folder / METRICS)))
+        totals.add(run, with_minutes(journal.read_metrics(folder / METRICS)))
     scores, is_scored = [], True
     for task, planned in entry.tasks.items():
         score = read_score(task, output_dir / planned.folder)

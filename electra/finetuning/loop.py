@@ -24,7 +24,7 @@ from electra.finetuning.state import (
     save_checkpoint,
 )
 from electra.runs import checkpoint, run_dir
-from electra.runs.journal import Journal, Window
+from electra.runs.journal import Journal, MetricsWindow
 from electra.tasks.features import Array
 
 
@@ -48,10 +48,10 @@ def finetune_seed(
     if world.is_main:
         metrics = output_dir / run_dir.METRICS
         output_dir.mkdir(parents=True, exist_ok=True)
-        checkpoint.forget_after(output_dir, state.step)
+        checkpoint.remove_after(output_dir, state.step)
     with Journal(metrics, max_steps=state.max_steps, after=state.step, quiet=quiet) as journal:
         for note in notes:
-            journal.say(note)
+            journal.info(note)
         try:
             if train_or_diverge(state, journal, interrupted):
                 return score_and_save(state, journal)
@@ -67,7 +67,7 @@ def resume(state: FinetuneState) -> list[str]:
     """Continue from the newest checkpoint that is whole, if any; return what the user is told."""
     notes: list[str] = []
     with redirect_warnings(notes.append):
-        saved = checkpoint.newest(state.output_dir)
+        saved = checkpoint.latest(state.output_dir)
     if saved is None:
         attach_train_step(state)
         return notes
@@ -96,7 +96,7 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
     state.network.train()
     if state.diverged:
         return True
-    config, window = state.setup.config, Window()
+    config, window = state.setup.config, MetricsWindow()
     seconds_before, started = state.seconds, time.monotonic()
     for step in range(state.step + 1, state.max_steps + 1):
         units = state.units(step)
@@ -138,7 +138,9 @@ def forward_backward(state: FinetuneState, units: Array, *, step: int) -> Tensor
     return losses["loss"]
 
 
-def log_step(state: FinetuneState, journal: Journal, window: Window, learning_rate: float) -> None:
+def log_step(
+    state: FinetuneState, journal: Journal, window: MetricsWindow, learning_rate: float
+) -> None:
     """Record the losses and the speed since the last time."""
     grad_norm = state.train_step.synchronize()
     numbers = window.close(state.world.all_reduce_sum)

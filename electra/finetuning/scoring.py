@@ -91,7 +91,7 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
     )
     save_model(state, task, result)
     result.save(state.output_dir)
-    for _, folder in checkpoint.numbered(state.output_dir):
+    for _, folder in checkpoint.list_checkpoints(state.output_dir):
         shutil.rmtree(folder)
     return result
 

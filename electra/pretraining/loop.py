@@ -16,12 +16,12 @@ from electra.data.shuffle import random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.fsdp import is_sharded, reshard
 from electra.engine.hardware import autocast, peak_flops
-from electra.engine.training_state import contribute
+from electra.engine.training_state import contribute_shards
 from electra.model.flops import standard
 from electra.pretraining import diagnosis
 from electra.pretraining.run import Run
 from electra.runs import checkpoint, run_dir
-from electra.runs.journal import Journal, Window
+from electra.runs.journal import Journal, MetricsWindow
 from electra.settings import as_dict
 
 
@@ -31,7 +31,7 @@ def train(
     """Take the steps that a run has left: read, forward_backward, optimizer_step, log, evaluate,
     save.
     """
-    settings, world, window = run.recipe.training, run.world, Window()
+    settings, world, window = run.recipe.training, run.world, MetricsWindow()
     steps, loader = range(run.step + 1, settings.max_steps + 1), run.train_loader()
     my_micro_batches = world.my_micro_batches(loader.micro_batches_per_step)
     if settings.compile == "on" and steps:
@@ -39,9 +39,9 @@ def train(
     stream = loader.iterate(steps, my_micro_batches, pin_memory=world.device.type == "cuda")
     for step in steps:
         is_last = step == settings.max_steps
-        world.at(step, 0, "reading its rows")
-        micro_batches = window.waiting(stream)
-        world.at(step, 1, "computing")
+        world.report_progress(step, 0, "reading its rows")
+        micro_batches = window.next_batch(stream)
+        world.report_progress(step, 1, "computing")
         keys = [random_key(settings.seed, step, number) for number in my_micro_batches]
         losses = run.train_step.forward_backward(list(zip(keys, micro_batches, strict=True)))
         checkpointer.wait_for_copy()
@@ -55,11 +55,11 @@ def train(
         if step % settings.logging_steps == 0 or is_stopping or is_last:
             log(run, journal, window, learning_rate)
         if step % settings.eval_steps == 0 or is_last:
-            with window.paused():
+            with window.pause():
                 run.scores = evaluate(run)
             log_scores(run, journal)
         if step % settings.save_steps == 0 or is_stopping or is_last:
-            with window.paused():
+            with window.pause():
                 save(run, checkpointer)
         checkpointer.poll()
         journal.advance(step)
@@ -97,10 +97,10 @@ def allocate_staging(run: Run, checkpointer: AsyncCheckpointer) -> None:
     A GPU machine that lacks the memory fails in the first step, and not at the first checkpoint.
     """
     if run.world.is_main and run.world.device.type == "cuda" and not is_sharded(run.objective):
-        checkpointer.copied(run.objective, run.optimizer)
+        checkpointer.copy_state(run.objective, run.optimizer)
 
 
-def log(run: Run, journal: Journal, window: Window, learning_rate: float) -> None:
+def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float) -> None:
     """Write the metrics of the steps since the last line to the journal."""
     settings, world = run.recipe.training, run.world
     grad_norm = run.train_step.synchronize()
@@ -158,13 +158,13 @@ def save(run: Run, checkpointer: AsyncCheckpointer) -> None:
     """
     world, step, keep = run.world, run.step, run.recipe.training.save_total_limit
     activity = {True: "saving", False: "waiting for the next step"}[world.is_main]
-    world.at(step, 2, activity)
+    world.report_progress(step, 2, activity)
     run.train_step.synchronize()
     if not world.is_main:
-        contribute(run.objective, run.optimizer)
+        contribute_shards(run.objective, run.optimizer)
         return
     state = checkpoint_state(run)
-    tensors = checkpointer.copied(run.objective, run.optimizer)
+    tensors = checkpointer.copy_state(run.objective, run.optimizer)
 
     def write() -> None:
         try:
@@ -175,7 +175,7 @@ def save(run: Run, checkpointer: AsyncCheckpointer) -> None:
             message = f"the checkpoint of step {step} could not be written: {error}"
             raise RunFailed(message) from error
 
-    checkpointer.begin(write)
+    checkpointer.submit(write)
 
 
 def checkpoint_state(run: Run) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def print_start(run: Run, journal: Journal) -> None:
     for text in run.warnings:
         journal.warn(text, even_if_quiet=True)
     for text in run.messages:
-        journal.say(text)
+        journal.info(text)
     for text in diagnosis.recipe_warnings(run.recipe, run.shards):
         journal.warn(text)
 
@@ -110,11 +110,11 @@ def finish(run: Run, journal: Journal) -> Outcome:
     if run.step >= run.recipe.training.max_steps:
         status = "finished"
     objective = full_objective(run)
-    with run.world.without_timeout("models", leader_alone=True):
+    with run.world.without_timeout("models", main_only=True):
         if run.world.is_main:
             folders = export(run, objective, verified=status == "finished")
             run_dir.set_status(
                 run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}"
             )
-            journal.say(f"{status} at step {run.step:,}; models in {', '.join(map(str, folders))}")
+            journal.info(f"{status} at step {run.step:,}; models in {', '.join(map(str, folders))}")
     return Outcome(status, run.step, run.output_dir, run.scores)

@@ -15,7 +15,7 @@ from electra.pretraining.recipe import MAY_CHANGE, Recipe, TrainingConfig
 from electra.provenance import environment
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
-from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS, check_place
+from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS, check_output_dir
 from electra.settings import as_dict, as_toml, differing_keys
 
 
@@ -27,7 +27,7 @@ def find_resume_point(
     `auto` continues the same run and starts a new one in an empty folder; the folder of another
     run is refused.
     """
-    check_place(run)
+    check_output_dir(run)
     check_model_folders(run)
     if overwrite and resume != "never":
         raise UserError(
@@ -37,6 +37,7 @@ def find_resume_point(
         if not overwrite:
             check_holds_no_run(run)
         return recipe, None
+    checkpoint.check_formats(run)
     if (run / CONFIG).exists():
         earlier = build(Recipe, read_toml(run / CONFIG), source=str(run / CONFIG))
         recipe = adopt_earlier_choices(recipe, earlier, run)
@@ -64,7 +65,7 @@ def check_model_folders(run: Path) -> None:
 
 
 def check_holds_no_run(run: Path) -> None:
-    if (run / CONFIG).exists() or checkpoint.numbered(run):
+    if (run / CONFIG).exists() or checkpoint.list_checkpoints(run):
         raise UserError(
             f"{run} already holds a run; choose another --output-dir, continue it with "
             "--resume auto, or add --overwrite to start over"
@@ -99,10 +100,10 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
     Raise UserError where all are damaged: a new start would remove them, so the user must ask for
     it.
     """
-    newest, folders = checkpoint.newest(run), checkpoint.numbered(run)
+    newest, folders = checkpoint.latest(run), checkpoint.list_checkpoints(run)
     if newest is None and folders:
         try:
-            checkpoint.opened(max(folders)[1])
+            checkpoint.open_checkpoint(max(folders)[1])
         except ValueError as error:
             raise UserError(
                 f"{run}: none of its {len(folders)} checkpoints is whole ({error}); put one back "
@@ -117,13 +118,13 @@ def open_named_checkpoint(path: Path) -> Checkpoint:
         raise UserError(
             f"--resume {path}: no such folder; use auto, never, or a checkpoint-STEP folder"
         )
-    if checkpoint.numbered(path):
-        newest = checkpoint.newest(path)
+    if checkpoint.list_checkpoints(path):
+        newest = checkpoint.latest(path)
         if newest is None:
             raise UserError(f"--resume {path}: no whole checkpoint in this folder")
         return newest
     try:
-        return checkpoint.opened(path)
+        return checkpoint.open_checkpoint(path)
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}") from None
 
@@ -170,7 +171,7 @@ def check_same_run(recipe: Recipe, earlier: Recipe, folder: Path) -> None:
 def write_run_files(run: Path, recipe: Recipe, *, is_fresh: bool) -> None:
     """Write config.toml and environment.json. A fresh start removes what an earlier run left."""
     run.mkdir(parents=True, exist_ok=True)
-    checkpoint.sweep(run)
+    checkpoint.remove_partial(run)
     if is_fresh:
         remove_earlier_run(run)
     atomic.write_json(run / ENVIRONMENT, environment())
@@ -178,7 +179,7 @@ def write_run_files(run: Path, recipe: Recipe, *, is_fresh: bool) -> None:
 
 
 def remove_earlier_run(run: Path) -> None:
-    for _, path in checkpoint.numbered(run):
+    for _, path in checkpoint.list_checkpoints(run):
         checkpoint.remove(path)
     for path in model_folders(run):
         shutil.rmtree(path)

@@ -53,7 +53,7 @@ class Run:
 
     def failure_message(self, failure: Exception | str) -> str:
         """Return what happened, what is safe and what to do, and write it to status.json."""
-        last = checkpoint.newest(self.output_dir)
+        last = checkpoint.latest(self.output_dir)
         name, safe = None, "no checkpoint had been written yet"
         if last is not None:
             name, safe = last.folder.name, f"the last good checkpoint is {last.folder}"

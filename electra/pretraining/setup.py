@@ -28,7 +28,7 @@ from electra.engine.train_step import (
     TrainStep,
     build_train_step,
 )
-from electra.engine.training_state import complete, restore, weights_of
+from electra.engine.training_state import restore, weights_of, with_tied_weights
 from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.export import find_tokenizer_folder, initialise_from
@@ -49,7 +49,7 @@ from electra.settings import as_dict
 def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, world: World) -> Run:
     """Return a run that is ready for its next step, with warnings and messages about its start."""
     assert_same_on_all_ranks(dict(flatten(as_dict(recipe))))
-    if is_torchrun_restart() and checkpoint.numbered(output_dir):
+    if is_torchrun_restart() and checkpoint.list_checkpoints(output_dir):
         # However the run was begun, from now on it continues from its own checkpoints.
         options = replace(options, resume="auto", overwrite=False)
     recipe, resumed, start_warnings = find_start(recipe, options, output_dir, world)
@@ -115,7 +115,7 @@ def open_shards(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     folder = options.data
     if folder is None:
         folder = output_dir / "data" / "shards"
-    with world.without_timeout("data", leader_alone=True):
+    with world.without_timeout("data", main_only=True):
         if world.is_main and options.corpus is not None:
             with progress_bars(quiet=options.quiet) as (stage, report):
                 prepare_data(
@@ -245,7 +245,7 @@ def record_start(run: Run, resumed: Checkpoint | None) -> None:
     name = None
     if resumed is not None:
         name = resumed.folder.name
-        checkpoint.forget_after(run.output_dir, resumed.step)
+        checkpoint.remove_after(run.output_dir, resumed.step)
     write_run_files(run.output_dir, run.recipe, is_fresh=resumed is None)
     run_dir.set_status(run.output_dir, "running", step=run.step, checkpoint=name)
 
@@ -257,9 +257,9 @@ def full_objective(run: Run) -> Objective:
     """
     if not is_sharded(run.objective):
         return run.objective
-    weights = weights_of(run.objective, kept=run.world.is_main)
+    weights = weights_of(run.objective, keep=run.world.is_main)
     if not run.world.is_main:
         return run.objective
     objective = build_objective_from_recipe(run.recipe, run.shards)
-    objective.load_state_dict(complete(weights, objective))
+    objective.load_state_dict(with_tied_weights(weights, objective))
     return objective

@@ -1,1 +1,3 @@
-"""What a run leaves on disk and how it goes on: folder, checkpoints, metrics, lock, signals."""
+"""The folder of a run: run_dir (its files), checkpoint, journal (metrics), lock, signals.
+It knows files and tensors by name, and no data, model or engine.
+"""

@@ -1,8 +1,8 @@
-"""A run's whole state in, the same run out — bit for bit.
+"""The checkpoints of a run: its training state in safetensors and JSON.
 
-Weights, the optimiser's slots and the step are all there is: data order, masks, samples and dropout
-follow from the seed and the step. Stored as safetensors and JSON, since a user may be handed
-somebody else's run folder.
+Weights, optimizer state and the step are the whole state: data order, masks, samples and dropout
+follow from the seed and the step. No file is a pickle, since a user may be handed somebody else's
+run folder.
 """
 
 from __future__ import annotations
@@ -19,116 +19,156 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra import atomic
-from electra.config import convert
+from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
 
-FORMAT = 1
+# Goes up when tensors inside get other names.
+FORMAT = 2
 STATE = "state.json"  # a folder without it is not a checkpoint
 TENSORS = ("weights.safetensors", "optimizer.safetensors")
-TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights and slots by name
+TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights, optimizer state; by name
+
+
+class FormatError(UserError):
+    """A checkpoint that another version of this package wrote."""
+
+    def __init__(self, folder: Path, found: object) -> None:
+        message = (
+            f"{folder} has checkpoint format {found!r}, this version reads {FORMAT}; continue this "
+            "run with the version that wrote it"
+        )
+        if found == 1:
+            message = (
+                f"{folder} was written by an earlier version (checkpoint format 1, this version "
+                f"reads {FORMAT}) and cannot be continued; start a new run in another --output-dir "
+                f"(pre-training starts from the models that were exported with --init-from "
+                f"{folder.parent})"
+            )
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint on disk: every file is there and has the content it was written with."""
+    """A checkpoint on disk whose files are all there and have the checksums of their writing."""
 
     folder: Path
     step: int
     state: dict[str, Any]
 
     def tensors(self) -> TrainingState:
-        weights, slots = (load_file(self.folder / name) for name in TENSORS)
-        return weights, slots
+        """Read the weights and the optimizer state."""
+        weights, optimizer_state = (load_file(self.folder / name) for name in TENSORS)
+        return weights, optimizer_state
 
 
-def write(run: Path, contents: TrainingState, *, step: int, state: dict[str, Any]) -> Path:
-    """`checkpoint-STEP`, whole or not at all."""
+def write(run: Path, tensors: TrainingState, *, step: int, state: dict[str, Any]) -> Path:
+    """Write the folder `checkpoint-STEP`, completely or not at all, and return it."""
     target = run / f"checkpoint-{step}"
     with atomic.replace_folder(target) as folder:
-        for file, tensors in zip(TENSORS, contents, strict=True):
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file
-            )
+        for file, named in zip(TENSORS, tensors, strict=True):
+            save_file({name: tensor.contiguous() for name, tensor in named.items()}, folder / file)
         checksums = {name: checksum(folder / name) for name in TENSORS}
-        atomic.write_json(
-            folder / STATE, {"format": FORMAT, "step": step, "checksums": checksums, **state}
-        )
+        header = {"format": FORMAT, "step": step, "checksums": checksums}
+        atomic.write_json(folder / STATE, header | state)
     return target
 
 
-def newest(run: Path) -> Checkpoint | None:
-    """The newest whole checkpoint; damaged ones are passed over with a warning that names the file."""
-    for _, folder in sorted(numbered(run), reverse=True):
+def latest(run: Path) -> Checkpoint | None:
+    """Return the latest checkpoint that is whole; warn about those that are not, by file name.
+
+    Raise FormatError for one of another format: it is whole, and must not be passed over.
+    """
+    for _, folder in sorted(list_checkpoints(run), reverse=True):
         try:
-            return opened(folder)
+            return open_checkpoint(folder)
+        except FormatError:
+            raise
         except ValueError as error:
             warnings.warn(f"{error}; using the checkpoint before it, if there is one", stacklevel=2)
     return None
 
 
-def opened(folder: Path) -> Checkpoint:
-    """This checkpoint, if it is whole."""
-    try:
-        state = parse_json(read_bounded_text(folder / STATE))
-        wanted, step = (
-            dict(state["checksums"]),
-            convert(state["step"], int, source=str(folder / STATE), key="step"),
-        )
-    except FileNotFoundError:
-        raise ValueError(f"{folder} is not a whole checkpoint: {STATE} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"{folder / STATE} is damaged") from None
-    if state.get("format") != FORMAT:
-        raise ValueError(
-            f"{folder} has checkpoint format {state.get('format')!r}, this version reads {FORMAT}"
-        )
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Return a checkpoint after verifying its files; raise ValueError where one is damaged."""
+    state = read_state(folder)
+    step, checksums = state["step"], state["checksums"]
     for name in TENSORS:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is not a whole checkpoint: {name} is missing")
-        if checksum(folder / name) != wanted.get(name):
+        if checksum(folder / name) != checksums.get(name):
             raise ValueError(
                 f"{folder / name} is damaged: its checksum is not the one it was written with"
             )
     return Checkpoint(folder, step, state)
 
 
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read and check state.json; raise FormatError, or another ValueError where it is damaged."""
+    path = folder / STATE
+    try:
+        state = parse_json(read_bounded_text(path))
+        state["checksums"] = dict(state["checksums"])
+        state["step"] = convert(state["step"], int, source=str(path), key="step")
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is not a whole checkpoint: {STATE} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is damaged") from None
+    if state.get("format") != FORMAT:
+        raise FormatError(folder, state.get("format"))
+    return dict(state)
+
+
+def check_formats(run: Path) -> None:
+    """Raise FormatError where a run folder holds a checkpoint of another format."""
+    for _, folder in sorted(list_checkpoints(run)):
+        try:
+            read_state(folder)
+        except FormatError:
+            raise
+        except ValueError:
+            continue  # `latest` warns about damaged ones
+
+
 def rotate(run: Path, *, keep: int) -> None:
-    """Remove all but the newest few."""
-    for _, folder in sorted(numbered(run))[:-keep]:
+    """Remove all but the latest `keep` checkpoints."""
+    for _, folder in sorted(list_checkpoints(run))[:-keep]:
         remove(folder)
 
 
 def remove(folder: Path) -> None:
-    """A link alone where it is one: what it leads to was put aside on purpose."""
+    """Remove a checkpoint, or only the link where it is one: its target was archived on purpose."""
     if folder.is_symlink():
         folder.unlink()
         return
-    (folder / STATE).unlink(
-        missing_ok=True
-    )  # from here on it is not a checkpoint, whatever happens next
+    # Without this file it is not a checkpoint, even if the rest cannot be removed.
+    (folder / STATE).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
 
-def forget_after(run: Path, step: int) -> None:
-    """Remove what is newer than the step a run goes on from: damaged ones, which rotation would
-    take for the newest.
+def remove_after(run: Path, step: int) -> None:
+    """Remove checkpoints later than the step that a run continues from.
+
+    They are damaged, and `rotate` would keep them as the latest.
     """
-    for number, folder in numbered(run):
+    for number, folder in list_checkpoints(run):
         if number > step:
             remove(folder)
 
 
-def sweep(run: Path) -> None:
-    """Remove what a killed writer left."""
+def remove_partial(run: Path) -> None:
+    """Remove unfinished checkpoints of a process that was killed while it wrote."""
     for folder in run.glob(".checkpoint-*.partial"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def numbered(run: Path) -> list[tuple[int, Path]]:
-    found = (
-        (re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in run.glob("checkpoint-*")
-    )
-    return [(int(match[1]), path) for match, path in found if match and path.is_dir()]
+def list_checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """Return the step and folder of every checkpoint, whole or not, in no particular order."""
+    checkpoints = []
+    for path in run.glob("checkpoint-*"):
+        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
+        if match and path.is_dir():
+            checkpoints.append((int(match[1]), path))
+    return checkpoints
 
 
 def checksum(path: Path) -> str:

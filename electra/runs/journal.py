@@ -1,6 +1,4 @@
-"""What a run says: metrics.jsonl always, one live line on a terminal, plain lines elsewhere,
-TensorBoard when asked.
-"""
+"""The journal of a run: metrics.jsonl, a progress bar or plain lines, TensorBoard if asked."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -22,10 +21,10 @@ from electra.files import parse_json, read_bounded_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-Portion = TypeVar("Portion")
-MOST = 1e30  # sums of what a journal may say stay finite
+Item = TypeVar("Item")
+MAX_VALUE = 1e30  # sums of values below it stay finite
 
-SHOWN = {
+DISPLAY_FORMATS = {
     "loss": "loss {:.4f}",
     "mlm": "mlm {:.3f}",
     "rtd": "rtd {:.4f}",
@@ -39,7 +38,10 @@ SHOWN = {
 
 
 class Journal:
-    """One run's voice. Only the leading process has one; the others are given a silent journal."""
+    """Records the metrics of a run and prints its messages.
+
+    Only the main process passes a path; the journals of the others neither write nor print.
+    """
 
     def __init__(
         self,
@@ -50,16 +52,19 @@ class Journal:
         tensorboard: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.max_steps, self.silent = max_steps, path is None
+        self.max_steps = max_steps
+        self.first_step = after
+        self.start_time = time.monotonic()
+        self.is_silent = path is None
         self.latest: dict[str, float] = {}
-        self.console = Console(stderr=True, quiet=quiet or self.silent, highlight=False)
+        self.console = Console(stderr=True, quiet=quiet or self.is_silent, highlight=False)
         self.file: TextIO | None = None
+        self.writer: Any = None
         if path is not None:
-            forget_after(path, after)
+            drop_after(path, after)
             self.file = path.open("a", encoding="utf8")
-        self.writer = (
-            summary_writer(path.parent, after) if tensorboard and path is not None else None
-        )
+            if tensorboard:
+                self.writer = summary_writer(path.parent, after)
         self.progress = Progress(
             TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             BarColumn(bar_width=20),
@@ -68,119 +73,130 @@ class Journal:
             console=self.console,
         )
         self.task = self.progress.add_task("", total=max_steps, completed=after)
-        self.lively = self.console.is_terminal and not self.console.quiet
-        self.started, self.first = time.monotonic(), after
+        self.is_live = self.console.is_terminal and not self.console.quiet
 
     def __enter__(self) -> Journal:
-        if self.lively:
+        if self.is_live:
             self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.lively:
+        if self.is_live:
             self.progress.stop()
         if self.file is not None:
-            with suppress(
-                OSError
-            ):  # every line was flushed; one that could not be was told of then
+            # Every line was flushed, and a flush that failed was reported then.
+            with suppress(OSError):
                 self.file.close()
         if self.writer is not None:
             self.writer.close()
 
     def advance(self, step: int) -> None:
-        """The live line moves at every step, its numbers when there are new ones."""
-        if self.lively:
-            self.progress.update(self.task, completed=step, description=line(self.latest))
+        """Move the progress bar to a step and show the latest metrics beside it."""
+        if self.is_live:
+            self.progress.update(self.task, completed=step, description=format_metrics(self.latest))
 
     def record(self, step: int, values: Mapping[str, float], *, prefix: str = "") -> None:
-        """One line of metrics.jsonl; a number that is not finite becomes null, since JSON has no
-        word for it.
-        """
+        """Append one line to metrics.jsonl, and print it where there is no progress bar."""
         self.latest.update(values)
         if self.file is not None:
-            entry = {
-                prefix + name: value if math.isfinite(value) else None
-                for name, value in values.items()
-            }
-            try:
-                self.file.write(
-                    json.dumps({"step": step, "time": round(time.time(), 3), **entry}) + "\n"
-                )
-                self.file.flush()
-            except OSError as error:
-                raise OSError(f"{self.file.name}: cannot be written: {error.strerror}") from error
+            self.append_line(step, {prefix + name: value for name, value in values.items()})
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(prefix + name, value, step)
-        if not self.lively and not self.silent and line(values):
-            left = (
-                (time.monotonic() - self.started)
-                / max(1, step - self.first)
-                * (self.max_steps - step)
-            )
-            self.say(f"step {step}/{self.max_steps}  {line(values)}  left {duration(left)}")
+        text = format_metrics(values)
+        if text and not self.is_live and not self.is_silent:
+            left = format_duration(self.seconds_left(step))
+            self.info(f"step {step}/{self.max_steps}  {text}  left {left}")
 
-    def say(self, text: str) -> None:
+    def append_line(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one entry; a number that is not finite becomes null, since JSON cannot hold it."""
+        assert self.file is not None
+        entry: dict[str, float | None] = {"step": step, "time": round(time.time(), 3)}
+        for name, value in values.items():
+            entry[name] = finite_or_none(value)
+        try:
+            self.file.write(json.dumps(entry) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise OSError(f"{self.file.name}: cannot be written: {error.strerror}") from error
+
+    def seconds_left(self, step: int) -> float:
+        """Estimate the rest of the run from the mean duration of its steps since this start."""
+        elapsed = time.monotonic() - self.start_time
+        return elapsed / max(1, step - self.first_step) * (self.max_steps - step)
+
+    def info(self, text: str) -> None:
+        """Print a message, unless the journal is quiet or silent."""
         self.console.print(text, soft_wrap=True, markup=False)
 
     def warn(self, text: str, *, even_if_quiet: bool = False) -> None:
-        """Advice goes with progress; what was lost or left out is said in any case."""
-        console = (
-            Console(stderr=True, highlight=False)
-            if even_if_quiet and not self.silent
-            else self.console
-        )
+        """Print a warning; `even_if_quiet` is for those that report a loss and not advice."""
+        console = self.console
+        if even_if_quiet and not self.is_silent:
+            console = Console(stderr=True, highlight=False)
         console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
 
 
-def line(values: Mapping[str, float]) -> str:
-    hidden = (
-        {"loss"} if "mlm" in values else set()
-    )  # of two losses the sum says little; of one it is all there is
-    return "  ".join(
-        form.format(values[name])
-        for name, form in SHOWN.items()
-        if name in values and name not in hidden
-    )
+def finite_or_none(value: float) -> float | None:
+    if math.isfinite(value):
+        return value
+    return None
 
 
-def duration(seconds: float) -> str:
+def format_metrics(values: Mapping[str, float]) -> str:
+    """Return the metrics that are worth a place on the line, in a fixed order."""
+    texts = []
+    for name, form in DISPLAY_FORMATS.items():
+        # The sum of two losses says little beside them; a single loss is all there is.
+        is_sum = name == "loss" and "mlm" in values
+        if name in values and not is_sum:
+            texts.append(form.format(values[name]))
+    return "  ".join(texts)
+
+
+def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{seconds:02}s"
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of a journal; a run that was killed or lost its power may have torn some."""
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of metrics.jsonl; a run that was killed may have left torn ones."""
+    if not path.is_file():
+        return []
     entries = []
-    for text in (
-        read_bounded_bytes(path).decode(errors="replace").splitlines() if path.is_file() else []
-    ):
+    for line in read_bounded_bytes(path).decode(errors="replace").splitlines():
         try:
-            entry = parse_json(text)
+            entry = parse_json(line)
         except ValueError:
             continue
-        if (
-            isinstance(entry, dict)
-            and type(entry.get("step")) is int
-            and all(map(is_value, entry.values()))
-        ):
+        if is_entry(entry):
             entries.append(entry)
     return entries
 
 
-def is_value(found: object) -> bool:
-    """Whether a journal may say this of a step: a number, or nothing where it was not finite."""
-    return found is None or (isinstance(found, (int, float)) and abs(found) < MOST)
+def is_entry(entry: object) -> bool:
+    """Return whether this is an entry: an integer step, and numbers or nulls."""
+    if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+        return False
+    return all(is_value(value) for value in entry.values())
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Drop what an interrupted run said of steps that are now taken again."""
-    kept = [entry for entry in read(path) if entry["step"] <= step]
-    atomic.write(path, "".join(json.dumps(entry) + "\n" for entry in kept))
+def is_value(value: object) -> bool:
+    """Return whether a metric may have this value: a number, or null where it was not finite."""
+    return value is None or (isinstance(value, (int, float)) and abs(value) < MAX_VALUE)
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Drop the entries after a step, which a resumed run takes again."""
+    entries = [entry for entry in read_metrics(path) if entry["step"] <= step]
+    atomic.write(path, "".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 def summary_writer(run: Path, after: int) -> Any:
+    """Return TensorBoard's writer; raise UserError where TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -190,66 +206,64 @@ def summary_writer(run: Path, after: int) -> Any:
     return SummaryWriter(run / "tensorboard", purge_step=after + 1)
 
 
-def chart(values: Sequence[float], *, width: int = 60, height: int = 8) -> str:
-    """A curve in characters, for a terminal: each column is the mean of its share of the values."""
+def draw_chart(values: Sequence[float], *, width: int = 60, height: int = 8) -> str:
+    """Draw a curve in characters; each column is the mean of its part of the values."""
     columns = min(width, len(values))
-    means = [
-        sum(part) / len(part)
-        for i in range(columns)
-        if (part := values[i * len(values) // columns : (i + 1) * len(values) // columns])
-    ]
+    edges = [column * len(values) // columns for column in range(columns + 1)]
+    means = []
+    for begin, end in pairwise(edges):
+        means.append(sum(values[begin:end]) / (end - begin))
     low, high = min(means), max(means)
     eighths = [round((mean - low) / ((high - low) or 1.0) * (height * 8 - 1)) + 1 for mean in means]
+    labels = [" " * 9 + "│"] * height
+    labels[0] = f"{low:8.3f} ┤"
+    labels[-1] = f"{high:8.3f} ┤"
     rows = []
     for row in reversed(range(height)):
-        label = (
-            f"{high:8.3f} ┤"
-            if row == height - 1
-            else f"{low:8.3f} ┤"
-            if row == 0
-            else " " * 9 + "│"
-        )
-        rows.append(
-            label + "".join(" ▁▂▃▄▅▆▇█"[min(8, max(0, level - row * 8))] for level in eighths)
-        )
+        marks = (" ▁▂▃▄▅▆▇█"[min(8, max(0, level - row * 8))] for level in eighths)
+        rows.append(labels[row] + "".join(marks))
     return "\n".join(rows)
 
 
-class Window:
-    """What happened since the last line: mean losses, speed, and the share of time spent waiting
-    for data.
-    """
+class MetricsWindow:
+    """The steps since the last journal entry: mean losses, speed, and waiting time for data."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.steps, self.tokens, self.waited, self.began = 0, 0, 0.0, time.monotonic()
+        self.steps = 0
+        self.tokens = 0
+        self.wait_seconds = 0.0
+        self.start_time = time.monotonic()
 
-    def waiting(self, stream: Iterator[Portion]) -> Portion:
-        """The next of the stream; the time it takes counts as waiting."""
+    def next_batch(self, stream: Iterator[Item]) -> Item:
+        """Return the next item of a stream and count the time as waiting for data."""
         before = time.monotonic()
-        portion = next(stream)
-        self.waited += time.monotonic() - before
-        return portion
+        item = next(stream)
+        self.wait_seconds += time.monotonic() - before
+        return item
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """What is done in here is no training, and its time does not count."""
+    def pause(self) -> Iterator[None]:
+        """Leave the time of the block, such as an evaluation, out of the training time."""
         before = time.monotonic()
         yield
-        self.began += time.monotonic() - before
+        self.start_time += time.monotonic() - before
 
     def add(self, losses: Mapping[str, Tensor], tokens: int) -> None:
+        """Add one step. Its losses stay on the device until `close`, so no step waits for them."""
         for name, loss in losses.items():
-            self.sums[name] = self.sums[name] + loss if name in self.sums else loss
-        self.steps, self.tokens = self.steps + 1, self.tokens + tokens
+            if name in self.sums:
+                loss = self.sums[name] + loss
+            self.sums[name] = loss
+        self.steps += 1
+        self.tokens += tokens
 
-    def close(self, sum_over_processes: Callable[[Iterable[Tensor]], None]) -> dict[str, float]:
-        """The window's numbers; a new one begins. Losses stay on the device until here, so no step
-        waits for them.
-        """
-        sum_over_processes(self.sums.values())
+    def close(self, all_reduce_sum: Callable[[Iterable[Tensor]], None]) -> dict[str, float]:
+        """Return the metrics of the window and begin a new one."""
+        all_reduce_sum(self.sums.values())
         values = {name: float(total) / self.steps for name, total in self.sums.items()}
-        elapsed = time.monotonic() - self.began
-        values |= {"tokens_per_second": self.tokens / elapsed, "data_wait": self.waited / elapsed}
+        elapsed = time.monotonic() - self.start_time
+        values["tokens_per_second"] = self.tokens / elapsed
+        values["data_wait"] = self.wait_seconds / elapsed
         self.__init__()  # type: ignore[misc]
         return values

@@ -1,4 +1,4 @@
-"""One run in a folder at a time, by a lock that ends with its process: a crash leaves none behind."""
+"""Locks on run folders, which the operating system frees when their process ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from electra import atomic
 from electra.config import UserError
 from electra.console import ignore
-from electra.runs.run_dir import check_place
+from electra.runs.run_dir import check_output_dir
 
 LOCK = ".lock"
 POLL_SECONDS = 0.2  # between two attempts to take a lock that another process holds
@@ -27,7 +27,7 @@ WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class Processes(Protocol):
-    """The processes of a run, of which one writes."""
+    """The processes of a run, of which the main one writes."""
 
     @property
     def is_main(self) -> bool: ...
@@ -36,15 +36,17 @@ class Processes(Protocol):
 
 @contextlib.contextmanager
 def run_lock(folder: Path, world: Processes) -> Iterator[None]:
-    """The leading process holds the folder for all of them; where another run holds it, every
-    process is told so.
+    """Hold a run folder; raise UserError in every process where another run holds it.
+
+    The main process takes the lock for all of them.
     """
-    check_place(folder)
-    refusal, fresh, descriptor = None, not folder.exists(), None
+    check_output_dir(folder)
+    refusal, descriptor = None, None
+    is_new = not folder.exists()
     if world.is_main:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = taken(folder / LOCK)
+            descriptor = acquire_lock(folder / LOCK)
         except OSError as error:
             refusal = (
                 f"--output-dir {folder}: cannot be written: {error.strerror}; name another folder"
@@ -52,9 +54,8 @@ def run_lock(folder: Path, world: Processes) -> Iterator[None]:
         else:
             if descriptor is None:
                 refusal = (
-                    f"{folder} is in use by another run ({holder(folder / LOCK)}); wait for it, "
-                    "stop it, or "
-                    f"choose another --output-dir"
+                    f"{folder} is in use by another run ({lock_holder(folder / LOCK)}); wait for "
+                    "it, stop it, or choose another --output-dir"
                 )
     try:
         if refusal := world.broadcast(refusal):
@@ -62,18 +63,16 @@ def run_lock(folder: Path, world: Processes) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            (folder / LOCK).unlink(
-                missing_ok=True
-            )  # still locked: who opened it meanwhile sees that it is not this
-            os.close(descriptor)
-            if fresh:  # a run that was refused before it began leaves no empty folder
+            release_lock(folder / LOCK, descriptor)
+            if is_new:  # a run that was refused before its first step leaves no empty folder
                 with contextlib.suppress(OSError):
                     folder.rmdir()
 
 
-def taken(path: Path) -> int | None:
-    """The lock, as an open file that says whose it is; None where another process has it. Not
-    passed on to children, which could outlive this process.
+def acquire_lock(path: Path) -> int | None:
+    """Return the lock file, open and naming this process; None where another process holds it.
+
+    Child processes do not inherit it, since they could outlive this one.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -89,12 +88,18 @@ def taken(path: Path) -> int | None:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return descriptor
-        os.close(
-            descriptor
-        )  # the run before us took its file away between our opening and our locking it
+        # The former holder removed the file after this process opened and before it locked it.
+        os.close(descriptor)
 
 
-def holder(path: Path) -> str:
+def release_lock(path: Path, descriptor: int) -> None:
+    # Removed while locked: a process that opened it meanwhile sees that it is no longer the file.
+    path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def lock_holder(path: Path) -> str:
+    """Return the name of the process that holds the lock."""
     try:
         return path.read_text(encoding="utf8") or "not known which"
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""A run folder: what may start in it, what continues, and how it ended.
+"""The files of a run folder and their status.
 
-`config.toml` says what the run is, `environment.json` where and with what it ran, `status.json` how
-it stands.
+`config.toml` is the resolved recipe, `environment.json` holds versions and hardware, `status.json`
+says how the run stands, and `metrics.jsonl` is its journal.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from electra import atomic
 from electra.config import UserError
 from electra.files import read_json_object_or_empty
 
-CONFIG, STATUS, ENVIRONMENT, METRICS = (
-    "config.toml",
-    "status.json",
-    "environment.json",
-    "metrics.jsonl",
-)
+CONFIG = "config.toml"
+STATUS = "status.json"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
 Status = Literal["running", "finished", "stopped", "failed"]
 
 
-def check_place(run: Path) -> None:
-    """A folder that cannot be written is better known before the work than after it."""
+def check_output_dir(run: Path) -> None:
+    """Raise UserError where a run folder cannot be written, before any work is done."""
     existing = next(path for path in (run, *run.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"--output-dir {run}: {existing} is a file; name a folder")
@@ -37,7 +35,7 @@ def check_place(run: Path) -> None:
 
 def create_output_dir(folder: Path) -> None:
     """Create a folder for output; raise UserError where it cannot be written."""
-    check_place(folder)
+    check_output_dir(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -47,8 +45,10 @@ def create_output_dir(folder: Path) -> None:
 
 
 def set_status(run: Path, status: Status, *, step: int, **facts: Any) -> None:
+    """Write status.json."""
     atomic.write_json(run / STATUS, {"status": status, "step": step, "time": time.time(), **facts})
 
 
 def get_status(run: Path) -> dict[str, Any]:
+    """Read status.json; return an empty dict where it is missing or damaged."""
     return read_json_object_or_empty(run / STATUS)

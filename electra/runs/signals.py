@@ -8,16 +8,19 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 
-heard: list[list[int]] = []  # signals since the outermost `interrupts` began
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# What the outermost `stop_signals` block has received; empty outside of one.
+active: list[list[int]] = []
 
 
 @contextlib.contextmanager
 def hold_early_signals() -> Iterator[list[int]]:
-    """SIGUSR1 that comes while a run is made ready, for `interrupts` to heed once there is a step
-    to save. A launcher may have told its processes to ignore it.
+    """Collect SIGUSR1 while a run is set up, for `stop_signals` once there is a step to save.
+
+    A launcher may have set its processes to ignore the signal, so it is handled in any case.
     """
     early: list[int] = []
-    if heard or threading.current_thread() is not threading.main_thread():
+    if active or not in_main_thread():
         yield early
         return
     before = signal.signal(signal.SIGUSR1, lambda number, frame: early.append(number))
@@ -29,27 +32,32 @@ def hold_early_signals() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def stop_signals(early: list[int] | None = None) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM and SIGUSR1 ask for a checkpoint and an end; a second Ctrl-C ends at once.
-    Several runs may stand inside one such block: what one of them hears is meant for all.
+    """Give a function that returns whether Ctrl-C, SIGTERM or SIGUSR1 has asked the run to end.
+
+    A second Ctrl-C raises KeyboardInterrupt. Blocks may be nested: a signal stops the runs of all.
     """
-    if (
-        heard or threading.current_thread() is not threading.main_thread()
-    ):  # only there can signals be heard
-        yield lambda: any(heard)
+    if active or not in_main_thread():
+        yield lambda: any(active)
         return
-    asked: list[int] = early if early is not None else []
+    received: list[int] = []
+    if early is not None:
+        received = early
 
-    def ask(number: int, frame: types.FrameType | None) -> None:
-        if signal.SIGINT in asked and number == signal.SIGINT:
+    def receive(number: int, frame: types.FrameType | None) -> None:
+        if signal.SIGINT in received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.signal(number, ask) for number in watched]
-    heard.append(asked)
+    before = [signal.signal(number, receive) for number in STOP_SIGNALS]
+    active.append(received)
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
-        heard.clear()
-        for number, handler in zip(watched, before, strict=True):
+        active.clear()
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
             signal.signal(number, handler)
+
+
+def in_main_thread() -> bool:
+    """Return whether this is the main thread, the only one that can handle signals."""
+    return threading.current_thread() is threading.main_thread()

@@ -53,7 +53,7 @@ def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Pa
 def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
     assert main(pretrain_argv(copied, data=toy_shards, max_steps=6)) == 0
     assert [
-        entry["step"] for entry in journal.read(copied / "metrics.jsonl") if "loss" in entry
+        entry["step"] for entry in journal.read_metrics(copied / "metrics.jsonl") if "loss" in entry
     ] == [1, 2, 3, 4, 5, 6]
     assert json.loads((copied / "status.json").read_text())["step"] == 6
 

@@ -35,7 +35,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
     assert f"the last good checkpoint is {folder / 'checkpoint-2'}" in message
     status = json.loads((folder / "status.json").read_text())
     assert (status["status"], status["checkpoint"]) == ("failed", "checkpoint-2")
-    assert checkpoint.opened(folder / "checkpoint-2").step == 2
+    assert checkpoint.open_checkpoint(folder / "checkpoint-2").step == 2
     assert [path.name for path in folder.iterdir() if "checkpoint" in path.name] == ["checkpoint-2"]
     monkeypatch.undo()
     assert main(pretrain_argv(folder, data=toy_shards)) == 0

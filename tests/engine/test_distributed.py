@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from tests.test_resume import finish
 
 
 def outcome(run):
-    entries = read(run / "metrics.jsonl")
+    entries = read_metrics(run / "metrics.jsonl")
     losses = [entry["loss"] for entry in entries if "loss" in entry]
     scores = [
         {k: v for k, v in entry.items() if k.startswith("eval_")}

@@ -25,7 +25,7 @@ from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def state(run: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 def losses(run: Path) -> list[float]:
-    return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
+    return [entry["loss"] for entry in read_metrics(run / "metrics.jsonl") if "loss" in entry]
 
 
 @pytest.mark.usefixtures("group_of_one")

@@ -123,6 +123,39 @@ def test_low_precision_copies_follow_the_weights() -> None:
         assert torch.equal(low_precision, parameter.detach().half()), name
 
 
+def test_a_flat_optimizer_keeps_its_state_dict_in_flat_buffers() -> None:
+    _, optimizer, steps = built(kernels=True)
+    walk(steps, range(1, 3))
+    _, other, _ = built(kernels=True)
+    other.load_state_dict(optimizer.state_dict())
+    for mine, theirs in zip(optimizer.parameters, other.parameters, strict=True):
+        state, loaded = optimizer.state[mine], other.state[theirs]
+        assert loaded["step"] == 2
+        assert torch.equal(loaded["exp_avg"], state["exp_avg"])
+        assert torch.equal(loaded["exp_avg_sq"], state["exp_avg_sq"])
+        for view, buffer in (
+            (theirs, other.flat_param),
+            (theirs.grad, other.flat_grad),
+            (loaded["exp_avg"], other.exp_avg),
+            (loaded["exp_avg_sq"], other.exp_avg_sq),
+            (other.low_precision_weights[theirs], other.flat_low_precision),
+        ):
+            assert view.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+    other.zero_grad(set_to_none=True)
+    assert not any(parameter.grad.any() for parameter in other.parameters)
+
+
+def test_a_flat_optimizer_reads_the_state_dict_of_torchs() -> None:
+    (_, torchs, steps), (_, flat, _) = built(kernels=False), built(kernels=True)
+    walk(steps, range(1, 3))
+    flat.load_state_dict(torchs.state_dict())
+    for group, flat_group in zip(torchs.param_groups, flat.param_groups, strict=True):
+        assert group["lr"] == flat_group["lr"]
+        for theirs, mine in zip(group["params"], flat_group["params"], strict=True):
+            assert torch.equal(torchs.state[theirs]["exp_avg"], flat.state[mine]["exp_avg"])
+    assert flat.update_count == 2
+
+
 @pytest.mark.slow
 def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     """In float16 and with other samples: curves, not digits."""
@@ -259,7 +292,7 @@ def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
     walk(steps, range(1, 4))
     checkpoint.write(tmp_path, capture(first, optimizer), step=3, state={})
     second, optimizer, steps = built(kernels=True)
-    restore(checkpoint.newest(tmp_path).tensors(), module=second, optimizer=optimizer, updates=3)
+    restore(checkpoint.latest(tmp_path).tensors(), module=second, optimizer=optimizer, updates=3)
     steps = FusedTrainStep(steps.forward, steps.setup, steps.execution)
     walk(steps, range(4, 7))
     assert all(

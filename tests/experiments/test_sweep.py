@@ -28,7 +28,7 @@ from electra.experiments.plan import Trial, load_scale, load_trial, trial_names
 from electra.experiments.scoring import find_task_data
 from electra.experiments.shards import open_shards
 from electra.experiments.sweep import Sweep, resolve_sweep
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from electra.runs.lock import wait_for_lock
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -418,7 +418,7 @@ def wait_for(folder: Path, recipe: str, step: int) -> None:
         if any(
             entry["step"] >= step
             for path in folder.glob(f"runs/{recipe}-*/metrics.jsonl")
-            for entry in read(path)
+            for entry in read_metrics(path)
         ):
             return
         time.sleep(0.01)

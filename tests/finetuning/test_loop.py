@@ -26,7 +26,7 @@ from electra.finetuning.loop import forward_backward
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
 from electra.finetuning.state import FinetuneState, attach_train_step, build_state
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from electra.tasks import find_task
 from tests.tasks.toys import BY_HEART, TOYS, Toy, as_flags, keyword_rows, written
 
@@ -76,7 +76,9 @@ def gradients(state: FinetuneState) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", TOYS)
 def test_eight_examples_are_learnt_by_heart(by_heart: Callable[[str], Path], name: str) -> None:
     run = by_heart(name)
-    losses = [entry["loss"] for entry in read(run / "seed-0" / "metrics.jsonl") if "loss" in entry]
+    losses = [
+        entry["loss"] for entry in read_metrics(run / "seed-0" / "metrics.jsonl") if "loss" in entry
+    ]
     assert losses[-1] < 0.02 < losses[0]
     result = json.loads((run / "results.json").read_text())
     assert result["best"] == pytest.approx(1.0)
@@ -214,7 +216,8 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
     )
     deadline = time.monotonic() + 120
     while not any(
-        entry["step"] >= 30 for entry in read(tmp_path / "killed" / "seed-0" / "metrics.jsonl")
+        entry["step"] >= 30
+        for entry in read_metrics(tmp_path / "killed" / "seed-0" / "metrics.jsonl")
     ):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
@@ -229,7 +232,7 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
         assert main(command_of(tiny, data, tmp_path / run, *steps)) == 0
     assert_identical(tmp_path / "killed", tmp_path / "unbroken")
     losses = [
-        [entry.get("loss") for entry in read(tmp_path / run / "seed-0" / "metrics.jsonl")]
+        [entry.get("loss") for entry in read_metrics(tmp_path / run / "seed-0" / "metrics.jsonl")]
         for run in ("killed", "unbroken")
     ]
     assert losses[0] == losses[1]

@@ -161,7 +161,7 @@ def run_folder(root: Path) -> Specimen:
         run_dir.get_status(root)
         seeds.read_run(root)
         show.curves(root, Console(quiet=True))
-        findings.with_minutes(journal.read(root / run_dir.METRICS))
+        findings.with_minutes(journal.read_metrics(root / run_dir.METRICS))
         resume.continued(recipe, root, resume="auto", overwrite=False)
 
     return Specimen(

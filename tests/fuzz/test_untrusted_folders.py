@@ -234,9 +234,9 @@ def test_a_checkpoint_that_is_a_pickle_is_not_one(
         (folder / name).write_bytes(trap)
     checksums = {name: checkpoint.checksum(folder / name) for name in checkpoint.TENSORS}
     (folder / checkpoint.STATE).write_text(
-        json.dumps({"format": 1, "step": 4, "checksums": checksums})
+        json.dumps({"format": checkpoint.FORMAT, "step": 4, "checksums": checksums})
     )
-    found = checkpoint.opened(folder)
+    found = checkpoint.open_checkpoint(folder)
     with pytest.raises(SafetensorError):
         restore(found.tensors(), module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]
     assert not opened_marker.exists()

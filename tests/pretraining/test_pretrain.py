@@ -26,7 +26,7 @@ from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.pretraining.resolve import check_micro_batches
 from electra.runs import checkpoint
-from electra.runs.journal import Journal, read
+from electra.runs.journal import Journal, read_metrics
 from tests.conftest import TOY_FLAGS
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -162,7 +162,7 @@ def test_a_run_that_torchrun_restarts_resumes_from_its_own_checkpoints_however_i
         quiet=True,
         **how,
     )
-    first = [entry["step"] for entry in read(run / "metrics.jsonl")]
+    first = [entry["step"] for entry in read_metrics(run / "metrics.jsonl")]
     assert min(first) == (1 if how["resume"] == "never" else 5)
     written = (run / "checkpoint-6").stat().st_mtime_ns
     pretrain(
@@ -173,7 +173,7 @@ def test_a_run_that_torchrun_restarts_resumes_from_its_own_checkpoints_however_i
         **how,
     )
     assert (run / "checkpoint-6").stat().st_mtime_ns == written
-    assert [entry["step"] for entry in read(run / "metrics.jsonl")][: len(first)] == first
+    assert [entry["step"] for entry in read_metrics(run / "metrics.jsonl")][: len(first)] == first
 
 
 LONG_ENOUGH = (
@@ -216,7 +216,7 @@ def losses_of(data, run, *flags):
         output_dir=run,
         quiet=True,
     )
-    return [entry["loss"] for entry in read(run / "metrics.jsonl") if "loss" in entry]
+    return [entry["loss"] for entry in read_metrics(run / "metrics.jsonl") if "loss" in entry]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(toy_shards, tmp_path):
@@ -247,11 +247,11 @@ def test_steps_continue_while_a_checkpoint_is_written_and_it_holds_its_own_step(
         deadline = time.monotonic() + 60
         while (
             step == 4
-            and read(run / "metrics.jsonl")[-1]["step"] < 7
+            and read_metrics(run / "metrics.jsonl")[-1]["step"] < 7
             and time.monotonic() < deadline
         ):
             time.sleep(0.01)
-        waited.append(read(run / "metrics.jsonl")[-1]["step"])
+        waited.append(read_metrics(run / "metrics.jsonl")[-1]["step"])
         return write(run, contents, step=step, state=state)
 
     monkeypatch.setattr(checkpoint, "write", slow)
@@ -327,7 +327,7 @@ def test_a_whole_checkpoint_with_tensors_or_values_of_another_run_is_refused(
         match=r"checkpoint-8 is whole, but does not hold what this run saves \(.+\); remove",
     ):
         pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
-    assert checkpoint.opened(run / "checkpoint-8").step == 8
+    assert checkpoint.open_checkpoint(run / "checkpoint-8").step == 8
 
 
 def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy_shards, tmp_path):
@@ -401,7 +401,7 @@ def test_as_many_non_finite_steps_as_allowed_are_skipped_also_across_a_resume_an
     )
     counts = {
         entry["step"]: entry["not_finite"]
-        for entry in read(tmp_path / "whole" / "metrics.jsonl")
+        for entry in read_metrics(tmp_path / "whole" / "metrics.jsonl")
         if "not_finite" in entry
     }
     assert [counts[step] for step in (2, 3, 6, 7, 10)] == [0, 1, 1, 2, 2]
@@ -442,9 +442,9 @@ def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes
         pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True).status
         == "finished"
     )
-    assert [entry["step"] for entry in read(tmp_path / "metrics.jsonl") if "loss" in entry] == list(
-        range(1, 9)
-    )
+    assert [
+        entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry
+    ] == list(range(1, 9))
 
 
 def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, monkeypatch):
@@ -453,7 +453,9 @@ def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, 
     jumps = itertools.cycle([0.0, 4e9, -1e9])
     monkeypatch.setattr("time.time", lambda: next(jumps))
     pretrain(few, data=toy_shards, output_dir=tmp_path / "jumping", quiet=True)
-    entries = [entry for entry in read(tmp_path / "jumping" / "metrics.jsonl") if "loss" in entry]
+    entries = [
+        entry for entry in read_metrics(tmp_path / "jumping" / "metrics.jsonl") if "loss" in entry
+    ]
     assert all(
         0 < entry["tokens_per_second"] < 1e7 and 0 <= entry["data_wait"] <= 1 for entry in entries
     )
@@ -507,7 +509,7 @@ def test_the_mfu_is_logged_where_the_peak_flops_are_known(toy_shards, tmp_path, 
     recipe = toy("--max-steps", "2")
     pretrain(recipe, data=toy_shards, output_dir=tmp_path, quiet=True)
     flops = standard(recipe.workload(Shards.open(toy_shards).tokenizer.size)).training
-    entries = [entry for entry in read(tmp_path / "metrics.jsonl") if "mfu" in entry]
+    entries = [entry for entry in read_metrics(tmp_path / "metrics.jsonl") if "mfu" in entry]
     assert len(entries) == 2
     for entry in entries:
         assert entry["mfu"] == pytest.approx(entry["tokens_per_second"] * flops / 1e12)

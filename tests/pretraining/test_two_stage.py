@@ -16,7 +16,7 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.pretraining.export import initialise_from
 from electra.pretraining.pretrain import pretrain
-from electra.runs.journal import read
+from electra.runs.journal import read_metrics
 from tests.pretraining.test_export import build_objective_with_seed, stock_config, toy
 
 STEADY = ["--schedule", "constant", "--save-steps", "2", "--encoder.dropout", "0.1"]
@@ -110,7 +110,9 @@ def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_disc
         for key in load_file(tmp_path / "run" / "checkpoint-4" / "optimizer.safetensors")
         if key.startswith("generator.")
     ]
-    entries = [entry for entry in read(tmp_path / "run" / "metrics.jsonl") if "rtd" in entry]
+    entries = [
+        entry for entry in read_metrics(tmp_path / "run" / "metrics.jsonl") if "rtd" in entry
+    ]
     assert all(entry["loss"] == pytest.approx(50 * entry["rtd"], rel=1e-5) for entry in entries)
 
 

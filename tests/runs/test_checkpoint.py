@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from electra.config import UserError
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.training_state import (
     PinnedStaging,
     capture,
-    complete,
-    places_of,
+    data_pointers,
     restore,
     weights_of,
+    with_tied_weights,
 )
 from electra.runs import checkpoint
 
@@ -43,7 +44,7 @@ def test_weights_and_slots_come_back_bit_for_bit(tmp_path, trained):
     save(tmp_path, 3, trained)
     fresh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.1, fused=True)
-    found = checkpoint.newest(tmp_path)
+    found = checkpoint.latest(tmp_path)
     restore(found.tensors(), module=fresh, optimizer=optimizer, updates=3)
     for (name, before), after in zip(
         trained[0].named_parameters(), fresh.parameters(), strict=True
@@ -61,7 +62,7 @@ def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
     save(tmp_path, 1, (module, optimizer))
     with torch.no_grad():
         module["a"].weight.zero_()
-    weights = complete(
+    weights = with_tied_weights(
         checkpoint.load_file(tmp_path / "checkpoint-1" / "weights.safetensors"), module
     )
     module.load_state_dict(weights)
@@ -89,8 +90,27 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
     else:
         state.unlink()
     with pytest.warns(UserWarning, match="checkpoint-2"):
-        found = checkpoint.newest(tmp_path)
+        found = checkpoint.latest(tmp_path)
     assert found.step == 1
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over(tmp_path, trained):
+    save(tmp_path, 1, trained)
+    newer = save(tmp_path, 2, trained) / "state.json"
+    newer.write_text(newer.read_text().replace('"format": 2', '"format": 1'))
+    for refuse in (checkpoint.latest, checkpoint.check_formats):
+        with pytest.raises(checkpoint.FormatError, match=r"checkpoint-2 was written by an earlier"):
+            refuse(tmp_path)
+    with pytest.raises(UserError, match=rf"--init-from {tmp_path}"):
+        checkpoint.open_checkpoint(newer.parent)
+    newer.write_text(newer.read_text().replace('"format": 1', '"format": 3'))
+    with pytest.raises(checkpoint.FormatError, match="format 3, this version reads 2"):
+        checkpoint.latest(tmp_path)
+
+
+def test_a_damaged_checkpoint_has_no_format_to_refuse(tmp_path, trained):
+    (save(tmp_path, 2, trained) / "state.json").unlink()
+    checkpoint.check_formats(tmp_path)
 
 
 def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one_alone(
@@ -109,13 +129,16 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 2, trained)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
-    assert checkpoint.newest(tmp_path).step == 1
+    assert checkpoint.latest(tmp_path).step == 1
 
 
 def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
     module, optimizer = trained
     with AsyncCheckpointer() as background:
-        before, contents = module[0].weight.detach().clone(), background.copied(module, optimizer)
+        before, contents = (
+            module[0].weight.detach().clone(),
+            background.copy_state(module, optimizer),
+        )
     slot = optimizer.state[module[0].weight]["exp_avg"].clone()
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -129,32 +152,32 @@ def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_aga
     stretch, alone = torch.randn(40), torch.randn(3)
     tensors = {"first": stretch[:12].view(3, 4).T, "last": stretch[15:], "alone": alone}
     wanted = {name: tensor.clone() for name, tensor in tensors.items()}
-    room = PinnedStaging([], tensors, {})
-    assert len(room.stretches) == 2
-    room.fill()
+    staging = PinnedStaging([], tensors, {})
+    assert len(staging.buffers) == 2
+    staging.fill()
     stretch.zero_()
-    folder = checkpoint.write(tmp_path, room.contents, step=3, state={})
+    folder = checkpoint.write(tmp_path, staging.state, step=3, state={})
     written = checkpoint.load_file(folder / "weights.safetensors")
     assert written.keys() == wanted.keys()
     assert all(written[name].equal(tensor) for name, tensor in wanted.items())
-    room.fill()
-    assert not room.contents[0]["first"].any()
-    assert room.contents[0]["alone"].equal(alone)
+    staging.fill()
+    assert not staging.state[0]["first"].any()
+    assert staging.state[0]["alone"].equal(alone)
 
 
 def test_where_weights_and_slots_lie_changes_with_any_of_them(trained):
     module, optimizer = trained
-    places = places_of(optimizer)
+    places = data_pointers(optimizer)
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    assert places_of(optimizer) == places
+    assert data_pointers(optimizer) == places
     state = optimizer.state[module[0].weight]
     before = state["exp_avg"]  # held, so that its place is not given to the next
     state["exp_avg"] = before.clone()
-    assert places_of(optimizer) != places
+    assert data_pointers(optimizer) != places
     state["exp_avg"] = before
     module[0].weight.data = module[0].weight.data.clone()
-    assert places_of(optimizer) != places
+    assert data_pointers(optimizer) != places
 
 
 def fail() -> None:
@@ -163,11 +186,11 @@ def fail() -> None:
 
 def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
     with AsyncCheckpointer() as background:
-        background.begin(fail)
+        background.submit(fail)
         with pytest.raises(OSError, match="No space left"):
             background.wait()
         background.work = background.pool.submit(lambda: None)
-        background.begin(fail)
+        background.submit(fail)
         while not background.work.done():
             time.sleep(0.001)
         with pytest.raises(OSError, match="No space left"):
@@ -178,7 +201,7 @@ def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
 def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before():
     def ends(error: Exception | None) -> None:
         with AsyncCheckpointer() as background:
-            background.begin(fail)
+            background.submit(fail)
             if error is not None:
                 raise error
 
@@ -191,11 +214,11 @@ def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_bef
 def test_work_in_the_background_is_done_before_the_end_and_one_at_a_time():
     done, free = [], threading.Event()
     with AsyncCheckpointer() as background:
-        background.begin(lambda: (free.wait(30), done.append("first")))
+        background.submit(lambda: (free.wait(30), done.append("first")))
         background.poll()
         assert done == []
         free.set()
-        background.begin(lambda: (time.sleep(0.05), done.append("second")))
+        background.submit(lambda: (time.sleep(0.05), done.append("second")))
         assert done[0] == "first"
     assert done == ["first", "second"]
 
@@ -204,7 +227,7 @@ def test_rotation_keeps_the_newest(tmp_path, trained):
     for step in (5, 10, 100):
         save(tmp_path, step, trained)
     checkpoint.rotate(tmp_path, keep=2)
-    assert sorted(step for step, _ in checkpoint.numbered(tmp_path)) == [10, 100]
+    assert sorted(step for step, _ in checkpoint.list_checkpoints(tmp_path)) == [10, 100]
 
 
 def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes_on_from(
@@ -212,10 +235,10 @@ def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes
 ):
     for step in (4, 8):
         save(tmp_path, step, trained)
-    checkpoint.forget_after(tmp_path, 4)
+    checkpoint.remove_after(tmp_path, 4)
     save(tmp_path, 6, trained)
     checkpoint.rotate(tmp_path, keep=1)
-    assert [step for step, _ in checkpoint.numbered(tmp_path)] == [6]
+    assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [6]
 
 
 def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
@@ -231,11 +254,11 @@ def test_a_run_that_has_left_out_every_update_so_far_comes_back(tmp_path):
     save(tmp_path, 4, (module, optimizer))
     fresh = nn.Linear(2, 2)
     again = torch.optim.AdamW(fresh.parameters(), fused=True)
-    restore(checkpoint.newest(tmp_path).tensors(), module=fresh, optimizer=again, updates=0)
+    restore(checkpoint.latest(tmp_path).tensors(), module=fresh, optimizer=again, updates=0)
     assert fresh.weight.equal(module.weight)
     assert not again.state
     with pytest.raises(LookupError):
-        restore(checkpoint.newest(tmp_path).tensors(), module=fresh, optimizer=again, updates=1)
+        restore(checkpoint.latest(tmp_path).tensors(), module=fresh, optimizer=again, updates=1)
 
 
 def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_removed(
@@ -244,17 +267,17 @@ def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_remove
     run, archive = tmp_path / "run", tmp_path / "archive"
     save(run, 4, trained).rename(archive)
     (run / "checkpoint-4").symlink_to(archive)
-    assert checkpoint.newest(run).step == 4
+    assert checkpoint.latest(run).step == 4
     save(run, 8, trained)
     checkpoint.rotate(run, keep=1)
     assert [path.name for path in run.iterdir()] == ["checkpoint-8"]
-    assert checkpoint.opened(archive).step == 4
+    assert checkpoint.open_checkpoint(archive).step == 4
 
 
 def test_what_a_killed_writer_left_is_swept_away_and_nothing_else(tmp_path, trained):
     save(tmp_path, 4, trained)
     (tmp_path / ".checkpoint-6.partial").mkdir()
-    checkpoint.sweep(tmp_path)
+    checkpoint.remove_partial(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-4"]
 
 
@@ -263,4 +286,4 @@ def test_a_folder_that_only_looks_like_a_checkpoint_is_ignored(tmp_path, trained
     (tmp_path / "checkpoint-99").write_text("a file")
     (tmp_path / "checkpoint-final").mkdir()
     (tmp_path / ".checkpoint-9.partial").mkdir()
-    assert checkpoint.newest(tmp_path).step == 7
+    assert checkpoint.latest(tmp_path).step == 7

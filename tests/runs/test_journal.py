@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from electra.console import progress_bars
-from electra.runs.journal import Journal, Window, chart, duration, read
+from electra.runs.journal import Journal, MetricsWindow, draw_chart, format_duration, read_metrics
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -40,7 +40,7 @@ def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"step": {step}, "loss": {step}}}\n' for step in range(1, 7)))
     with Journal(path, max_steps=9, after=4, quiet=True) as journal:
         journal.record(5, {"loss": 0.5})
-    assert [(entry["step"], entry["loss"]) for entry in read(path)] == [
+    assert [(entry["step"], entry["loss"]) for entry in read_metrics(path)] == [
         (1, 1),
         (2, 2),
         (3, 3),
@@ -66,14 +66,14 @@ def test_a_torn_line_is_passed_over_and_never_glued_to_the_next(
 ) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n' + torn)
-    assert [entry["step"] for entry in read(path)] == [1, 2]
+    assert [entry["step"] for entry in read_metrics(path)] == [1, 2]
     with Journal(path, max_steps=9, after=2, quiet=True) as journal:
         journal.record(3, {"loss": 1.0})
     assert [entry["step"] for entry in lines(path)] == [1, 2, 3]
 
 
 def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert read(tmp_path / "metrics.jsonl") == []
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
 
 
 def test_a_process_that_does_not_lead_says_and_writes_nothing(
@@ -81,7 +81,7 @@ def test_a_process_that_does_not_lead_says_and_writes_nothing(
 ) -> None:
     with Journal(None, max_steps=9) as journal:
         journal.record(1, {"loss": 1.0})
-        journal.say("hello")
+        journal.info("hello")
         journal.warn("beware")
     assert capsys.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +106,7 @@ def test_tensorboard_is_written_when_asked(tmp_path: Path) -> None:
 
 
 def test_a_window_gives_means_and_then_begins_anew() -> None:
-    window = Window()
+    window = MetricsWindow()
     for loss in (1.0, 3.0):
         window.add({"mlm": torch.tensor(loss)}, tokens=100)
     assert window.close(lambda tensors: None)["mlm"] == 2.0
@@ -115,8 +115,8 @@ def test_a_window_gives_means_and_then_begins_anew() -> None:
 
 
 def test_time_spent_on_the_next_batch_counts_as_waiting() -> None:
-    window = Window()
-    assert window.waiting(iter(["batch"])) == "batch"
+    window = MetricsWindow()
+    assert window.next_batch(iter(["batch"])) == "batch"
     window.add({}, tokens=10)
     assert 0 < window.close(lambda tensors: None)["data_wait"] <= 1
 
@@ -124,26 +124,26 @@ def test_time_spent_on_the_next_batch_counts_as_waiting() -> None:
 def test_time_in_a_pause_is_not_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 70.0, 90.0, 90.0])  # begun, pause, go on, closed; the next begins
     monkeypatch.setattr("electra.runs.journal.time.monotonic", lambda: next(clock))
-    window = Window()
-    with window.paused():
+    window = MetricsWindow()
+    with window.pause():
         window.add({}, tokens=60)
     assert window.close(lambda tensors: None)["tokens_per_second"] == 60 / 30
 
 
 def test_a_chart_falls_as_its_values_fall() -> None:
-    drawn = chart([4.0, 3.0, 2.0, 1.0], height=2).splitlines()
+    drawn = draw_chart([4.0, 3.0, 2.0, 1.0], height=2).splitlines()
     assert drawn == ["   4.000 ┤█▃  ", "   1.000 ┤██▆▁"]
 
 
 @pytest.mark.parametrize("values", [[2.0], [2.0, 2.0], list(range(1000))])
 def test_a_chart_is_as_high_as_asked_and_no_wider_than_allowed(values: list[float]) -> None:
-    drawn = chart(values, width=60, height=8).splitlines()
+    drawn = draw_chart(values, width=60, height=8).splitlines()
     assert len(drawn) == 8
     assert all(len(line) == 10 + min(60, len(values)) for line in drawn)
 
 
 def test_durations_are_in_the_units_people_use() -> None:
-    assert [duration(s) for s in (5, 65, 3600 * 30 + 120)] == ["0m05s", "1m05s", "30h02m"]
+    assert [format_duration(s) for s in (5, 65, 3600 * 30 + 120)] == ["0m05s", "1m05s", "30h02m"]
 
 
 def test_stages_and_reports_are_said_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

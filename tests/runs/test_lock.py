@@ -21,8 +21,8 @@ WORLD = World(0, 1, torch.device("cpu"))
 HOLDER = """
 import sys
 from pathlib import Path
-from electra.runs.lock import taken
-taken(Path(sys.argv[1]))
+from electra.runs.lock import acquire_lock
+acquire_lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
