@@ -25,6 +25,17 @@ STYLES: dict[str, dict[str, Any]] = {
     "peer_compiled": {"color": "#b3541e", "marker": "s"},
     "peer_eager": {"color": "#4d4d4d", "marker": "x"},
 }
+RC_PARAMS = {
+    "svg.hashsalt": "electra",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "axes.axisbelow": True,
+}
 MEASURES = {"tokens_per_second": ("million tokens/s", 1e6), "peak_bytes": ("peak memory, GB", 1e9)}
 
 
@@ -51,19 +62,8 @@ def draw(result: Result, output: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    style = {
-        "svg.hashsalt": "electra",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#dddddd",
-        "axes.axisbelow": True,
-    }
     entries = list(result.get("scaling", {}).values())
-    with pyplot.rc_context(style):
+    with pyplot.rc_context(RC_PARAMS):
         figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), layout="constrained")
         for column, panel in enumerate((by_batch, by_length, by_size)):
             for line, measure in enumerate(MEASURES):

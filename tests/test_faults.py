@@ -11,7 +11,14 @@ import time
 import pytest
 
 from benchmarks import soak
-from benchmarks.soak import command, ended, ranks, reach, started
+from benchmarks.soak_runs import (
+    pretrain_command,
+    run_to_end,
+    start_process,
+    wait_for_end,
+    wait_for_step,
+    worker_pids,
+)
 from electra import __version__
 from electra.runs.journal import read_metrics
 
@@ -34,7 +41,7 @@ pytestmark = pytest.mark.slow
 def test_a_process_with_another_version_or_recipe_is_refused_with_both_values(
     toy_shards, tmp_path, odd, said
 ):
-    code, output = ended(started(command(toy_shards, tmp_path / "run", processes=2, before=odd)))
+    code, output = run_to_end(toy_shards, tmp_path / "run", processes=2, before=odd)
     assert code != 0
     assert "error: the processes of this run are not alike:" in output
     assert said in output
@@ -45,15 +52,17 @@ def test_a_process_with_another_version_or_recipe_is_refused_with_both_values(
 @pytest.mark.parametrize("hung", [2, 0])
 def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path, hung):
     run = tmp_path / "run"
-    process = started(
-        command(toy_shards, run, "--max-steps", "100000", "--timeout-minutes", "0.15", processes=3)
+    process = start_process(
+        pretrain_command(
+            toy_shards, run, "--max-steps", "100000", "--timeout-minutes", "0.15", processes=3
+        )
     )
-    reach(process, run, 3)
-    pids = ranks(process)
+    wait_for_step(process, run, 3)
+    pids = worker_pids(process)
     os.kill(pids[hung], signal.SIGSTOP)
     time.sleep(18)
     os.kill(pids[hung], signal.SIGKILL)  # torchrun would wait half a minute for it to listen
-    code, output = ended(process)
+    code, output = wait_for_end(process)
     assert code != 0
     assert (
         f"a process did not come within 9 s: rank {hung} fell silent, last seen in step " in output
@@ -76,19 +85,15 @@ def test_a_process_may_take_longer_over_data_and_models_than_any_collective(
         "from electra.pretraining import pretrain\nexport = pretrain.export\n"
         "pretrain.export = lambda *a, **k: (time.sleep(12), export(*a, **k))[1]"
     )
-    code, output = ended(
-        started(
-            command(
-                toy_shards,
-                tmp_path / "run",
-                "--max-steps",
-                "2",
-                "--timeout-minutes",
-                "0.15",
-                processes=2,
-                before=slow,
-            )
-        )
+    code, output = run_to_end(
+        toy_shards,
+        tmp_path / "run",
+        "--max-steps",
+        "2",
+        "--timeout-minutes",
+        "0.15",
+        processes=2,
+        before=slow,
     )
     assert code == 0, output
 
@@ -98,7 +103,7 @@ def test_twenty_times_one_process_of_three_is_killed_and_the_run_equals_the_unbr
     toy_shards, tmp_path
 ):
     soaked = soak.Soak(tmp_path, toy_shards, random.Random())
-    assert soak.kill_ranks(soaked), soaked.said
+    assert soak.kill_ranks(soaked), soaked.output
 
 
 def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_status(
@@ -113,10 +118,8 @@ def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_s
         "def counted(self, *a, **k): passes.append(1); return descend(self, *a, **k)\n"
         "Block.forward, PlainTrainStep.forward_backward = spoilt, counted"
     )
-    code, output = ended(
-        started(
-            command(toy_shards, tmp_path / "run", "--parallel", "fsdp", processes=2, before=spoilt)
-        )
+    code, output = run_to_end(
+        toy_shards, tmp_path / "run", "--parallel", "fsdp", processes=2, before=spoilt
     )
     said = "the output of generator.encoder.blocks.0 (micro-batch 1) is not finite in step 5"
     assert code != 0
@@ -137,8 +140,8 @@ def test_a_write_that_fails_at_the_last_step_is_told_to_the_others(toy_shards, t
         "    save_file(tensors, path)\n"
         "checkpoint.save_file = full"
     )
-    code, output = ended(
-        started(command(toy_shards, tmp_path / "run", "--max-steps", "6", processes=2, before=full))
+    code, output = run_to_end(
+        toy_shards, tmp_path / "run", "--max-steps", "6", processes=2, before=full
     )
     assert code != 0
     assert (
@@ -150,12 +153,14 @@ def test_a_write_that_fails_at_the_last_step_is_told_to_the_others(toy_shards, t
 
 def test_a_signal_to_torchrun_leaves_a_checkpoint_of_all_processes(toy_shards, tmp_path):
     run = tmp_path / "run"
-    process = started(
-        command(toy_shards, run, "--save-steps", "100000", "--max-steps", "100000", processes=2)
+    process = start_process(
+        pretrain_command(
+            toy_shards, run, "--save-steps", "100000", "--max-steps", "100000", processes=2
+        )
     )
-    reach(process, run, 3)
+    wait_for_step(process, run, 3)
     process.send_signal(signal.SIGTERM)
-    _, output = ended(process)
+    _, output = wait_for_end(process)
     status = json.loads((run / "status.json").read_text())
     assert status["status"] == "stopped", output
     assert (run / status["checkpoint"] / "state.json").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from benchmarks.soak import ranks
+from benchmarks.soak_runs import worker_pids
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
 
@@ -148,7 +148,7 @@ def test_twenty_steps_equal_twelve_a_sigkill_and_eight(
     process = start(toy_shards, tmp_path / "killed", *more, processes=processes, recipe=recipe)
     wait_for_step(process, tmp_path / "killed", 12)
     workers = (
-        ranks(process) if processes > 1 else {}
+        worker_pids(process) if processes > 1 else {}
     )  # in sessions of their own: they would go on, and hold the folder
     for pid in (process.pid, *workers.values()):
         os.kill(pid, signal.SIGKILL)
