@@ -25,10 +25,8 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3} | (
 
 def dropped(values: Tensor, site: DropoutSite) -> Tensor:
     """Rows are whatever stands before the last axis."""
-    stays = keep_mask_reference(
-        values[..., 0].numel(), values.shape[-1], site.keys, site.key_row, site.rate
-    )
-    return values * stays.view(values.shape) / (1 - site.rate)
+    mask = keep_mask_reference(values[..., 0].numel(), values.shape[-1], site)
+    return values * mask.view(values.shape) / (1 - site.rate)
 
 
 def in_place(lengths: Tensor, length: int) -> PackedRows:

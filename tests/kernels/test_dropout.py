@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from electra.kernels.dropout import (
+    DropoutSite,
     draw_keys,
     drop_threshold,
     keep_mask,
@@ -13,35 +14,30 @@ from electra.kernels.dropout import (
     random_words,
 )
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+CPU = torch.device("cpu")
+DEVICE = torch.device("cuda") if torch.cuda.is_available() else CPU
 
 
 @triton.jit
-def write_kept(out, keys, site, threshold, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def write_keep_mask(out, keys, key_row, threshold, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    stays = keep_mask(
-        random_words(row, keys, site, False)[:, None],
-        random_words(column, keys, site, True)[None, :],
-        threshold,
-    )
-    tl.store(out + row[:, None] * COLUMNS + column[None, :], stays.to(tl.int32))
+    row_words = random_words(row, keys, key_row, False)[:, None]
+    column_words = random_words(column, keys, key_row, True)[None, :]
+    mask = keep_mask(row_words, column_words, threshold)
+    tl.store(out + row[:, None] * COLUMNS + column[None, :], mask.to(tl.int32))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_a_kernel_keeps_what_the_plain_twin_keeps(rate: float) -> None:
+def test_a_kernel_keeps_what_the_reference_keeps(rate: float) -> None:
     keys, out = draw_keys(3, DEVICE), torch.full((256, 64), -1, dtype=torch.int32, device=DEVICE)
-    write_kept[(1,)](out, keys, 2, drop_threshold(rate), ROWS=256, COLUMNS=64)
-    assert torch.equal(out.bool(), keep_mask_reference(256, 64, keys, 2, rate))
+    write_keep_mask[(1,)](out, keys, 2, drop_threshold(rate), ROWS=256, COLUMNS=64)
+    assert torch.equal(out.bool(), keep_mask_reference(256, 64, DropoutSite(rate, keys, 2)))
 
 
 def test_rates_and_correlations_are_those_of_independent_draws() -> None:
     torch.manual_seed(0)
-    masks = torch.stack(
-        [
-            keep_mask_reference(4096, 128, draw_keys(1, torch.device("cpu")), 0, 0.1)
-            for _ in range(4)
-        ]
-    ).double()
+    sites = [DropoutSite(0.1, draw_keys(1, CPU), 0) for _ in range(4)]
+    masks = torch.stack([keep_mask_reference(4096, 128, site) for site in sites]).double()
     assert masks.mean() == pytest.approx(0.9, abs=4 * (0.09 / masks.numel()) ** 0.5)
     for columns in masks:
         standard = (columns - columns.mean(0)) / columns.std(0)
@@ -56,10 +52,12 @@ def test_rates_and_correlations_are_those_of_independent_draws() -> None:
 
 
 def test_another_site_and_another_seed_keep_other_values() -> None:
-    keys = draw_keys(2, torch.device("cpu"))
-    first, second = (keep_mask_reference(512, 128, keys, site, 0.5) for site in (0, 1))
+    keys = draw_keys(2, CPU)
+    first, second = (
+        keep_mask_reference(512, 128, DropoutSite(0.5, keys, key_row)) for key_row in (0, 1)
+    )
     assert 0.49 < (first == second).float().mean() < 0.51
     torch.manual_seed(7)
-    again = draw_keys(2, torch.device("cpu"))
+    again = draw_keys(2, CPU)
     torch.manual_seed(7)
-    assert torch.equal(again, draw_keys(2, torch.device("cpu")))
+    assert torch.equal(again, draw_keys(2, CPU))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from electra import kernels
 from electra.config import UserError
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
-from electra.kernels.embeddings import Weights, embed
+from electra.kernels.embeddings import EmbeddingWeights, embed
 from electra.kernels.norm import EPSILON
 from electra.model.encoder import Embeddings
 from electra.model.shape import EncoderShape
@@ -22,26 +22,30 @@ VOCABULARY, POSITIONS = 50, 20
 RATE = 0.25
 
 
-def weights(width: int) -> Weights:
+def weights(width: int) -> EmbeddingWeights:
     rng = torch.Generator().manual_seed(width)
     tables = [torch.randn(rows, width, generator=rng) for rows in (VOCABULARY, POSITIONS, 2)]
     scale, shift = torch.rand(width, generator=rng) + 0.5, torch.randn(width, generator=rng)
-    return Weights(*(tensor.to(DEVICE).requires_grad_() for tensor in (*tables, scale, shift)))
+    return EmbeddingWeights(
+        *(tensor.to(DEVICE).requires_grad_() for tensor in (*tables, scale, shift))
+    )
 
 
 def in_float64(
-    input_ids: torch.Tensor, token_type_ids: torch.Tensor, tables: Weights, site: DropoutSite
+    input_ids: torch.Tensor,
+    token_type_ids: torch.Tensor,
+    tables: EmbeddingWeights,
+    site: DropoutSite,
 ) -> torch.Tensor:
     vectors = (
-        tables.words[input_ids]
-        + tables.positions[: input_ids.shape[1]]
-        + tables.token_type_ids[token_type_ids]
+        tables.word_embeddings[input_ids]
+        + tables.position_embeddings[: input_ids.shape[1]]
+        + tables.token_type_embeddings[token_type_ids]
     )
-    normal = F.layer_norm(vectors, vectors.shape[-1:], tables.scale, tables.shift, EPSILON)
-    stays = keep_mask_reference(
-        input_ids.numel(), normal.shape[-1], site.keys.cpu(), site.key_row, site.rate
-    )
-    return normal * stays.view_as(normal) / (1 - site.rate)
+    normal = F.layer_norm(vectors, vectors.shape[-1:], tables.norm, tables.norm_bias, EPSILON)
+    site = site._replace(keys=site.keys.cpu())
+    mask = keep_mask_reference(input_ids.numel(), normal.shape[-1], site)
+    return normal * mask.view_as(normal) / (1 - site.rate)
 
 
 def ours_and_plain(
@@ -61,7 +65,9 @@ def ours_and_plain(
     gradient = (torch.randn(*input_ids.shape, width) * size).to(dtype)
     out = embed(input_ids.to(DEVICE), token_type_ids.to(DEVICE), tables, site, dtype)
     ours = [out, *torch.autograd.grad(out, tables, gradient.to(DEVICE))]
-    plain = Weights(*(tensor.detach().cpu().double().requires_grad_() for tensor in tables))
+    plain = EmbeddingWeights(
+        *(tensor.detach().cpu().double().requires_grad_() for tensor in tables)
+    )
     expected = in_float64(input_ids, token_type_ids, plain, site)
     return ours, [expected, *torch.autograd.grad(expected, plain, gradient.double())]
 
@@ -109,7 +115,9 @@ def test_the_largest_sum_that_tokens_can_have_does_not_overflow():
         input_ids, input_ids, tables, DropoutSite(0.0, draw_keys(1, DEVICE), 0), torch.float32
     )
     gradient = torch.eye(24, device=DEVICE)[0].expand_as(out)
-    d_words, d_types = torch.autograd.grad(out, (tables.words, tables.token_type_ids), gradient)
+    d_words, d_types = torch.autograd.grad(
+        out, (tables.word_embeddings, tables.token_type_embeddings), gradient
+    )
     torch.testing.assert_close(d_words[0], d_types[0], rtol=1e-5, atol=0)
 
 
@@ -128,7 +136,7 @@ def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
             DropoutSite(0.0, draw_keys(1, DEVICE), 0),
             torch.float32,
         )
-        found.append(torch.autograd.grad(out, tables.words, gradient[order])[0])
+        found.append(torch.autograd.grad(out, tables.word_embeddings, gradient[order])[0])
     assert found[0].equal(found[1])
 
 
@@ -148,11 +156,13 @@ def test_a_rare_word_with_a_millionth_of_the_largest_gradient_keeps_its_bits():
     out = embed(
         input_ids.to(DEVICE), torch.zeros_like(input_ids).to(DEVICE), tables, site, torch.float32
     )
-    ours = torch.autograd.grad(out, tables.words, gradient.to(DEVICE))[0]
-    plain = Weights(*(tensor.detach().cpu().double().requires_grad_() for tensor in tables))
+    ours = torch.autograd.grad(out, tables.word_embeddings, gradient.to(DEVICE))[0]
+    plain = EmbeddingWeights(
+        *(tensor.detach().cpu().double().requires_grad_() for tensor in tables)
+    )
     theirs = torch.autograd.grad(
         in_float64(input_ids, torch.zeros_like(input_ids), plain, site),
-        plain.words,
+        plain.word_embeddings,
         gradient.double(),
     )[0]
     assert_relatively_close(ours[1:], theirs[1:], 2e-6)
@@ -192,7 +202,7 @@ def test_an_id_without_a_row_gives_nan_forward_and_backward(input_ids, token_typ
     )
     assert out[0, 0].isfinite().all()
     assert out[0, 1].isnan().all()
-    assert torch.autograd.grad(out.sum(), tables.words)[0].isnan().all()
+    assert torch.autograd.grad(out.sum(), tables.word_embeddings)[0].isnan().all()
 
 
 # ---- inside the network --------------------------------------------------------------------------
