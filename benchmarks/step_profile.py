@@ -47,6 +47,7 @@ OUR_KINDS = {
     "adamw": "optimizer",
     "attention_backward": "attention",
     "column_sums": "column sums",
+    "embedding_tables": "embeddings",
     "linear_cross_entropy_kernels": "cross-entropy",
     "rtd_head": "RTD head",
 }

@@ -11,7 +11,7 @@ import torch
 from electra.config import UserError
 from electra.engine.distributed import World
 from electra.engine.settings import Parallel, Precision, Switch
-from electra.kernels import usable
+from electra.kernels import is_supported
 
 # Dense bf16 operations a second, from the vendors' data sheets; a card's name contains the key.
 PEAK_FLOPS = {
@@ -113,7 +113,7 @@ def resolve_speed(
     """Decide what "auto" means here. Raise UserError for a switch that cannot be on."""
     obstacle = demands.obstacle()
     possible = obstacle is None and precision == "bf16"
-    possible = possible and usable(device, head_width=demands.head_width)
+    possible = possible and is_supported(device, head_width=demands.head_width)
     if switches.kernels == "on":
         check_kernels(switches, obstacle, possible, flag=flag)
     wanted = switches.kernels == "auto" and switches.compile != "on"

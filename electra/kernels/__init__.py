@@ -1,22 +1,26 @@
-"""Hand-written GPU kernels (Triton): what a few plain lines elsewhere say, in fewer passes over
-memory.
+"""Hand-written GPU kernels (Triton): the same computations as the plain modules, in fewer passes
+over memory.
 
 A 16k-token step of Small moves little data in many small operations, and the GPU waits for the next
 one, or for memory, far longer than for arithmetic. So everything between two matrix products is one
 kernel here, and no kernel's result depends on the order in which its parts happen to finish: the
 same step gives the same bits.
 
-    dropout     which values are kept, from a key and a place alone: recomputed in the backward pass, never stored
-    norm        dropout, residual and LayerNorm
-    activation  gelu
-    packing     rows of tokens, padding left out
-    attention   softmax(QKᵀ)V inside rows, with dropout
-    embeddings  a token's word, position and type as one vector
-    rtd_head    the discriminator's head
-    linear_cross_entropy  the vocabulary's cross-entropy and a sample from it, without logits in memory
-    block       a transformer block of these and matrix products, its backward pass written out
-    adamw       clipping and AdamW over all weights at once
-    column_sums sums over programs
+    dropout               masks from a hash of keys and indices: computed again, never stored
+    norm                  dropout, residual and LayerNorm
+    activation            gelu
+    packing               rows of tokens, padding left out
+    attention             softmax(QKᵀ)V inside rows, with dropout
+    attention_backward    its gradients
+    embeddings            word, position and token-type embeddings, summed and normalised
+    embedding_tables      the gradients of their tables
+    rtd_head              the discriminator's head
+    linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
+    block                 a transformer block of these and matrix products
+    adamw                 clipping and AdamW over all weights at once
+    column_sums           sums of the partial results of several programs
+    low_precision         the optimizer's low-precision copies of weights
+    fused_modules         the modules of model and objectives, by these functions
 
 The plain path stays the reference: an objective runs it unless `fuse` was called, and tests compare
 the two. Triton's interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.
@@ -31,24 +35,22 @@ from torch import Tensor, nn
 
 from electra.kernels.low_precision import LowPrecisionCopies
 
-ROOMY = {
-    (8, 0),
-    (9, 0),
-    (10, 0),
-    (10, 3),
-}  # capabilities with the shared memory that heads wider than 64 need
+# Compute capabilities with the shared memory that heads wider than 64 need.
+LARGE_SHARED_MEMORY = {(8, 0), (9, 0), (10, 0), (10, 3)}
 
 
-def usable(device: torch.device, *, head_width: int) -> bool:
-    """Triton is there, and an NVIDIA GPU whose multiprocessors hold blocks of heads that wide."""
-    if (
-        device.type != "cuda"
-        or torch.version.hip is not None
-        or importlib.util.find_spec("triton") is None
-    ):
+def is_supported(device: torch.device, *, head_width: int) -> bool:
+    """Return whether Triton is installed and `device` is an NVIDIA GPU whose multiprocessors hold
+    blocks of heads of `head_width`.
+    """
+    if device.type != "cuda" or torch.version.hip is not None:
         return False
-    card = torch.cuda.get_device_capability(device)
-    return card >= (8, 0) and (head_width <= 64 or (head_width <= 128 and card in ROOMY))
+    if importlib.util.find_spec("triton") is None:
+        return False
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        return False
+    return head_width <= 64 or (head_width <= 128 and capability in LARGE_SHARED_MEMORY)
 
 
 def fuse(module: nn.Module) -> LowPrecisionCopies:

@@ -97,7 +97,7 @@ def attention_forward(
 
 
 def attend(qkv: Tensor, rows: PackedRows, heads: int, site: DropoutSite) -> tuple[Tensor, Tensor]:
-    """Return the context [N, H·K] of projections [N, 3·H·K], and log₂ Σ 2^S of each query [H, N]."""
+    """Return the context [N, H·K] of projections [N, 3·H·K], and log₂ Σ 2^S of queries [H, N]."""
     tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from electra.kernels.block import SITES, BlockSettings, BlockWeights, block
 from electra.kernels.dropout import DropoutSite, draw_keys
-from electra.kernels.embeddings import Weights as EmbeddingWeights
-from electra.kernels.embeddings import embed
+from electra.kernels.embeddings import EmbeddingWeights, embed
 from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.packing import PackedRows

@@ -26,7 +26,7 @@ def tile_log_sum_exp(
     VOCAB_TILE: tl.constexpr,
     VOCAB_PER_PROGRAM: tl.constexpr,
 ):
-    """Write log Σ exp ℓ of each row in each tile, the same of ℓ / temperature, and ℓ of each label."""
+    """Write log Σ exp ℓ of each row and tile, the same of ℓ / temperature, and ℓ of each label."""
     block, first, last = program_tiles(N, V, ROWS, VOCAB_TILE, VOCAB_PER_PROGRAM)
     rows = block * ROWS + tl.arange(0, ROWS)
     row_mask = rows < N
@@ -189,7 +189,7 @@ def tile_logits(
 
 @triton.jit
 def load_columns(matrix, rows, count, start, E: tl.constexpr, WIDTH_TILE: tl.constexpr):
-    """Load columns `start` to `start + WIDTH_TILE` of some rows; zero beyond the matrix [count, E]."""
+    """Load columns from `start` to `start + WIDTH_TILE` of some rows; zero beyond [count, E]."""
     column = start + tl.arange(0, WIDTH_TILE)
     return tl.load(
         matrix + rows[:, None] * E + column[None, :],

@@ -32,7 +32,7 @@ needs_triton = pytest.mark.skipif(
 
 @pytest.fixture
 def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("electra.engine.hardware.usable", lambda device, *, head_width: True)
+    monkeypatch.setattr("electra.engine.hardware.is_supported", lambda device, *, head_width: True)
 
 
 def decided(device: torch.device = GPU, precision: str = "bf16", **asked: str) -> Speed:

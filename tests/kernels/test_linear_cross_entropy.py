@@ -63,13 +63,13 @@ def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
     weights = torch.linspace(-1, 1, count, device=DEVICE) * (
         torch.arange(count, device=DEVICE) % 3 > 0
     )
-    asked = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
-    losses, sampled = fused_linear_cross_entropy(*asked, originals, NO_COPIES)
+    leaves = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
+    losses, sampled = fused_linear_cross_entropy(*leaves, originals, NO_COPIES)
     assert sampled is None
-    plain = in_float64(*asked)
+    plain = in_float64(*leaves)
     expected, _ = linear_cross_entropy_reference(*plain, originals.cpu(), torch.zeros(count))
     return (
-        (losses, *torch.autograd.grad((losses * weights).sum(), asked)),
+        (losses, *torch.autograd.grad((losses * weights).sum(), leaves)),
         (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)),
     )
 
@@ -225,10 +225,10 @@ def objective(config, *, fused: bool):
     model = config.build(
         encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02)
     )
-    guesser = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
+    generator = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
     if fused:
-        fuse_head(guesser)
-    return model.to(DEVICE), guesser
+        fuse_head(generator)
+    return model.to(DEVICE), generator
 
 
 def low_precision() -> torch.autocast:
@@ -250,13 +250,13 @@ def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one
         lambda *logits: (calls.append("logits"), cross_entropy(*logits))[1],
     )
     for fused in (False, True):
-        model, guesser = objective(config, fused=fused)
+        model, generator = objective(config, fused=fused)
         calls.clear()
         with low_precision():
             loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
         assert calls == ([] if fused else ["logits"])
         loss.total.backward()
-        found.append((loss.parts["mlm"].item(), guesser.bias.grad, guesser.dense.weight.grad))
+        found.append((loss.parts["mlm"].item(), generator.bias.grad, generator.dense.weight.grad))
     (plain_loss, *plain), (fused_loss, *fused_gradients) = found
     assert fused_loss == pytest.approx(plain_loss, rel=2e-3)
     for ours, theirs in zip(fused_gradients, plain, strict=True):
@@ -343,10 +343,11 @@ def test_in_full_precision_an_objective_keeps_to_the_plain_path():
 def test_the_seed_alone_decides_what_is_sampled():
     model, _ = objective(ReplacedTokenDetectionConfig(), fused=True)
     with low_precision():
-        plays = [
-            model.predict(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False)
+        outputs = [
+            model.generate(toy_batch([16, 9, 12]).to(DEVICE), seeded(seed), keep_logits=False)
             for seed in (1, 1, 2)
         ]
-    assert plays[0].guesses is None
-    assert plays[0].corrupted.input_ids.equal(plays[1].corrupted.input_ids)
-    assert not plays[0].corrupted.input_ids.equal(plays[2].corrupted.input_ids)
+    assert outputs[0].mlm.logits is None
+    first, second, other = (output.corrupted.input_ids for output in outputs)
+    assert first.equal(second)
+    assert not first.equal(other)

@@ -1,4 +1,4 @@
-"""Rows of tokens: padding left out, what remains of it apart from everybody."""
+"""Rows of tokens: most padding is left out, and no token attends to the rest."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ def batch_of(lengths: list[int], length: int) -> Batch:
     ).to(DEVICE)
 
 
-def pieces(rows: PackedRows) -> list[tuple[int, int]]:
-    return [(begin, end) for begin, end in pairwise(rows.cu_seqlens.tolist()) if begin < end]
+def row_ranges(rows: PackedRows) -> list[tuple[int, int]]:
+    return [(start, end) for start, end in pairwise(rows.cu_seqlens.tolist()) if start < end]
 
 
-def test_without_an_order_each_row_is_followed_by_its_padding() -> None:
+def test_without_packing_each_row_is_followed_by_its_padding() -> None:
     attention_mask = torch.arange(4) < torch.tensor([[2], [4], [1]])
-    assert pieces(PackedRows.from_mask(attention_mask)) == [(0, 2), (2, 4), (4, 8), (8, 9), (9, 12)]
+    assert row_ranges(PackedRows.from_mask(attention_mask)) == [
+        (0, 2),
+        (2, 4),
+        (4, 8),
+        (8, 9),
+        (9, 12),
+    ]
 
 
-def test_packed_rows_follow_each_other_and_the_padding_that_is_left_comes_last_in_rows_of_its_own() -> (
-    None
-):
+def test_packed_rows_follow_each_other_and_remaining_padding_has_rows_of_its_own() -> None:
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
-    rows = PackedRows.from_mask(batch.attention_mask)
+    rows = PackedRows.from_mask(batch.attention_mask, batch.packing)
     assert batch.packing is not None
-    assert (
-        len(batch.packing.token_indices) == 12
-    )  # ten real tokens, and padding up to whole portions of four
-    assert pieces(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
+    # Ten real tokens, and padding up to whole portions of four.
+    assert len(batch.packing.token_indices) == 12
+    assert row_ranges(rows) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10), (10, 12)]
     assert (
         sorted(batch.packing.token_indices[:10].tolist())
         == batch.attention_mask.flatten().nonzero().flatten().tolist()
@@ -59,14 +62,13 @@ def test_no_row_is_longer_than_the_rows_of_the_batch() -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         lengths = torch.randint(1, 17, (40,)).tolist()
-        rows = PackedRows.from_mask(batch_of(lengths, 16).attention_mask)
-        assert max(end - begin for begin, end in pieces(rows)) <= rows.max_seqlen == 16
-        assert rows.cu_seqlens[-1] == (
-            40 * 16 if rows.token_indices is None else len(rows.token_indices)
-        )
-        assert [end - begin for begin, end in pieces(rows)][
-            : 40 if rows.token_indices is not None else 0
-        ] == (lengths if rows.token_indices is not None else [])
+        batch = batch_of(lengths, 16)
+        rows = PackedRows.from_mask(batch.attention_mask, batch.packing)
+        row_lengths = [end - start for start, end in row_ranges(rows)]
+        assert max(row_lengths) <= rows.max_seqlen == 16
+        assert rows.token_indices is not None
+        assert rows.cu_seqlens[-1] == len(rows.token_indices)
+        assert row_lengths[:40] == lengths
 
 
 def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
@@ -77,12 +79,14 @@ def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
 
 def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> None:
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
-    rows, attention_mask = PackedRows.from_mask(batch.attention_mask), batch.attention_mask
+    attention_mask = batch.attention_mask
+    rows = PackedRows.from_mask(attention_mask, batch.packing)
+    assert rows.token_indices is not None
     hidden = torch.randn(6, 4, 5, device=DEVICE, requires_grad=True)
-    found = rows.unpack(rows.pack(hidden) * 2)
-    assert torch.equal(found[attention_mask], 2 * hidden[attention_mask])
-    weights = torch.randn_like(found) * attention_mask[..., None]
-    (gradient,) = torch.autograd.grad((found * weights).sum(), hidden)
+    unpacked = rows.unpack(rows.pack(hidden) * 2)
+    assert torch.equal(unpacked[attention_mask], 2 * hidden[attention_mask])
+    weights = torch.randn_like(unpacked) * attention_mask[..., None]
+    (gradient,) = torch.autograd.grad((unpacked * weights).sum(), hidden)
     assert torch.equal(gradient, 2 * weights)
 
 
@@ -108,11 +112,13 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
 
     def run(batch: Batch) -> list[Tensor]:
         with torch.autocast(DEVICE.type, dtype=torch.float16):
-            found = encoder(
+            hidden = encoder(
                 batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing
             )
-        gradients = torch.autograd.grad((found.float() * weights).sum(), list(encoder.parameters()))
-        return [found[batch.attention_mask].detach(), *gradients]
+        gradients = torch.autograd.grad(
+            (hidden.float() * weights).sum(), list(encoder.parameters())
+        )
+        return [hidden[batch.attention_mask].detach(), *gradients]
 
-    for packed, apart in zip(run(batch), run(batch._replace(packing=None)), strict=True):
-        assert float((packed.float() - apart.float()).norm()) < 2e-3 * float(apart.float().norm())
+    for packed, padded in zip(run(batch), run(batch._replace(packing=None)), strict=True):
+        assert float((packed.float() - padded.float()).norm()) < 2e-3 * float(padded.float().norm())
