@@ -31,7 +31,7 @@ from __future__ import annotations
 import importlib.util
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from electra.kernels.low_precision import LowPrecisionCopies
 
@@ -71,10 +71,3 @@ def unfuse(module: nn.Module) -> None:
     from electra.kernels.fused_modules import PLAIN, exchange
 
     exchange(module, PLAIN, LowPrecisionCopies())
-
-
-def weight_grad(left: Tensor, right: Tensor) -> Tensor:
-    """Return the gradient of a matrix in float32: a product over all tokens."""
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()

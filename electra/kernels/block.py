@@ -13,13 +13,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from electra.kernels import weight_grad
 from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend
 from electra.kernels.attention_backward import SavedAttention, attend_gradients
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.dropout import DropoutSite
-from electra.kernels.low_precision import LowPrecisionCopies
+from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
 from electra.kernels.norm import add_norm, add_norm_gradients
 from electra.kernels.packing import PackedRows
 

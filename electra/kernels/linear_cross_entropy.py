@@ -22,14 +22,13 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from electra.kernels import weight_grad
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.linear_cross_entropy_kernels import (
     logit_gradients,
     loss_and_sample,
     tile_log_sum_exp,
 )
-from electra.kernels.low_precision import LowPrecisionCopies
+from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
 
 ROWS = 128  # of a tile of logits
 VOCAB_PER_PROGRAM = 768  # logits of a row in one program, which reads the row once for all of them

@@ -1,4 +1,4 @@
-"""Copies of parameters in low precision, for the matrix products of the kernels."""
+"""Low-precision copies of parameters for the kernels' matrix products, and float32 gradients."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ class LowPrecisionCopies:
         if copy is not None and copy.dtype == dtype:
             return copy
         return weight.detach().to(dtype)
+
+
+def weight_grad(left: Tensor, right: Tensor) -> Tensor:
+    """Return the gradient of a matrix in float32: a product over all tokens."""
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()

@@ -20,10 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import weight_grad
 from electra.kernels.activation import gelu_cdf_pdf
 from electra.kernels.column_sums import reduce_partials
-from electra.kernels.low_precision import LowPrecisionCopies
+from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
 
 PROGRAMS = 512
 TILE = 2048  # values that a program holds at once
