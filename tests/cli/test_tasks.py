@@ -1,6 +1,4 @@
-"""Fine-tune, evaluate, predict and embed as a user in a hurry meets them; one clear message for
-every mistake.
-"""
+"""The commands finetune, evaluate, predict and embed, and one clear message for every mistake."""
 
 from __future__ import annotations
 
@@ -25,20 +23,20 @@ FEW = [*BY_HEART, "--max-steps", "2"]
 
 
 @pytest.fixture
-def complaint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+def error_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
     """Run a command that must fail and write nothing, and return its one message."""
 
-    def of(*words: object) -> str:
+    def run(*arguments: object) -> str:
         before = sorted(path for path in tmp_path.rglob("*"))
         capsys.readouterr()
-        assert main([str(word) for word in words]) == 2
+        assert main([str(argument) for argument in arguments]) == 2
         said = capsys.readouterr().err
         assert "Traceback" not in said
         (message,) = [line for line in said.splitlines() if line.startswith("error: ")]
         assert sorted(path for path in tmp_path.rglob("*")) == before
         return message.removeprefix("error: ")
 
-    return of
+    return run
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def rows(tmp_path: Path) -> Path:
     return written(tmp_path / "rows.csv", keyword_rows(8))
 
 
-def tuned(by_heart: ByHeart, name: str) -> Path:
+def model_of(by_heart: ByHeart, name: str) -> Path:
     return by_heart(name) / "seed-0" / "model"
 
 
@@ -94,7 +92,7 @@ def test_from_a_table_to_scores_and_predictions(
 def test_predictions_go_to_standard_output_as_json_lines(
     by_heart: ByHeart, rows: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert main(["predict", str(tuned(by_heart, "classes")), str(rows)]) == 0
+    assert main(["predict", str(model_of(by_heart, "classes")), str(rows)]) == 0
     found = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
     assert [line["label"] for line in found] == ["dogs", "cats"] * 4
     assert all(0.5 < line["probability"] <= 1 for line in found)
@@ -105,14 +103,14 @@ def test_columns_that_are_called_otherwise_are_named(
 ) -> None:
     rows = written(tmp_path / "rows.csv", keyword_rows(8, header="sentence,animal"))
     columns = ["--text", "sentence", "--label=animal"]
-    assert main(["evaluate", str(tuned(by_heart, "classes")), *columns, "--dev", str(rows)]) == 0
+    assert main(["evaluate", str(model_of(by_heart, "classes")), *columns, "--dev", str(rows)]) == 0
     assert "accuracy 1.0000" in capsys.readouterr().out
     assert (
         main(
             [
                 "predict",
                 *columns,
-                str(tuned(by_heart, "classes")),
+                str(model_of(by_heart, "classes")),
                 str(rows),
                 "--output",
                 str(tmp_path / "said.jsonl"),
@@ -131,7 +129,7 @@ def test_texts_that_were_cut_to_be_asked_about_are_counted_on_standard_error(
 ) -> None:
     rows = written(tmp_path / "long.csv", f"text,label\nthe dog,dogs\n{'the cat ' * 30},cats\n")
     for words in (["evaluate", "--dev"], ["predict"]):
-        assert main([words[0], str(tuned(by_heart, "classes")), *words[1:], str(rows)]) == 0
+        assert main([words[0], str(model_of(by_heart, "classes")), *words[1:], str(rows)]) == 0
         said = capsys.readouterr().err
         assert (
             "warning: 1 of 2 texts are longer than the 32 tokens that the model was fine-tuned with"
@@ -147,7 +145,8 @@ def test_a_table_of_predictions_is_whole_when_only_some_rows_are_labelled(
     output = tmp_path / "said.tsv"
     rows = written(tmp_path / "some.csv", f"text,label\n{first}")
     assert (
-        main(["predict", str(tuned(by_heart, "classes")), str(rows), "--output", str(output)]) == 0
+        main(["predict", str(model_of(by_heart, "classes")), str(rows), "--output", str(output)])
+        == 0
     )
     assert len(output.read_text().splitlines()) == 3
 
@@ -370,7 +369,7 @@ THREE = option_rows().replace("a cat,a mat,0", "a cat,,0", 1)
     ],
 )
 def test_a_mistake_in_the_data_is_named_with_its_place(
-    complaint: Callable[..., str],
+    error_of: Callable[..., str],
     tiny: Path,
     tmp_path: Path,
     task: str,
@@ -384,7 +383,7 @@ def test_a_mistake_in_the_data_is_named_with_its_place(
         for part, content in (("train", train), ("dev", dev))
     ]
     options = ["--options", "a,b,c,d"] if task == "choose" else []
-    said = complaint(
+    said = error_of(
         "finetune",
         tiny,
         "--task",
@@ -428,7 +427,7 @@ def test_a_mistake_in_the_data_is_named_with_its_place(
     ],
 )
 def test_a_mistake_on_the_command_line_is_named_before_anything_is_written(
-    complaint: Callable[..., str],
+    error_of: Callable[..., str],
     tiny: Path,
     rows: Path,
     tmp_path: Path,
@@ -448,22 +447,22 @@ def test_a_mistake_on_the_command_line_is_named_before_anything_is_written(
             settings[word] = [
                 value for value in words[place + 1 : place + 2] if not value.startswith("--")
             ]
-    assert message in complaint(
+    assert message in error_of(
         "finetune", tiny, *(w for flag, values in settings.items() for w in (flag, *values))
     )
 
 
 def test_training_and_dev_data_are_asked_for(
-    complaint: Callable[..., str], tiny: Path, rows: Path, tmp_path: Path
+    error_of: Callable[..., str], tiny: Path, rows: Path, tmp_path: Path
 ) -> None:
     words = ("finetune", tiny, "--task", "classify", "--output-dir", tmp_path / "run")
-    assert "no training data; name files with --train, or a folder" in complaint(*words)
-    assert "no dev data to score on; name a file with --dev" in complaint(*words, "--train", rows)
-    assert "nowhere: no such folder" in complaint(*words, "--data", "nowhere")
+    assert "no training data; name files with --train, or a folder" in error_of(*words)
+    assert "no dev data to score on; name a file with --dev" in error_of(*words, "--train", rows)
+    assert "nowhere: no such folder" in error_of(*words, "--data", "nowhere")
 
 
 def test_an_output_folder_that_is_a_file_or_somebody_elses_is_refused(
-    complaint: Callable[..., str], tiny: Path, rows: Path, tmp_path: Path
+    error_of: Callable[..., str], tiny: Path, rows: Path, tmp_path: Path
 ) -> None:
     words = (
         "finetune",
@@ -477,15 +476,15 @@ def test_an_output_folder_that_is_a_file_or_somebody_elses_is_refused(
         *FEW,
         "--output-dir",
     )
-    assert "is a file; name a folder" in complaint(*words, rows)
-    assert "holds something else than a fine-tuning" in complaint(*words, tmp_path)
+    assert "is a file; name a folder" in error_of(*words, rows)
+    assert "holds something else than a fine-tuning" in error_of(*words, tmp_path)
 
 
 # ---- mistakes in models --------------------------------------------------------------------------
 
 
 def test_a_model_that_cannot_be_fine_tuned_is_refused_with_the_reason(
-    complaint: Callable[..., str], tiny: Path, rows: Path, tmp_path: Path
+    error_of: Callable[..., str], tiny: Path, rows: Path, tmp_path: Path
 ) -> None:
     bare = Path(
         shutil.copytree(
@@ -504,16 +503,16 @@ def test_a_model_that_cannot_be_fine_tuned_is_refused_with_the_reason(
         tmp_path / "run",
         *FEW,
     )
-    assert "a model without its tokenizer" in complaint("finetune", bare, *words)
-    assert "holds a generator, the small network that only proposes" in complaint(
+    assert "a model without its tokenizer" in error_of("finetune", bare, *words)
+    assert "holds a generator, the small network that only proposes" in error_of(
         "finetune", generator, *words
     )
-    assert "nowhere: no such model folder" in complaint("finetune", "nowhere", *words)
-    assert "no model there" in complaint("finetune", tmp_path, *words)
+    assert "nowhere: no such model folder" in error_of("finetune", "nowhere", *words)
+    assert "no model there" in error_of("finetune", tmp_path, *words)
 
 
 def damaged(by_heart: ByHeart, folder: Path, **changes: Any) -> Path:
-    shutil.copytree(tuned(by_heart, "classes"), folder)
+    shutil.copytree(model_of(by_heart, "classes"), folder)
     config = json.loads((folder / "config.json").read_text())
     config["electra_task"] |= changes
     (folder / "config.json").write_text(json.dumps(config))
@@ -521,7 +520,7 @@ def damaged(by_heart: ByHeart, folder: Path, **changes: Any) -> Path:
 
 
 def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(
-    complaint: Callable[..., str], by_heart: ByHeart, tiny: Path, rows: Path, tmp_path: Path
+    error_of: Callable[..., str], by_heart: ByHeart, tiny: Path, rows: Path, tmp_path: Path
 ) -> None:
     torn = damaged(by_heart, tmp_path / "torn")
     (torn / "model.safetensors").write_bytes((torn / "model.safetensors").read_bytes()[:1000])
@@ -538,49 +537,49 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(
         (empty, "config.json: cannot be read as JSON"),
         (tiny, "an encoder without a task; fine-tune it first"),
     ):
-        assert message in complaint("predict", folder, rows)
-        assert message in complaint("evaluate", folder, "--dev", rows)
+        assert message in error_of("predict", folder, rows)
+        assert message in error_of("evaluate", folder, "--dev", rows)
 
 
 def test_questions_to_a_model_that_make_no_sense_are_refused(
-    complaint: Callable[..., str], by_heart: ByHeart, rows: Path, tmp_path: Path
+    error_of: Callable[..., str], by_heart: ByHeart, rows: Path, tmp_path: Path
 ) -> None:
-    model = tuned(by_heart, "classes")
-    assert "electra predict MODEL INPUT" in complaint("predict", model)
-    assert "written as .jsonl, .csv, .tsv" in complaint(
+    model = model_of(by_heart, "classes")
+    assert "electra predict MODEL INPUT" in error_of("predict", model)
+    assert "written as .jsonl, .csv, .tsv" in error_of(
         "predict", model, rows, "--output", tmp_path / "said.txt"
     )
-    assert "no folder" in complaint(
+    assert "no folder" in error_of(
         "predict", model, rows, "--output", tmp_path / "nowhere" / "said.csv"
     )
-    assert "nowhere.csv: no such file" in complaint("predict", model, "nowhere.csv")
-    assert "unknown option --outptu for classify; did you mean --output?" in complaint(
+    assert "nowhere.csv: no such file" in error_of("predict", model, "nowhere.csv")
+    assert "unknown option --outptu for classify; did you mean --output?" in error_of(
         "predict", model, rows, "--outptu", "said.csv"
     )
-    assert "unknown option --labels" in complaint(
+    assert "unknown option --labels" in error_of(
         "evaluate", model, "--labels", "a,b", "--dev", rows
     )
-    assert "only models of one task" in complaint("predict", model, tuned(by_heart, "tags"), rows)
-    assert "--form squad needs a model of that benchmark" in complaint(
+    assert "only models of one task" in error_of("predict", model, model_of(by_heart, "tags"), rows)
+    assert "--form squad needs a model of that benchmark" in error_of(
         "predict", model, rows, "--form", "squad", "--output", tmp_path / "said.json"
     )
-    assert "name it with --output" in complaint("predict", model, rows, "--form", "squad")
-    assert "give --data" in complaint("evaluate", model)
+    assert "name it with --output" in error_of("predict", model, rows, "--form", "squad")
+    assert "give --data" in error_of("evaluate", model)
     words = ("--task", "glue", "--data", tmp_path, "--output-dir", tmp_path / "run")
-    assert "settings of one task" in complaint("finetune", model, *words, "--print-config")
-    assert "must not be negative" in complaint("finetune", model, *words, "--seed", "-1")
-    assert "--regression was decided when" in complaint(
+    assert "settings of one task" in error_of("finetune", model, *words, "--print-config")
+    assert "must not be negative" in error_of("finetune", model, *words, "--seed", "-1")
+    assert "--regression was decided when" in error_of(
         "predict", model, rows, "--regression", "true"
     )
-    assert "--dev names files" in complaint("evaluate", model, "--dev", rows, "--split", "test")
-    assert "name a number from 3" in complaint(
+    assert "--dev names files" in error_of("evaluate", model, "--dev", rows, "--split", "test")
+    assert "name a number from 3" in error_of(
         "embed", model, rows, "--output", tmp_path / "v.npy", "--length", "1"
     )
-    assert "name at least one model" in complaint("evaluate", "--dev", rows)
-    assert "was fine-tuned for classify, not for ner" in complaint(
+    assert "name at least one model" in error_of("evaluate", "--dev", rows)
+    assert "was fine-tuned for classify, not for ner" in error_of(
         "evaluate", model, "--task", "ner", "--dev", rows
     )
     other = written(tmp_path / "other.csv", "text,label\nthe mat,mats\n")
-    assert "other.csv:2: label 'mats' was never seen in training" in complaint(
+    assert "other.csv:2: label 'mats' was never seen in training" in error_of(
         "evaluate", model, "--dev", other
     )

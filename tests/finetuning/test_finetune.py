@@ -1,6 +1,4 @@
-"""A fine-tuning is several seeds in one folder: its results, what may go on in it, and what may
-not.
-"""
+"""Fine-tuning with several seeds in one folder: its results, and when the folder is continued."""
 
 from __future__ import annotations
 
@@ -35,12 +33,12 @@ Learn = Callable[..., Summary]
 def learn(tiny: Path, tmp_path: Path) -> Learn:
     """Three steps on eight sentences, into the same folder each time."""
 
-    def learnt(**options: Any) -> Summary:
+    def run_learning(**options: Any) -> Summary:
         return TOYS["classes"].learnt(
             options.pop("model", tiny), tmp_path / "run", **{"flags": FEW} | options
         )
 
-    return learnt
+    return run_learning
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -56,15 +54,15 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_results_say_everything_that_makes_the_number(learn: Learn, tmp_path: Path) -> None:
     learn(seeds=3, recipe="official")
-    found = json.loads((tmp_path / "run" / "results.json").read_text())
-    scores = sorted(run["score"] for run in found["runs"])
-    assert (found["task"], found["metric"], found["split"]) == ("classify", "accuracy", "dev")
-    assert found["protocol"] == "median of 3 seeds"
-    assert [run["seed"] for run in found["runs"]] == [0, 1, 2]
-    assert (found["median"], found["best"]) == (scores[1], scores[2])
-    assert found["mean"] == pytest.approx(sum(scores) / 3)
-    assert found["sd"] is not None
-    made = found["made"]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    scores = sorted(run["score"] for run in results["runs"])
+    assert (results["task"], results["metric"], results["split"]) == ("classify", "accuracy", "dev")
+    assert results["protocol"] == "median of 3 seeds"
+    assert [run["seed"] for run in results["runs"]] == [0, 1, 2]
+    assert (results["median"], results["best"]) == (scores[1], scores[2])
+    assert results["mean"] == pytest.approx(sum(scores) / 3)
+    assert results["sd"] is not None
+    made = results["made"]
     assert (made["recipe"], made["electra"]) == ("official", __version__)
     assert made["selection"] == "none: the last step's weights"
     assert made["settings"]["max_steps"] == 3
@@ -114,9 +112,9 @@ def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
         *(f"model/{name}" for name in model),
     ]
     expected += [f"seed-{number}/{name}" for number in (0, 1) for name in of_seed]
-    found = set(content(tmp_path / "run"))
-    assert set(expected) <= found
-    assert {name for name in found - set(expected) if not name.endswith("vocab.txt")} == set()
+    files = set(content(tmp_path / "run"))
+    assert set(expected) <= files
+    assert {name for name in files - set(expected) if not name.endswith("vocab.txt")} == set()
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "finished"
 
 
@@ -132,10 +130,10 @@ def test_the_best_model_alone_may_be_kept(learn: Learn, tmp_path: Path) -> None:
 def test_a_threshold_is_shown_as_it_is_and_a_score_in_points(
     by_heart: Callable[[str], Path],
 ) -> None:
-    found = json.loads((by_heart("joint") / "results.json").read_text())
-    found.pop("protocol")
-    runs = [SeedResult(**run) for run in found.pop("runs")]
-    summary = Summary(**found, runs=runs)
+    results = json.loads((by_heart("joint") / "results.json").read_text())
+    results.pop("protocol")
+    runs = [SeedResult(**run) for run in results.pop("runs")]
+    summary = Summary(**results, runs=runs)
     threshold = runs[0].scores["dev"]["best_f1_threshold"]
     assert f"best_f1_threshold {threshold:.4f}" in other_scores(summary)
     assert "exact_match 100.0" in other_scores(summary)
@@ -279,9 +277,9 @@ def test_a_fine_tuned_model_gives_its_encoder_and_gets_a_fresh_head(
 ) -> None:
     """The paper's MNLI first, then RTE."""
     TOYS["scores"].learnt(by_heart("classes"), tmp_path / "run", flags=FEW, quiet=False)
-    said = capsys.readouterr().err
-    assert "left unused: classifier.dense.bias" in said
-    assert "the head for classify is fresh" in said
+    stderr = capsys.readouterr().err
+    assert "left unused: classifier.dense.bias" in stderr
+    assert "the head for classify is fresh" in stderr
 
 
 def test_the_rate_of_every_layer_is_shown_when_asked(

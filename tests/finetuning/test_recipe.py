@@ -20,7 +20,7 @@ SHAPES = {
 }
 
 
-def tuning(
+def load_config(
     recipe: str = "paper",
     *,
     size: str = "small",
@@ -54,21 +54,21 @@ def test_rates_are_those_of_the_paper_and_of_the_official_code(
     counting: str,
     loss: str,
 ) -> None:
-    found = tuning(recipe, size=size)
+    config = load_config(recipe, size=size)
     assert (
-        found.learning_rate,
-        found.layer_decay,
-        found.weight_decay,
-        found.layer_counting,
-        found.loss,
+        config.learning_rate,
+        config.layer_decay,
+        config.weight_decay,
+        config.layer_counting,
+        config.loss,
     ) == (learning_rate, layer_decay, weight_decay, counting, loss)
-    assert (found.batch_size, found.warmup_ratio, found.schedule, found.dropout) == (
+    assert (config.batch_size, config.warmup_ratio, config.schedule, config.dropout) == (
         32,
         0.1,
         "linear",
         0.1,
     )
-    assert (found.betas, found.epsilon, found.bias_correction, found.max_grad_norm) == (
+    assert (config.betas, config.epsilon, config.bias_correction, config.max_grad_norm) == (
         (0.9, 0.999),
         1e-6,
         False,
@@ -95,13 +95,13 @@ def test_rates_are_those_of_the_paper_and_of_the_official_code(
 def test_epochs_and_lengths_are_those_of_the_task(
     recipe: str, kind: str, task: str, epochs: float, length: int
 ) -> None:
-    found = tuning(recipe, kind=kind, task=task)
-    assert (found.epochs, found.length) == (epochs, length)
+    config = load_config(recipe, kind=kind, task=task)
+    assert (config.epochs, config.length) == (epochs, length)
 
 
 def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
-    found = tuning("bert", size="base", kind="choose", task="swag")
-    assert (found.epochs, found.learning_rate, found.batch_size, found.layer_decay) == (
+    config = load_config("bert", size="base", kind="choose", task="swag")
+    assert (config.epochs, config.learning_rate, config.batch_size, config.layer_decay) == (
         3.0,
         2e-5,
         16,
@@ -110,7 +110,7 @@ def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
 
 
 def test_the_default_settings_are_the_paper_recipe_for_small() -> None:
-    assert tuning() == FinetuneConfig()
+    assert load_config() == FinetuneConfig()
 
 
 def test_every_recipe_begins_with_the_command_that_uses_it() -> None:
@@ -138,14 +138,19 @@ def test_flags_win_over_the_environment_and_that_over_files_and_those_over_the_r
     file = written(tmp_path / "mine.toml", "epochs = 7.0\nbatch_size = 7\nlength = 70\n")
     monkeypatch.setenv("ELECTRA_FINETUNE_BATCH_SIZE", "6")
     monkeypatch.setenv("ELECTRA_FINETUNE_LENGTH", "60")
-    found = tuning(files=[file], flags=["--length", "50"])
-    assert (found.learning_rate, found.epochs, found.batch_size, found.length) == (3e-4, 7.0, 6, 50)
+    config = load_config(files=[file], flags=["--length", "50"])
+    assert (config.learning_rate, config.epochs, config.batch_size, config.length) == (
+        3e-4,
+        7.0,
+        6,
+        50,
+    )
 
 
 def test_a_variable_of_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELECTRA_FINETUNE_LEARNING_RAT", "1")
     with pytest.raises(UserError, match="did you mean ELECTRA_FINETUNE_LEARNING_RATE"):
-        tuning()
+        load_config()
 
 
 def test_the_recipes_length_gives_way_to_a_model_with_fewer_positions_and_the_users_does_not() -> (
@@ -153,14 +158,14 @@ def test_the_recipes_length_gives_way_to_a_model_with_fewer_positions_and_the_us
 ):
     shape = EncoderShape(positions=96)
     assert load_finetune_config("paper", shape=shape, kind="glue", task="glue/rte").length == 96
-    asked = load_finetune_config(
+    config = load_finetune_config(
         "paper", shape=shape, kind="glue", task="glue/rte", flags=["--length", "128"]
     )
-    assert asked.length == 128  # refused where the model is known: see test_assignment
+    assert config.length == 128  # refused where the model is known: see test_setup
 
 
 def test_a_frozen_encoder_has_settings_of_its_own() -> None:
-    assert tuning(kind="tag", task="ner", frozen=True).learning_rate == 1e-3
+    assert load_config(kind="tag", task="ner", frozen=True).learning_rate == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -190,20 +195,20 @@ def test_a_mistake_in_a_recipe_is_named_with_its_file(
 ) -> None:
     recipe = written(tmp_path / "mine.toml", content)
     with pytest.raises(UserError, match=message) as error:
-        tuning(str(recipe))
+        load_config(str(recipe))
     assert "mine.toml" in str(error.value)
 
 
 def test_a_flag_with_a_former_name_is_refused_with_the_present_one() -> None:
     with pytest.raises(UserError, match="--warmup-share is now called --warmup-ratio"):
-        tuning(flags=["--warmup-share", "0.2"])
+        load_config(flags=["--warmup-share", "0.2"])
 
 
 def test_an_unknown_recipe_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(
         UserError, match=r"unknown fine-tuning recipe 'offical'; did you mean official\?"
     ):
-        tuning("offical")
+        load_config("offical")
 
 
 # ---- what settings mean --------------------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""Everything about a fine-tuning is read, checked and encoded before any work; what was encoded
-once is kept.
-"""
+"""A fine-tuning is read, checked and encoded before training, and its features are cached."""
 
 from __future__ import annotations
 
@@ -21,20 +19,20 @@ from electra.tasks import find_task
 from electra.tasks.classify import Classify
 from tests.tasks.toys import as_flags, keyword_rows, tiny_model, written
 
-Assign = Callable[..., FinetuneSetup]
+Prepare = Callable[..., FinetuneSetup]
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def assigned(tiny: Path, tmp_path: Path, said: list[str]) -> Assign:
-    """An assignment on twelve sentences, with some settings changed."""
+def prepare(tiny: Path, tmp_path: Path, messages: list[str]) -> Prepare:
+    """Prepare a fine-tuning on twelve sentences, with some settings changed."""
     data = written(tmp_path / "rows.csv", keyword_rows(12))
 
-    def made(
+    def prepared(
         model: Path = tiny,
         *,
         train: Path = data,
@@ -44,39 +42,41 @@ def assigned(tiny: Path, tmp_path: Path, said: list[str]) -> Assign:
     ) -> FinetuneSetup:
         flags = as_flags({"length": 32} | settings)
         options = FinetuneOptions(train=[train], dev=[dev], flags=flags)
-        return prepare_finetuning(model, task or find_task("classify"), options, say=said.append)
+        return prepare_finetuning(
+            model, task or find_task("classify"), options, say=messages.append
+        )
 
-    return made
+    return prepared
 
 
 # ---- what is said and refused --------------------------------------------------------------------
 
 
 def test_what_was_found_in_the_labels_and_what_was_cut_is_said(
-    assigned: Assign, said: list[str]
+    prepare: Prepare, messages: list[str]
 ) -> None:
-    assigned(length=8)
-    assert said[0] == "classify: classification, 2 classes: cats, dogs; f1 is that of dogs"
-    assert "12 of 12 texts are longer than 8 tokens and were cut, " in said[1]
-    assert "rows.csv:2 for one" in said[1]
+    prepare(length=8)
+    assert messages[0] == "classify: classification, 2 classes: cats, dogs; f1 is that of dogs"
+    assert "12 of 12 texts are longer than 8 tokens and were cut, " in messages[1]
+    assert "rows.csv:2 for one" in messages[1]
 
 
-def test_texts_that_are_too_long_are_refused_when_asked(assigned: Assign) -> None:
+def test_texts_that_are_too_long_are_refused_when_asked(prepare: Prepare) -> None:
     with pytest.raises(
         UserError, match=r"rows\.csv:2: longer than 8 tokens, as 11 more are; raise --length"
     ):
-        assigned(length=8, too_long="refuse")
+        prepare(length=8, too_long="refuse")
 
 
-def test_a_length_beyond_the_models_positions_is_refused(assigned: Assign) -> None:
+def test_a_length_beyond_the_models_positions_is_refused(prepare: Prepare) -> None:
     with pytest.raises(
         UserError, match="--length 65: the model has only 64 positions; use that or less"
     ):
-        assigned(length=65)
+        prepare(length=65)
 
 
 def test_training_data_of_which_no_row_is_left_is_refused_and_said_as_a_warning(
-    assigned: Assign, tmp_path: Path, said: list[str]
+    prepare: Prepare, tmp_path: Path, messages: list[str]
 ) -> None:
     """No window of eight tokens holds an answer of six."""
     data = written(
@@ -87,17 +87,17 @@ def test_training_data_of_which_no_row_is_left_is_refused_and_said_as_a_warning(
     with pytest.raises(
         UserError, match="none of its 1 examples can be learnt from in rows of 8 tokens"
     ):
-        assigned(train=data, dev=data, task=find_task("span"), length=8)
-    assert any(text.startswith("warning: ") and "left out of training" in text for text in said)
+        prepare(train=data, dev=data, task=find_task("span"), length=8)
+    assert any(text.startswith("warning: ") and "left out of training" in text for text in messages)
 
 
 def test_a_part_of_the_training_data_is_the_same_for_all_and_in_the_order_of_the_file(
-    assigned: Assign,
+    prepare: Prepare,
 ) -> None:
     part = select_examples(list(range(100)), 10)
     assert part == select_examples(list(range(100)), 10) == sorted(part)
     assert len(set(part)) == 10
-    assert len(assigned(max_train_examples=5).train) == 5
+    assert len(prepare(max_train_examples=5).train) == 5
 
 
 def test_named_files_win_over_those_of_a_folder(tiny: Path, tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_named_files_win_over_those_of_a_folder(tiny: Path, tmp_path: Path) -> N
 
 
 def test_a_fine_tuning_is_known_by_content_and_not_by_place(
-    assigned: Assign, tiny: Path, tmp_path: Path
+    prepare: Prepare, tiny: Path, tmp_path: Path
 ) -> None:
     moved = tiny_model(tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
     data = written(tmp_path / "elsewhere" / "rows.csv", keyword_rows(12))
-    assert assigned(moved, train=data).identity() == assigned().identity()
+    assert prepare(moved, train=data).identity() == prepare().identity()
 
 
 @pytest.mark.parametrize("random_weights", [False, True])
@@ -141,7 +141,7 @@ def test_another_shape_is_another_fine_tuning(
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+def encoded_lengths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """The lengths at which texts were encoded anew; the cache is empty and takes everything."""
     lengths: list[int] = []
     encode = Classify.features
@@ -157,21 +157,21 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
 
 def test_a_second_start_reads_what_the_first_one_encoded(
-    assigned: Assign, counted: list[int]
+    prepare: Prepare, encoded_lengths: list[int]
 ) -> None:
-    first, second = assigned(), assigned()
-    assert counted == [32, 32], "dev and train, once each"
+    first, second = prepare(), prepare()
+    assert encoded_lengths == [32, 32], "dev and train, once each"
     for name in ("input_ids", "offsets", "second_starts", "examples"):
         assert np.array_equal(getattr(first.train, name), getattr(second.train, name))
     assert first.train.row_labels["target"].tolist() == second.train.row_labels["target"].tolist()
 
 
 def test_another_length_tokenizer_or_file_is_encoded_anew(
-    assigned: Assign, counted: list[int], tiny: Path, tmp_path: Path
+    prepare: Prepare, encoded_lengths: list[int], tiny: Path, tmp_path: Path
 ) -> None:
-    assigned()
-    assigned(length=16)
-    assert counted == [32, 32, 16, 16]
+    prepare()
+    prepare(length=16)
+    assert encoded_lengths == [32, 32, 16, 16]
     other = tiny_model(tmp_path / "other")
     tokenizer = (other / "tokenizer.json").read_text()
     (other / "tokenizer.json").write_text(
@@ -179,48 +179,48 @@ def test_another_length_tokenizer_or_file_is_encoded_anew(
             '"lowercase":true', '"lowercase":false'
         )
     )
-    assigned(other)
-    assert len(counted) == 6
-    assigned(train=written(tmp_path / "more.csv", keyword_rows(14)))
-    assert len(counted) == 7, "dev was known"
+    prepare(other)
+    assert len(encoded_lengths) == 6
+    prepare(train=written(tmp_path / "more.csv", keyword_rows(14)))
+    assert len(encoded_lengths) == 7, "dev was known"
 
 
 def test_a_damaged_file_in_the_cache_is_passed_over_and_replaced(
-    assigned: Assign, counted: list[int]
+    prepare: Prepare, encoded_lengths: list[int]
 ) -> None:
-    assigned()
-    kept = sorted(cache_folder().glob("*.safetensors"))
-    assert len(kept) == 2
-    for path in kept:
+    prepare()
+    cached = sorted(cache_folder().glob("*.safetensors"))
+    assert len(cached) == 2
+    for path in cached:
         path.write_bytes(path.read_bytes()[:40])
-    assigned()
-    assert len(counted) == 4
-    assigned()
-    assert len(counted) == 4
+    prepare()
+    assert len(encoded_lengths) == 4
+    prepare()
+    assert len(encoded_lengths) == 4
 
 
 def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
-    assigned: Assign, counted: list[int], tmp_path: Path
+    prepare: Prepare, encoded_lengths: list[int], tmp_path: Path
 ) -> None:
     written(tmp_path / "cache", "a file where a folder should be")
-    assert len(assigned().train) == 12
+    assert len(prepare().train) == 12
 
 
 def test_a_task_whose_source_cannot_be_read_is_encoded_without_the_cache(
-    assigned: Assign, counted: list[int], monkeypatch: pytest.MonkeyPatch
+    prepare: Prepare, encoded_lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(module: object) -> str:
         raise OSError("could not get source code")
 
     monkeypatch.setattr(feature_cache.inspect, "getfile", unreadable)
-    assert len(assigned().train) == 12
+    assert len(prepare().train) == 12
     assert not cache_folder().exists()
 
 
 def test_the_cache_keeps_to_its_bound_and_drops_what_was_not_used_for_longest(
-    assigned: Assign, counted: list[int]
+    prepare: Prepare, encoded_lengths: list[int]
 ) -> None:
-    features = assigned().train
+    features = prepare().train
     folder = cache_folder()
     for number in range(3):
         write_cached(features, folder / f"{number}.safetensors")
