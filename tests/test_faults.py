@@ -61,7 +61,7 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
     pids = worker_pids(process)
     os.kill(pids[hung], signal.SIGSTOP)
     time.sleep(18)
-    os.kill(pids[hung], signal.SIGKILL)  # torchrun would wait half a minute for it to listen
+    os.kill(pids[hung], signal.SIGKILL)  # torchrun would wait 30 seconds for it
     code, output = wait_for_end(process)
     assert code != 0
     assert (
@@ -69,7 +69,7 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
     )
     assert f"(process {pids[hung]} on " in output
     status = json.loads((run / "status.json").read_text())
-    if hung:  # a leader that is stopped writes nothing
+    if hung:  # a main rank that is stopped writes nothing
         assert status["status"] == "failed"
         assert "rank 2 fell silent" in status["message"]
 
@@ -112,10 +112,11 @@ def test_a_number_that_one_of_two_finds_not_finite_is_named_by_both_and_in_the_s
     spoilt = (
         "from electra.model.encoder import Block\nfrom electra.engine.train_step import "
         "PlainTrainStep\n"
-        "passes, forward, descend = [], Block.forward, PlainTrainStep.forward_backward\n"
+        "calls, forward = [], Block.forward\n"
+        "forward_backward = PlainTrainStep.forward_backward\n"
         "def spoilt(self, *a, **k):\n"
-        "    return forward(self, *a, **k) * (float('nan') if len(passes) > 4 and rank else 1)\n"
-        "def counted(self, *a, **k): passes.append(1); return descend(self, *a, **k)\n"
+        "    return forward(self, *a, **k) * (float('nan') if len(calls) > 4 and rank else 1)\n"
+        "def counted(self, *a, **k): calls.append(1); return forward_backward(self, *a, **k)\n"
         "Block.forward, PlainTrainStep.forward_backward = spoilt, counted"
     )
     code, output = run_to_end(

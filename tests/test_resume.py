@@ -87,7 +87,7 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
 
 
 def whole_state(run: Path) -> dict[str, object]:
-    """Weights and optimiser slots of the last checkpoint, and the exported models, one or two."""
+    """Return weights and optimizer state of the last checkpoint, and of the exported models."""
     files = [
         *sorted((run / "checkpoint-20").glob("*.safetensors")),
         *sorted(run.glob("*/model.safetensors")),

@@ -144,9 +144,9 @@ def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_
         losses.cpu().double(), expected_losses, atol=2e-5, rtol=2e-5
     )  # never tempered
     reached = ((plain[0] @ plain[1].T + plain[2]) / temperature).softmax(-1).cumsum(-1)
-    doubtful = (reached - uniform.cpu()[:, None]).abs().amin(-1) < 1e-5
-    assert not doubtful.all()
-    assert ((sampled.cpu() == expected) | doubtful).all()
+    ambiguous = (reached - uniform.cpu()[:, None]).abs().amin(-1) < 1e-5
+    assert not ambiguous.all()
+    assert ((sampled.cpu() == expected) | ambiguous).all()
 
 
 def test_samples_follow_the_softmax_over_tiles_and_inside_them():
@@ -281,7 +281,7 @@ def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
     ids=["replace-mlm", "all-tokens-mlm"],
 )
 def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(config):
-    """The generator keeps to its logits both times, so that both encoders read the same splice."""
+    """The generator keeps to its logits both times, so that both encoders read the same corrupted text."""
     found = []
     for fused in (False, True):
         model, _ = objective(config, fused=False)

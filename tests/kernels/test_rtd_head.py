@@ -87,12 +87,12 @@ def discriminator(*, fused: bool) -> Discriminator:
     return module
 
 
-def test_the_discriminator_judges_and_learns_alike_with_all_its_kernels_and_without():
+def test_the_discriminator_has_the_same_logits_and_gradients_with_its_kernels_and_without():
     batch, found = toy_batch([16, 9, 12]).to(DEVICE), []
     for fused in (False, True):
-        judge = discriminator(fused=fused)
+        module = discriminator(fused=fused)
         with torch.autocast(DEVICE.type, dtype=torch.float16):
-            logits = judge(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+            logits = module(batch.input_ids, batch.token_type_ids, batch.attention_mask)
         assert logits.dtype == (torch.float32 if fused else torch.float16)
         replaced = (batch.input_ids % 3 == 0).float()
         F.binary_cross_entropy_with_logits(
@@ -101,7 +101,7 @@ def test_the_discriminator_judges_and_learns_alike_with_all_its_kernels_and_with
         found.append(
             {
                 "logits": logits[batch.attention_mask],
-                **{name: weight.grad for name, weight in judge.named_parameters()},
+                **{name: weight.grad for name, weight in module.named_parameters()},
             }
         )
     for name, plain in found[0].items():

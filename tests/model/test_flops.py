@@ -102,14 +102,16 @@ def test_a_frozen_generator_costs_its_forward_pass_and_no_other() -> None:
         length=32,
     )
     for convention, whole in ((standard, 3), (official, 2)):
-        judge, generator = (sum(terms.values()) for terms in convention(work).networks.values())
-        assert convention(work).training == pytest.approx(whole * judge + generator)
+        discriminator, generator = (
+            sum(terms.values()) for terms in convention(work).networks.values()
+        )
+        assert convention(work).training == pytest.approx(whole * discriminator + generator)
         assert convention(replace(work, generator_is_trained=True)).training == pytest.approx(
-            whole * (judge + generator)
+            whole * (discriminator + generator)
         )
 
 
-def test_a_masked_lm_pays_for_its_vocabulary_and_for_no_verdicts() -> None:
+def test_a_masked_lm_counts_its_vocabulary_and_no_rtd_head() -> None:
     (terms,) = standard(
         Workload(
             heads=(LMHead(),), network="encoder", encoder=SHAPE, vocabulary=VOCABULARY, length=32

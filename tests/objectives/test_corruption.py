@@ -127,7 +127,7 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
     masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
     sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
     corrupted = replace_tokens(batch.input_ids, masked, sampled)
-    spliced = {
+    replacements = {
         (row, int(p)): int(s)
         for row in range(len(lengths))
         for p, s, keep in zip(masked.positions[row], sampled[row], masked.scored[row], strict=True)
@@ -135,7 +135,7 @@ def test_every_replaced_token_was_sampled_at_that_position_and_nothing_else_chan
     }
     for row in range(len(lengths)):
         for position in range(32):
-            expected = spliced.get((row, position), int(batch.input_ids[row, position]))
+            expected = replacements.get((row, position), int(batch.input_ids[row, position]))
             assert int(corrupted.input_ids[row, position]) == expected
             assert bool(corrupted.is_replaced[row, position]) == (
                 expected != int(batch.input_ids[row, position])

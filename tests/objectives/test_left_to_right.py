@@ -73,8 +73,8 @@ def test_held_out_loss_is_the_training_loss_and_word_frequencies_stand_beside_it
     baseline = [
         0.0 if token == VOCABULARY.sep else -math.log(UNIGRAMS[token]) for token in following
     ]
-    guessed = [token in (VOCABULARY.sep, UNIGRAMS.argmax().item()) for token in following]
+    is_correct = [token in (VOCABULARY.sep, UNIGRAMS.argmax().item()) for token in following]
     assert scores["lm_loss"] == pytest.approx(model(BATCH).total.item(), rel=1e-5)
     assert scores["baseline_lm_loss"] == pytest.approx(sum(baseline) / len(baseline), rel=1e-5)
-    assert scores["baseline_lm_accuracy"] == pytest.approx(sum(guessed) / len(guessed))
+    assert scores["baseline_lm_accuracy"] == pytest.approx(sum(is_correct) / len(is_correct))
     assert 0 <= scores["lm_accuracy"] <= 1

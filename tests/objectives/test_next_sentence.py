@@ -157,8 +157,8 @@ def packed_text(documents):
 
 
 @pytest.fixture(scope="module")
-def verdicts():
-    """Every scored row of a text: its second segment's looks, and whether it is strange."""
+def segments():
+    """Return features of the second segment of every scored row, and whether it is random."""
     input_ids, ends = (torch.from_numpy(found.astype("int64")) for found in packed_text(4000))
     place, rng, found = torch.arange(LENGTH), seeded(), []
     for some, (first_end, last_end) in zip(
@@ -193,15 +193,15 @@ RULES = {
 
 @pytest.mark.parametrize("rows", ["all", "full", "shorter"])
 @pytest.mark.parametrize("rule", RULES)
-def test_no_simple_rule_tells_strange_segments_from_those_that_follow(verdicts, rule, rows):
+def test_no_simple_rule_tells_strange_segments_from_those_that_follow(segments, rule, rows):
     among = {
-        "all": verdicts["full"] | True,
-        "full": verdicts["full"],
-        "shorter": ~verdicts["full"],
+        "all": segments["full"] | True,
+        "full": segments["full"],
+        "shorter": ~segments["full"],
     }[rows]
     assert among.sum() > 1000
-    for told in (RULES[rule](verdicts) & among, ~RULES[rule](verdicts) & among):
-        count, strange = int(told.sum()), int((told & verdicts["strange"]).sum())
+    for chosen in (RULES[rule](segments) & among, ~RULES[rule](segments) & among):
+        count, strange = int(chosen.sum()), int((chosen & segments["strange"]).sum())
         assert abs(strange - count / 2) <= 4 * (count / 4) ** 0.5, f"{strange} of {count}: not prob"
 
 

@@ -1,6 +1,4 @@
-"""The steps between BERT and ELECTRA: fewer tokens judged, replacements read and originals
-restored.
-"""
+"""The ablations between BERT and ELECTRA: ELECTRA 15 %, Replace MLM and All-Tokens MLM."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def mean(values):
 
 
 def probs_at_every_position(model, generated):
-    """softmax(…) of the encoder that reads the splice, in the precision of its weights."""
+    """Return the probabilities of the encoder that reads the corrupted text."""
     return model.encoder.logits(
         generated.corrupted.input_ids, BATCH.token_type_ids, BATCH.attention_mask
     ).softmax(-1)

@@ -1,4 +1,4 @@
-"""The options of `electra pretrain` and of its Python twin are one class."""
+"""The options of `electra pretrain` and of `electra.pretrain` are one class."""
 
 from __future__ import annotations
 

@@ -11,9 +11,7 @@ from tests.reports.text import text_of
 
 
 def with_journal(*entries, **more):
-    """A run that has ended, with these held-out losses of a discriminator and 0.5 for the trivial
-    answer.
-    """
+    """Return a finished run with these held-out losses of a discriminator and a baseline of 0.5."""
     journal = [
         {
             "step": step,

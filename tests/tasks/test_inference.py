@@ -1,5 +1,5 @@
-"""Asking one model, or several: the same answers in any company, and only models of one task are
-averaged.
+"""Inference with one model or several: answers do not depend on the batch, and only models of one
+task are averaged.
 """
 
 from __future__ import annotations
