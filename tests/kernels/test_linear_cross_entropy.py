@@ -281,7 +281,7 @@ def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
     ids=["replace-mlm", "all-tokens-mlm"],
 )
 def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(config):
-    """The generator keeps to its logits both times, so that both encoders read the same corrupted text."""
+    """The generator computes logits both times, so both encoders read the same corrupted text."""
     found = []
     for fused in (False, True):
         model, _ = objective(config, fused=False)
