@@ -80,10 +80,7 @@ def run(
     from electra.experiments.sweep import resolve_sweep
     from electra.runs.run_dir import create_output_dir
 
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise UserError(
-            "`electra trials run` starts its own processes: leave torchrun out, and say --at-once N"
-        )
+    refuse_torchrun()
     sweep = resolve_sweep(names, options)
     # Mistakes are refused before a table is printed that looks like success.
     task_data = find_task_data(sweep)
@@ -98,6 +95,14 @@ def run(
     if dry_run:
         return DONE
     return run_sweep(sweep, task_data.folders, options)
+
+
+def refuse_torchrun() -> None:
+    """Raise where torchrun started several processes of this command."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError(
+            "`electra trials run` starts its own processes: leave torchrun out, and say --at-once N"
+        )
 
 
 def cost_table(sweep: Sweep) -> Table:

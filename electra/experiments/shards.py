@@ -42,7 +42,9 @@ def cut_shards(sweep: Sweep, data: DataConfig, *, quiet: bool) -> Shards:
 
     assert sweep.corpus is not None
     folder = sweep.output_dir / "data" / f"{data.vocab_size}x{data.length}"
-    say = ignore if quiet else to_stderr
+    say = to_stderr
+    if quiet:
+        say = ignore
     with wait_for_lock(folder, say=say), progress_bars(quiet=quiet) as (stage, report):
         return Shards.open(prepare_data(sweep.corpus, folder, data, stage=stage, report=report))
 

@@ -119,19 +119,20 @@ def compare_arms(findings: Findings, *, only_neighbours: bool = True) -> list[Pa
     """Return the pairs of arms that the paper orders and that were scored here."""
     samples, low = averages(findings), arms_at_baseline(findings)
     ranked = [arm for arm in expected_arms(findings.trial) if arm.name in samples]
-    neighbours = list(combinations(ranked, 2))
+    compared = list(combinations(ranked, 2))
     if only_neighbours:
-        neighbours = list(pairwise(ranked))
-    return [
-        Pair(
+        compared = list(pairwise(ranked))
+    pairs = []
+    for better, worse in compared:
+        pair = Pair(
             better=better,
             worse=worse,
             ours=(samples[better.name], samples[worse.name]),
             is_tie=is_published_tie(findings.trial, better, worse),
             at_baseline=tuple(arm.label for arm in (better, worse) if arm in low),
         )
-        for better, worse in neighbours
-    ]
+        pairs.append(pair)
+    return pairs
 
 
 def expected_arms(trial: Trial) -> list[Arm]:

@@ -49,9 +49,8 @@ COST_HEAD = (
 def score_table(findings: Findings) -> Grid:
     """Return our scores by task and on average, then the published ones in labelled columns."""
     trial = findings.trial
-    published = [
-        column for column in trial.columns if any(column in arm.published for arm in trial.arms)
-    ]
+    with_values = {column for arm in trial.arms for column in arm.published}
+    published = [column for column in trial.columns if column in with_values]
     columns = [*score_columns(findings), *generator_columns(findings)]
     head = ["arm", *(name for name, _ in columns)]
     head += [f"published: {column}" for column in published]
