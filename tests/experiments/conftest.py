@@ -38,7 +38,7 @@ def toy_squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("squad")
     context = "the old dog sees the green house ."
     for version in ("1.1", "2.0"):
-        asked = [
+        questions = [
             {
                 "id": str(n),
                 "question": "who sees ?",
@@ -47,10 +47,10 @@ def toy_squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for n in range(4)
         ]
         if version == "2.0":
-            asked[-1] |= {"answers": [], "is_impossible": True}
+            questions[-1] |= {"answers": [], "is_impossible": True}
         whole = {
             "version": version,
-            "data": [{"title": "toy", "paragraphs": [{"context": context, "qas": asked}]}],
+            "data": [{"title": "toy", "paragraphs": [{"context": context, "qas": questions}]}],
         }
         for split in ("train", "dev"):
             (folder / f"{split}-v{version}.json").write_text(json.dumps(whole), encoding="utf8")

@@ -75,7 +75,7 @@ MEANS = {
 
 
 def efficiency(*, seeds: int = 2, means: dict[str, float] = MEANS) -> Findings:
-    found = [
+    results = [
         finding(arm, seed, mean=means[arm.name], index=index)
         for index, arm in enumerate(ARMS[:7])
         for seed in range(seeds)
@@ -85,7 +85,7 @@ def efficiency(*, seeds: int = 2, means: dict[str, float] = MEANS) -> Findings:
         scale=SCALE,
         budget="1/4",
         tasks=TASKS,
-        results=found,
+        results=results,
         corpus={"tokens": 103_000_000, "rows": 830_000, "vocabulary": 8192, "length": 128},
     )
 
@@ -118,12 +118,12 @@ def generator_size() -> Findings:
     means = [
         75 - 6 * abs((arm.x or 1.4) - 0.4) + 2 * index / len(arms) for index, arm in enumerate(arms)
     ]
-    found = [
+    results = [
         finding(arm, seed, mean=mean, index=i)
         for i, (arm, mean) in enumerate(zip(arms, means, strict=True))
         for seed in range(2)
     ]
-    return replace(efficiency(), trial=trial, results=found)
+    return replace(efficiency(), trial=trial, results=results)
 
 
 def finding(arm: Arm, seed: int, *, mean: float, index: int, steps: int = STEPS) -> Finding:

@@ -74,10 +74,10 @@ def test_an_arm_that_was_merged_can_still_be_asked_for(tmp_path, capsys):
         )
         == 0
     )
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
         "width: electra-1 and electra-2 and electra-3 and electra-4 are the same run at this scale"
-        in said
+        in output
     )
 
 

@@ -163,8 +163,8 @@ def test_a_budget_too_small_for_a_step_is_refused_with_one_that_is_not():
 def test_operations_follow_the_vocabulary_that_the_shards_turned_out_to_have():
     trial, scale = load_trial("efficiency"), load_scale("smoke")
     (nominal,), (smaller,) = (
-        plan_stages(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=found)
-        for found in ({}, {32: 176})
+        plan_stages(trial, trial.arm("bert"), scale, budget=WHOLE, seed=0, vocabularies=sizes)
+        for sizes in ({}, {32: 176})
     )
     assert smaller.recipe.data.vocab_size == 176
     assert smaller.flops_per_step < nominal.flops_per_step

@@ -89,12 +89,12 @@ def scored(folder, *values):
 def test_sums_go_over_stages_and_a_second_stage_goes_on_counting(tmp_path):
     run_folder(plan_file(tmp_path) / "runs/first", step=4, status="finished")
     run_folder(tmp_path / "runs/second", step=2, status="running")
-    (found,) = collect(tmp_path)[0].results
-    assert (found.done, found.steps, found.max_steps, found.tokens) == (False, 6, 8, 540)
-    assert (found.flops, found.official_flops) == (4 * 10 + 2 * 20, 4 * 7 + 2 * 14)
-    assert found.minutes == pytest.approx(540 / 60 / 60)
-    assert [entry["step"] for entry in found.journal] == [1, 2, 3, 4, 5, 6]
-    assert [entry["flops"] for entry in found.journal] == [10, 20, 30, 40, 60, 80]
+    (finding,) = collect(tmp_path)[0].results
+    assert (finding.done, finding.steps, finding.max_steps, finding.tokens) == (False, 6, 8, 540)
+    assert (finding.flops, finding.official_flops) == (4 * 10 + 2 * 20, 4 * 7 + 2 * 14)
+    assert finding.minutes == pytest.approx(540 / 60 / 60)
+    assert [entry["step"] for entry in finding.journal] == [1, 2, 3, 4, 5, 6]
+    assert [entry["flops"] for entry in finding.journal] == [10, 20, 30, 40, 60, 80]
 
 
 def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
@@ -106,9 +106,9 @@ def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     (tmp_path / "runs/second/tasks/rte/results.json").unlink()
     (tmp_path / "runs/second/tasks/rte").rmdir()
     scored(tmp_path / "runs/second/tasks/rte", 0.6, 0.8)
-    found = collect(tmp_path)[0].results[0]
-    assert found.done
-    assert [(score.value, score.values, score.baseline) for score in found.scores] == [
+    finding = collect(tmp_path)[0].results[0]
+    assert finding.done
+    assert [(score.value, score.values, score.baseline) for score in finding.scores] == [
         (0.7, (0.6, 0.8), 0.5)
     ]
 
@@ -122,8 +122,8 @@ def test_results_of_an_earlier_version_are_refused_with_the_key_that_was_renamed
 
 
 def test_an_arm_that_was_not_begun_is_there_with_nothing(tmp_path):
-    found = collect(plan_file(tmp_path))[0].results[0]
-    assert (found.done, found.steps, found.journal, found.scores, found.provenance) == (
+    finding = collect(plan_file(tmp_path))[0].results[0]
+    assert (finding.done, finding.steps, finding.journal, finding.scores, finding.provenance) == (
         False,
         0,
         [],

@@ -105,13 +105,13 @@ def test_a_file_that_holds_no_findings_is_refused(text, complaint, tmp_path):
 def test_a_value_of_another_kind_is_refused_with_its_place(place, value, complaint, tmp_path):
     path = tmp_path / "findings.json"
     findings_file.save([invented.efficiency()], path)
-    kept = json.loads(path.read_text())
+    values = json.loads(path.read_text())
     *sections, last = place
-    inner = kept["findings"][0]
+    inner = values["findings"][0]
     for section in sections:
         inner = inner[section]
     inner[last] = value
-    path.write_text(json.dumps(kept))
+    path.write_text(json.dumps(values))
     with pytest.raises(UserError, match=complaint) as refusal:
         findings_file.load(path)
     assert "electra trials report`" in str(refusal.value)

@@ -29,13 +29,13 @@ def test_the_banner_says_scale_budget_tokens_and_that_these_are_not_the_papers_n
 
 
 def at_paper_scale(*names: str, trial: str = "efficiency", **scale):
-    found = [replace(invented.efficiency().results[0], arm=name) for name in names]
+    results = [replace(invented.efficiency().results[0], arm=name) for name in names]
     return replace(
         invented.efficiency(),
         trial=load_trial(trial),
         scale=replace(load_scale("paper"), **scale),
         budget="1",
-        results=found,
+        results=results,
     )
 
 

@@ -13,9 +13,9 @@ from tests.experiments import invented
 def test_what_was_not_run_and_what_has_not_ended_is_listed():
     findings = invented.efficiency()
     absent = {("replace", 0), ("replace", 1), ("bert", 1)}
-    kept = [finding for finding in findings.results if (finding.arm, finding.seed) not in absent]
-    kept[-1] = invented.finding(invented.ARMS[6], 1, mean=0, index=6, steps=900)
-    _, listed = missing_section(replace(findings, results=kept))
+    results = [finding for finding in findings.results if (finding.arm, finding.seed) not in absent]
+    results[-1] = invented.finding(invented.ARMS[6], 1, mean=0, index=6, steps=900)
+    _, listed = missing_section(replace(findings, results=results))
     assert isinstance(listed, Bullets)
     assert list(listed.items) == [
         ("Not run.", "Replace MLM: no seed"),

@@ -29,32 +29,32 @@ def test_one_seed_establishes_nothing_and_the_report_says_so():
 
 
 def test_arms_that_have_learnt_nothing_are_named():
-    said = text_of(
+    text = text_of(
         order_section(invented.efficiency(means={**invented.MEANS, "bert": 50.6, "replace": 50.4}))
     )
     assert (
         "At the baseline:** Replace MLM, BERT: less than a point above an answer that "
-        "ignores the text" in said
+        "ignores the text" in text
     )
     assert "At the baseline" not in text_of(order_section(invented.efficiency()))
 
 
 def test_a_comparison_with_an_arm_that_has_learnt_nothing_counts_neither_for_nor_against():
     findings = invented.efficiency(means={**invented.MEANS, "replace": 50.4})
-    said = text_of(order_section(findings))
-    assert "Says nothing:** All-Tokens MLM is" in said
-    assert "but Replace MLM is at the baseline; the paper has All-Tokens MLM above" in said
+    text = text_of(order_section(findings))
+    assert "Says nothing:** All-Tokens MLM is" in text
+    assert "but Replace MLM is at the baseline; the paper has All-Tokens MLM above" in text
     assert (
         "Of all 10 pairs of arms that the paper ranks, 5 came out as published, 0 against it"
-        in said
+        in text
     )
-    assert "and 4 with an arm at the baseline" in said
-    assert "Nothing here contradicts the paper" in said
+    assert "and 4 with an arm at the baseline" in text
+    assert "Nothing here contradicts the paper" in text
 
 
 def test_two_seeds_are_few_and_the_report_says_how_few():
-    said = text_of(order_section(invented.efficiency()))
+    text = text_of(order_section(invented.efficiency()))
     assert (
-        "two arms that do not differ would come out as > in 19% to 29% of such comparisons" in said
+        "two arms that do not differ would come out as > in 19% to 29% of such comparisons" in text
     )
-    assert "and 10 are made here" in said
+    assert "and 10 are made here" in text

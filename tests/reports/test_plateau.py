@@ -28,8 +28,8 @@ def with_journal(*entries, **more):
     return replace(invented.efficiency().results[0], journal=journal, steps=9, max_steps=9)
 
 
-def only(*found):
-    return replace(invented.efficiency(), results=list(found))
+def findings_with(*results):
+    return replace(invented.efficiency(), results=list(results))
 
 
 def test_the_loss_of_the_network_that_is_fine_tuned_comes_before_its_generators():
@@ -79,7 +79,7 @@ def test_of_several_stages_the_last_counts_from_its_own_beginning():
     finding = in_two_stages((1, 0.5), (2, 0.4))
     assert plateau.loss_shares(finding) == {201: 1.0, 202: 0.8}
     assert plateau.step_left(finding) == 2
-    assert plateau.plateau_rows(only(finding))[0][-2] == "2 of the last stage"
+    assert plateau.plateau_rows(findings_with(finding))[0][-2] == "2 of the last stage"
 
 
 def test_a_generator_on_its_own_is_not_taken_for_the_network_to_come():
@@ -111,16 +111,16 @@ def test_the_table_says_what_networks_came_to_and_which_seeds_are_stuck():
     free, stuck = (
         with_journal((1, 0.5), (2, loss), eval_auc=auc) for loss, auc in ((0.4, 0.7), (0.5, 0.5))
     )
-    assert plateau.plateau_rows(only(free)) == [
+    assert plateau.plateau_rows(findings_with(free)) == [
         ["ELECTRA", "replaced or original", "0.400", "0.500", "80.0", "2", "0.700"]
     ]
     grown = replace(
         free, journal=[{**entry, "eval_auc": 0.5 + 0.1 * entry["step"]} for entry in free.journal]
     )
-    assert plateau.plateau_rows(only(grown))[0][-1] == "0.700"
+    assert plateau.plateau_rows(findings_with(grown))[0][-1] == "0.700"
     later = with_journal((1, 0.5), (5000, 0.4), eval_auc=0.7)
-    assert plateau.plateau_rows(only(free, replace(later, seed=1)))[0][-2] == "2 to 5,000"
-    (row,) = plateau.plateau_rows(only(free, replace(stuck, seed=1)))
+    assert plateau.plateau_rows(findings_with(free, replace(later, seed=1)))[0][-2] == "2 to 5,000"
+    (row,) = plateau.plateau_rows(findings_with(free, replace(stuck, seed=1)))
     assert row[2:] == [
         "0.450 ± 0.071",
         "0.500 ± 0.000",
@@ -131,18 +131,18 @@ def test_the_table_says_what_networks_came_to_and_which_seeds_are_stuck():
 
 
 def test_a_run_that_has_not_ended_says_nothing_yet():
-    assert plateau.plateau_rows(only(replace(with_journal((1, 0.4)), steps=5))) == []
+    assert plateau.plateau_rows(findings_with(replace(with_journal((1, 0.4)), steps=5))) == []
 
 
 def test_table_and_curve_stand_in_the_report(monkeypatch):
     monkeypatch.setattr(figures, "is_available", lambda: False)
-    said = text_of(chapter(only(with_journal((1, 0.5), (2, 0.4)))))
-    assert "### What pre-training came to" in said
-    assert "| ELECTRA | replaced or original | 0.400 | 0.500 | 80.0 | 2 | – |" in said
+    text = text_of(chapter(findings_with(with_journal((1, 0.5), (2, 0.4)))))
+    assert "### What pre-training came to" in text
+    assert "| ELECTRA | replaced or original | 0.400 | 0.500 | 80.0 | 2 | – |" in text
 
 
 def test_the_curve_of_shares_has_the_plateau_as_its_level():
-    findings = only(with_journal((1, 0.5), (2, 0.4)))
+    findings = findings_with(with_journal((1, 0.5), (2, 0.4)))
     assert [point["value"] for point in curves.curve(findings.results[0], curves.SHARE)] == [
         1.0,
         0.8,

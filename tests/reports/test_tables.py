@@ -40,7 +40,7 @@ def test_the_accuracy_of_generators_on_our_held_out_rows_stands_beside_the_publi
             for arm in invented.ARMS
         ),
     )
-    found = [
+    results = [
         replace(
             finding,
             journal=[
@@ -53,7 +53,7 @@ def test_the_accuracy_of_generators_on_our_held_out_rows_stands_beside_the_publi
         )
         for finding in findings.results
     ]
-    table = score_table(replace(findings, trial=trial, results=found))
+    table = score_table(replace(findings, trial=trial, results=results))
     assert table.head[-3:] == [
         "held-out rows of ours: generator accuracy, points",
         "held-out rows of ours: generator entropy, nats",
@@ -104,10 +104,10 @@ def test_the_weights_of_the_network_that_is_fine_tuned_are_counted():
 def test_how_networks_were_scored_is_said_below_their_scores(without_figures):
     findings = invented.efficiency()
     how = replace(findings.scale.evaluation, settings={"max_train_examples": 25_000})
-    said = text_of(chapter(replace(findings, scale=replace(findings.scale, evaluation=how))))
-    assert "Fine-tuned by recipe paper with max_train_examples = 25000; " in said
-    assert "; 1 fine-tuning seed for each pre-trained network; " in said
-    assert "Between the fine-tuning seeds" not in said
+    text = text_of(chapter(replace(findings, scale=replace(findings.scale, evaluation=how))))
+    assert "Fine-tuned by recipe paper with max_train_examples = 25000; " in text
+    assert "; 1 fine-tuning seed for each pre-trained network; " in text
+    assert "Between the fine-tuning seeds" not in text
 
 
 def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known(without_figures):
@@ -118,6 +118,6 @@ def test_the_spread_between_fine_tuning_seeds_is_said_where_it_is_known(without_
         )
         for finding in findings.results
     ]
-    said = text_of(chapter(replace(findings, results=several)))
-    assert "; 3 fine-tuning seeds for each pre-trained network; " in said
-    assert f"standard deviation is, in points and on average, 5.0 on {findings.tasks[0]}" in said
+    text = text_of(chapter(replace(findings, results=several)))
+    assert "; 3 fine-tuning seeds for each pre-trained network; " in text
+    assert f"standard deviation is, in points and on average, 5.0 on {findings.tasks[0]}" in text
