@@ -20,6 +20,8 @@ from electra.files import read_toml
 from electra.model import flops
 from electra.model.memory import LOW, training_bytes
 from electra.model.shape import EncoderShape
+from electra.model.weight_files import CONFIG as MODEL_CONFIG
+from electra.model.weight_files import read_json
 from electra.model.workload import FLOAT, Terms, Workload
 from electra.objectives.settings import (
     LeftToRightConfig,
@@ -162,13 +164,13 @@ def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
     from electra.model import huggingface
 
     shape, vocabulary, role = huggingface.load_shape(folder)
-    values = huggingface.read_json(folder, huggingface.CONFIG).get("electra_recipe")
+    values = read_json(folder, MODEL_CONFIG).get("electra_recipe")
     if values is None:
         name = f"{folder} (no recipe recorded; length and steps as for small)"
         recipe = recipe_for_shape(shape, role)
     else:
         name = str(folder)
-        recipe = build(Recipe, values, source=str(folder / huggingface.CONFIG))
+        recipe = build(Recipe, values, source=str(folder / MODEL_CONFIG))
     return describe_recipe(recipe, name=name, vocabulary=vocabulary, world_size=world_size)
 
 

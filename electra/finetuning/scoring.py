@@ -11,7 +11,7 @@ from electra import atomic
 from electra.engine.hardware import autocast
 from electra.finetuning.results import Scores, SeedResult, model_card_facts
 from electra.finetuning.state import FinetuneState
-from electra.model import huggingface
+from electra.model.verify import verify
 from electra.runs import checkpoint
 from electra.runs.journal import Journal
 from electra.tasks.inference import compute_outputs, inference_batches
@@ -120,4 +120,4 @@ def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
     )
     # Outputs that are not finite cannot be compared.
     if stored.architecture is not None and not state.diverged:
-        huggingface.verify(stored, folder)
+        verify(stored, folder)

@@ -17,7 +17,7 @@ from electra.data.wordpiece import WordPiece
 from electra.finetuning.feature_cache import FeatureEncoder
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
-from electra.model.huggingface import Loaded
+from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
 from electra.settings import as_dict
@@ -39,7 +39,7 @@ class FinetuneSetup:
     """Everything about a fine-tuning except its seed."""
 
     model: Path
-    loaded: Loaded | None  # which tensors the folder filled; None: random weights
+    loaded: LoadReport | None  # which tensors the folder filled; None: random weights
     shape: EncoderShape
     tokenizer: WordPiece
     task: AnyTask

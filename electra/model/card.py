@@ -50,48 +50,43 @@ def model_card(
     language: str | None = None,
     license: str | None = None,
 ) -> str:
-    """README.md of a pre-trained model. What nobody recorded is said to be unknown, not guessed."""
-    pipeline, use = CAUSAL if causal else USES[role]
-    stated = {"language": language, "license": license, "pipeline_tag": pipeline}
+    """Return README.md of a pre-trained model. What was not recorded is said to be unknown."""
+    pipeline, use = USES[role]
+    if causal:
+        pipeline, use = CAUSAL
+    metadata = {"language": language, "license": license, "pipeline_tag": pipeline}
     known = {"Language": language, "Licence": license, **facts}
-    return card(name, use, stated=stated, tags=["electra", role], facts=known)
+    return render_card(name, use, metadata=metadata, tags=["electra", role], facts=known)
 
 
 def task_card(name: str, *, architecture: str | None, facts: Mapping[str, object]) -> str:
-    """README.md of a fine-tuned model."""
+    """Return README.md of a fine-tuned model."""
     use = (
-        f"Load it with transformers' `{architecture}`, or ask it with `electra predict`."
-        if architecture
-        else "**Stock transformers has no class for this head** and would load the encoder alone; "
-        "ask it with `electra "
-        "predict`."
+        "**Stock transformers has no class for this head** and would load the encoder alone; run "
+        "it with `electra predict`."
     )
-    return card(
-        name,
-        use,
-        stated={"pipeline_tag": PIPELINES.get(architecture or "")},
-        tags=["electra"],
-        facts=facts,
-    )
+    if architecture is not None:
+        use = f"Load it with transformers' `{architecture}`, or run it with `electra predict`."
+    metadata = {"pipeline_tag": PIPELINES.get(architecture or "")}
+    return render_card(name, use, metadata=metadata, tags=["electra"], facts=facts)
 
 
-def card(
+def render_card(
     name: str,
     use: str,
     *,
-    stated: Mapping[str, str | None],
+    metadata: Mapping[str, str | None],
     tags: Sequence[str],
     facts: Mapping[str, object],
 ) -> str:
-    header = [
-        "library_name: transformers",
-        *(f"{key}: {json.dumps(value)}" for key, value in stated.items() if value),
-        "tags:",
-        *(f"- {tag}" for tag in tags),
-    ]
-    table = [
-        f"| {key} | {'not recorded' if value is None else value} |" for key, value in facts.items()
-    ]
-    return "\n".join(
-        ["---", *header, "---", f"# {name}", "", use, "", "| | |", "|---|---|", *table, ""]
-    )
+    header = ["library_name: transformers"]
+    header += [f"{key}: {json.dumps(value)}" for key, value in metadata.items() if value]
+    header += ["tags:", *(f"- {tag}" for tag in tags)]
+    rows = []
+    for key, value in facts.items():
+        shown = value
+        if value is None:
+            shown = "not recorded"
+        rows.append(f"| {key} | {shown} |")
+    lines = ["---", *header, "---", f"# {name}", "", use, "", "| | |", "|---|---|", *rows, ""]
+    return "\n".join(lines)

@@ -1,8 +1,8 @@
 """The paper's transformer encoder: BERT's, with LayerNorm after each residual connection.
 
-    input_ids ──────── word_embeddings ┐
-    token_type_ids ─ token_type_embeddings ┼ sum ─ norm ─ dropout ─ projection* ─ blocks ─ hidden states
-    positions ───── position_embeddings ┘
+    input_ids ─────── word_embeddings ───────┐
+    token_type_ids ── token_type_embeddings ─┼─ sum ─ norm ─ dropout ─ projection* ─ blocks
+    positions ─────── position_embeddings ───┘
 
 * only where the embedding width differs from the width of the blocks.
 """

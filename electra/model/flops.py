@@ -47,7 +47,7 @@ class Cost:
 def standard(work: Workload) -> Cost:
     """Count matrix products, two operations per multiply-add; backward costs twice the forward.
 
-    Causal attention counts like any other, as is usual, though half of its products are thrown away.
+    Causal attention counts like any other, as is usual, though half of its products go unused.
     """
     terms = {network.name: standard_terms(network, work) for network in work.networks()}
     return Cost(terms, work.passes(3))

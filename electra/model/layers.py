@@ -1,6 +1,4 @@
-"""Which layers of an encoder to read: the feature-based approach, where the encoder itself is not
-trained.
-"""
+"""Which layers of an encoder to read: the feature-based approach, with a frozen encoder."""
 
 from __future__ import annotations
 
@@ -16,45 +14,47 @@ CHOICES = "last, sum-last-4, concat-last-4, mix, or a number from 0 (the embeddi
 
 
 def layer_width(how: str, width: int, *, layers: int) -> int:
-    """The width of what is read; a choice that this encoder does not have is refused."""
-    if how.isdecimal() and int(how) > layers:
-        raise UserError(f"--layer {how}: this encoder has {layers} layers; choose {CHOICES}")
-    if (
-        not how.isdecimal()
-        and how not in ("last", "mix")
-        and not re.fullmatch(r"(sum|concat)-last-[1-9]\d?", how)
-    ):
+    """Return the width of what is read; refuse a choice that this encoder does not have."""
+    if how.isdecimal():
+        if int(how) > layers:
+            raise UserError(f"--layer {how}: this encoder has {layers} layers; choose {CHOICES}")
+        return width
+    if how in ("last", "mix"):
+        return width
+    if not re.fullmatch(r"(sum|concat)-last-[1-9]\d?", how):
         raise UserError(f"--layer {how}: unknown; choose {CHOICES}")
-    if "-last-" in how and int(how.rpartition("-")[2]) > layers:
+    kind, _, count = how.partition("-last-")
+    if int(count) > layers:
         raise UserError(f"--layer {how}: this encoder has only {layers} layers")
-    return width * int(how.rpartition("-")[2]) if how.startswith("concat-") else width
+    if kind == "concat":
+        return width * int(count)
+    return width
 
 
 class LayerReader(nn.Module):
-    """Vectors of all layers, the embeddings first, become one vector a token."""
+    """Combines the hidden states of all layers, the embeddings first, into one vector a token."""
 
     def __init__(self, layers: int, how: str) -> None:
         super().__init__()
         self.how = how
         # Peters et al.: a softmax over the layers and one scale, both trained.
-        self.weights = nn.Parameter(torch.zeros(layers + 1)) if how == "mix" else None
-        self.scale = nn.Parameter(torch.ones(1)) if how == "mix" else None
+        self.weights, self.scale = None, None
+        if how == "mix":
+            self.weights = nn.Parameter(torch.zeros(layers + 1))
+            self.scale = nn.Parameter(torch.ones(1))
 
-    def forward(self, hidden: Sequence[Tensor]) -> Tensor:
-        """[B, T, D] of each layer in; [B, T, D], or [B, T, n·D] when n are joined, out."""
+    def forward(self, hidden_states: Sequence[Tensor]) -> Tensor:
+        """Return [B, T, D] of each layer's [B, T, D], or [B, T, n·D] where n are joined."""
         if self.weights is not None and self.scale is not None:
-            shares = self.weights.softmax(0)
-            return self.scale * torch.stack(
-                [share * layer for share, layer in zip(shares, hidden, strict=True)]
-            ).sum(0)
+            weights = self.weights.softmax(0)
+            weighted = [w * layer for w, layer in zip(weights, hidden_states, strict=True)]
+            return self.scale * torch.stack(weighted).sum(0)
         if self.how == "last":
-            return hidden[-1]
+            return hidden_states[-1]
         if self.how.isdecimal():
-            return hidden[int(self.how)]
+            return hidden_states[int(self.how)]
         kind, _, count = self.how.partition("-last-")
-        chosen = hidden[-int(count) :]
-        return (
-            torch.cat(list(chosen), dim=-1)
-            if kind == "concat"
-            else torch.stack(list(chosen)).sum(0)
-        )
+        chosen = list(hidden_states[-int(count) :])
+        if kind == "concat":
+            return torch.cat(chosen, dim=-1)
+        return torch.stack(chosen).sum(0)

@@ -1,4 +1,4 @@
-"""What a network looks like: its shape as data, without torch."""
+"""The shape of a network as data. No torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 from electra.config import SettingError
 
-# deeper than any; building a million narrow ones would take hours and no memory to speak of
-MOST_LAYERS = 1000
+# Deeper than any. Building a million narrow layers would take hours and hardly any memory.
+MAX_LAYERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +29,8 @@ class EncoderShape:
         for name in ("layers", "width", "heads", "feedforward", "embedding", "positions"):
             if getattr(self, name) < 1:
                 raise SettingError(name, "must be at least 1", self)
-        if self.layers > MOST_LAYERS:
-            raise SettingError("layers", f"must be at most {MOST_LAYERS}", self)
+        if self.layers > MAX_LAYERS:
+            raise SettingError("layers", f"must be at most {MAX_LAYERS}", self)
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(name, "must be in [0, 1)", self)
@@ -54,8 +54,9 @@ class EncoderShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratorShape:
-    """Where replacements come from: a network (a fraction of the discriminator, or sized by hand)
-    or plain chance.
+    """Where replacements come from: a network, or chance.
+
+    The network is a fraction of the discriminator, or sized by hand.
     """
 
     kind: Literal["network", "unigram", "uniform"] = "network"
@@ -74,19 +75,22 @@ class GeneratorShape:
                 raise SettingError(name, "must be at least 1", self)
 
     def beside(self, discriminator: EncoderShape) -> EncoderShape:
-        """The generator's encoder next to this discriminator: same depth and embedding width unless
-        said otherwise.
+        """Return the generator's encoder shape next to this discriminator.
+
+        It has the same depth and embedding width, and heads as wide or nearly so, unless the
+        settings say otherwise.
         """
         width = self.width or round(discriminator.width * self.fraction)
-        feedforward = 4 * width if self.width else round(discriminator.feedforward * self.fraction)
-        alike = max(
-            1, width // discriminator.head_width
-        )  # heads as wide as the discriminator's, or nearly
+        feedforward = round(discriminator.feedforward * self.fraction)
+        if self.width:
+            feedforward = 4 * width
+        most_heads = max(1, width // discriminator.head_width)
+        heads = next(count for count in range(most_heads, 0, -1) if width % count == 0)
         shape = replace(
             discriminator,
             layers=self.layers or discriminator.layers,
             width=width,
-            heads=self.heads or next(heads for heads in range(alike, 0, -1) if width % heads == 0),
+            heads=self.heads or heads,
             feedforward=self.feedforward or feedforward,
         )
         if self.tie == "all" and shape != discriminator:

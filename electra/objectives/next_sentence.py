@@ -16,7 +16,7 @@ from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.mlm import MaskedLM, mlm_sums
 from electra.objectives.settings import NEXT_SENTENCE_CLASSES, MaskedLMConfig
 
-# The fraction of a row's length by which a segment may be longer than the one it takes the place of.
+# A segment may be longer than the one it replaces by this fraction of a row's length.
 MAX_SURPLUS = 1 / 16
 
 

@@ -12,6 +12,7 @@ from electra.data.batches import Batch
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.shape import GeneratorShape
+from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput
 from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
 
@@ -114,4 +115,4 @@ class Pair:
 
 
 def has_model(folder: Path) -> bool:
-    return (folder / huggingface.CONFIG).is_file()
+    return (folder / MODEL_CONFIG).is_file()

@@ -12,6 +12,8 @@ from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.card import model_card
 from electra.model.networks import Discriminator, Generator
+from electra.model.verify import verify
+from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.objective import Objective
 from electra.settings import as_dict
 
@@ -48,7 +50,7 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             ),
         )
         if verified:
-            huggingface.verify(network, folder)
+            verify(network, folder)
         folders.append(folder)
     return folders
 
@@ -126,7 +128,7 @@ def find_sources(objective: Objective, init_from: Path) -> list[Source]:
             for name, network in networks.items()
             if network.encoder.shape == shape
         ]
-    if (init_from / huggingface.CONFIG).is_file():
+    if (init_from / MODEL_CONFIG).is_file():
         name = find_network_for(huggingface.role_of(init_from), networks)
         if name is None:
             return []
@@ -134,7 +136,7 @@ def find_sources(objective: Objective, init_from: Path) -> list[Source]:
     return [
         Source(name, network, init_from / name)
         for name, network in networks.items()
-        if (init_from / name / huggingface.CONFIG).is_file()
+        if (init_from / name / MODEL_CONFIG).is_file()
     ]
 
 
@@ -157,12 +159,12 @@ def find_only_masked_lm(init_from: Path) -> Path | None:
 
     A run with a generator has one, and its encoder does not stand in for it.
     """
-    if (init_from / huggingface.CONFIG).is_file():
+    if (init_from / MODEL_CONFIG).is_file():
         folder, is_only = init_from, huggingface.role_of(init_from) != "discriminator"
     else:
         folder = init_from / "encoder"
-        has_generator = (init_from / "generator" / huggingface.CONFIG).is_file()
-        is_only = (folder / huggingface.CONFIG).is_file() and not has_generator
+        has_generator = (init_from / "generator" / MODEL_CONFIG).is_file()
+        is_only = (folder / MODEL_CONFIG).is_file() and not has_generator
     if is_only:
         return folder
     return None

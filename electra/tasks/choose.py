@@ -24,7 +24,7 @@ from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout
 from electra.model.encoder import initialise
 from electra.model.gelu import gelu
-from electra.model.huggingface import CONFIG
+from electra.model.weight_files import CONFIG
 from electra.tasks.choice_files import (
     complete,
     option_index,

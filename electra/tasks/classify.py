@@ -24,7 +24,7 @@ from electra.data.tables import (
     require_text,
 )
 from electra.data.wordpiece import WordPiece
-from electra.model.huggingface import CONFIG
+from electra.model.weight_files import CONFIG
 from electra.tasks.classification_heads import (
     ARCHITECTURE,
     ClassificationHead,

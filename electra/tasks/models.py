@@ -16,9 +16,10 @@ from electra.model import huggingface
 from electra.model.card import task_card
 from electra.model.dropout import Dropout
 from electra.model.encoder import Attention, Encoder
-from electra.model.huggingface import CONFIG, Loaded
+from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
+from electra.model.weight_files import CONFIG, read_json
 from electra.tasks.task import AnyTask, Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
@@ -63,7 +64,7 @@ def model_folder(model: str | Path) -> Path:
 
 def best_model(run: Path) -> Path:
     """Return the best model of a fine-tuning run."""
-    best = huggingface.read_json(run, RESULTS).get("best_model")
+    best = read_json(run, RESULTS).get("best_model")
     if isinstance(best, str) and Path(best).name == "model" and (run / best / CONFIG).is_file():
         return run / best
     raise UserError(
@@ -107,7 +108,7 @@ class Pretrained:
     folder: Path
     tokenizer: WordPiece
     encoder: Encoder
-    loaded: Loaded | None  # None: random weights
+    loaded: LoadReport | None  # None: random weights
 
 
 def load_pretrained(
@@ -118,7 +119,11 @@ def load_pretrained(
     if huggingface.role_of(folder) == "generator":
         refuse_generator(folder)
     tokenizer = load_tokenizer(folder)
-    encoder, loaded = huggingface.load_encoder(folder, filled=not random_weights)
+    loaded = None
+    if random_weights:
+        encoder = huggingface.build_encoder(folder)
+    else:
+        encoder, loaded = huggingface.load_encoder(folder)
     if dropout is not None:
         set_dropout(encoder, dropout)
     return Pretrained(folder, tokenizer, encoder, loaded)
@@ -229,7 +234,7 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     Of the latter, `task` says how files are read.
     """
     folder = model_folder(model)
-    config = huggingface.read_json(folder, CONFIG)
+    config = read_json(folder, CONFIG)
     architecture = huggingface.architecture_of(config)
     stored_task: AnyTask
     if TASK in config:

@@ -21,7 +21,7 @@ import numpy as np
 from electra.config import UserError
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
-from electra.model.huggingface import CONFIG
+from electra.model.weight_files import CONFIG
 from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
 from electra.tasks.entities import (
     OUTSIDE,

@@ -16,7 +16,8 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.engine.training_state import restore
-from electra.model.huggingface import is_within, load_shape
+from electra.model.huggingface import load_shape
+from electra.model.weight_files import is_within
 from electra.runs import checkpoint
 from electra.tasks.models import load_pretrained
 

@@ -13,6 +13,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from electra.model.electra_names import SHAPE_KEYS, ExportedNetwork
+from electra.model.verify import verify
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is first imported, which reads it then
 
 from electra.config import UserError
@@ -40,8 +43,8 @@ KINDS = [Discriminator, Generator]
 
 
 def network(
-    kind: type[huggingface.Network], shape: EncoderShape = TINY, *, seed: int = 0
-) -> huggingface.Network:
+    kind: type[ExportedNetwork], shape: EncoderShape = TINY, *, seed: int = 0
+) -> ExportedNetwork:
     torch.manual_seed(seed)
     built = kind(Encoder(shape, vocabulary=VOCABULARY)).eval()
     with torch.no_grad():
@@ -51,11 +54,11 @@ def network(
     return built
 
 
-def role(built: huggingface.Network) -> huggingface.Role:
+def role(built: ExportedNetwork) -> huggingface.Role:
     return "discriminator" if isinstance(built, Discriminator) else "generator"
 
 
-def logits(built: huggingface.Network) -> Tensor:
+def logits(built: ExportedNetwork) -> Tensor:
     input_ids = torch.randint(VOCABULARY, (2, 24), generator=torch.Generator().manual_seed(5))
     positions = (torch.arange(24).expand_as(input_ids),) if isinstance(built, Generator) else ()
     with torch.no_grad():
@@ -85,35 +88,35 @@ def edit(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", SIZES)
 def test_transformers_computes_our_logits_from_our_folder(
-    kind: type[huggingface.Network], size: str, folder: Path
+    kind: type[ExportedNetwork], size: str, folder: Path
 ) -> None:
     built = network(kind, SIZES[size])
     huggingface.save(built, folder, role=role(built))
-    assert huggingface.verify(built, folder, tolerance=1e-5) <= 1e-5
+    assert verify(built, folder, tolerance=1e-5) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", SIZES)
 def test_we_compute_transformers_logits_from_its_folder(
-    kind: type[huggingface.Network], size: str, folder: Path
+    kind: type[ExportedNetwork], size: str, folder: Path
 ) -> None:
     built = network(kind, SIZES[size])
     save_stock(built.architecture, SIZES[size], folder)
     report = huggingface.load(built, folder)
     assert not report.missing
     assert not report.unexpected
-    assert huggingface.verify(built, folder, tolerance=1e-5) <= 1e-5
+    assert verify(built, folder, tolerance=1e-5) <= 1e-5
 
 
 def test_verification_fails_when_the_folder_holds_other_weights(saved: Path) -> None:
     with pytest.raises(RuntimeError, match="other logits"):
-        huggingface.verify(network(Discriminator, seed=1), saved)
+        verify(network(Discriminator, seed=1), saved)
 
 
 def save_stock(architecture: str, shape: EncoderShape, folder: Path, **options: Any) -> None:
     import transformers
 
-    keys = {key: getattr(shape, field) for field, key in huggingface.SHAPE_KEYS.items()}
+    keys = {key: getattr(shape, field) for field, key in SHAPE_KEYS.items()}
     torch.manual_seed(7)
     stock = getattr(transformers, architecture)(
         transformers.ElectraConfig(vocab_size=VOCABULARY, **keys)
@@ -170,7 +173,7 @@ def test_weights_are_float32_and_the_tied_table_is_stored_once(folder: Path) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_loaded_bit_for_bit(kind: type[huggingface.Network], folder: Path) -> None:
+def test_what_is_saved_is_loaded_bit_for_bit(kind: type[ExportedNetwork], folder: Path) -> None:
     built, other = network(kind), network(kind, seed=1)
     huggingface.save(built, folder, role=role(built))
     huggingface.load(other, folder)
@@ -186,7 +189,7 @@ def test_weights_above_the_limit_are_split_and_found_again_by_us_and_by_transfor
     huggingface.save(built, folder, role="discriminator", shard_bytes=30_000)
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
     assert not huggingface.load(other, folder).missing
-    assert huggingface.verify(other, folder, tolerance=1e-5) <= 1e-5
+    assert verify(other, folder, tolerance=1e-5) <= 1e-5
 
 
 # ---- saving never loses a model ------------------------------------------------------------------
@@ -287,7 +290,7 @@ def test_names_that_older_versions_stored_besides_are_no_surprise(folder: Path) 
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def refusal(folder: Path, built: huggingface.Network | None = None) -> str:
+def refusal(folder: Path, built: ExportedNetwork | None = None) -> str:
     built = built or network(Discriminator)
     before = {name: tensor.clone() for name, tensor in built.state_dict().items()}
     with pytest.raises(UserError) as caught:

@@ -11,6 +11,7 @@ import torch
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.data.wordpiece import WordPiece
+from electra.model.verify import verify
 from electra.tasks.choose import Choice, Choose
 from electra.tasks.task import Network
 from tests.tasks.toys import answers, overfit, toy_encoder, toy_tokenizer, written
@@ -310,7 +311,7 @@ def test_stock_transformers_computes_the_same_scores(tokenizer: WordPiece, tmp_p
             input_ids=ids, token_type_ids=token_type_ids, attention_mask=attention_mask.long()
         ).logits
         torch.testing.assert_close(network.outputs(batch)["logits"], theirs, atol=1e-4, rtol=0)
-    assert huggingface.verify(network, tmp_path / "model") < 1e-4
+    assert verify(network, tmp_path / "model") < 1e-4
 
 
 def test_a_network_learns_eight_choices_by_heart(tokenizer: WordPiece, few_threads: None) -> None:

@@ -45,7 +45,7 @@ def test_layers_are_those_of_stock_transformers(
 ) -> None:
     from transformers import ElectraModel
 
-    huggingface.save(huggingface.Bare(encoder), tmp_path / "model", role="encoder")
+    huggingface.save(huggingface.EncoderOnly(encoder), tmp_path / "model", role="encoder")
     stock = ElectraModel.from_pretrained(tmp_path / "model").eval()
     for text in TEXTS[:2]:
         ids = torch.tensor([[tokenizer.cls, *tokenizer.encode([text])[0], tokenizer.sep]])

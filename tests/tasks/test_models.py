@@ -15,8 +15,8 @@ import transformers
 
 from electra.config import UserError
 from electra.data.tables import find_table
-from electra.model.huggingface import stock_logits
 from electra.model.networks import Generator
+from electra.model.verify import stock_logits
 from electra.tasks import find_task
 from electra.tasks.inference import answer_examples, predict
 from electra.tasks.models import FinetunedModel, load_pretrained, load_tuned, model_folder

@@ -1,0 +1,72 @@
+"""Proof that a model folder holds the network it was written from: stock transformers' logits."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra.model.electra_names import ExportedNetwork
+
+Inputs = dict[str, Tensor]  # input_ids, token_type_ids and attention_mask, as transformers has them
+
+
+def verify(network: ExportedNetwork, folder: Path, *, tolerance: float = 1e-4) -> float:
+    """Return the largest difference between our logits and transformers' from this folder.
+
+    Raise RuntimeError where it is more than rounding. The rows are random and padded.
+    """
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    assert network.architecture is not None
+    stock_class = getattr(transformers, network.architecture)
+    stock = stock_class.from_pretrained(folder, local_files_only=True).eval()
+    ours: Any = copy.deepcopy(network)
+    ours = ours.to("cpu", torch.float32).eval()
+    inputs = random_rows(network)
+    attention_mask = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        theirs = stock_logits(stock, inputs)
+        logits = ours.logits(inputs["input_ids"], inputs["token_type_ids"], attention_mask)
+    differences = (logits - theirs).abs()
+    if differences.shape[:2] == attention_mask.shape:
+        differences = differences[attention_mask]  # the two may disagree on padding
+    difference = float(differences.max())
+    # Rounding grows with what is rounded, and a trained generator's logits reach 20.
+    allowed = tolerance * max(1.0, theirs.abs().max().item())
+    if not difference <= allowed:
+        raise RuntimeError(
+            f"{folder}: transformers computes other logits from this folder than the network that "
+            f"was saved, by up to {difference:.1e} (up to {allowed:.1e} would be rounding)"
+        )
+    return difference
+
+
+def random_rows(network: ExportedNetwork) -> Inputs:
+    """Return two rows of random tokens, the second half as long as the first."""
+    length = min(64, network.encoder.shape.positions)
+    rng = torch.Generator().manual_seed(0)
+    input_ids = torch.randint(network.encoder.vocabulary, (2, length), generator=rng)
+    positions = torch.arange(length)
+    lengths = torch.tensor([[length], [max(1, length // 2)]])
+    return {
+        "input_ids": input_ids,
+        "token_type_ids": (positions > length // 2).long().expand_as(input_ids),
+        "attention_mask": (positions < lengths).long(),
+    }
+
+
+def stock_logits(stock: Any, inputs: Inputs) -> Tensor:
+    """Return the logits of a transformers model, whichever way its class takes rows."""
+    architecture = type(stock).__name__
+    if architecture == "ElectraForMultipleChoice":  # the rows are the choices of one question
+        output = stock(**{name: tensor[None] for name, tensor in inputs.items()})
+        return output.logits  # type: ignore[no-any-return]
+    output = stock(**inputs)
+    if architecture == "ElectraForQuestionAnswering":
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+    return output.logits  # type: ignore[no-any-return]

@@ -1,0 +1,93 @@
+"""The files of a model folder, and the tensors in its safetensors files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from electra.config import UserError, convert
+from electra.files import read_json_object
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+CARD = "README.md"
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder."""
+    remedy = f"name a folder that holds {CONFIG} and {WEIGHTS}"
+    return read_json_object(folder / name, remedy=remedy)
+
+
+def find_tensors(folder: Path) -> dict[str, Path]:
+    """Return the file that holds each tensor of a model folder, by the tensor's name."""
+    if (folder / INDEX).exists():
+        return read_index(folder)
+    if (folder / WEIGHTS).exists():
+        with open_safetensors(folder / WEIGHTS) as file:
+            return dict.fromkeys(file.keys(), folder / WEIGHTS)
+    if (folder / "pytorch_model.bin").exists():
+        raise UserError(
+            f"{folder}: pytorch_model.bin is a pickle, which can run code when opened, and is not "
+            "read; convert it where you trust it: load it with transformers, then "
+            "save_pretrained(FOLDER)"
+        )
+    raise UserError(f"{folder}: neither {WEIGHTS} nor {INDEX} is there")
+
+
+def read_index(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor as the index of a sharded model states it."""
+    stated = read_json(folder, INDEX).get("weight_map")
+    weight_map = convert(stated, dict, source=str(folder / INDEX), key="weight_map")
+    for file in weight_map.values():
+        is_safetensors = re.fullmatch(r"[\w.-]+\.safetensors", str(file))
+        if not is_safetensors or not is_within(folder, str(file)):
+            raise UserError(
+                f"{folder / INDEX}: weight_map names {file!r}, which is not a file of this folder "
+                "in the safetensors format; download the model again from where you trust it"
+            )
+    return {name: folder / file for name, file in weight_map.items()}
+
+
+def is_within(folder: Path, file: str) -> bool:
+    """Return whether a file lies in its folder, or where the hub's cache keeps a snapshot's."""
+    home = Path(os.path.realpath(folder))
+    target = Path(os.path.realpath(folder / file))
+    if target.parent == home:
+        return True
+    return home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"
+
+
+def read_tensor(path: Path, name: str, *, shape: list[int]) -> Tensor:
+    """Return one tensor in float32; refuse one of another shape than the config promises."""
+    with open_safetensors(path) as file:
+        if name not in file.keys():  # noqa: SIM118 (not a mapping)
+            raise UserError(f"{path}: {name} is missing, though {INDEX} places it there")
+        stored = file.get_slice(name).get_shape()
+        if stored != shape:
+            raise UserError(
+                f"{path}: {name} is {stored} where the {CONFIG} beside it promises {shape}; the "
+                "two files do not belong together"
+            )
+        tensor: Tensor = file.get_tensor(name)
+    return tensor.to(torch.float32)
+
+
+@contextmanager
+def open_safetensors(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: cannot be read: {error}; copy or download it again") from None
