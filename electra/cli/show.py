@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,10 +149,15 @@ def draw_picture(tokens: Sequence[TracedToken], path: Path) -> None:
     console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), highlight=False)
     print_trace(tokens, console)
     if path.suffix == ".svg":
-        picture = console.export_svg(title="Replaced token detection")
+        picture = without_web_fonts(console.export_svg(title="Replaced token detection"))
     else:
         picture = console.export_html()
     atomic.write(path, picture)
+
+
+def without_web_fonts(svg: str) -> str:
+    """Drop the fonts that rich would fetch from a server; a reader has a monospaced font."""
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
 # ---- a run ---------------------------------------------------------------------------------------

@@ -120,7 +120,9 @@ def test_it_is_trained_measured_exported_and_resumed(
     outcome = pretrain(whole, data=toy_shards, output_dir=run, quiet=True)
     assert (outcome.status, outcome.step) == ("finished", 20)
     losses = [
-        entry["segments"] for entry in journal.read_metrics(run / "metrics.jsonl") if "segments" in entry
+        entry["segments"]
+        for entry in journal.read_metrics(run / "metrics.jsonl")
+        if "segments" in entry
     ]
     assert len(losses) == 20
     assert losses[-1] < losses[0]

@@ -18,6 +18,7 @@ from electra.data.tables import find_table
 from electra.model.networks import Generator
 from electra.model.verify import stock_logits
 from electra.tasks import find_task
+from electra.tasks.features import TaskBatch
 from electra.tasks.inference import answer_examples, predict
 from electra.tasks.models import FinetunedModel, load_pretrained, load_tuned, model_folder
 from electra.tasks.task import move_last_to_first
@@ -51,8 +52,16 @@ def both_logits(model: FinetunedModel, path: Path) -> tuple[torch.Tensor, torch.
     batches = [features.collate(np.array([unit])) for unit in range(len(features))]
     with torch.no_grad():
         ours = [model.network.logits(*batch[:3]).flatten() for batch in batches]
-        theirs = [stock_logits(stock, *batch[:3]).flatten() for batch in batches]
+        theirs = [stock_logits(stock, transformers_inputs(batch)).flatten() for batch in batches]
     return torch.cat(ours), torch.cat(theirs)
+
+
+def transformers_inputs(batch: TaskBatch) -> dict[str, torch.Tensor]:
+    return {
+        "input_ids": batch.input_ids,
+        "token_type_ids": batch.token_type_ids,
+        "attention_mask": batch.attention_mask.long(),
+    }
 
 
 # ---- ours, in transformers -----------------------------------------------------------------------
