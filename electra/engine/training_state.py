@@ -45,7 +45,7 @@ def restore(
     for number, parameter in enumerate(itertools.chain.from_iterable(groups)):
         name = names[parameter]
         # A parameter that no loss uses has no gradient, and so no state.
-        if not optimizer_state or f"{name}.{STATE_KEYS[0]}" in optimizer_state:
+        if not optimizer_state or any(f"{name}.{key}" in optimizer_state for key in STATE_KEYS):
             states[number] = parameter_state(name, parameter, optimizer_state, updates)
     optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
 
