@@ -20,8 +20,9 @@ from electra.data.batches import Batch
 from electra.engine.hardware import autocast
 from electra.model.sampling import sample
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Vocabulary, mask_tokens, replace_tokens
+from electra.objectives.corruption import mask_tokens, replace_tokens
 from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.objectives.vocabulary import Vocabulary
 from electra.pretraining.recipe import Recipe
 
 Step = Callable[[Batch], Tensor]

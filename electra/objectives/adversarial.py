@@ -19,11 +19,12 @@ from electra.data.batches import Batch
 from electra.model.encoder import initialise_glorot
 from electra.model.networks import Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Vocabulary, masked_in_step
+from electra.objectives.corruption import masked_in_step
 from electra.objectives.measures import Loss
 from electra.objectives.mlm import MLMOutput, mlm_token_loss
 from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput, rtd_token_loss
 from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.objectives.vocabulary import Vocabulary
 
 # Nothing else learns from the baseline's error, and Adam divides its scale away; but gradients are
 # clipped together, and with a weight of 1 it would be most of their norm.

@@ -7,26 +7,14 @@ scored) and reads nothing back from the device, so that a whole step can be capt
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from electra.data.batches import Batch
 from electra.objectives.settings import Masking
-
-
-class Vocabulary(Protocol):
-    """What an objective knows of the vocabulary: its size, and the ids of special tokens."""
-
-    @property
-    def size(self) -> int: ...
-
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
+from electra.objectives.vocabulary import Vocabulary
 
 
 class Masked(NamedTuple):

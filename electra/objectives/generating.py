@@ -13,7 +13,6 @@ from electra.model.sampling import Sampling, sample
 from electra.objectives.corruption import (
     Corrupted,
     Masked,
-    Vocabulary,
     mask_tokens,
     masked_in_step,
     replace_tokens,
@@ -22,6 +21,7 @@ from electra.objectives.measures import sum_and_count
 from electra.objectives.mlm import MLMOutput, mlm_forward, mlm_sums
 from electra.objectives.objective import Objective
 from electra.objectives.settings import GeneratingConfig
+from electra.objectives.vocabulary import Vocabulary
 
 
 class Generated(NamedTuple):

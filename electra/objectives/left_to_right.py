@@ -10,18 +10,27 @@ from electra.model.encoder import Encoder
 from electra.model.memory import LOGITS_CHUNK
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Vocabulary
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.objective import Objective
+from electra.objectives.settings import LeftToRightConfig
+from electra.objectives.vocabulary import Vocabulary
 
 
 class LeftToRight(Objective):
     """The mean cross-entropy of every token but the first of each row. Nothing is random."""
 
-    def __init__(self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor) -> None:
+    def __init__(
+        self,
+        config: LeftToRightConfig,
+        *,
+        encoder: EncoderShape,
+        vocabulary: Vocabulary,
+        unigrams: Tensor,
+    ) -> None:
         # A token that sees the next one has nothing to predict; a Recipe refuses this.
         assert encoder.causal
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
+        self.config = config
         self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
 
     def predict_next(self, batch: Batch) -> tuple[Tensor, Tensor]:

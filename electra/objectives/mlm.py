@@ -12,10 +12,11 @@ from electra.model.encoder import Encoder
 from electra.model.networks import Discriminator, Generator, cross_entropy
 from electra.model.sampling import Sampling
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Masked, Vocabulary, mask_tokens, masked_in_step
+from electra.objectives.corruption import Masked, mask_tokens, masked_in_step
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.objective import Objective
 from electra.objectives.settings import MaskedLMConfig
+from electra.objectives.vocabulary import Vocabulary
 
 
 class MaskedLM(Objective):

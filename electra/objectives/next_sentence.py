@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from electra.data.batches import Batch
 from electra.model.encoder import initialise_glorot
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Masked, Vocabulary, masked_in_step
+from electra.objectives.corruption import Masked, masked_in_step
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.mlm import MaskedLM, mlm_sums
 from electra.objectives.settings import NEXT_SENTENCE_CLASSES, MaskedLMConfig
+from electra.objectives.vocabulary import Vocabulary
 
 # A segment may be longer than the one it replaces by this fraction of a row's length.
 MAX_SURPLUS = 1 / 16

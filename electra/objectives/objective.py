@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from electra.data.batches import Batch
 from electra.model.networks import Discriminator, Generator
-from electra.objectives.corruption import Vocabulary
 from electra.objectives.measures import Loss, MetricSums
+from electra.objectives.vocabulary import Vocabulary
 
 
 class Objective(nn.Module, ABC):

@@ -15,11 +15,12 @@ from electra.model.encoder import Encoder, initialise_glorot
 from electra.model.memory import LOGITS_CHUNK
 from electra.model.networks import Discriminator, Generator, build_generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Vocabulary, masked_in_step
+from electra.objectives.corruption import masked_in_step
 from electra.objectives.generating import Generated, Generating
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.mlm import mlm_forward
 from electra.objectives.settings import AllTokensMLMConfig, ReplaceMLMConfig
+from electra.objectives.vocabulary import Vocabulary
 
 
 class Restoring(Generating):

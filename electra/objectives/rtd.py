@@ -14,7 +14,6 @@ from electra.model.shape import EncoderShape
 from electra.objectives.corruption import (
     Corrupted,
     Masked,
-    Vocabulary,
     mask_tokens,
     masked_in_step,
     replace_tokens,
@@ -23,6 +22,7 @@ from electra.objectives.generating import Generating
 from electra.objectives.measures import Loss, MetricSums, rtd_histogram, sum_and_count
 from electra.objectives.mlm import MLMOutput
 from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.objectives.vocabulary import Vocabulary
 
 
 class RTDOutput(NamedTuple):

@@ -6,6 +6,7 @@ metrics with their baselines, what a token costs, and which module computes the 
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args, get_type_hints
 
@@ -24,8 +25,8 @@ from electra.objectives.metrics import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from electra.objectives.corruption import Vocabulary
     from electra.objectives.objective import Objective
+    from electra.objectives.vocabulary import Vocabulary
 
 NEXT_SENTENCE_CLASSES = 2  # the second segment follows the first, or comes from elsewhere
 
@@ -61,11 +62,24 @@ class ObjectiveConfig:
         """Return what a token goes through, from which FLOPs and memory follow."""
         raise NotImplementedError
 
+    @property
+    def implementation(self) -> str:
+        """The module and class that compute the loss, as "package.module:Class".
+
+        Named and not imported, so that settings need no torch.
+        """
+        raise NotImplementedError
+
     def build(
         self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
     ) -> Objective:
         """Return the module that computes the loss, with freshly initialised networks."""
-        raise NotImplementedError
+        module, _, name = self.implementation.partition(":")
+        objective_class = getattr(importlib.import_module(module), name)
+        objective: Objective = objective_class(
+            self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams
+        )
+        return objective
 
 
 REGISTERED: dict[str, type[ObjectiveConfig]] = {}  # by name
@@ -194,16 +208,11 @@ class ReplacedTokenDetectionConfig(ObjectiveConfig):
             mask_rate=self.masking.rate,
         )
 
-    def build(
-        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
-    ) -> Objective:
-        from electra.objectives.adversarial import AdversarialDetection
-        from electra.objectives.rtd import ReplacedTokenDetection
-
-        kind = ReplacedTokenDetection
+    @property
+    def implementation(self) -> str:
         if self.generator_training == "adversarial":
-            kind = AdversarialDetection
-        return kind(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+            return "electra.objectives.adversarial:AdversarialDetection"
+        return "electra.objectives.rtd:ReplacedTokenDetection"
 
 
 @register
@@ -238,16 +247,11 @@ class MaskedLMConfig(ObjectiveConfig):
             mask_rate=self.masking.rate,
         )
 
-    def build(
-        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
-    ) -> Objective:
-        from electra.objectives.mlm import MaskedLM
-        from electra.objectives.next_sentence import NextSentence
-
-        kind = MaskedLM
+    @property
+    def implementation(self) -> str:
         if self.next_sentence:
-            kind = NextSentence
-        return kind(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+            return "electra.objectives.next_sentence:NextSentence"
+        return "electra.objectives.mlm:MaskedLM"
 
 
 @register
@@ -273,12 +277,9 @@ class LeftToRightConfig(ObjectiveConfig):
             length=length,
         )
 
-    def build(
-        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
-    ) -> Objective:
-        from electra.objectives.left_to_right import LeftToRight
-
-        return LeftToRight(encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    @property
+    def implementation(self) -> str:
+        return "electra.objectives.left_to_right:LeftToRight"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -332,12 +333,9 @@ class ReplaceMLMConfig(RestorationConfig):
     def heads(self) -> tuple[Head, ...]:
         return (LMHead(),)
 
-    def build(
-        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
-    ) -> Objective:
-        from electra.objectives.restore import ReplaceMLM
-
-        return ReplaceMLM(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    @property
+    def implementation(self) -> str:
+        return "electra.objectives.restore:ReplaceMLM"
 
 
 @register
@@ -351,12 +349,9 @@ class AllTokensMLMConfig(RestorationConfig):
     def heads(self) -> tuple[Head, ...]:
         return (LMHead("all"), LinearHead("copy gate"))
 
-    def build(
-        self, *, encoder: EncoderShape, vocabulary: Vocabulary, unigrams: Tensor
-    ) -> Objective:
-        from electra.objectives.restore import AllTokensMLM
-
-        return AllTokensMLM(self, encoder=encoder, vocabulary=vocabulary, unigrams=unigrams)
+    @property
+    def implementation(self) -> str:
+        return "electra.objectives.restore:AllTokensMLM"
 
 
 GeneratingConfig = ReplacedTokenDetectionConfig | ReplaceMLMConfig | AllTokensMLMConfig

@@ -20,11 +20,11 @@ from electra.model.encoder import Encoder
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.model.workload import LinearHead, Workload
-from electra.objectives.corruption import Vocabulary
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.metrics import Metric
 from electra.objectives.objective import Objective
 from electra.objectives.settings import REGISTERED, ObjectiveConfig, register
+from electra.objectives.vocabulary import Vocabulary
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs import journal

@@ -1,0 +1,18 @@
+"""What an objective knows of the vocabulary."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Vocabulary(Protocol):
+    """What an objective knows of the vocabulary: its size, and the ids of special tokens."""
+
+    @property
+    def size(self) -> int: ...
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
