@@ -113,9 +113,9 @@ def check_micro_batches(
         world.my_micro_batches(training.batch_size // size)
         return recipe, []
     warning = (
-        f"this run took {size} rows in a pass, too many for {world.size} processes to have one "
-        "each; it goes on with fewer. Data and their order stay; masks and dropout are drawn in "
-        "other portions"
+        f"this run has micro-batches of {size} rows, too large to give each of {world.size} "
+        "processes one; it continues with smaller ones. The data and their order stay the same; "
+        "masks and dropout, which are drawn for each micro-batch, change"
     )
     return replace(recipe, training=replace(training, micro_batch_size=None)), [warning]
 

@@ -15,7 +15,7 @@ from electra.experiments.findings import Findings
 from electra.experiments.plan import Arm, Trial
 from electra.reports.samples import Sample, arms_at_baseline, averages, ranking_column
 
-Verdict = Literal[
+Outcome = Literal[
     "as published", "contradicts the paper", "not decided", "no spread known", "says nothing"
 ]
 
@@ -58,7 +58,7 @@ class Pair:
         return float(2 * t.sf(2, freedom))
 
     @property
-    def verdict(self) -> Verdict:
+    def outcome(self) -> Outcome:
         if self.at_baseline:
             return "says nothing"
         if self.error is None:
@@ -162,7 +162,7 @@ def found_order(findings: Findings) -> str:
     text = ranked[0].label
     for better, worse in pairwise(ranked):
         pair = Pair(better=better, worse=worse, ours=(samples[better.name], samples[worse.name]))
-        sign = {"as published": ">", "not decided": "≈"}.get(pair.verdict, ">?")
+        sign = {"as published": ">", "not decided": "≈"}.get(pair.outcome, ">?")
         text += f" {sign} {worse.label}"
     return text
 
@@ -198,7 +198,7 @@ def describe_peaks(findings: Findings) -> list[str]:
             continue
         best, second = ranked[:2]
         pair = Pair(better=best, worse=second, ours=(samples[best.name], samples[second.name]))
-        sure = certainty.get(pair.verdict, "with no spread known, above")
+        sure = certainty.get(pair.outcome, "with no spread known, above")
         sentences.append(
             f"{series or 'All arms'}: highest at {best.x:.3g} with {pair.ours[0]}, {sure} the "
             f"next, {second.x:.3g} with {pair.ours[1]}"

@@ -40,7 +40,7 @@ def order_section(findings: Findings) -> Iterator[Block]:
         yield Bullets([("At the baseline:", text)])
     pairs = compare_arms(findings)
     if pairs:
-        yield Bullets([(f"{pair.verdict.capitalize()}:", f"{pair}.") for pair in pairs])
+        yield Bullets([(f"{pair.outcome.capitalize()}:", f"{pair}.") for pair in pairs])
     sentences = [*describe_gaps(findings), *describe_peaks(findings)]
     if sentences:
         yield Bullets([("", f"{sentence}.") for sentence in sentences])
@@ -82,19 +82,19 @@ def conclusion(findings: Findings) -> str:
             "Fewer than two of the arms that the paper orders were scored, so that its order was "
             "not tested."
         )
-    text = f"{describe_verdicts(pairs)}. {describe_direction(pairs)}"
-    against = [pair for pair in pairs if pair.verdict == "contradicts the paper"]
+    text = f"{describe_outcomes(pairs)}. {describe_direction(pairs)}"
+    against = [pair for pair in pairs if pair.outcome == "contradicts the paper"]
     if against:
         contradictions = "; ".join(map(describe_contradiction, against))
         return f"{text} This run contradicts the paper's order: {contradictions}."
-    if any(pair.verdict == "as published" for pair in pairs):
+    if any(pair.outcome == "as published" for pair in pairs):
         return f"{text} Nothing here contradicts the paper."
     return f"{text} Nothing here contradicts the paper, and nothing confirms it."
 
 
-def describe_verdicts(pairs: Sequence[Pair]) -> str:
+def describe_outcomes(pairs: Sequence[Pair]) -> str:
     """Return how many pairs came out in which way."""
-    counts = Counter(pair.verdict for pair in pairs)
+    counts = Counter(pair.outcome for pair in pairs)
     text = (
         f"Of all {len(pairs)} pairs of arms that the paper ranks, {counts['as published']} came "
         f"out as published, {counts['contradicts the paper']} against it, "

@@ -89,7 +89,7 @@ def test_gathering_first_gives_what_predicting_everywhere_and_selecting_gives(
     torch.testing.assert_close(generator(*batch, positions), selected, rtol=0, atol=1e-6)
 
 
-def test_what_stands_in_padding_never_changes_a_verdict_or_a_prediction(
+def test_padding_never_changes_a_logit_or_a_prediction(
     batch: tuple[Tensor, Tensor, Tensor],
 ) -> None:
     generator, discriminator = pair("embeddings")

@@ -132,9 +132,9 @@ def test_a_run_resumes_with_smaller_micro_batches_on_more_processes_than_micro_b
     changed, warnings = check_micro_batches(toy("--micro-batch-size", "12"), world, may_change=True)
     assert changed.training.micro_batch_size is None
     assert warnings == [
-        "this run took 12 rows in a pass, too many for 3 processes to have one each; it goes on "
-        "with "
-        "fewer. Data and their order stay; masks and dropout are drawn in other portions"
+        "this run has micro-batches of 12 rows, too large to give each of 3 processes one; it "
+        "continues with smaller ones. The data and their order stay the same; masks and dropout, "
+        "which are drawn for each micro-batch, change"
     ]
     assert check_micro_batches(toy("--micro-batch-size", "4"), world, may_change=True) == (
         toy("--micro-batch-size", "4"),

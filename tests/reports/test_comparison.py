@@ -30,12 +30,12 @@ def test_a_sample_shows_its_mean_its_spread_and_how_many_seeds_it_has():
 def test_a_difference_of_more_than_two_standard_errors_confirms_or_contradicts():
     low, high = (70.0, 71.0), (72.0, 73.0)  # sd √½ each, so 2 standard errors are 2·√½ = 1.41
     assert pair(high, low).error == pytest.approx(0.5**0.5)
-    assert pair(high, low).verdict == "as published"
-    assert pair(low, high).verdict == "contradicts the paper"
+    assert pair(high, low).outcome == "as published"
+    assert pair(low, high).outcome == "contradicts the paper"
 
 
 @pytest.mark.parametrize(
-    ("errors", "verdict"),
+    ("errors", "outcome"),
     [
         (1.5, "not decided"),
         (1.99, "not decided"),
@@ -44,13 +44,13 @@ def test_a_difference_of_more_than_two_standard_errors_confirms_or_contradicts()
         (-2.01, "contradicts the paper"),
     ],
 )
-def test_two_standard_errors_are_the_border(errors, verdict):
+def test_two_standard_errors_are_the_border(errors, outcome):
     low = (70.0, 72.0)  # sd √2 and n=2 each, so the standard error of the difference is √(1 + 1)
-    assert pair(tuple(value + errors * 2**0.5 for value in low), low).verdict == verdict
+    assert pair(tuple(value + errors * 2**0.5 for value in low), low).outcome == outcome
 
 
 def test_a_difference_within_two_standard_errors_decides_nothing():
-    assert pair((70.0, 72.0), (71.0, 72.0)).verdict == "not decided"
+    assert pair((70.0, 72.0), (71.0, 72.0)).outcome == "not decided"
     assert "within 2 standard errors" in str(pair((70.0, 72.0), (71.0, 72.0)))
 
 
@@ -62,7 +62,7 @@ def test_arms_with_one_score_are_level():
 
 def test_with_one_seed_no_spread_is_known_whatever_the_difference():
     alone = pair((80.0,), (60.0, 61.0))
-    assert alone.verdict == "no spread known"
+    assert alone.outcome == "no spread known"
     assert str(alone) == (
         "ELECTRA is 19.5 points above BERT; ELECTRA ran with one seed, so no spread is known and "
         "nothing follows; the paper has ELECTRA above"
@@ -70,8 +70,8 @@ def test_with_one_seed_no_spread_is_known_whatever_the_difference():
 
 
 def test_arms_that_were_published_as_equal_contradict_when_they_are_surely_apart():
-    assert pair((72.0, 73.0), (70.0, 71.0), is_tie=True).verdict == "contradicts the paper"
-    assert pair((72.0, 73.0), (72.0, 73.0), is_tie=True).verdict == "not decided"
+    assert pair((72.0, 73.0), (70.0, 71.0), is_tie=True).outcome == "contradicts the paper"
+    assert pair((72.0, 73.0), (72.0, 73.0), is_tie=True).outcome == "not decided"
 
 
 def test_the_order_found_is_written_with_what_is_sure_and_what_is_not():
