@@ -46,7 +46,7 @@ class AsyncCheckpointer:
         pointers = data_pointers(optimizer)
         if self.staging is None or self.staging.pointers != pointers:
             self.staging = None  # both may be too much for the memory
-            self.staging = PinnedStaging(pointers, *capture(module, optimizer))
+            self.staging = PinnedStaging(pointers, capture(module, optimizer))
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -116,16 +116,13 @@ def resolve_speed(
     possible = possible and is_supported(device, head_width=demands.head_width)
     if switches.kernels == "on":
         check_kernels(switches, obstacle, possible, flag=flag)
-    wanted = switches.kernels == "auto" and switches.compile != "on"
-    kernels = switches.kernels == "on" or (wanted and possible)
+    by_default = switches.kernels == "auto" and switches.compile != "on"
+    kernels = switches.kernels == "on" or (by_default and possible)
     if switches.cuda_graph == "on" and not kernels:
         raise UserError(f"{flag}cuda-graph on needs the kernels, which are off here")
     by_default = compile_on_gpu and device.type == "cuda" and not kernels
-    return Speed(
-        kernels,
-        kernels and switches.cuda_graph != "off",
-        switches.compile == "on" or (switches.compile == "auto" and by_default),
-    )
+    compiled = switches.compile == "on" or (switches.compile == "auto" and by_default)
+    return Speed(kernels, kernels and switches.cuda_graph != "off", compiled)
 
 
 def check_kernels(

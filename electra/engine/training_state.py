@@ -116,14 +116,15 @@ class PinnedStaging:
     copied as one.
     """
 
-    def __init__(self, pointers: list[int], *tensors: dict[str, Tensor]) -> None:
+    def __init__(self, pointers: list[int], state: TrainingState) -> None:
         self.pointers = pointers  # of the tensors that it was made for
         # By the storage's address: the buffer on the device, and its copy on the host.
         self.buffers: dict[int, tuple[Tensor, Tensor]] = {}
-        weights, optimizer_state = (
-            {name: self.host_view(tensor) for name, tensor in named.items()} for named in tensors
-        )
-        self.state: TrainingState = weights, optimizer_state
+        weights, optimizer_state = state
+        self.state: TrainingState = self.host_views(weights), self.host_views(optimizer_state)
+
+    def host_views(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self.host_view(tensor) for name, tensor in tensors.items()}
 
     def host_view(self, tensor: Tensor) -> Tensor:
         """Return the view of host memory that will be this tensor's copy."""

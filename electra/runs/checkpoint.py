@@ -32,12 +32,12 @@ TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights, optimize
 class FormatError(UserError):
     """A checkpoint that another version of this package wrote."""
 
-    def __init__(self, folder: Path, found: object) -> None:
+    def __init__(self, folder: Path, number: object) -> None:
         message = (
-            f"{folder} has checkpoint format {found!r}, this version reads {FORMAT}; continue this "
-            "run with the version that wrote it"
+            f"{folder} has checkpoint format {number!r}, this version reads {FORMAT}; "
+            "continue this run with the version that wrote it"
         )
-        if found == 1:
+        if number == 1:
             message = (
                 f"{folder} was written by an earlier version (checkpoint format 1, this version "
                 f"reads {FORMAT}) and cannot be continued; start a new run in another --output-dir "

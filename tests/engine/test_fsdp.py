@@ -113,7 +113,7 @@ CASES = {
 }
 
 
-def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Objective]:
+def train_case(case: str, world: World, *, sharing: bool) -> tuple[list[float], Objective]:
     """Losses and weights after three steps of four passes, of which three processes take one, one
     and two.
     """
@@ -135,7 +135,7 @@ def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Obje
         OptimizerSetup(optimizer, recipe.optimizer, 20, torch.amp.GradScaler("cpu", enabled=False)),
         Execution(world, "fp32", Speed(False, False, False), world.max_micro_batches_per_rank(4)),
     )
-    found = []
+    step_losses = []
     for step in range(1, 4):
         sums = steps.forward_backward(
             [
@@ -145,16 +145,16 @@ def walked(case: str, world: World, *, sharing: bool) -> tuple[list[float], Obje
         )
         steps.optimizer_step(step)
         world.all_reduce_sum(sums.values())
-        found.append(float(sums["loss"]))
-    return found, objective
+        step_losses.append(float(sums["loss"]))
+    return step_losses, objective
 
 
 def compare(world: World) -> None:
     """Every case in this process alone, and over all of them; run by several processes."""
     for case in CASES:
-        expected, alone = walked(case, World(0, 1, world.device), sharing=False)
-        found, shared = walked(case, world, sharing=True)
-        assert found == pytest.approx(expected, rel=1e-5), case
+        expected, alone = train_case(case, World(0, 1, world.device), sharing=False)
+        step_losses, shared = train_case(case, world, sharing=True)
+        assert step_losses == pytest.approx(expected, rel=1e-5), case
         pairs = zip(alone.named_parameters(), shared.named_parameters(), strict=True)
         for (name, parameter), (same, part) in pairs:
             assert name == same

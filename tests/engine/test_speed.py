@@ -1,6 +1,4 @@
-"""Which way steps are taken: decided before any work, refused in the words of the flag that was
-given.
-"""
+"""Kernels, CUDA graphs and compilation are decided, or refused by their flag, before any work."""
 
 from __future__ import annotations
 
@@ -35,22 +33,24 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("electra.engine.hardware.is_supported", lambda device, *, head_width: True)
 
 
-def decided(device: torch.device = GPU, precision: str = "bf16", **asked: str) -> Speed:
-    return resolve_speed(TrainingConfig(**asked), precision, device, KernelDemands(head_width=64))
+def resolve(device: torch.device = GPU, precision: str = "bf16", **switches: str) -> Speed:
+    return resolve_speed(
+        TrainingConfig(**switches), precision, device, KernelDemands(head_width=64)
+    )
 
 
 @pytest.mark.usefixtures("with_kernels")
 def test_auto_means_kernels_and_graphs_where_they_run() -> None:
-    assert decided() == Speed(kernels=True, cuda_graph=True, compiled=False)
-    assert decided(cuda_graph="off") == Speed(kernels=True, cuda_graph=False, compiled=False)
-    assert decided(compile="on") == Speed(kernels=False, cuda_graph=False, compiled=True)
-    assert decided(precision="fp16") == Speed(kernels=False, cuda_graph=False, compiled=True)
+    assert resolve() == Speed(kernels=True, cuda_graph=True, compiled=False)
+    assert resolve(cuda_graph="off") == Speed(kernels=True, cuda_graph=False, compiled=False)
+    assert resolve(compile="on") == Speed(kernels=False, cuda_graph=False, compiled=True)
+    assert resolve(precision="fp16") == Speed(kernels=False, cuda_graph=False, compiled=True)
     tuning = resolve_speed(
         FinetuneConfig(), "fp16", GPU, KernelDemands(head_width=64), compile_on_gpu=False
     )
     assert tuning == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(UserError, match=r"kernels on and --training.compile on do the same work"):
-        decided(kernels="on", compile="on")
+        resolve(kernels="on", compile="on")
 
 
 @pytest.mark.usefixtures("with_kernels")
@@ -101,9 +101,9 @@ def test_a_left_to_right_recipe_goes_without_kernels() -> None:
 
 
 def test_a_cpu_takes_plain_steps() -> None:
-    assert decided(CPU, "fp32") == Speed(kernels=False, cuda_graph=False, compiled=False)
+    assert resolve(CPU, "fp32") == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(UserError, match=r"--training.cuda-graph on needs the kernels"):
-        decided(CPU, "fp32", cuda_graph="on")
+        resolve(CPU, "fp32", cuda_graph="on")
 
 
 def test_kernels_that_cannot_run_are_refused_before_a_corpus_is_cut(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Two ways to take a step: what the fused one keeps in one stretch of memory is what torch's AdamW
-would have made.
-"""
+"""The plain and the fused train step make the same updates."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ FROZEN = Detection(generator=GeneratorShape(tie="none"), generator_training="fro
 SETTINGS = OptimizerConfig(learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5)
 
 
-def built(
+def build(
     *,
     kernels: bool,
     objective_config: ObjectiveConfig = RTD,
@@ -96,18 +94,18 @@ def built(
 
 
 def walk(steps: TrainStep, numbers: range) -> list[tuple[float, float]]:
-    found = []
+    results = []
     for step in numbers:
         losses = steps.forward_backward(
             [(step, toy_batch([16, 9])), (100 + step, toy_batch([12, 16]))]
         )
         steps.optimizer_step(step)
-        found.append((float(losses["loss"]), steps.synchronize()))
-    return found
+        results.append((float(losses["loss"]), steps.synchronize()))
+    return results
 
 
-def test_an_update_over_one_stretch_of_memory_is_that_of_torch() -> None:
-    (plain, _, steps), (fused, _, others) = built(kernels=False), built(kernels=True)
+def test_an_update_over_flat_buffers_is_that_of_torch() -> None:
+    (plain, _, steps), (fused, _, others) = build(kernels=False), build(kernels=True)
     assert (type(steps), type(others)) == (PlainTrainStep, FusedTrainStep)
     for ours, theirs in zip(walk(others, range(1, 7)), walk(steps, range(1, 7)), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
@@ -116,7 +114,7 @@ def test_an_update_over_one_stretch_of_memory_is_that_of_torch() -> None:
 
 
 def test_low_precision_copies_follow_the_weights() -> None:
-    objective, optimizer, steps = built(kernels=True, precision="fp16")
+    objective, optimizer, steps = build(kernels=True, precision="fp16")
     walk(steps, range(1, 3))
     for name, parameter in objective.named_parameters():
         low_precision = optimizer.low_precision_weights[parameter]
@@ -124,9 +122,9 @@ def test_low_precision_copies_follow_the_weights() -> None:
 
 
 def test_a_flat_optimizer_keeps_its_state_dict_in_flat_buffers() -> None:
-    _, optimizer, steps = built(kernels=True)
+    _, optimizer, steps = build(kernels=True)
     walk(steps, range(1, 3))
-    _, other, _ = built(kernels=True)
+    _, other, _ = build(kernels=True)
     other.load_state_dict(optimizer.state_dict())
     for mine, theirs in zip(optimizer.parameters, other.parameters, strict=True):
         state, loaded = optimizer.state[mine], other.state[theirs]
@@ -146,7 +144,7 @@ def test_a_flat_optimizer_keeps_its_state_dict_in_flat_buffers() -> None:
 
 
 def test_a_flat_optimizer_reads_the_state_dict_of_torchs() -> None:
-    (_, torchs, steps), (_, flat, _) = built(kernels=False), built(kernels=True)
+    (_, torchs, steps), (_, flat, _) = build(kernels=False), build(kernels=True)
     walk(steps, range(1, 3))
     flat.load_state_dict(torchs.state_dict())
     for group, flat_group in zip(torchs.param_groups, flat.param_groups, strict=True):
@@ -160,7 +158,7 @@ def test_a_flat_optimizer_reads_the_state_dict_of_torchs() -> None:
 def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     """In float16 and with other samples: curves, not digits."""
     plain, fused = (
-        [loss for loss, _ in walk(built(kernels=kernels, precision="fp16")[2], range(1, 7))]
+        [loss for loss, _ in walk(build(kernels=kernels, precision="fp16")[2], range(1, 7))]
         for kernels in (False, True)
     )
     assert fused[0] == pytest.approx(plain[0], rel=0.02), (
@@ -210,7 +208,7 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
 def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfig) -> None:
     """The first loss is of equal weights; after it both have moved the same way."""
     plain, fused = (
-        walk(built(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
+        walk(build(kernels=kernels, objective_config=config, precision="fp16")[2], range(1, 4))
         for kernels in (False, True)
     )
     assert fused[0][0] == pytest.approx(plain[0][0], rel=0.03)
@@ -225,7 +223,7 @@ def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfi
 def test_a_frozen_generator_is_in_no_optimizer_and_keeps_every_bit(
     kernels: bool, precision: str
 ) -> None:
-    objective, optimizer, steps = built(
+    objective, optimizer, steps = build(
         kernels=kernels, objective_config=FROZEN, precision=precision
     )
     networks = objective.networks()
@@ -243,7 +241,7 @@ def test_a_frozen_generator_is_in_no_optimizer_and_keeps_every_bit(
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> None:
-    objective, _, steps = built(kernels=True)
+    objective, _, steps = build(kernels=True)
     walk(steps, range(1, 3))
     before = [parameter.detach().clone() for parameter in objective.parameters()]
     steps.forward_backward([(3, toy_batch([16, 9]))])
@@ -258,10 +256,10 @@ def test_a_gradient_that_is_not_finite_changes_nothing_from_its_step_on() -> Non
 
 
 @pytest.mark.parametrize("kernels", [False, True])
-def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(
+def test_with_a_skip_budget_a_bad_gradient_costs_its_update_and_one_too_many_stops(
     kernels: bool,
 ) -> None:
-    objective, optimizer, steps = built(kernels=kernels, skip_budget=SkipBudget(1))
+    objective, optimizer, steps = build(kernels=kernels, skip_budget=SkipBudget(1))
     walk(steps, range(1, 3))
     before = [parameter.detach().clone() for parameter in objective.parameters()]
 
@@ -286,12 +284,12 @@ def test_with_patience_a_bad_gradient_costs_its_update_and_one_too_many_stops(
 
 
 def test_a_checkpoint_of_fused_steps_continues_bit_for_bit(tmp_path) -> None:
-    unbroken, _, steps = built(kernels=True)
+    unbroken, _, steps = build(kernels=True)
     walk(steps, range(1, 7))
-    first, optimizer, steps = built(kernels=True)
+    first, optimizer, steps = build(kernels=True)
     walk(steps, range(1, 4))
     checkpoint.write(tmp_path, capture(first, optimizer), step=3, state={})
-    second, optimizer, steps = built(kernels=True)
+    second, optimizer, steps = build(kernels=True)
     restore(checkpoint.latest(tmp_path).tensors(), module=second, optimizer=optimizer, updates=3)
     steps = FusedTrainStep(steps.forward, steps.setup, steps.execution)
     walk(steps, range(4, 7))
@@ -306,10 +304,10 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from electra.engine.distributed import process_group
 from tests.conftest import toy_batch
-from tests.engine.test_train_step import built
+from tests.engine.test_train_step import build
 
 with process_group() as world:
-    objective, _, steps = built(kernels=True, world=world)
+    objective, _, steps = build(kernels=True, world=world)
     for step in range(1, 4):
         steps.forward_backward([(10 * step + world.rank, toy_batch([16, 9], seed=world.rank))])
         steps.optimizer_step(step)
@@ -343,7 +341,7 @@ def test_two_processes_that_share_a_step_move_as_one(tmp_path) -> None:
         | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
         timeout=120,
     )
-    objective, _, steps = built(kernels=True)
+    objective, _, steps = build(kernels=True)
     for step in range(1, 4):
         steps.forward_backward(
             [(10 * step + rank, toy_batch([16, 9], seed=rank)) for rank in (0, 1)]

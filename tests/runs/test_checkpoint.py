@@ -40,18 +40,18 @@ def save(run, step, trained):
     return checkpoint.write(run, capture(trained[0], trained[1]), step=step, state={"scores": {}})
 
 
-def test_weights_and_slots_come_back_bit_for_bit(tmp_path, trained):
+def test_weights_and_optimizer_state_come_back_bit_for_bit(tmp_path, trained):
     save(tmp_path, 3, trained)
     fresh = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.1, fused=True)
-    found = checkpoint.latest(tmp_path)
-    restore(found.tensors(), module=fresh, optimizer=optimizer, updates=3)
+    opened = checkpoint.latest(tmp_path)
+    restore(opened.tensors(), module=fresh, optimizer=optimizer, updates=3)
     for (name, before), after in zip(
         trained[0].named_parameters(), fresh.parameters(), strict=True
     ):
         assert before.equal(after), name
-        for slot in ("exp_avg", "exp_avg_sq", "step"):
-            assert trained[1].state[before][slot].equal(optimizer.state[after][slot]), (name, slot)
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            assert trained[1].state[before][key].equal(optimizer.state[after][key]), (name, key)
 
 
 def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
@@ -90,8 +90,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
     else:
         state.unlink()
     with pytest.warns(UserWarning, match="checkpoint-2"):
-        found = checkpoint.latest(tmp_path)
-    assert found.step == 1
+        opened = checkpoint.latest(tmp_path)
+    assert opened.step == 1
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over(tmp_path, trained):
@@ -134,28 +134,28 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
 
 def test_what_is_copied_for_a_write_stays_when_the_weights_move_on(tmp_path, trained):
     module, optimizer = trained
-    with AsyncCheckpointer() as background:
+    with AsyncCheckpointer() as checkpointer:
         before, contents = (
             module[0].weight.detach().clone(),
-            background.copy_state(module, optimizer),
+            checkpointer.copy_state(module, optimizer),
         )
-    slot = optimizer.state[module[0].weight]["exp_avg"].clone()
+    exp_avg = optimizer.state[module[0].weight]["exp_avg"].clone()
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     folder = checkpoint.write(tmp_path, contents, step=3, state={})
     assert not module[0].weight.equal(before)
     assert checkpoint.load_file(folder / "weights.safetensors")["0.weight"].equal(before)
-    assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(slot)
+    assert checkpoint.load_file(folder / "optimizer.safetensors")["0.weight.exp_avg"].equal(exp_avg)
 
 
-def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_again(tmp_path):
-    stretch, alone = torch.randn(40), torch.randn(3)
-    tensors = {"first": stretch[:12].view(3, 4).T, "last": stretch[15:], "alone": alone}
+def test_tensors_that_share_a_storage_are_copied_as_one_and_can_be_again(tmp_path):
+    storage, alone = torch.randn(40), torch.randn(3)
+    tensors = {"first": storage[:12].view(3, 4).T, "last": storage[15:], "alone": alone}
     wanted = {name: tensor.clone() for name, tensor in tensors.items()}
-    staging = PinnedStaging([], tensors, {})
+    staging = PinnedStaging([], (tensors, {}))
     assert len(staging.buffers) == 2
     staging.fill()
-    stretch.zero_()
+    storage.zero_()
     folder = checkpoint.write(tmp_path, staging.state, step=3, state={})
     written = checkpoint.load_file(folder / "weights.safetensors")
     assert written.keys() == wanted.keys()
@@ -165,19 +165,19 @@ def test_tensors_that_share_a_stretch_of_memory_are_copied_as_one_and_can_be_aga
     assert staging.state[0]["alone"].equal(alone)
 
 
-def test_where_weights_and_slots_lie_changes_with_any_of_them(trained):
+def test_data_pointers_change_with_the_memory_of_any_tensor(trained):
     module, optimizer = trained
-    places = data_pointers(optimizer)
+    pointers = data_pointers(optimizer)
     module(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    assert data_pointers(optimizer) == places
+    assert data_pointers(optimizer) == pointers
     state = optimizer.state[module[0].weight]
     before = state["exp_avg"]  # held, so that its place is not given to the next
     state["exp_avg"] = before.clone()
-    assert data_pointers(optimizer) != places
+    assert data_pointers(optimizer) != pointers
     state["exp_avg"] = before
     module[0].weight.data = module[0].weight.data.clone()
-    assert data_pointers(optimizer) != places
+    assert data_pointers(optimizer) != pointers
 
 
 def fail() -> None:
@@ -185,23 +185,23 @@ def fail() -> None:
 
 
 def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
-    with AsyncCheckpointer() as background:
-        background.submit(fail)
+    with AsyncCheckpointer() as checkpointer:
+        checkpointer.submit(fail)
         with pytest.raises(OSError, match="No space left"):
-            background.wait()
-        background.work = background.pool.submit(lambda: None)
-        background.submit(fail)
-        while not background.work.done():
+            checkpointer.wait()
+        checkpointer.work = checkpointer.pool.submit(lambda: None)
+        checkpointer.submit(fail)
+        while not checkpointer.work.done():
             time.sleep(0.001)
         with pytest.raises(OSError, match="No space left"):
-            background.poll()
-        background.work = background.pool.submit(lambda: None)
+            checkpointer.poll()
+        checkpointer.work = checkpointer.pool.submit(lambda: None)
 
 
 def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before():
     def ends(error: Exception | None) -> None:
-        with AsyncCheckpointer() as background:
-            background.submit(fail)
+        with AsyncCheckpointer() as checkpointer:
+            checkpointer.submit(fail)
             if error is not None:
                 raise error
 
@@ -213,12 +213,12 @@ def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_bef
 
 def test_work_in_the_background_is_done_before_the_end_and_one_at_a_time():
     done, free = [], threading.Event()
-    with AsyncCheckpointer() as background:
-        background.submit(lambda: (free.wait(30), done.append("first")))
-        background.poll()
+    with AsyncCheckpointer() as checkpointer:
+        checkpointer.submit(lambda: (free.wait(30), done.append("first")))
+        checkpointer.poll()
         assert done == []
         free.set()
-        background.submit(lambda: (time.sleep(0.05), done.append("second")))
+        checkpointer.submit(lambda: (time.sleep(0.05), done.append("second")))
         assert done[0] == "first"
     assert done == ["first", "second"]
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_that_was_put_elsewhere_and_linked_is_read_and_never_remove
     assert checkpoint.open_checkpoint(archive).step == 4
 
 
-def test_what_a_killed_writer_left_is_swept_away_and_nothing_else(tmp_path, trained):
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path, trained):
     save(tmp_path, 4, trained)
     (tmp_path / ".checkpoint-6.partial").mkdir()
     checkpoint.remove_partial(tmp_path)
