@@ -21,6 +21,7 @@ class Metric:
     form: str = "{:.3f}"
     # A loss above this fraction of its baseline says that the network has learned nothing yet.
     plateau_ratio: float | None = None
+    predicts: str = ""  # what a network with such a loss predicts
     plateau_meaning: str = ""  # what the network does there
 
     def baseline_in(self, scores: Mapping[str, float]) -> float | None:
@@ -52,6 +53,7 @@ def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric,
             network=network,
             baseline="baseline_mlm_loss",
             plateau_ratio=ratio,
+            predicts="masked words",
             plateau_meaning="the masked LM only copies, and knows how frequent words are",
         ),
         Metric(
@@ -72,6 +74,7 @@ RTD_METRICS = (
         baseline="baseline_rtd_loss",
         form="{:.4f}",
         plateau_ratio=0.99,
+        predicts="replaced or original",
         plateau_meaning="the discriminator only knows how many tokens are replaced",
     ),
     Metric(name="auc", title="AUC", network="discriminator", baseline=0.5),
@@ -107,6 +110,7 @@ RESTORE_METRICS = (
         network="encoder",
         baseline="baseline_restore_loss",
         plateau_ratio=0.99,
+        predicts="original words",
         plateau_meaning=(
             "the encoder only copies the tokens it reads, and knows how frequent words are"
         ),
@@ -137,6 +141,7 @@ LEFT_TO_RIGHT_METRICS = (
         network="encoder",
         baseline="baseline_lm_loss",
         plateau_ratio=0.98,
+        predicts="next words",
         plateau_meaning="the left-to-right LM only knows how frequent words are",
     ),
     Metric(

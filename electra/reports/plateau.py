@@ -12,14 +12,9 @@ from typing import Any
 
 from electra.experiments.findings import Finding, Findings
 from electra.experiments.plan import Arm
+from electra.objectives.settings import ObjectiveConfig
 from electra.reports.samples import findings_of
 
-OWN = {
-    "rtd_loss": "replaced or original",
-    "restore_loss": "words read from a splice",
-    "mlm_loss": "masked words",
-    "lm_loss": "next words",
-}  # a network's own before its generator's
 LEFT = 0.97  # below this for good, a network has left the plateau
 HEAD = (
     "arm",
@@ -32,10 +27,25 @@ HEAD = (
 )
 
 
+def plateau_losses() -> dict[str, str]:
+    """Return what each declared loss predicts; a network's own loss before its generator's.
+
+    Objectives list their own loss first. One that some objective lists later is a generator's there.
+    """
+    ranks: dict[str, int] = {}
+    predicts: dict[str, str] = {}
+    for settings in ObjectiveConfig.variants():
+        for rank, metric in enumerate(settings().metrics()):
+            if metric.plateau_ratio is not None:
+                ranks[metric.name] = max(rank, ranks.get(metric.name, 0))
+                predicts[metric.name] = metric.predicts
+    return {name: predicts[name] for name in sorted(ranks, key=lambda name: ranks[name])}
+
+
 def own_loss(finding: Finding) -> str | None:
     """Return the loss that trains the network to be fine-tuned; None before its stage."""
     entries = last_stage(finding)
-    for name in OWN:
+    for name in plateau_losses():
         if any(entry.get(f"eval_baseline_{name}") for entry in entries):
             return name
     return None
@@ -89,7 +99,7 @@ def plateau_row(arm: Arm, ended: Sequence[Finding]) -> list[str]:
         auc = mean_and_sd(known)
     return [
         arm.label,
-        OWN[own_loss(ended[0]) or ""],
+        plateau_losses()[own_loss(ended[0]) or ""],
         mean_and_sd([loss for _, loss, _ in last]),
         mean_and_sd([baseline for *_, baseline in last]),
         mean_and_sd([100 * loss / baseline for _, loss, baseline in last], digits=1),
