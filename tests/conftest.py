@@ -27,7 +27,10 @@ from electra.data.options import ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
 
-NOUNS = "dog cat house river stone garden window letter teacher village winter song bridge market forest".split()
+NOUNS = (
+    "dog cat house river stone garden window letter teacher village winter song bridge market "
+    "forest"
+).split()
 VERBS = "sees builds follows carries paints remembers crosses opens finds leaves".split()
 ADJECTIVES = "old small quiet green heavy strange bright distant narrow early".split()
 

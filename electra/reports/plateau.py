@@ -30,7 +30,7 @@ HEAD = (
 def plateau_losses() -> dict[str, str]:
     """Return what each declared loss predicts; a network's own loss before its generator's.
 
-    Objectives list their own loss first. One that some objective lists later is a generator's there.
+    Objectives list their own loss first. A loss that some objective lists later is a generator's.
     """
     ranks: dict[str, int] = {}
     predicts: dict[str, str] = {}
