@@ -234,7 +234,8 @@ def takes_options(options: type) -> Callable[[Function], Function]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         added = [p for p in inspect.signature(options).parameters.values() if p.name != "self"]
-        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        shown = signature.replace(parameters=[*own, *added])
+        function.__signature__ = shown  # type: ignore[attr-defined]
         function.__doc__ = f"{inspect.getdoc(function)}\n\nParameters\n{fields}"
         return function
 

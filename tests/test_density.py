@@ -16,18 +16,7 @@ SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 # Folders that do not keep the limits yet. Only ever take one out.
-NOT_YET = {
-    "electra/cli",
-    "electra/data",
-    "electra/engine",
-    "electra/experiments",
-    "electra/finetuning",
-    "electra/kernels",
-    "electra/model",
-    "electra/objectives",
-    "electra/reports",
-    "electra/runs",
-}
+NOT_YET = {"electra/cli", "electra/engine", "electra/model", "electra/reports"}
 
 
 def folder_of(path: Path) -> str:
