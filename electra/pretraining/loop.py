@@ -157,12 +157,13 @@ def save(run: Run, checkpointer: AsyncCheckpointer) -> None:
     The main process writes. Where that fails, the checkpoint before it stays.
     """
     world, step, keep = run.world, run.step, run.recipe.training.save_total_limit
-    activity = {True: "saving", False: "waiting for the next step"}[world.is_main]
-    world.report_progress(step, 2, activity)
-    run.train_step.synchronize()
     if not world.is_main:
+        world.report_progress(step, 2, "waiting for the next step")
+        run.train_step.synchronize()
         contribute_shards(run.objective, run.optimizer)
         return
+    world.report_progress(step, 2, "saving")
+    run.train_step.synchronize()
     state = checkpoint_state(run)
     tensors = checkpointer.copy_state(run.objective, run.optimizer)
 

@@ -46,7 +46,7 @@ def run_at_step(step: int, output_dir: Path) -> SimpleNamespace:
         train_step=SimpleNamespace(
             synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)
         ),
-        world=SimpleNamespace(is_main=True, at=lambda *_: None),
+        world=SimpleNamespace(is_main=True, report_progress=lambda *_: None),
         shards=SimpleNamespace(fingerprint=""),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         tokens_seen=0,
