@@ -109,6 +109,9 @@ def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
     run(vocab.replace("30522", "300"), home)
     run(shard, home)
     run(pretrain, home, *SMALLER[2:])
+    (show,) = [c for c in commands() if c.startswith("electra show")]
+    assert "P(replaced)" in run(show, home)
+    assert "<svg" in (home / "sentence.svg").read_text(encoding="utf8")
     assert "parameters" in run(describe, home)
     shutil.copytree(home / "runs/mine/discriminator", home / "google-electra-small")
     shutil.rmtree(home / "shards")
@@ -229,8 +232,10 @@ def test_every_file_the_documents_name_exists():
         ROOT / "docs" / "finetuning.md",
         ROOT / "docs" / "cleaning.md",
         ROOT / "docs" / "scale.md",
+        ROOT / "docs" / "troubleshooting.md",
         ROOT / "docs" / "slurm" / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
     ):
         for link in re.findall(
             r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")
