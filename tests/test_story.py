@@ -4,6 +4,7 @@ results say.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -241,6 +242,28 @@ def test_every_file_the_documents_name_exists():
             r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")
         ):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def literal_pieces(folder: Path) -> list[str]:
+    """Return the literal text of every string in the code, f-strings cut at their values."""
+    pieces = []
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                pieces.append(node.value)
+    return pieces
+
+
+def test_the_messages_that_troubleshooting_quotes_are_in_the_code():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf8")
+    quotes = re.findall(r"^> `(.*)`$", text, flags=re.MULTILINE)
+    pieces = literal_pieces(ROOT / "electra")
+    for quote in quotes:
+        if quote.startswith("OutOfMemoryError"):  # this one is torch's
+            continue
+        for part in quote.split("…"):
+            part = part.strip(" :;.%()")  # punctuation between two values
+            assert any(part in piece for piece in pieces), part
 
 
 def test_the_readme_is_short():
