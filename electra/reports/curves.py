@@ -14,8 +14,8 @@ from electra.reports.samples import findings_of
 MEASURES = {
     "mlm_loss": "masked words: loss (the generator's where there is one)",
     "mlm_accuracy": "masked words: accuracy (the generator's where there is one)",
-    "restore_loss": "words restored from a splice: loss",
-    "restore_accuracy": "words restored from a splice: accuracy",
+    "restore_loss": "words predicted from corrupted text: loss",
+    "restore_accuracy": "words predicted from corrupted text: accuracy",
     "rtd_loss": "replaced or original: loss",
     "auc": "replaced or original: AUC",
 }
