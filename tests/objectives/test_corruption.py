@@ -152,7 +152,7 @@ def test_a_token_the_generator_guesses_right_counts_as_original():
 
 @settings(max_examples=30, deadline=None)
 @given(rows, rates, st.integers(0, 1000))
-def test_distinct_positions_are_spliced_as_if_they_might_coincide(lengths, rate, seed):
+def test_distinct_positions_are_replaced_as_if_they_might_coincide(lengths, rate, seed):
     batch = toy_batch(lengths, length=32, seed=seed)
     masked = mask_tokens(batch, Masking(rate=rate), VOCABULARY, seeded(seed))
     sampled = torch.randint(5, VOCABULARY.size, masked.positions.shape, generator=seeded(seed + 1))
