@@ -35,7 +35,7 @@ VOCAB_PER_PROGRAM = 768  # logits of a row in one program, which reads the row o
 MAX_LOGIT_ROWS = 16_384  # rows whose dℓ are in memory together: 1 GB for a vocabulary of 30,522
 
 
-class Sampling(NamedTuple):
+class SamplingInputs(NamedTuple):
     """How to draw one token for each row."""
 
     uniform: Tensor  # [N] in [0, 1)
@@ -60,7 +60,7 @@ def fused_linear_cross_entropy(
     """
     sampling = None
     if uniform is not None:
-        sampling = Sampling(uniform, temperature)
+        sampling = SamplingInputs(uniform, temperature)
     output = LinearCrossEntropy.apply(
         hidden.contiguous(), weight, bias, labels.contiguous(), low_precision, sampling
     )
@@ -78,7 +78,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor,
         labels: Tensor,
         low_precision: LowPrecisionCopies,
-        sampling: Sampling | None,
+        sampling: SamplingInputs | None,
     ) -> tuple[Tensor, Tensor | None]:
         low_weight = low_precision(weight, hidden.dtype)
         log_sums, losses, sampled = losses_and_samples(hidden, low_weight, bias, labels, sampling)
@@ -122,7 +122,11 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def losses_and_samples(
-    hidden: Tensor, low_weight: Tensor, bias: Tensor, labels: Tensor, sampling: Sampling | None
+    hidden: Tensor,
+    low_weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    sampling: SamplingInputs | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return log Σ exp ℓ, losses and sampled tokens, [N] each."""
     (count, width), vocab_size = hidden.shape, len(low_weight)

@@ -23,13 +23,13 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3} | (
 )
 
 
-def dropped(values: Tensor, site: DropoutSite) -> Tensor:
+def drop_out(values: Tensor, site: DropoutSite) -> Tensor:
     """Rows are whatever stands before the last axis."""
     mask = keep_mask_reference(values[..., 0].numel(), values.shape[-1], site)
     return values * mask.view(values.shape) / (1 - site.rate)
 
 
-def in_place(lengths: Tensor, length: int) -> PackedRows:
+def padded_rows(lengths: Tensor, length: int) -> PackedRows:
     return PackedRows.from_mask(torch.arange(length, device=DEVICE) < lengths[:, None])
 
 
@@ -42,12 +42,12 @@ def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: BlockWeig
     )
     scores = query @ key.mT / query.shape[-1] ** 0.5
     attention_mask = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-    share = scores.masked_fill(~attention_mask[:, None, None, :], -torch.inf).softmax(-1)
-    share = dropped(share.transpose(0, 1), at_scores).transpose(0, 1)  # places count heads first
-    attention = F.linear((share @ value).transpose(1, 2).flatten(2), w.output, w.output_bias)
+    probs = scores.masked_fill(~attention_mask[:, None, None, :], -torch.inf).softmax(-1)
+    probs = drop_out(probs.transpose(0, 1), at_scores).transpose(0, 1)  # dropout counts heads first
+    attention = F.linear((probs @ value).transpose(1, 2).flatten(2), w.output, w.output_bias)
     width = hidden.shape[-1:]
     middle = F.layer_norm(
-        hidden + dropped(attention, at_attention),
+        hidden + drop_out(attention, at_attention),
         width,
         w.attention_norm,
         w.attention_norm_bias,
@@ -57,7 +57,7 @@ def plain(hidden: Tensor, lengths: Tensor, settings: BlockSettings, w: BlockWeig
         F.gelu(F.linear(middle, w.expand, w.expand_bias)), w.contract, w.contract_bias
     )
     return F.layer_norm(
-        middle + dropped(feedforward, at_feedforward),
+        middle + drop_out(feedforward, at_feedforward),
         width,
         w.feedforward_norm,
         w.feedforward_norm_bias,
@@ -86,8 +86,8 @@ def weights(width: int, feedforward: int) -> BlockWeights:
     )
 
 
-def error(found: Tensor, wanted: Tensor) -> float:
-    return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
+def relative_error(output: Tensor, expected: Tensor) -> float:
+    return float((output.detach().double() - expected.detach()).norm() / expected.detach().norm())
 
 
 SIZES = {
@@ -119,36 +119,37 @@ def test_a_block_and_all_its_gradients_are_those_of_plain_float64(
     hidden, gradient = torch.randn(2, rows, length, width, device=DEVICE).to(dtype)
     attention_mask = torch.arange(length, device=DEVICE) < lengths[:, None]
     gradient *= attention_mask[..., None]  # nobody reads padding
-    given = [hidden.clone(), *(each.to(dtype).float() for each in weights(width, 2 * width))]
-    ours = [each.detach().clone().requires_grad_() for each in given]
-    reference = [each.detach().double().clone().requires_grad_() for each in given]
-    found = block(
+    inputs = [hidden.clone(), *(tensor.to(dtype).float() for tensor in weights(width, 2 * width))]
+    ours = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    reference = [tensor.detach().double().clone().requires_grad_() for tensor in inputs]
+    output = block(
         ours[0].flatten(0, 1),
-        in_place(lengths, length),
+        padded_rows(lengths, length),
         settings,
         BlockWeights(*ours[1:]),
         NO_COPIES,
     ).view_as(ours[0])
-    wanted = plain(reference[0], lengths, settings, BlockWeights(*reference[1:]))
-    found.backward(gradient)
-    wanted.backward(gradient.double())
-    errors = {"out": error(found[attention_mask], wanted[attention_mask])}
-    for name, mine, exact in zip(("hidden", *BlockWeights._fields), ours, reference, strict=True):
-        assert mine.grad is not None
-        assert exact.grad is not None
-        errors[name] = error(mine.grad, exact.grad)
-    assert {name: each for name, each in errors.items() if not each < TOLERANCES[dtype]} == {}, (
-        f"seed {seed}"
-    )
+    expected = plain(reference[0], lengths, settings, BlockWeights(*reference[1:]))
+    output.backward(gradient)
+    expected.backward(gradient.double())
+    errors = {"out": relative_error(output[attention_mask], expected[attention_mask])}
+    for name, our_leaf, expected_leaf in zip(
+        ("hidden", *BlockWeights._fields), ours, reference, strict=True
+    ):
+        assert our_leaf.grad is not None
+        assert expected_leaf.grad is not None
+        errors[name] = relative_error(our_leaf.grad, expected_leaf.grad)
+    too_large = {name: size for name, size in errors.items() if not size < TOLERANCES[dtype]}
+    assert too_large == {}, f"seed {seed}"
 
 
 def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
     torch.manual_seed(0)
     settings, w = BlockSettings(2, 0.0, 0.0, draw_keys(SITES, DEVICE), 0), weights(32, 64)
     hidden, length = torch.randn(40, 32, device=DEVICE), torch.tensor([24], device=DEVICE)
-    found = block(hidden, in_place(length, 40), settings, w, NO_COPIES)
+    output = block(hidden, padded_rows(length, 40), settings, w, NO_COPIES)
     assert torch.allclose(
-        found[:24], block(hidden[:24], in_place(length, 24), settings, w, NO_COPIES), atol=1e-5
+        output[:24], block(hidden[:24], padded_rows(length, 24), settings, w, NO_COPIES), atol=1e-5
     )
 
 

@@ -9,14 +9,14 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def test_pieces_of_any_size_are_summed_over_their_programs() -> None:
     torch.manual_seed(0)
-    pieces = [
+    partials = [
         torch.randn(shape, device=DEVICE)
         for shape in ((264, 3, 50), (7, 130), (1, 3, 16), (300, 9))
     ]
     for count in range(1, 5):
-        found = reduce_partials(*pieces[:count])
-        assert [tuple(each.shape) for each in found] == [
-            tuple(each.shape[1:]) for each in pieces[:count]
+        sums = reduce_partials(*partials[:count])
+        assert [tuple(total.shape) for total in sums] == [
+            tuple(total.shape[1:]) for total in partials[:count]
         ]
-        for each, piece in zip(found, pieces[:count], strict=True):
-            assert torch.allclose(each, piece.sum(0), atol=1e-4)
+        for total, partial in zip(sums, partials[:count], strict=True):
+            assert torch.allclose(total, partial.sum(0), atol=1e-4)

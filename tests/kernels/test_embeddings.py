@@ -123,7 +123,7 @@ def test_the_largest_sum_that_tokens_can_have_does_not_overflow():
 
 def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
     """Kernels finish in any order; what they add up must not depend on it."""
-    tables, found = weights(24), []
+    tables, gradients = weights(24), []
     input_ids, gradient = (
         torch.randint(5, (40, 6), device=DEVICE),
         torch.randn(40, 6, 24, device=DEVICE),
@@ -136,8 +136,8 @@ def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
             DropoutSite(0.0, draw_keys(1, DEVICE), 0),
             torch.float32,
         )
-        found.append(torch.autograd.grad(out, tables.word_embeddings, gradient[order])[0])
-    assert found[0].equal(found[1])
+        gradients.append(torch.autograd.grad(out, tables.word_embeddings, gradient[order])[0])
+    assert gradients[0].equal(gradients[1])
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-8, 1e20])
@@ -183,8 +183,8 @@ def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
     )
     gradient = torch.ones_like(out)
     gradient[1, 2, 3] = value
-    for found in torch.autograd.grad(out, tables, gradient):
-        assert not found.isfinite().all()
+    for table_gradient in torch.autograd.grad(out, tables, gradient):
+        assert not table_gradient.isfinite().all()
 
 
 @pytest.mark.parametrize(

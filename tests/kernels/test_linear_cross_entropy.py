@@ -40,16 +40,16 @@ def inputs(
     holds exactly.
     """
     rng = torch.Generator().manual_seed(seed)
-    predicted = torch.randn(count, width, generator=rng)
-    table = torch.randn(vocabulary, width, generator=rng) * (3 / width**0.5)
-    bias, originals = (
+    hidden = torch.randn(count, width, generator=rng)
+    weight = torch.randn(vocabulary, width, generator=rng) * (3 / width**0.5)
+    bias, labels = (
         torch.randn(vocabulary, generator=rng),
         torch.randint(vocabulary, (count,), generator=rng),
     )
     uniform = torch.rand(count, generator=rng)
     return [
         tensor.to(DEVICE)
-        for tensor in (predicted.to(dtype), table.to(dtype).float(), bias, originals, uniform)
+        for tensor in (hidden.to(dtype), weight.to(dtype).float(), bias, labels, uniform)
     ]
 
 
@@ -59,15 +59,15 @@ def in_float64(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
     """Losses and gradients of both, with unequal weights on the losses and none on every third."""
-    predicted, table, bias, originals, _ = inputs(count, vocabulary, width, dtype)
+    hidden, weight, bias, labels, _ = inputs(count, vocabulary, width, dtype)
     weights = torch.linspace(-1, 1, count, device=DEVICE) * (
         torch.arange(count, device=DEVICE) % 3 > 0
     )
-    leaves = [tensor.requires_grad_() for tensor in (predicted, table, bias)]
-    losses, sampled = fused_linear_cross_entropy(*leaves, originals, NO_COPIES)
+    leaves = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    losses, sampled = fused_linear_cross_entropy(*leaves, labels, NO_COPIES)
     assert sampled is None
     plain = in_float64(*leaves)
-    expected, _ = linear_cross_entropy_reference(*plain, originals.cpu(), torch.zeros(count))
+    expected, _ = linear_cross_entropy_reference(*plain, labels.cpu(), torch.zeros(count))
     return (
         (losses, *torch.autograd.grad((losses * weights).sum(), leaves)),
         (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)),
@@ -109,13 +109,11 @@ def test_in_low_precision_only_the_gradients_of_logits_are_rounded(dtype):
 
 
 def test_a_row_whose_loss_counts_for_nothing_gets_no_gradient():
-    predicted, table, bias, originals, _ = inputs(7, 300, 32, torch.float32)
-    losses, _ = fused_linear_cross_entropy(
-        predicted.requires_grad_(), table, bias, originals, NO_COPIES
-    )
+    hidden, weight, bias, labels, _ = inputs(7, 300, 32, torch.float32)
+    losses, _ = fused_linear_cross_entropy(hidden.requires_grad_(), weight, bias, labels, NO_COPIES)
     losses[[0, 1, 2, 4, 5, 6]].sum().backward()
-    assert not predicted.grad[3].any()
-    assert predicted.grad[[0, 1, 2, 4, 5, 6]].any(dim=1).all()
+    assert not hidden.grad[3].any()
+    assert hidden.grad[[0, 1, 2, 4, 5, 6]].any(dim=1).all()
 
 
 def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
@@ -132,13 +130,13 @@ def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
 def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_number(
     size, temperature
 ):
-    predicted, table, bias, originals, uniform = inputs(*size, LOW[-1])
+    hidden, weight, bias, labels, uniform = inputs(*size, LOW[-1])
     losses, sampled = fused_linear_cross_entropy(
-        predicted, table, bias, originals, NO_COPIES, uniform=uniform, temperature=temperature
+        hidden, weight, bias, labels, NO_COPIES, uniform=uniform, temperature=temperature
     )
-    plain = in_float64(predicted, table, bias)
+    plain = in_float64(hidden, weight, bias)
     expected_losses, expected = linear_cross_entropy_reference(
-        *plain, originals.cpu(), uniform.cpu().double(), temperature
+        *plain, labels.cpu(), uniform.cpu().double(), temperature
     )
     torch.testing.assert_close(
         losses.cpu().double(), expected_losses, atol=2e-5, rtol=2e-5
@@ -150,19 +148,19 @@ def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_
 
 
 def test_samples_follow_the_softmax_over_tiles_and_inside_them():
-    predicted, table, bias, _, _ = inputs(1, 300, 16, torch.float32, seed=1)
+    hidden, weight, bias, _, _ = inputs(1, 300, 16, torch.float32, seed=1)
     count = 150
     uniform = (torch.arange(count, device=DEVICE) + 0.5) / count
     _, sampled = fused_linear_cross_entropy(
-        predicted.expand(count, -1),
-        table,
+        hidden.expand(count, -1),
+        weight,
         bias,
         torch.zeros(count, dtype=torch.int64, device=DEVICE),
         NO_COPIES,
         uniform=uniform,
     )
     shares = torch.bincount(sampled, minlength=300) / count
-    expected = (predicted @ table.T + bias).softmax(-1)[0]
+    expected = (hidden @ weight.T + bias).softmax(-1)[0]
     # Of evenly spaced numbers, as many fall into a word's share as its size says, give or take one.
     torch.testing.assert_close(shares, expected, atol=1.01 / count, rtol=0)
 
@@ -172,12 +170,12 @@ def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
     """Its neighbours' shares underflow to zero: no uniform number, not even at the ends, may fall
     on them.
     """
-    _, table, bias, _, _ = inputs(1, 300, 16, torch.float32)
+    _, weight, bias, _, _ = inputs(1, 300, 16, torch.float32)
     bias[word] = 1e4
     uniform = torch.tensor([0.0, 1e-38, 0.5, 1 - 2**-24], device=DEVICE)
-    originals = torch.full((4,), word, device=DEVICE)
+    labels = torch.full((4,), word, device=DEVICE)
     losses, sampled = fused_linear_cross_entropy(
-        torch.zeros(4, 16, device=DEVICE), table, bias, originals, NO_COPIES, uniform=uniform
+        torch.zeros(4, 16, device=DEVICE), weight, bias, labels, NO_COPIES, uniform=uniform
     )
     assert sampled.tolist() == [word] * 4
     assert not losses.any()
@@ -243,7 +241,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one_with_them(
     config, monkeypatch
 ):
-    found, calls = [], []
+    results, calls = [], []
     monkeypatch.setattr(
         networks,
         "cross_entropy",
@@ -256,8 +254,8 @@ def test_an_objective_without_logits_has_the_masked_lm_loss_and_gradients_of_one
             loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
         assert calls == ([] if fused else ["logits"])
         loss.total.backward()
-        found.append((loss.parts["mlm"].item(), generator.bias.grad, generator.dense.weight.grad))
-    (plain_loss, *plain), (fused_loss, *fused_gradients) = found
+        results.append((loss.parts["mlm"].item(), generator.bias.grad, generator.dense.weight.grad))
+    (plain_loss, *plain), (fused_loss, *fused_gradients) = results
     assert fused_loss == pytest.approx(plain_loss, rel=2e-3)
     for ours, theirs in zip(fused_gradients, plain, strict=True):
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
@@ -282,7 +280,7 @@ def test_held_out_scores_are_the_same_with_the_kernels_and_without(config):
 )
 def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(config):
     """The generator computes logits both times, so both encoders read the same corrupted text."""
-    found = []
+    results = []
     for fused in (False, True):
         model, _ = objective(config, fused=False)
         encoder = model.networks()["encoder"]
@@ -291,7 +289,7 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
         with low_precision():
             loss = model(toy_batch([16, 9, 12]).to(DEVICE), seeded())
         loss.total.backward()
-        found.append(
+        results.append(
             (
                 loss.parts["restore"].item(),
                 encoder.bias.grad,
@@ -299,7 +297,7 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
                 encoder.word_embeddings.grad,
             )
         )
-    (plain_loss, *plain), (fused_loss, *fused_gradients) = found
+    (plain_loss, *plain), (fused_loss, *fused_gradients) = results
     assert fused_loss == pytest.approx(plain_loss, rel=2e-3)
     for ours, theirs in zip(fused_gradients, plain, strict=True):
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
@@ -308,7 +306,7 @@ def test_an_encoder_that_restores_has_the_loss_and_gradients_of_one_with_logits(
 def test_the_likelihood_of_sampled_tokens_is_the_same_without_logits_as_with_them():
     config = ReplacedTokenDetectionConfig(generator_training="adversarial")
     model, generator = objective(config, fused=False)
-    found = []
+    results = []
     for keep_logits in (True, False):
         with low_precision():
             output = model.predict(toy_batch([16, 9, 12]).to(DEVICE), seeded())
@@ -324,9 +322,9 @@ def test_the_likelihood_of_sampled_tokens_is_the_same_without_logits_as_with_the
             generator.dense.weight.grad,
             generator.word_embeddings.grad,
         )
-        found.append((losses.detach(), *gradients))
-    assert (found[0][0] > 0).equal(output.masked.scored)
-    for plain, fused in zip(*found, strict=True):
+        results.append((losses.detach(), *gradients))
+    assert (results[0][0] > 0).equal(output.masked.scored)
+    for plain, fused in zip(*results, strict=True):
         assert (plain - fused).norm() < 0.02 * plain.norm()
 
 

@@ -29,16 +29,16 @@ def ours_and_plain(
     sizes = [shape, (width, width), (width,), (1, width), (1,)]
     values = [torch.randn(*size, generator=rng) for size in sizes]
     values[1] /= width**0.5
-    given = [
+    inputs = [
         value.to(dtype).to(DEVICE, dtype if number == 0 else torch.float32).requires_grad_()
         for number, value in enumerate(values)
     ]
     gradient = torch.randn(*shape[:2], generator=rng)
     gradient[0, 1] = 0
-    logits = rtd_head(*given, LowPrecisionCopies())
-    ours = [logits, *torch.autograd.grad(logits, given, gradient.to(DEVICE))]
+    logits = rtd_head(*inputs, LowPrecisionCopies())
+    ours = [logits, *torch.autograd.grad(logits, inputs, gradient.to(DEVICE))]
 
-    plain = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
+    plain = [tensor.detach().cpu().double().requires_grad_() for tensor in inputs]
     hidden, dense, dense_bias, output, output_bias = plain
     expected = F.linear(F.gelu(F.linear(hidden, dense, dense_bias)), output, output_bias).squeeze(
         -1
@@ -88,7 +88,7 @@ def discriminator(*, fused: bool) -> Discriminator:
 
 
 def test_the_discriminator_has_the_same_logits_and_gradients_with_its_kernels_and_without():
-    batch, found = toy_batch([16, 9, 12]).to(DEVICE), []
+    batch, results = toy_batch([16, 9, 12]).to(DEVICE), []
     for fused in (False, True):
         module = discriminator(fused=fused)
         with torch.autocast(DEVICE.type, dtype=torch.float16):
@@ -98,14 +98,14 @@ def test_the_discriminator_has_the_same_logits_and_gradients_with_its_kernels_an
         F.binary_cross_entropy_with_logits(
             logits.float(), replaced, weight=batch.attention_mask.float()
         ).backward()
-        found.append(
+        results.append(
             {
                 "logits": logits[batch.attention_mask],
                 **{name: weight.grad for name, weight in module.named_parameters()},
             }
         )
-    for name, plain in found[0].items():
-        assert (found[1][name] - plain).norm() < 0.02 * plain.norm(), name
+    for name, plain in results[0].items():
+        assert (results[1][name] - plain).norm() < 0.02 * plain.norm(), name
 
 
 def test_in_full_precision_the_plain_path_runs():
