@@ -152,17 +152,17 @@ def quickstart_rows() -> list[tuple[str, str]]:
             f"{result['minutes']:.1f} minutes",
         ),
         (
-            "… its generator, held out: accuracy (always the commonest word)",
+            "… its generator, held out: accuracy (baseline)",
             f"{scores['mlm_accuracy']:.1%} ({scores['baseline_mlm_accuracy']:.1%})",
         ),
         (
-            "… its discriminator, held out: AUC (coin), average precision (coin)",
+            "… its discriminator, held out: AUC (baseline), average precision (baseline)",
             f"{scores['auc']:.3f} (0.500), {scores['average_precision']:.3f} "
             f"({scores['replaced_fraction']:.3f})",
         ),
         (
             "… fine-tuned to name the library of a paragraph, dev accuracy (from random weights; "
-            "always the same)",
+            "baseline)",
             f"{finetuned['pretrained']['median']:.1%} ({random['median']:.1%}; "
             f"{random['baseline']:.1%}), median of {len(random['runs'])} seeds",
         ),
