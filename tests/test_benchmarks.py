@@ -69,33 +69,42 @@ def rate(tokens_per_second):
 def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
     toy_shards, tmp_path, capsys
 ):
-    kept = tmp_path / "kept.json"
+    output = tmp_path / "kept.json"
     sides = ["--sides", "peer_eager", "ours_plain", "ours_fast"]
     for parts in (["paper", "profile"], ["scaling", "curves"]):
         pretrain_gpu.main(
-            ["--data", f"32={toy_shards}", "--output", str(kept), "--only", *parts, *sides, *QUICK]
+            [
+                "--data",
+                f"32={toy_shards}",
+                "--output",
+                str(output),
+                "--only",
+                *parts,
+                *sides,
+                *QUICK,
+            ]
         )
-    found = json.loads(kept.read_text(encoding="utf8"))
-    assert set(found) == {"paper", "profile", "scaling", "curves", "made"}
-    measured = found["paper"]["tiny 4 × 32"]["sides"]
+    result = json.loads(output.read_text(encoding="utf8"))
+    assert set(result) == {"paper", "profile", "scaling", "curves", "made"}
+    measured = result["paper"]["tiny 4 × 32"]["sides"]
     assert list(measured) == ["peer_eager", "ours_plain", "ours_fast"]
     assert all(
         len(side["windows"]) == 1 and side["tokens_per_second"] > 0 for side in measured.values()
     )
-    assert len(found["curves"]["losses"]["fast"]) == 2
-    assert found["curves"]["largest_difference"] == 0  # on a CPU both are the plain path
-    said = capsys.readouterr().out
-    assert "no CUDA device" in said
-    assert "| tiny 4 × 32 (" in said
+    assert len(result["curves"]["losses"]["fast"]) == 2
+    assert result["curves"]["largest_difference"] == 0  # on a CPU both are the plain path
+    printed = capsys.readouterr().out
+    assert "no CUDA device" in printed
+    assert "| tiny 4 × 32 (" in printed
 
 
 @pytest.mark.slow
 def test_the_start_is_timed_with_an_empty_cache_and_again_with_a_full_one(toy_shards, tmp_path):
-    kept = tmp_path / "kept.json"
+    output = tmp_path / "kept.json"
     pretrain_gpu.main(
-        ["--data", str(toy_shards), "--output", str(kept), "--only", "startup", *QUICK]
+        ["--data", str(toy_shards), "--output", str(output), "--only", "startup", *QUICK]
     )
-    assert list(json.loads(kept.read_text(encoding="utf8"))["startup"]["seconds"]) == [
+    assert list(json.loads(output.read_text(encoding="utf8"))["startup"]["seconds"]) == [
         "cold",
         "warm",
     ]
@@ -105,7 +114,7 @@ TOY_PROCESSES = "--sizes tiny --windows 2 --window-steps 2".split()
 
 
 def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_shards, tmp_path):
-    kept = tmp_path / "kept.json"
+    output = tmp_path / "kept.json"
     for rows in ("4", "6"):
         processes.main(
             [
@@ -117,16 +126,16 @@ def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_
                 "--only",
                 "stall",
                 "--output",
-                str(kept),
+                str(output),
             ]
         )
-    found = {
+    result = {
         name: each
-        for name, each in json.loads(kept.read_text(encoding="utf8")).items()
+        for name, each in json.loads(output.read_text(encoding="utf8")).items()
         if name != "made"
     }
-    assert [name.split(",")[0] for name in found] == ["tiny 4 × 32", "tiny 6 × 32"]
-    for entry in found.values():
+    assert [name.split(",")[0] for name in result] == ["tiny 4 × 32", "tiny 6 × 32"]
+    for entry in result.values():
         cost = entry["stall"]
         assert (len(cost["windows"]), len(cost["hosts"]), len(cost["writes"])) == (12, 6, 6)
         assert cost["stall"] == cost["host"] + max(0, cost["excess"]) > 0
@@ -135,7 +144,7 @@ def test_what_a_checkpoint_costs_is_measured_and_kept_beside_other_settings(toy_
 
 @pytest.mark.slow
 def test_the_cost_of_a_checkpoint_is_measured_with_several_processes(toy_shards, tmp_path):
-    kept = tmp_path / "kept.json"
+    output = tmp_path / "kept.json"
     processes.main(
         [
             "--data",
@@ -150,12 +159,12 @@ def test_the_cost_of_a_checkpoint_is_measured_with_several_processes(toy_shards,
             "--parallel",
             "fsdp",
             "--output",
-            str(kept),
+            str(output),
         ]
     )
     ((name, entry),) = (
         (name, each)
-        for name, each in json.loads(kept.read_text(encoding="utf8")).items()
+        for name, each in json.loads(output.read_text(encoding="utf8")).items()
         if name != "made"
     )
     assert name.endswith(", 2 processes by FSDP")
@@ -164,21 +173,21 @@ def test_the_cost_of_a_checkpoint_is_measured_with_several_processes(toy_shards,
         len(entry["stall"]["hosts"]),
         len(entry["stall"]["writes"]),
     ) == (12, 6, 6)
-    assert "FSDP" in tables.processes(json.loads(kept.read_text(encoding="utf8")))
+    assert "FSDP" in tables.processes(json.loads(output.read_text(encoding="utf8")))
 
 
 def test_a_checkpoint_costs_the_hosts_time_and_what_the_window_after_it_lasts_longer():
     hosts = [9.0, 0.1, 0.1, 0.3]
-    found = processes.compute_cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
-    assert found == pytest.approx({"step": 0.5, "stall": 0.6, "host": 0.1, "excess": 0.5})
+    result = processes.compute_cost([99.0, 2.0, 2.5, 2.0, 2.75, 2.0, 2.5, 2.25], hosts, steps=4)
+    assert result == pytest.approx({"step": 0.5, "stall": 0.6, "host": 0.1, "excess": 0.5})
     assert processes.compute_cost([99.0, 2.0, 1.5, 2.0], hosts, steps=4) == pytest.approx(
         {"step": 0.5, "stall": 0.1, "host": 0.1, "excess": -0.5}
     )
 
 
-def test_curves_of_several_settings_are_kept_with_what_is_trivial_beside_them(toy_shards, tmp_path):
-    kept, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
-    kept.write_text(json.dumps({"runs": {"earlier": {"held_out": []}}}))
+def test_curves_of_several_settings_are_kept_with_their_baselines(toy_shards, tmp_path):
+    output, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
+    output.write_text(json.dumps({"runs": {"earlier": {"held_out": []}}}))
     plateau.main(
         [
             "--data",
@@ -186,14 +195,14 @@ def test_curves_of_several_settings_are_kept_with_what_is_trivial_beside_them(to
             "--together",
             "2",
             "--output",
-            str(kept),
+            str(output),
             "--run",
             f"low: tiny {flags} --learning-rate 1e-4",
             "--run",
             f"high: tiny {flags}",
         ]
     )
-    runs = json.loads(kept.read_text(encoding="utf8"))["runs"]
+    runs = json.loads(output.read_text(encoding="utf8"))["runs"]
     assert set(runs) == {"earlier", "low", "high"}
     assert [entry["step"] for entry in runs["low"]["held_out"]] == [10, 20]
     assert runs["low"]["held_out"][-1].keys() >= {"mlm_loss", "baseline_mlm_loss", "auc"}
@@ -208,13 +217,13 @@ def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tm
         (tmp_path / "SST-2" / f"{part}.tsv").write_text(
             "\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf8"
         )
-    kept = tmp_path / "kept.json"
+    output = tmp_path / "kept.json"
     plateau.main(
         [
             "--data",
             str(toy_shards),
             "--output",
-            str(kept),
+            str(output),
             "--glue",
             str(tmp_path),
             "--tasks",
@@ -225,16 +234,16 @@ def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tm
             f"one: tiny {' '.join(TOY_FLAGS)}",
         ]
     )
-    found = json.loads(kept.read_text(encoding="utf8"))["runs"]["one"]["tuned"]
-    assert found.keys() == {"tuning", "glue/sst-2"}
-    assert 0 <= found["glue/sst-2"] <= 1
+    result = json.loads(output.read_text(encoding="utf8"))["runs"]["one"]["tuned"]
+    assert result.keys() == {"tuning", "glue/sst-2"}
+    assert 0 <= result["glue/sst-2"] <= 1
 
 
 @pytest.mark.slow
 def test_what_a_process_under_torchrun_costs_is_measured_every_way(toy_shards, capsys):
     processes.main(["--data", str(toy_shards), "--rows", "4", *TOY_PROCESSES, "--only", "ways"])
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in said] == [
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed] == [
         "tiny, alone",
         "tiny, ddp",
         "tiny, ddp_plain",
@@ -267,19 +276,19 @@ def test_a_side_that_fails_is_kept_as_failed(capsys):
     def fails():
         raise torch.OutOfMemoryError("too much")
 
-    found = pretrain_sides.measure_side(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
-    assert found == {"failed": "OutOfMemoryError"}
+    result = pretrain_sides.measure_side(fails, torch.device("cpu"), "small 1 × 1, ours_fast")
+    assert result == {"failed": "OutOfMemoryError"}
     assert "failed (OutOfMemoryError)" in pretraining_tables.speed(
-        {"best": {"small 128 × 128": entry(ours_fast=found)}}
+        {"best": {"small 128 × 128": entry(ours_fast=result)}}
     )
 
 
 def test_curves_are_compared_where_their_means_differ_most():
     losses = {"plain": [[9.0, 5.0], [9.0, 6.0]], "fast": [[9.1, 5.0], [9.3, 6.25]]}
-    found = pretrain_gpu.largest_difference(losses, every=10)
-    assert found["step"] == 10
-    assert found["largest_difference"] == pytest.approx(0.2)
-    assert found["seed_range"] == pytest.approx(0.2)
+    result = pretrain_gpu.largest_difference(losses, every=10)
+    assert result["step"] == 10
+    assert result["largest_difference"] == pytest.approx(0.2)
+    assert result["seed_range"] == pytest.approx(0.2)
 
 
 def test_the_peer_learns_nothing_from_padding():
@@ -323,14 +332,14 @@ def test_a_kernel_is_known_by_its_name(name, kind):
 
 
 def test_kernels_of_one_kind_add_up_and_unknown_ones_come_last():
-    found = [
+    result = [
         Kernel("mystery", 1, 90.0),
         Kernel("gemm_a", 2, 5.0),
         Kernel("gemm_b", 1, 6.0),
         Kernel("Memset", 1, 20.0),
     ]
-    assert by_kind(found) == {"copies and fills": 20.0, "matrix products": 11.0, "other": 90.0}
-    assert list(by_kind(found)) == ["copies and fills", "matrix products", "other"]
+    assert by_kind(result) == {"copies and fills": 20.0, "matrix products": 11.0, "other": 90.0}
+    assert list(by_kind(result)) == ["copies and fills", "matrix products", "other"]
 
 
 # ---- fine-tuning ---------------------------------------------------------------------------------
@@ -367,17 +376,17 @@ def test_the_clock_runs_from_the_first_logged_step_to_the_last():
 
 def test_a_round_on_a_cpu_trains_on_every_example_and_asks_for_it(tiny, tmp_path):
     finetune_cpu.write_texts(tmp_path / "texts.csv", 40)
-    found = finetune_cpu.ours(tiny, tmp_path / "texts.csv")(0)
-    assert found["train_tokens"] >= found["real_tokens"] > 40 * 5
-    assert found["train_seconds"] > 0
+    result = finetune_cpu.ours(tiny, tmp_path / "texts.csv")(0)
+    assert result["train_tokens"] >= result["real_tokens"] > 40 * 5
+    assert result["train_seconds"] > 0
 
 
 def test_the_finetuning_benchmark_compares_three_sides_on_made_up_texts(tiny, tmp_path, capsys):
     pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
-    kept = tmp_path / "kept.json"
-    finetune_gpu.main(["--model", str(tiny), "--output", str(kept), "--quick", "--repeats", "1"])
-    (found,) = json.loads(kept.read_text(encoding="utf8"))["compare"].values()
-    assert {side: len(rounds) for side, rounds in found["rounds"].items()} == {
+    output = tmp_path / "kept.json"
+    finetune_gpu.main(["--model", str(tiny), "--output", str(output), "--quick", "--repeats", "1"])
+    (result,) = json.loads(output.read_text(encoding="utf8"))["compare"].values()
+    assert {side: len(rounds) for side, rounds in result["rounds"].items()} == {
         "trainer": 1,
         "trainer_grouped": 1,
         "ours": 1,
@@ -481,10 +490,10 @@ def test_a_row_of_finetuning_says_how_long_it_was_measured():
     rounds = {
         side: [{"examples_per_second": 100.0}] for side in ("trainer", "trainer_grouped", "ours")
     }
-    said = finetuning_tables.tuning_speed(
+    printed = finetuning_tables.tuning_speed(
         {"compare": {"glue/sst-2": {"rounds": rounds, "steps": 150}}}
     )
-    assert "| glue/sst-2, 1 round of 150 steps | 100 |" in said
+    assert "| glue/sst-2, 1 round of 150 steps | 100 |" in printed
 
 
 def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
@@ -498,9 +507,9 @@ def test_a_kept_command_names_no_place_on_this_machine(tmp_path, monkeypatch):
 
 def test_the_same_results_give_the_same_figure(tmp_path):
     pytest.importorskip("matplotlib")
-    kept = {"scaling": {"small 128 × 128": entry(ours_fast=rate(5e6))}}
+    output = {"scaling": {"small 128 × 128": entry(ours_fast=rate(5e6))}}
     for name in ("one.svg", "two.svg"):
-        plots.draw(kept, tmp_path / name)
+        plots.draw(output, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
@@ -511,7 +520,7 @@ def test_the_same_results_give_the_same_figure(tmp_path):
 def proof(toy_shards, tmp_path_factory):
     """The command of a small proof that has run once, and where its result is kept."""
     folder = tmp_path_factory.mktemp("proof")
-    kept, flags = folder / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
+    output, flags = folder / "kept.json", dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
     del flags["--max-steps"]
     command = [
         "--data",
@@ -523,42 +532,42 @@ def proof(toy_shards, tmp_path_factory):
         "--max-steps",
         "4",
         "--output",
-        str(kept),
+        str(output),
         "--flags",
         *(word for pair in flags.items() for word in pair),
         "--quiet",
     ]
     small_gpu.main(command)
-    return command, kept
+    return command, output
 
 
 def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
-    found = json.loads(proof[1].read_text(encoding="utf8"))
-    training = found["pretraining"]
+    result = json.loads(proof[1].read_text(encoding="utf8"))
+    training = result["pretraining"]
     assert (training["steps"], training["rows"], len(training["losses"])) == (4, "12 × 32", 4)
     assert [each["step"] for each in training["held_out"]] == [4]
-    found["glue"] = {
+    result["glue"] = {
         "seeds": 3,
         "minutes": 2.0,
         "at_once": 1,
         "note": "continued once",
         "tasks": {name: {"scores": [0.5, 0.7, 0.6]} for name in finetuning_tables.PUBLISHED},
     }
-    said = finetuning_tables.proof(found)
-    assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in said
-    assert "1,000,000 steps (published)" in said
-    assert said.endswith("Fine-tuning: continued once.")
-    assert f"{training['held_out'][0]['auc']:.3f}" in finetuning_tables.held_out(found)
+    printed = finetuning_tables.proof(result)
+    assert "| 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in printed
+    assert "1,000,000 steps (published)" in printed
+    assert printed.endswith("Fine-tuning: continued once.")
+    assert f"{training['held_out'][0]['auc']:.3f}" in finetuning_tables.held_out(result)
 
 
 def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(proof):
-    command, kept = proof
-    before = json.loads(kept.read_text(encoding="utf8"))["pretraining"]
+    command, output = proof
+    before = json.loads(output.read_text(encoding="utf8"))["pretraining"]
     (Path(command[command.index("--run") + 1]) / "glue" / "rte").mkdir(
         parents=True
     )  # as if cut off while fine-tuning
     small_gpu.main(command)
-    assert json.loads(kept.read_text(encoding="utf8"))["pretraining"] == before
+    assert json.loads(output.read_text(encoding="utf8"))["pretraining"] == before
 
 
 def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
@@ -569,8 +578,10 @@ def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
     ]
     (tmp_path / "metrics.jsonl").write_text(json.dumps(last) + "\n", encoding="utf8")
     shards = SimpleNamespace(manifest=SimpleNamespace(tokens=1, documents=1, vocab_size=1))
-    told = small_gpu.summarize(tmp_path, shards, SimpleNamespace(recipe="tiny", flags=["--quiet"]))
-    assert (told["rows"], told["tokens_per_second"]) == ("12 × 32", last["tokens_per_second"])
+    summary = small_gpu.summarize(
+        tmp_path, shards, SimpleNamespace(recipe="tiny", flags=["--quiet"])
+    )
+    assert (summary["rows"], summary["tokens_per_second"]) == ("12 × 32", last["tokens_per_second"])
 
 
 def test_a_proof_of_one_window_is_refused_before_any_work(toy_shards, tmp_path):
@@ -598,7 +609,7 @@ def test_a_proof_of_one_window_is_refused_before_any_work(toy_shards, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("main", "words", "answer"),
+    ("main", "argv", "answer"),
     [
         (pretrain_gpu.main, ["--data", "/nowhere"], "/nowhere: no such folder; run `electra shard"),
         (finetune_gpu.main, ["--model", "/nowhere"], "/nowhere: no such model folder"),
@@ -609,17 +620,17 @@ def test_a_proof_of_one_window_is_refused_before_any_work(toy_shards, tmp_path):
         ),
     ],
 )
-def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
-    with pytest.raises(SystemExit) as ended:
-        harness.run_main(lambda: main(words))
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {answer}")
-    assert said.count("\n") == 1
+def test_a_wrong_path_is_answered_in_one_line(main, argv, answer, capsys):
+    with pytest.raises(SystemExit) as exit:
+        harness.run_main(lambda: main(argv))
+    assert exit.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: {answer}")
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("main", "words", "answer"),
+    ("main", "argv", "answer"),
     [
         (
             processes.main,
@@ -662,17 +673,17 @@ def test_a_wrong_path_is_answered_in_one_line(main, words, answer, capsys):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_size_that_cannot_be_measured_is_refused_before_any_work(main, words, answer, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words.split())
-    assert ended.value.code == 2
+def test_a_size_that_cannot_be_measured_is_refused_before_any_work(main, argv, answer, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(argv.split())
+    assert exit.value.code == 2
     assert answer in capsys.readouterr().err
 
 
 def test_a_command_that_fails_inside_a_benchmark_is_named(capsys):
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit:
         harness.run_main(lambda: subprocess.run(["false"], check=True))
-    assert ended.value.code == 2
+    assert exit.value.code == 2
     assert capsys.readouterr().err == "error: `false` ended with exit code 1: its output is above\n"
 
 
@@ -683,8 +694,8 @@ def test_a_figure_without_matplotlib_says_what_to_install(tmp_path, monkeypatch)
 
 
 def test_the_proof_needs_texts_or_shards_and_not_both(capsys):
-    for words in ([], ["--corpus", "texts", "--data", "shards"]):
-        with pytest.raises(SystemExit) as ended:
-            small_gpu.main([*words, "--run", "run"])
-        assert ended.value.code == 2
+    for argv in ([], ["--corpus", "texts", "--data", "shards"]):
+        with pytest.raises(SystemExit) as exit:
+            small_gpu.main([*argv, "--run", "run"])
+        assert exit.value.code == 2
     assert "one of the arguments --corpus --data is required" in capsys.readouterr().err
