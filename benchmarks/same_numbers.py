@@ -185,13 +185,14 @@ def killed_and_resumed(checkout: Checkout) -> Digest:
 
 def digest_run(run: Path) -> Digest:
     """Return every logged number and the hash of every exported weight file."""
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    numbers = [
-        {rename(key): value for key, value in entry.items() if key not in NOT_COMPARED}
-        for entry in entries
-    ]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    numbers = [compared_numbers(json.loads(line)) for line in lines]
     weights = {path.parent.name: sha256(path) for path in run.glob("*/model.safetensors")}
     return {"numbers": numbers, "weights": weights}
+
+
+def compared_numbers(entry: Digest) -> Digest:
+    return {rename(key): value for key, value in entry.items() if key not in NOT_COMPARED}
 
 
 def rename(key: str) -> str:
