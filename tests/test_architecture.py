@@ -29,8 +29,8 @@ MAY_IMPORT = {
     "console": set(),
     "provenance": set(),
     "data": set(),
-    "model": {"kernels"},
-    "objectives": {"data", "kernels", "model"},
+    "model": set(),
+    "objectives": {"data", "model"},
     "tasks": {"data", "model"},
     "kernels": {"data", "model", "objectives"},
     "engine": {"data", "kernels", "model", "objectives", "tasks"},
@@ -139,19 +139,10 @@ def module_name(path: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
-# Settings are read without torch, so `build` imports the objective that they describe when it is
-# called. Every other import inside a function counts.
-BUILDS_WHAT_IT_DESCRIBES = {"electra.objectives.settings"}
-
-
 def imported_modules(path: Path, known: Collection[str]) -> set[str]:
     """The modules that a module imports of those known, wherever in the file it does so."""
     modules = set()
-    tree = ast.parse(path.read_text(encoding="utf8"))
-    nodes = list(ast.walk(tree))
-    if module_name(path) in BUILDS_WHAT_IT_DESCRIBES:
-        nodes = list(ast.iter_child_nodes(tree))
-    for node in nodes:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names} & set(known)
             modules |= submodules or {node.module}

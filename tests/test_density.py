@@ -15,16 +15,7 @@ ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-# Folders that do not keep the limits yet. Only ever take one out.
-NOT_YET = {"electra/cli", "electra/engine", "electra/model", "electra/reports"}
-
-
-def folder_of(path: Path) -> str:
-    return str(path.relative_to(ROOT).parent)
-
-
-CHECKED = [path for path in SOURCES if folder_of(path) not in NOT_YET]
-each_file = pytest.mark.parametrize("path", CHECKED, ids=lambda p: str(p.relative_to(ROOT)))
+each_file = pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 
 
 def nodes(path: Path) -> Iterator[ast.AST]:
@@ -44,10 +35,6 @@ def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def code_lines(path: Path) -> list[str]:
     return [line for line in path.read_text(encoding="utf8").splitlines() if line.strip()]
-
-
-def test_what_is_not_yet_checked_exists() -> None:
-    assert {folder_of(path) for path in SOURCES} >= NOT_YET
 
 
 @each_file
@@ -82,18 +69,17 @@ def test_a_comprehension_of_several_lines_has_one_loop(path: Path) -> None:
 
 
 def test_few_lines_are_longer_than_100_characters() -> None:
-    lines = [line for path in CHECKED for line in code_lines(path)]
+    lines = [line for path in SOURCES for line in code_lines(path)]
     assert sum(len(line) > 100 for line in lines) <= 0.03 * len(lines)
 
 
 def test_conditional_expressions_are_few() -> None:
-    checked = [path for path in CHECKED if path.is_relative_to(PACKAGE)]
+    checked = [path for path in SOURCES if path.is_relative_to(PACKAGE)]
     lines = sum(len(code_lines(path)) for path in checked)
     conditional = sum(isinstance(node, ast.IfExp) for path in checked for node in nodes(path))
     assert conditional <= 0.013 * lines, f"{1000 * conditional / lines:.1f} in 1000 lines"
 
 
-@pytest.mark.skipif("electra/finetuning" in NOT_YET, reason="not yet")
 def test_fine_tuning_says_what_it_takes_of_a_task() -> None:
     for path in (PACKAGE / "finetuning").glob("*.py"):
         for function in functions(path):

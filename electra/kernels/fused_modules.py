@@ -8,7 +8,7 @@ autocast; outside it, it runs the plain code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import torch
@@ -78,7 +78,9 @@ class FusedEncoder(Encoder):
         if autocast_dtype(input_ids.device) is None:
             return super().forward(input_ids, token_type_ids, attention_mask, packing)
         rows = PackedRows.from_mask(attention_mask, packing)
-        return rows.unpack(self.packed_states(input_ids, token_type_ids, rows)[-1])
+        for tokens in self.packed_states(input_ids, token_type_ids, rows):
+            last = tokens  # without gradients, only one layer's states are in memory
+        return rows.unpack(last)
 
     def hidden_states(
         self,
@@ -95,22 +97,22 @@ class FusedEncoder(Encoder):
 
     def packed_states(
         self, input_ids: Tensor, token_type_ids: Tensor, rows: PackedRows
-    ) -> list[Tensor]:
-        """Return the hidden states [N, D] of every layer, in autocast's precision."""
+    ) -> Iterator[Tensor]:
+        """Yield the hidden states [N, D] of every layer, in autocast's precision."""
         assert not self.shape.causal, "no kernel knows causal attention; resolve_speed refuses it"
         hidden = self.embed(input_ids, token_type_ids)
         tokens = rows.pack(hidden.to(torch.get_autocast_dtype(hidden.device.type)))
         keys = draw_keys(SITES * len(self.blocks), hidden.device)
         dropout = self.shape.dropout * self.training
         attention_dropout = self.shape.attention_dropout * self.training
-        states = [tokens]
+        yield tokens
         for number, module in enumerate(self.blocks):
             settings = BlockSettings(
                 self.shape.heads, dropout, attention_dropout, keys, SITES * number
             )
             weights = block_weights(cast(Block, module))
-            states.append(block(states[-1], rows, settings, weights, self.low_precision))
-        return states
+            tokens = block(tokens, rows, settings, weights, self.low_precision)
+            yield tokens
 
 
 def block_weights(module: Block) -> BlockWeights:
