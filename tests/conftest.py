@@ -164,7 +164,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def by_heart(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a fine-tuning on eight examples of some kind, made when it is first asked for."""
+    """Return folders of fine-tunings on eight examples, each made when it is first asked for."""
     from tests.tasks.toys import TOYS
 
     root = tmp_path_factory.mktemp("by-heart")

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import electra
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 PACKAGE = Path(electra.__file__).parent
 TESTS = Path(__file__).parent
@@ -195,7 +198,9 @@ def test_every_public_name_is_there_and_is_listed() -> None:
 
 
 def test_a_name_that_is_not_public_is_refused_as_python_does() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'trainer'"):
+    with pytest.raises(
+        AttributeError, match=wording("a_name_that_is_not_public_is_refused_as_python_does")
+    ):
         _ = electra.trainer
 
 

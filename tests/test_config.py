@@ -28,6 +28,9 @@ from electra.settings import (
     recipe_names,
     setting_keys,
 )
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ def test_an_unknown_key_near_to_nothing_is_refused_with_all_known_ones() -> None
 
 
 def test_a_missing_key_is_named() -> None:
-    with pytest.raises(UserError, match=r"^bike.toml: owner is missing$"):
+    with pytest.raises(UserError, match=wording("a_missing_key_is_named")):
         build(Bicycle, {}, source="bike.toml")
 
 
@@ -184,10 +187,17 @@ def test_lists_of_any_length_and_sections_of_free_names_hold_what_their_field_de
     assert shed.marks == {"a": [1, "x"]}
     with pytest.raises(
         UserError,
-        match=r"shed.toml: unknown key chains.spare.lnks; did you mean chains.spare.links",
+        match=wording(
+            "lists_of_any_length_and_sections_of_free_names_hold_what_their_field_declares"
+        ),
     ):
         build(Shed, {"chains": {"spare": {"name": "chain", "lnks": 3}}}, source="shed.toml")
-    with pytest.raises(UserError, match=r"shed.toml: wheels must be a list, found int 3"):
+    with pytest.raises(
+        UserError,
+        match=wording(
+            "lists_of_any_length_and_sections_of_free_names_hold_what_their_field_declares_2"
+        ),
+    ):
         build(Shed, {"wheels": 3}, source="shed.toml")
 
 
@@ -309,7 +319,9 @@ def test_a_former_key_is_refused_with_its_present_name_and_value() -> None:
     assert refused(wheel={"size": "few"}) == (
         'bike.toml: wheel.size is now called wheel.spokes; write wheel.spokes = "28" instead'
     )
-    with pytest.raises(UserError, match=r"^x: bicycle.wheel.size is now called bicycle.wheel.spok"):
+    with pytest.raises(
+        UserError, match=wording("a_former_key_is_refused_with_its_present_name_and_value")
+    ):
         build(Shop, {"bicycle": {"owner": "Ada", "wheel": {"size": 3}}}, source="x")
 
 
@@ -342,7 +354,9 @@ def test_a_recipe_with_a_former_key_is_refused_with_its_present_name(tmp_path: P
         f"{mine}: objective.generator_learns is now called objective.generator_training; write "
         'objective.generator_training = "adversarial" instead'
     )
-    with pytest.raises(UserError, match=r"write --objective.generator-training frozen$"):
+    with pytest.raises(
+        UserError, match=wording("a_recipe_with_a_former_key_is_refused_with_its_present_name")
+    ):
         load_recipe("tiny", flags=["--generator-learns=nothing"])
 
 
@@ -357,7 +371,7 @@ def test_every_renamed_key_leads_to_one_that_exists() -> None:
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = 1\nb =\n")
-    with pytest.raises(UserError, match=r"bad.toml: not valid TOML: .*line 2"):
+    with pytest.raises(UserError, match=wording("a_file_that_is_no_toml_is_refused_with_the_line")):
         read_toml(tmp_path / "bad.toml")
 
 
@@ -368,7 +382,7 @@ def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path / "x.toml")
-    with pytest.raises(UserError, match=r"x.toml: (no such file|cannot be read)"):
+    with pytest.raises(UserError, match=wording("a_file_that_cannot_be_read_is_named")):
         read_toml(tmp_path / "x.toml")
 
 
@@ -408,7 +422,7 @@ def test_a_file_that_is_too_large_is_not_read(
 ) -> None:
     monkeypatch.setattr("electra.files.MAX_BYTES", 3)
     (tmp_path / "x.json").write_text("{   }")
-    with pytest.raises(UserError, match="5 bytes long, where at most 3 are read"):
+    with pytest.raises(UserError, match=wording("a_file_that_is_too_large_is_not_read")):
         read_json_object(tmp_path / "x.json")
 
 
@@ -472,13 +486,15 @@ def test_a_wrong_flag_is_refused_with_what_was_probably_meant(
 
 def test_a_last_word_that_is_not_unique_is_refused_with_every_candidate() -> None:
     with pytest.raises(
-        UserError, match=r"--width could be --encoder.width or --objective.generator.width"
+        UserError, match=wording("a_last_word_that_is_not_unique_is_refused_with_every_candidate")
     ):
         load_recipe("tiny", flags=["--width", "64"])
 
 
 def test_a_misspelt_flag_may_have_meant_an_option_that_is_no_setting() -> None:
-    with pytest.raises(UserError, match=r"unknown setting --overwrit; did you mean --overwrite\?"):
+    with pytest.raises(
+        UserError, match=wording("a_misspelt_flag_may_have_meant_an_option_that_is_no_setting")
+    ):
         parse_flags(["--overwrit"], Bicycle, other_flags=["overwrite"])
 
 
@@ -491,14 +507,14 @@ def test_a_variable_of_the_environment_is_a_setting() -> None:
 
 
 def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        UserError, match=r"ELECTRA_WHEEL_SPOKE; did you mean ELECTRA_WHEEL_SPOKES\?"
-    ):
+    with pytest.raises(UserError, match=wording("a_misspelt_variable_is_refused_with_the_nearest")):
         parse_environment({"ELECTRA_WHEEL_SPOKE": "28"}, Bicycle)
 
 
 def test_a_variable_that_is_near_to_no_setting_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UserError, match=r"unknown setting ELECTRA_HOME; unset it"):
+    with pytest.raises(
+        UserError, match=wording("a_variable_that_is_near_to_no_setting_is_refused_with_what_to_do")
+    ):
         parse_environment({"ELECTRA_HOME": "/opt"}, Bicycle)
 
 
@@ -534,7 +550,7 @@ def test_an_error_names_the_file_that_holds_the_mistake(tmp_path: Path) -> None:
 
 def test_values_that_clash_are_refused_with_every_place_they_came_from() -> None:
     with pytest.raises(
-        UserError, match=r"^recipe tiny and command line: encoder.width=64 .* encoder.heads=3"
+        UserError, match=wording("values_that_clash_are_refused_with_every_place_they_came_from")
     ):
         load_recipe("tiny", flags=["--encoder.heads", "3"])
 

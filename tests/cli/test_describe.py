@@ -21,6 +21,9 @@ from electra.cli.describe import (
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
 from electra.settings import as_toml
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 STOCK = {
     "vocab_size": 60,
@@ -183,5 +186,5 @@ def test_a_run_that_has_no_model_yet_is_described_by_its_settings(tmp_path: Path
 
 def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(UserError, match="model_type is 'bert'; only ELECTRA models"):
+    with pytest.raises(UserError, match=wording("a_folder_of_another_kind_of_model_is_refused")):
         describe_folder(tmp_path)

@@ -27,6 +27,9 @@ from electra.objectives.trace import Pair
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from tests.conftest import TOY_FLAGS
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 TEXT = "the old dog sees the green house . the small cat follows the river ."
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -110,7 +113,7 @@ def test_a_text_of_one_word_goes_through(pair: Pair) -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_a_text_without_words_is_refused(pair: Pair, text: str) -> None:
-    with pytest.raises(UserError, match="the text is empty"):
+    with pytest.raises(UserError, match=wording("a_text_without_words_is_refused")):
         pair.trace(text)
 
 
@@ -118,7 +121,8 @@ def test_a_folder_without_both_models_is_refused_with_the_one_that_is_missing(
     finished: Path,
 ) -> None:
     with pytest.raises(
-        UserError, match=r"no model in .*discriminator/discriminator or .*discriminator/generator"
+        UserError,
+        match=wording("a_folder_without_both_models_is_refused_with_the_one_that_is_missing"),
     ):
         Pair(finished / "discriminator")
 
@@ -199,7 +203,9 @@ def test_a_picture_of_another_format_is_refused_before_the_models_are_read(
 ) -> None:
     assert main(["show", str(finished), TEXT, "--output", str(tmp_path / name)]) == 2
     printed = capsys.readouterr()
-    assert "a picture ends in .svg or .html" in printed.err
+    assert (
+        wording("a_picture_of_another_format_is_refused_before_the_models_are_read") in printed.err
+    )
     assert printed.out == ""
     assert not (tmp_path / name).exists()
 

@@ -15,6 +15,9 @@ from electra.__main__ import main
 from electra.model.networks import Generator
 from tests.finetuning.test_finetune import glue_folder
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, option_rows, tiny_model, written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -132,8 +135,7 @@ def test_texts_that_were_cut_to_be_asked_about_are_counted_on_standard_error(
         assert main([words[0], str(model_of(by_heart, "classes")), *words[1:], str(rows)]) == 0
         said = capsys.readouterr().err
         assert (
-            "warning: 1 of 2 texts are longer than the 32 tokens that the model was fine-tuned with"
-            in said
+            wording("texts_that_were_cut_to_be_asked_about_are_counted_on_standard_error") in said
         )
         assert said.count("\n") == 1, "and no line of source code"
 
@@ -173,7 +175,7 @@ def test_glue_prints_the_average_and_what_is_missing(
         == 0
     )
     printed = capsys.readouterr().out
-    assert "average of 2" in printed
+    assert wording("glue_prints_the_average_and_what_is_missing") in printed
     assert (
         "no data for glue/sst-2, glue/mrpc, glue/sts-b, glue/qqp, glue/mnli, glue/qnli, glue/wnli"
         in " ".join(printed.split())

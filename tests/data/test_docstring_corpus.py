@@ -7,6 +7,9 @@ import pytest
 
 from electra.config import UserError
 from electra.data.docstring_corpus import split_paragraphs, write_docstring_corpus
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 SENTENCE = "The quick brown fox jumps over the lazy dog {}."
 
@@ -105,5 +108,7 @@ def test_the_same_libraries_give_the_same_bytes_and_a_harvest_is_reused(tmp_path
 
 
 def test_libraries_without_sources_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="a corpus of your own"):
+    with pytest.raises(
+        UserError, match=wording("libraries_without_sources_are_an_error_that_says_what_to_do")
+    ):
         write_docstring_corpus(tmp_path, libraries={"lib": library(tmp_path / "lib")})

@@ -11,6 +11,9 @@ import pytest
 
 from electra.config import UserError
 from electra.data.library_paragraphs import write_library_paragraphs
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve"
 
@@ -62,6 +65,6 @@ def test_a_harvest_of_one_library_is_refused_with_what_to_do(tmp_path):
     corpus = corpus_of(tmp_path / "corpus.jsonl", {"alone": 60})
     with pytest.raises(
         UserError,
-        match=r"corpus\.jsonl: fewer than two libraries .* harvest where more is installed",
+        match=wording("a_harvest_of_one_library_is_refused_with_what_to_do"),
     ):
         write_library_paragraphs(corpus, tmp_path / "set", train=20, dev=5)

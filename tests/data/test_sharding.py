@@ -17,6 +17,9 @@ from electra.data.options import ShardOptions
 from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 SMALL = 20_000  # bytes of rows in a shard, so that a small corpus makes several
 
@@ -156,7 +159,7 @@ def test_other_settings_are_refused_with_what_differs_unless_overwritten(
 ) -> None:
     pack(text, tokenizer, tmp_path)
     with pytest.raises(
-        UserError, match="length was 32, now 64; seed was 0, now 7; choose another folder"
+        UserError, match=wording("other_settings_are_refused_with_what_differs_unless_overwritten")
     ):
         pack(text, tokenizer, tmp_path, length=64, seed=7)
     assert pack(text, tokenizer, tmp_path, length=64, overwrite=True).length == 64
@@ -181,7 +184,7 @@ def test_a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on(
         patched.setattr(atomic.os, "fsync", flush)
         with pytest.raises(
             OSError,
-            match=r"npy: cannot be written: No space left on device; .*goes on after the last",
+            match=wording("a_full_disk_leaves_nothing_torn_and_the_next_run_goes_on"),
         ):
             pack(text, tokenizer, tmp_path / "full")
     assert not list((tmp_path / "full").glob("*.partial"))
@@ -250,9 +253,11 @@ def test_parts_and_a_whole_run_do_not_share_a_folder(
     text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     pack(text, tokenizer, tmp_path / "whole")
-    with pytest.raises(UserError, match="holds the whole corpus already"):
+    with pytest.raises(UserError, match=wording("parts_and_a_whole_run_do_not_share_a_folder")):
         pack(text, tokenizer, tmp_path / "whole", part="1/2")
     pack(text, tokenizer, tmp_path / "parts", part="1/2")
     for part in ("1/1", "1/3"):
-        with pytest.raises(UserError, match="part-00001-of-00002, of another division"):
+        with pytest.raises(
+            UserError, match=wording("parts_and_a_whole_run_do_not_share_a_folder_2")
+        ):
             pack(text, tokenizer, tmp_path / "parts", part=part)

@@ -16,6 +16,9 @@ from electra.experiments.arms import at_scale
 from electra.experiments.jobs import build_jobs
 from electra.experiments.plan import load_scale, load_trial, trial_names
 from electra.experiments.sweep import Sweep
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 def arms(trial: str, scale: str):
@@ -103,7 +106,7 @@ def test_arms_that_stand_for_different_things_are_not_merged():
         trial, expected=(), arms=tuple(arm for arm in trial.arms if not arm.name.startswith("bert"))
     )
     with pytest.raises(
-        UserError, match="electra-small and electra-base are the same run at scale smoke"
+        UserError, match=wording("arms_that_stand_for_different_things_are_not_merged")
     ):
         at_scale(trial, alike)
 
@@ -117,7 +120,7 @@ def test_a_budget_at_which_two_arms_take_as_many_steps_is_refused(toy_shards, tm
         arms=("electra-small-6.25", "electra-small-12.5"),
     )
     with pytest.raises(
-        UserError, match=r"too small to tell electra-small-12.5 from electra-small-6.25"
+        UserError, match=wording("a_budget_at_which_two_arms_take_as_many_steps_is_refused")
     ):
         build_jobs(options, {32: Shards.open(toy_shards)}, {})
     assert not list(tmp_path.glob("*.json"))

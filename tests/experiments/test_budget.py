@@ -11,6 +11,9 @@ from electra.experiments.budget import parse_budget, plan_stages
 from electra.experiments.plan import Arm, Stage, Trial, load_scale, load_trial, trial_names
 from electra.pretraining.recipe import load_recipe
 from electra.settings import as_dict, differing_keys
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 WHOLE = Fraction(1)
 
@@ -154,7 +157,7 @@ def test_a_budget_that_is_no_share_of_anything_is_refused(budget):
 def test_a_budget_too_small_for_a_step_is_refused_with_one_that_is_not():
     with pytest.raises(
         UserError,
-        match=r"leaves no step for efficiency/electra at scale smoke; ask for 1/16 or more",
+        match=wording("a_budget_too_small_for_a_step_is_refused_with_one_that_is_not"),
     ):
         stages("efficiency", "electra", "smoke", Fraction(1, 1000))
     assert stages("efficiency", "electra", "smoke", Fraction(1, 16))[0].steps == 1

@@ -10,6 +10,9 @@ import pytest
 
 from electra.config import UserError
 from electra.experiments.findings import collect, read_score, with_minutes
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 def test_minutes_are_those_of_training_alone_however_often_a_run_was_stopped():
@@ -117,7 +120,10 @@ def test_results_of_an_earlier_version_are_refused_with_the_key_that_was_renamed
     scored(tmp_path / "rte", 0.6)
     path = tmp_path / "rte" / "results.json"
     path.write_text(path.read_text().replace("baseline", "trivial"))
-    with pytest.raises(UserError, match=r"results\.json: .* key trivial is now called baseline"):
+    with pytest.raises(
+        UserError,
+        match=wording("results_of_an_earlier_version_are_refused_with_the_key_that_was_renamed"),
+    ):
         read_score("glue/rte", tmp_path / "rte")
 
 
@@ -138,12 +144,14 @@ def test_only_the_trials_that_are_asked_for_are_collected(tmp_path):
 
 
 def test_a_folder_without_trials_is_refused_with_how_to_begin(tmp_path):
-    with pytest.raises(UserError, match="no trial was run here; begin with `electra trials run"):
+    with pytest.raises(
+        UserError, match=wording("a_folder_without_trials_is_refused_with_how_to_begin")
+    ):
         collect(tmp_path)
 
 
 def test_a_plan_of_another_format_is_refused(tmp_path):
-    with pytest.raises(UserError, match="plan of format 1, this version reads 2"):
+    with pytest.raises(UserError, match=wording("a_plan_of_another_format_is_refused")):
         collect(plan_file(tmp_path, format=1))
 
 
@@ -163,7 +171,10 @@ def test_a_file_of_concurrency_under_its_old_name_is_refused_with_the_new_one(tm
     run_folder(plan_file(tmp_path) / "runs/first", step=4, status="finished")
     (tmp_path / "runs/first/config.toml").touch()
     (tmp_path / "runs/first/company.json").write_text('{"at_once": 12}')
-    with pytest.raises(UserError, match=r"company\.json: .* reads concurrency\.json"):
+    with pytest.raises(
+        UserError,
+        match=wording("a_file_of_concurrency_under_its_old_name_is_refused_with_the_new_one"),
+    ):
         collect(tmp_path)
 
 

@@ -17,6 +17,9 @@ from electra.experiments.scoring import find_task_data
 from electra.experiments.shards import open_shards
 from electra.experiments.sweep import resolve_sweep
 from tests.experiments.sweeps import command, jobs_of, sweep_of
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +95,16 @@ def test_a_dry_run_refuses_what_is_not_there_before_it_shows_a_cost(
 
 
 def test_shards_with_rows_of_another_length_are_refused(toy_shards, tmp_path):
-    with pytest.raises(
-        UserError, match="holds rows of 32 tokens, but these arms need rows of 512 at scale paper"
-    ):
+    with pytest.raises(UserError, match=wording("shards_with_rows_of_another_length_are_refused")):
         open_shards(sweep_of(tmp_path, "efficiency", scale=load_scale("paper"), data=toy_shards))
 
 
 def test_too_little_text_for_a_batch_is_refused_once_and_not_by_every_arm(toy_shards, tmp_path):
     scale = load_scale("smoke")
     large = replace(scale, settings=scale.settings | {"training.batch_size": 10_000})
-    with pytest.raises(UserError, match="fewer than one batch of 10000"):
+    with pytest.raises(
+        UserError, match=wording("too_little_text_for_a_batch_is_refused_once_and_not_by_every_arm")
+    ):
         jobs_of(sweep_of(tmp_path, "efficiency", scale=large), toy_shards)
 
 

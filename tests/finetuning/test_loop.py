@@ -29,6 +29,9 @@ from electra.finetuning.state import FinetuneState, attach_train_step, build_sta
 from electra.runs.journal import read_metrics
 from electra.tasks import find_task
 from tests.tasks.toys import BY_HEART, TOYS, Toy, as_flags, keyword_rows, written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -249,7 +252,9 @@ def test_every_kind_of_head_goes_on_bit_for_bit_after_a_crash(
 
     flags = [*FEW, "--save-steps", "4"]
     monkeypatch.setattr(loop, "forward_backward", crashing)
-    with pytest.raises(RuntimeError, match="the power went out"):
+    with pytest.raises(
+        RuntimeError, match=wording("every_kind_of_head_goes_on_bit_for_bit_after_a_crash")
+    ):
         TOYS[name].learnt(tiny, tmp_path / "crashed", flags=flags)
     monkeypatch.setattr(loop, "forward_backward", forward_backward)
     for run in ("crashed", "unbroken"):

@@ -12,6 +12,9 @@ from electra.finetuning.recipe import FINETUNING, FinetuneConfig, load_finetune_
 from electra.model.shape import EncoderShape
 from electra.settings import find_recipe, recipe_names
 from tests.tasks.toys import written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 SHAPES = {
     "small": EncoderShape(),
@@ -149,7 +152,7 @@ def test_flags_win_over_the_environment_and_that_over_files_and_those_over_the_r
 
 def test_a_variable_of_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ELECTRA_FINETUNE_LEARNING_RAT", "1")
-    with pytest.raises(UserError, match="did you mean ELECTRA_FINETUNE_LEARNING_RATE"):
+    with pytest.raises(UserError, match=wording("a_variable_of_no_setting_is_refused")):
         load_config()
 
 
@@ -200,13 +203,15 @@ def test_a_mistake_in_a_recipe_is_named_with_its_file(
 
 
 def test_a_flag_with_a_former_name_is_refused_with_the_present_one() -> None:
-    with pytest.raises(UserError, match="--warmup-share is now called --warmup-ratio"):
+    with pytest.raises(
+        UserError, match=wording("a_flag_with_a_former_name_is_refused_with_the_present_one")
+    ):
         load_config(flags=["--warmup-share", "0.2"])
 
 
 def test_an_unknown_recipe_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(
-        UserError, match=r"unknown fine-tuning recipe 'offical'; did you mean official\?"
+        UserError, match=wording("an_unknown_recipe_is_refused_with_the_one_that_was_meant")
     ):
         load_config("offical")
 

@@ -22,6 +22,9 @@ from electra.console import ignore
 from electra.data import tables
 from electra.data.corpus import read_corpus
 from electra.tasks import find_task
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 # Bytes of address space: an interpreter with numpy and pyarrow takes a quarter of it.
 MEMORY = 2 * 1024**3
@@ -174,7 +177,7 @@ def test_a_table_of_a_million_columns_is_refused_by_their_number(tmp_path: Path)
     """All names are alike, so that each would be compared with all others."""
     path = write_repeated(tmp_path / "a.csv", b"a," * 1_000_000, times=1)
     with pytest.raises(
-        UserError, match=r"a\.csv:1: 1,000,001 columns, where at most 10,000 are read"
+        UserError, match=wording("a_table_of_a_million_columns_is_refused_by_their_number")
     ):
         next(tables.read_rows(tables.find_table(path)))
 
@@ -183,7 +186,7 @@ def test_a_row_with_many_keys_is_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(dict.fromkeys(map(str, range(100_000)))), encoding="utf8")
     began = time.process_time()
-    with pytest.raises(UserError, match=r"a\.jsonl:1: no column 'text'"):
+    with pytest.raises(UserError, match=wording("a_row_with_many_keys_is_refused_at_once")):
         list(find_task("classify").read([tables.find_table(path)], labelled=True))
     # Comparing the name with all of them would take longer.
     assert time.process_time() - began < 1.5
@@ -211,9 +214,13 @@ def pipes_and_devices(folder: Path) -> Iterator[Path]:
 
 def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     for path in pipes_and_devices(tmp_path):
-        with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
+        with pytest.raises(
+            UserError, match=wording("a_pipe_or_a_device_is_refused_and_not_waited_for")
+        ):
             list(read_corpus([path], report=ignore))
-        with pytest.raises(UserError, match="a pipe or a device; write what it gives into a file"):
+        with pytest.raises(
+            UserError, match=wording("a_pipe_or_a_device_is_refused_and_not_waited_for_2")
+        ):
             tables.find_table(path)
 
 
@@ -266,7 +273,9 @@ def test_no_command_hangs_on_what_is_no_file(
 def test_a_name_that_is_not_utf8_is_refused_before_it_reaches_a_manifest(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt"))
     path.write_text("text", encoding="utf8")
-    with pytest.raises(UserError, match="a name that is not UTF-8; rename the file"):
+    with pytest.raises(
+        UserError, match=wording("a_name_that_is_not_utf8_is_refused_before_it_reaches_a_manifest")
+    ):
         list(read_corpus([tmp_path], report=ignore))
 
 

@@ -20,6 +20,9 @@ from electra.model.huggingface import load_shape
 from electra.model.weight_files import is_within
 from electra.runs import checkpoint
 from electra.tasks.models import load_pretrained
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 INDEX = "model.safetensors.index.json"
 
@@ -165,7 +168,9 @@ def test_a_manifest_cannot_name_a_file_outside_of_its_folder(
     manifest = json.loads((rows / "manifest.json").read_text(encoding="utf8"))
     manifest["files"][0]["name"] = name
     (rows / "manifest.json").write_text(json.dumps(manifest), encoding="utf8")
-    with pytest.raises(UserError, match=r"manifest\.json: .*not a file of this folder"):
+    with pytest.raises(
+        UserError, match=wording("a_manifest_cannot_name_a_file_outside_of_its_folder")
+    ):
         Shards.open(rows)
 
 
@@ -197,7 +202,9 @@ def test_a_network_of_absurd_size_is_refused_before_it_is_built(
 ) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf8"))
     (model / "config.json").write_text(json.dumps(config | sizes), encoding="utf8")
-    with pytest.raises(UserError, match=r"config\.json: "):
+    with pytest.raises(
+        UserError, match=wording("a_network_of_absurd_size_is_refused_before_it_is_built")
+    ):
         load_shape(model)
 
 
@@ -248,5 +255,5 @@ def test_an_array_whose_header_ends_early_is_refused(toy_shards: Path, tmp_path:
     header = b"{'descr': '<i8', 'shape': (1,\n"
     changed = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header
     (rows / "counts.npy").write_bytes(changed.ljust((rows / "counts.npy").stat().st_size, b"\0"))
-    with pytest.raises(UserError, match=r"counts\.npy: damaged"):
+    with pytest.raises(UserError, match=wording("an_array_whose_header_ends_early_is_refused")):
         _ = Shards.open(rows).counts

@@ -16,6 +16,9 @@ from electra.kernels.norm import EPSILON
 from electra.model.encoder import Embeddings
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 VOCABULARY, POSITIONS = 50, 20
@@ -247,7 +250,10 @@ def test_rows_longer_than_the_position_table_are_refused_with_a_remedy():
     input_ids = torch.zeros(1, POSITIONS + 1, dtype=torch.int64, device=DEVICE)
     with (
         torch.autocast(DEVICE.type, dtype=torch.float16),
-        pytest.raises(UserError, match="raise encoder"),
+        pytest.raises(
+            UserError,
+            match=wording("rows_longer_than_the_position_table_are_refused_with_a_remedy"),
+        ),
     ):
         embeddings()(input_ids, input_ids)
 

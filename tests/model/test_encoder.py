@@ -11,6 +11,9 @@ from torch import Tensor
 from electra.config import UserError
 from electra.model.encoder import Attention, Encoder, set_activation_checkpointing
 from electra.model.shape import EncoderShape
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 TINY = EncoderShape(layers=2, width=32, heads=4, feedforward=64, embedding=16, positions=12)
 VOCABULARY = 50
@@ -152,7 +155,9 @@ def test_dropout_acts_in_training_only(encoder: Encoder) -> None:
 
 
 def test_rows_longer_than_the_network_s_positions_are_refused(encoder: Encoder) -> None:
-    with pytest.raises(UserError, match=r"rows of 13 tokens.*encoder\.positions=12"):
+    with pytest.raises(
+        UserError, match=wording("rows_longer_than_the_network_s_positions_are_refused")
+    ):
         encoder(*rows(13, width=13))
 
 

@@ -154,9 +154,7 @@ def test_all_tokens_pay_for_the_vocabulary_at_every_position_and_for_a_gate() ->
     assert "copy gate" not in ours["generator"]
 
 
-def test_a_left_to_right_lm_pays_for_the_vocabulary_at_every_position_but_the_last_and_for_no_gate() -> (
-    None
-):
+def test_a_left_to_right_lm_pays_for_the_vocabulary_at_every_position_but_the_last() -> None:
     causal = replace(SHAPE, causal=True)
     work = Workload(
         heads=(LMHead("next"),), network="encoder", encoder=causal, vocabulary=VOCABULARY, length=32

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from electra.model.electra_names import SHAPE_KEYS, ExportedNetwork
 from electra.model.verify import verify
+from tests.wording import wording_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is first imported, which reads it then
 
@@ -24,6 +25,8 @@ from electra.model.card import model_card
 from electra.model.encoder import Encoder
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
+
+wording = wording_of(__file__)
 
 TINY = EncoderShape(layers=2, width=32, heads=4, feedforward=64, embedding=16, positions=24)
 SMALL = EncoderShape()
@@ -109,7 +112,9 @@ def test_we_compute_transformers_logits_from_its_folder(
 
 
 def test_verification_fails_when_the_folder_holds_other_weights(saved: Path) -> None:
-    with pytest.raises(RuntimeError, match="other logits"):
+    with pytest.raises(
+        RuntimeError, match=wording("verification_fails_when_the_folder_holds_other_weights")
+    ):
         verify(network(Discriminator, seed=1), saved)
 
 
@@ -129,9 +134,7 @@ def test_a_causal_model_is_one_in_its_folder_too(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["is_decoder"]) == (["ElectraForCausalLM"], True)
     assert huggingface.load_shape(folder)[0].causal
-    with pytest.raises(
-        UserError, match=r"is_decoder is True, but the network to fill has encoder.causal=False"
-    ):
+    with pytest.raises(UserError, match=wording("a_causal_model_is_one_in_its_folder_too")):
         huggingface.load(network(Generator), folder)
 
 
@@ -207,7 +210,7 @@ def test_a_failed_save_leaves_the_old_model_and_no_rubbish(saved: Path) -> None:
     def full(fresh: Path) -> None:
         raise OSError("No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=wording("a_failed_save_leaves_the_old_model_and_no_rubbish")):
         huggingface.save(
             network(Discriminator, seed=1), saved, role="discriminator", tokenizer_files=full
         )
@@ -229,7 +232,7 @@ def test_after_a_crash_between_the_two_renames_the_old_model_is_found_and_the_ne
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all my work")
-    with pytest.raises(UserError, match="holds something else"):
+    with pytest.raises(UserError, match=wording("a_folder_of_something_else_is_not_replaced")):
         huggingface.save(network(Discriminator), tmp_path, role="discriminator")
     assert (tmp_path / "thesis.txt").exists()
 

@@ -16,6 +16,9 @@ from electra.pretraining.export import initialise_from
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
 from tests.conftest import TOY_FLAGS
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 QUICK = ["--batch-size", "4", "--max-steps", "2", "--eval-rows", "4", "--warmup-steps", "1"]
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -183,7 +186,7 @@ def test_a_folder_without_a_model_is_refused_with_what_was_looked_for(
     objective: Objective, tmp_path: Path, shards: Shards
 ) -> None:
     with pytest.raises(
-        UserError, match=r"no model for discriminator or generator there; name a run folder"
+        UserError, match=wording("a_folder_without_a_model_is_refused_with_what_was_looked_for")
     ):
         initialise_from(objective, tmp_path, shards)
 

@@ -28,6 +28,9 @@ from electra.pretraining.resolve import check_micro_batches
 from electra.runs import checkpoint
 from electra.runs.journal import Journal, read_metrics
 from tests.conftest import TOY_FLAGS
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -118,7 +121,9 @@ def test_a_micro_batch_of_one_row_is_refused_where_rows_need_each_other(
         if pair[0] != "--micro-batch-size"
         for word in pair
     ]
-    with pytest.raises(UserError, match=r"set training\.micro_batch_size to 2 or more"):
+    with pytest.raises(
+        UserError, match=wording("a_micro_batch_of_one_row_is_refused_where_rows_need_each_other")
+    ):
         pretrain(
             load_recipe("bert-nsp-base", flags=flags),
             data=toy_shards,
@@ -140,7 +145,12 @@ def test_a_run_resumes_with_smaller_micro_batches_on_more_processes_than_micro_b
         toy("--micro-batch-size", "4"),
         [],
     )
-    with pytest.raises(UserError, match="a step has 1 micro-batches, too few for 3 processes"):
+    with pytest.raises(
+        UserError,
+        match=wording(
+            "a_run_resumes_with_smaller_micro_batches_on_more_processes_than_micro_batches"
+        ),
+    ):
         check_micro_batches(toy("--micro-batch-size", "12"), world, may_change=False)
 
 
@@ -324,7 +334,7 @@ def test_a_whole_checkpoint_with_tensors_or_values_of_another_run_is_refused(
     tamper_with(run / "checkpoint-8", **how)
     with pytest.raises(
         UserError,
-        match=r"checkpoint-8 is whole, but does not hold what this run saves \(.+\); remove",
+        match=wording("a_whole_checkpoint_with_tensors_or_values_of_another_run_is_refused"),
     ):
         pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
     assert checkpoint.open_checkpoint(run / "checkpoint-8").step == 8
@@ -369,7 +379,8 @@ def test_a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it(
 
     monkeypatch.setattr(PlainTrainStep, "forward_backward", with_nan)
     with pytest.raises(
-        RunFailed, match=r"the gradient of discriminator\.output\.bias is not finite in step 1"
+        RunFailed,
+        match=wording("a_gradient_that_is_not_finite_is_named_not_what_clipping_made_of_it"),
     ):
         pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 
@@ -392,7 +403,10 @@ def test_as_many_non_finite_steps_as_allowed_are_skipped_also_across_a_resume_an
     put_nan_into_gradients(monkeypatch, 3, 7, 11)
     patient = toy("--skip-not-finite", "2", "--optimizer.schedule", "constant")
     with pytest.raises(
-        RunFailed, match=r"a gradient is not finite in step 11; the last good .*checkpoint-8"
+        RunFailed,
+        match=wording(
+            "as_many_non_finite_steps_as_allowed_are_skipped_also_across_a_resume_and_one_more_stops"
+        ),
     ):
         pretrain(patient, data=toy_shards, output_dir=tmp_path / "whole")
     assert (
@@ -434,7 +448,9 @@ def test_a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes
         patched.setattr(Journal, "record", disk_full)
         with pytest.raises(
             RunFailed,
-            match=r"step 6: /dev/full: .* No space left on device; the last .*checkpoint-4",
+            match=wording(
+                "a_full_disk_stops_the_run_with_its_reason_and_the_same_command_finishes_it"
+            ),
         ):
             pretrain(toy("--max-steps", "8"), data=toy_shards, output_dir=tmp_path, quiet=True)
     assert json.loads((tmp_path / "status.json").read_text())["status"] == "failed"
@@ -477,12 +493,14 @@ def test_what_a_user_keeps_in_the_output_folder_is_not_touched(toy_shards, tmp_p
 def test_an_export_that_could_not_be_written_is_refused_before_training(toy_shards, tmp_path):
     (tmp_path / "run" / "discriminator").mkdir(parents=True)
     (tmp_path / "run" / "discriminator" / "diary.txt").write_text("mine")
-    with pytest.raises(UserError, match="discriminator holds something else than a model"):
+    with pytest.raises(
+        UserError, match=wording("an_export_that_could_not_be_written_is_refused_before_training")
+    ):
         pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 
 
 def test_an_output_folder_inside_the_corpus_is_refused(toy_corpus, tmp_path):
-    with pytest.raises(UserError, match="lies inside the corpus"):
+    with pytest.raises(UserError, match=wording("an_output_folder_inside_the_corpus_is_refused")):
         pretrain(
             toy(), corpus=[toy_corpus.parent], output_dir=toy_corpus.parent / "run", quiet=True
         )

@@ -19,6 +19,9 @@ from electra.pretraining.resume import find_resume_point
 from electra.runs import checkpoint
 from electra.runs.run_dir import CONFIG
 from electra.settings import as_dict, differing_keys, recipe_names
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 BUILT_IN = [
     "adversarial-base",
@@ -246,7 +249,9 @@ def test_a_built_in_name_wins_over_a_folder_of_that_name(
 
 
 def test_a_recipe_cannot_be_reached_through_a_path_without_its_ending() -> None:
-    with pytest.raises(UserError, match=r"unknown recipe '\.\./recipes/small'"):
+    with pytest.raises(
+        UserError, match=wording("a_recipe_cannot_be_reached_through_a_path_without_its_ending")
+    ):
         load_recipe("../recipes/small")
 
 
@@ -319,7 +324,10 @@ def test_a_flag_with_a_former_name_is_refused_with_its_present_name_and_value(
 
 
 def test_a_former_value_under_the_present_name_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UserError, match="'mlm', 'adversarial', 'frozen', found 'likelihood'"):
+    with pytest.raises(
+        UserError,
+        match=wording("a_former_value_under_the_present_name_is_refused_with_those_that_are_known"),
+    ):
         load_recipe("small", flags=["--objective.generator-training", "likelihood"])
 
 

@@ -17,6 +17,9 @@ from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
 from electra.pretraining.resume import find_resume_point, write_run_files
 from electra.runs import checkpoint, run_dir
 from electra.settings import as_dict
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 CHANGES = {
     "training.max_steps": 50,
@@ -86,7 +89,9 @@ def test_auto_starts_over_where_a_run_ended_before_its_first_checkpoint(tmp_path
 
 def test_never_refuses_a_run_unless_it_may_be_overwritten(tmp_path: Path) -> None:
     make_run(tmp_path, recipe(), 4)
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(
+        UserError, match=wording("never_refuses_a_run_unless_it_may_be_overwritten")
+    ):
         find_resume_point(recipe(), tmp_path, resume="never", overwrite=False)
     assert find_resume_point(recipe(seed=3), tmp_path, resume="never", overwrite=True) == (
         recipe(seed=3),
@@ -111,14 +116,19 @@ def test_a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_i
     (run / run_dir.CONFIG).unlink()
     for resume, into in (("auto", run), (str(run / "checkpoint-4"), tmp_path / "new")):
         with pytest.raises(
-            UserError, match=r"checkpoint-4 holds another run:\n  training.seed: here 0, asked 5"
+            UserError,
+            match=wording(
+                "a_checkpoint_of_another_run_is_refused_even_without_the_config_beside_it"
+            ),
         ):
             find_resume_point(recipe(seed=5), into, resume=resume, overwrite=False)
 
 
 def test_a_checkpoint_does_not_continue_in_the_folder_of_another_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", recipe(), 4)
-    with pytest.raises(UserError, match=r"other holds another run"):
+    with pytest.raises(
+        UserError, match=wording("a_checkpoint_does_not_continue_in_the_folder_of_another_run")
+    ):
         find_resume_point(
             recipe(), make_run(tmp_path / "other", recipe(seed=5)), resume=str(run), overwrite=False
         )
@@ -145,7 +155,7 @@ def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> No
         is not None
     )
     with pytest.raises(
-        UserError, match=r"checkpoint-4 is already past training.max_steps=3; ask for 4 or more"
+        UserError, match=wording("a_run_does_not_end_before_the_step_it_has_reached")
     ):
         find_resume_point(recipe(training__max_steps=3), tmp_path, resume="auto", overwrite=False)
 
@@ -206,14 +216,29 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_only_damaged_ones_ar
 ) -> None:
     run = make_run(tmp_path, recipe(), 4, 12)
     (run / "checkpoint-12" / "state.json").unlink()
-    with pytest.warns(UserWarning, match="checkpoint-12"):
+    with pytest.warns(
+        UserWarning,
+        match=wording(
+            "a_damaged_checkpoint_is_skipped_with_a_warning_and_only_damaged_ones_are_refused"
+        ),
+    ):
         _, resumed = find_resume_point(recipe(), run, resume="auto", overwrite=False)
     assert resumed is not None
     assert resumed.step == 4
     (run / "checkpoint-4" / "weights.safetensors").write_bytes(b"")
     with (
-        pytest.raises(UserError, match="none of its 2 checkpoints is whole"),
-        pytest.warns(UserWarning, match="checkpoint-4"),
+        pytest.raises(
+            UserError,
+            match=wording(
+                "a_damaged_checkpoint_is_skipped_with_a_warning_and_only_damaged_ones_are_refused_2"
+            ),
+        ),
+        pytest.warns(
+            UserWarning,
+            match=wording(
+                "a_damaged_checkpoint_is_skipped_with_a_warning_and_only_damaged_ones_are_refused_3"
+            ),
+        ),
     ):
         find_resume_point(recipe(), run, resume="auto", overwrite=False)
     assert sorted(path.name for path in run.glob("checkpoint-*")) == [

@@ -18,6 +18,9 @@ from electra.pretraining.export import initialise_from
 from electra.pretraining.pretrain import pretrain
 from electra.runs.journal import read_metrics
 from tests.pretraining.test_export import build_objective_with_seed, stock_config, toy
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 STEADY = ["--schedule", "constant", "--save-steps", "2", "--encoder.dropout", "0.1"]
 STAGES = ("two-stage-generator-base", "two-stage-base")
@@ -119,7 +122,7 @@ def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_disc
 def test_a_run_whose_generator_has_not_learnt_is_refused(toy_shards: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UserError,
-        match=r"it must have learnt before; name the run of the first stage .* --init-from",
+        match=wording("a_run_whose_generator_has_not_learnt_is_refused"),
     ):
         pretrain(toy(STAGES[1]), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
 
@@ -145,7 +148,7 @@ def test_a_generator_that_would_stay_partly_random_is_refused(
     shutil.copytree(first / "encoder", joint / "discriminator")
     for source in (tmp_path / "body", joint):
         with pytest.raises(
-            UserError, match="no whole masked LM for the generator there, which does not learn"
+            UserError, match=wording("a_generator_that_would_stay_partly_random_is_refused")
         ):
             initialise_from(
                 build_objective_with_seed(toy(STAGES[1]), shards, seed=1), source, shards
@@ -154,7 +157,9 @@ def test_a_generator_that_would_stay_partly_random_is_refused(
 
 def test_a_generator_that_learns_takes_no_first_stage_for_both(first: Path, shards: Shards) -> None:
     flags = ["--objective.generator-training", "mlm"]
-    with pytest.raises(UserError, match=r"no model for discriminator or generator there"):
+    with pytest.raises(
+        UserError, match=wording("a_generator_that_learns_takes_no_first_stage_for_both")
+    ):
         initialise_from(
             build_objective_with_seed(toy(STAGES[1], *flags), shards, seed=1), first, shards
         )

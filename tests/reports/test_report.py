@@ -18,6 +18,9 @@ from electra.reports.html import inline_svg
 from electra.reports.markdown import escape_markdown, render_markdown
 from electra.reports.report import slug, write_report
 from tests.experiments import invented
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 EVIL = "<script>alert(1)</script> | `x` *y* [z](http://e)"
 
@@ -97,7 +100,7 @@ def test_a_file_name_holds_nothing_of_a_path():
 
 
 def test_nothing_to_report_is_a_mistake(tmp_path):
-    with pytest.raises(UserError, match="no findings to report"):
+    with pytest.raises(UserError, match=wording("nothing_to_report_is_a_mistake")):
         write_report([], tmp_path)
 
 

@@ -21,6 +21,9 @@ from electra.engine.training_state import (
     with_tied_weights,
 )
 from electra.runs import checkpoint
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 @pytest.fixture
@@ -89,7 +92,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
         state.write_text(state.read_text()[:40])
     else:
         state.unlink()
-    with pytest.warns(UserWarning, match="checkpoint-2"):
+    with pytest.warns(
+        UserWarning,
+        match=wording("a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it"),
+    ):
         opened = checkpoint.latest(tmp_path)
     assert opened.step == 1
 
@@ -99,12 +105,18 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over(tmp
     newer = save(tmp_path, 2, trained) / "state.json"
     newer.write_text(newer.read_text().replace('"format": 2', '"format": 1'))
     for refuse in (checkpoint.latest, checkpoint.check_formats):
-        with pytest.raises(checkpoint.FormatError, match=r"checkpoint-2 was written by an earlier"):
+        with pytest.raises(
+            checkpoint.FormatError,
+            match=wording("a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over"),
+        ):
             refuse(tmp_path)
     with pytest.raises(UserError, match=rf"--init-from {tmp_path}"):
         checkpoint.open_checkpoint(newer.parent)
     newer.write_text(newer.read_text().replace('"format": 1', '"format": 3'))
-    with pytest.raises(checkpoint.FormatError, match="format 3, this version reads 2"):
+    with pytest.raises(
+        checkpoint.FormatError,
+        match=wording("a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over_2"),
+    ):
         checkpoint.latest(tmp_path)
 
 
@@ -126,7 +138,12 @@ def test_a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        OSError,
+        match=wording(
+            "a_write_that_fails_half_way_leaves_nothing_behind_and_the_last_good_one_alone"
+        ),
+    ):
         save(tmp_path, 2, trained)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
     assert checkpoint.latest(tmp_path).step == 1
@@ -187,13 +204,17 @@ def fail() -> None:
 def test_what_goes_wrong_in_the_background_is_raised_when_next_asked():
     with AsyncCheckpointer() as checkpointer:
         checkpointer.submit(fail)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(
+            OSError, match=wording("what_goes_wrong_in_the_background_is_raised_when_next_asked")
+        ):
             checkpointer.wait()
         checkpointer.work = checkpointer.pool.submit(lambda: None)
         checkpointer.submit(fail)
         while not checkpointer.work.done():
             time.sleep(0.001)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(
+            OSError, match=wording("what_goes_wrong_in_the_background_is_raised_when_next_asked_2")
+        ):
             checkpointer.poll()
         checkpointer.work = checkpointer.pool.submit(lambda: None)
 
@@ -205,9 +226,17 @@ def test_what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_bef
             if error is not None:
                 raise error
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        OSError,
+        match=wording("what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before"),
+    ):
         ends(None)
-    with pytest.raises(ValueError, match="first"):
+    with pytest.raises(
+        ValueError,
+        match=wording(
+            "what_goes_wrong_last_is_raised_at_the_end_unless_something_else_did_before_2"
+        ),
+    ):
         ends(ValueError("first"))
 
 

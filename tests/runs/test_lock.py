@@ -16,6 +16,9 @@ from electra.__main__ import main
 from electra.config import UserError
 from electra.engine.distributed import World
 from electra.runs.lock import LOCK, run_lock
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 WORLD = World(0, 1, torch.device("cpu"))
 HOLDER = """
@@ -90,7 +93,12 @@ def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went
 
 def test_two_runs_of_one_process_are_refused_like_those_of_two(tmp_path):
     with run_lock(tmp_path, WORLD):
-        with pytest.raises(UserError, match="in use by another run"), run_lock(tmp_path, WORLD):
+        with (
+            pytest.raises(
+                UserError, match=wording("two_runs_of_one_process_are_refused_like_those_of_two")
+            ),
+            run_lock(tmp_path, WORLD),
+        ):
             pass
         assert (tmp_path / LOCK).exists(), "who was refused does not take the other's lock away"
     with run_lock(tmp_path, WORLD):

@@ -22,6 +22,9 @@ from electra.tasks.classify import Classify, Text
 from electra.tasks.features import Array
 from electra.tasks.task import Network
 from tests.conftest import NOUNS, VERBS
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 WIDTH = 32
 
@@ -121,20 +124,23 @@ def test_labels_of_json_are_spelled_as_csv_would_spell_them(tmp_path: Path) -> N
 def test_a_missing_column_is_refused_with_those_there_are_and_the_flag(tmp_path: Path) -> None:
     with pytest.raises(
         UserError,
-        match=r"a\.csv:2: no column 'text'; columns here are body, label; name the right one "
-        r"with --text$",
+        match=wording("a_missing_column_is_refused_with_those_there_are_and_the_flag"),
     ):
         read(tmp_path / "a.csv", "body,label\na,1\n")
-    with pytest.raises(UserError, match=r"no column 'label'.*--label$"):
+    with pytest.raises(
+        UserError, match=wording("a_missing_column_is_refused_with_those_there_are_and_the_flag_2")
+    ):
         read(tmp_path / "a.csv", "text,kind\na,1\n")
-    with pytest.raises(UserError, match=r"no column 'other'.*--text-pair$"):
+    with pytest.raises(
+        UserError, match=wording("a_missing_column_is_refused_with_those_there_are_and_the_flag_3")
+    ):
         read(tmp_path / "a.csv", "text,label\na,1\n", text_pair="other")
 
 
 @pytest.mark.parametrize("label", ["", " ", "nan", "NaN", "-inf"])
 def test_a_row_without_a_label_is_refused_by_file_and_line(tmp_path: Path, label: str) -> None:
     with pytest.raises(
-        UserError, match=r"a\.csv:3: 'label' holds '.*', which is no label; fill it in"
+        UserError, match=wording("a_row_without_a_label_is_refused_by_file_and_line")
     ):
         read(tmp_path / "a.csv", f"text,label\na,1\nb,{label}\n")
 
@@ -143,7 +149,9 @@ def test_a_row_without_a_label_is_refused_by_file_and_line(tmp_path: Path, label
 def test_a_json_label_that_is_none_or_nan_is_refused_by_file_and_line(
     tmp_path: Path, label: str
 ) -> None:
-    with pytest.raises(UserError, match=r"a\.jsonl:1: 'label' holds .*, which is no label"):
+    with pytest.raises(
+        UserError, match=wording("a_json_label_that_is_none_or_nan_is_refused_by_file_and_line")
+    ):
         read(tmp_path / "a.jsonl", f'{{"text": "a", "label": {label}}}\n')
 
 
@@ -155,9 +163,7 @@ def test_plus_and_minus_are_labels(tmp_path: Path) -> None:
 
 
 def test_a_label_that_is_a_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"a\.jsonl:1: the label is a list; it must be text or a number"
-    ):
+    with pytest.raises(UserError, match=wording("a_label_that_is_a_list_is_refused")):
         read(tmp_path / "a.jsonl", '{"text": "a", "label": ["x"]}\n')
 
 
@@ -169,7 +175,7 @@ def test_text_to_predict_needs_no_labels_and_keeps_those_it_has(tmp_path: Path) 
 
 
 def test_rows_without_text_are_kept_and_counted(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"a\.csv: 2 rows hold no text"):
+    with pytest.warns(UserWarning, match=wording("rows_without_text_are_kept_and_counted")):
         assert len(read(tmp_path / "a.csv", "text,label\n,1\nb,0\n ,1\n")) == 3
 
 
@@ -236,32 +242,32 @@ def test_what_was_found_is_announced() -> None:
 
 
 def test_one_class_only_is_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"train\.csv:2: all 3 training rows have the same label, 'a'"
-    ):
+    with pytest.raises(UserError, match=wording("one_class_only_is_refused")):
         learnt("a", "a", "a")
 
 
 def test_a_label_never_seen_in_training_is_refused_with_those_that_were() -> None:
     with pytest.raises(
-        UserError, match=r"train\.csv:3: label 'c' was never seen in training, where they are a, b;"
+        UserError, match=wording("a_label_never_seen_in_training_is_refused_with_those_that_were")
     ):
         learnt("a", "b").check(labelled("a", "c"))
 
 
 def test_a_word_among_the_numbers_of_a_regression_is_refused() -> None:
-    with pytest.raises(UserError, match=r"train\.csv:3: label 'high' is not a number"):
+    with pytest.raises(
+        UserError, match=wording("a_word_among_the_numbers_of_a_regression_is_refused")
+    ):
         learnt("0.5", "high", regression=True)
-    with pytest.raises(UserError, match=r"train\.csv:2: label 'high' is not a number"):
+    with pytest.raises(
+        UserError, match=wording("a_word_among_the_numbers_of_a_regression_is_refused_2")
+    ):
         learnt("0.5", "1").check(labelled("high"))
 
 
 def test_a_metric_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(UserError, match="metric 'pearson' is none of a classification"):
+    with pytest.raises(UserError, match=wording("a_metric_that_does_not_fit_is_refused")):
         learnt("a", "b", metric="pearson")
-    with pytest.raises(
-        UserError, match="metric 'f1' is of two classes, and there are 3; use f1_macro"
-    ):
+    with pytest.raises(UserError, match=wording("a_metric_that_does_not_fit_is_refused_2")):
         learnt("a", "b", "c", metric="f1")
 
 

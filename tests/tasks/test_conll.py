@@ -11,6 +11,9 @@ from electra.config import UserError
 from electra.data.tables import find_table
 from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
 from tests.tasks.toys import written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 COLUMNS = """-DOCSTART- -X- O O
 
@@ -84,7 +87,9 @@ def test_a_column_that_holds_no_tag_is_refused(tmp_path: Path, column: int) -> N
 
 
 def test_words_without_tags_are_refused_where_tags_are_needed(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"words.txt:1: 1 columns"):
+    with pytest.raises(
+        UserError, match=wording("words_without_tags_are_refused_where_tags_are_needed")
+    ):
         read(written(tmp_path / "words.txt", "the\ndog\n"))
 
 

@@ -23,6 +23,9 @@ from electra.tasks.inference import (
 )
 from electra.tasks.models import FinetunedModel, load_tuned
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 pytestmark = pytest.mark.usefixtures("few_threads")
 
@@ -63,7 +66,7 @@ def test_scores_are_of_the_averaged_answers(two: list[FinetunedModel], rows: Pat
 
 def test_models_of_different_tasks_are_not_averaged(by_heart: ByHeart, rows: Path) -> None:
     models = [load_tuned(by_heart(name)) for name in ("classes", "scores")]
-    with pytest.raises(UserError, match="only models of one task can be averaged"):
+    with pytest.raises(UserError, match=wording("models_of_different_tasks_are_not_averaged")):
         next(predict(models, [rows]))
 
 
@@ -74,7 +77,7 @@ def test_models_with_other_labels_are_not_averaged(
     TOYS["classes"].learnt(
         tiny, tmp_path / "run", train=[data], dev=[data], flags=[*BY_HEART, "--max-steps", "1"]
     )
-    with pytest.raises(UserError, match="their labels or heads differ"):
+    with pytest.raises(UserError, match=wording("models_with_other_labels_are_not_averaged")):
         evaluate([two[0], load_tuned(tmp_path / "run")], {"dev": [find_table(rows)]})
 
 
@@ -121,7 +124,7 @@ def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are
 
 def test_different_heads_are_not_averaged(by_heart: ByHeart, tmp_path: Path) -> None:
     asked = written(tmp_path / "asked.jsonl", TOYS["joint"].content)
-    with pytest.raises(UserError, match="heads differ"):
+    with pytest.raises(UserError, match=wording("different_heads_are_not_averaged")):
         next(predict([load_tuned(by_heart(name)) for name in ("joint", "simple")], [asked]))
 
 
@@ -137,6 +140,8 @@ def test_an_empty_file_cannot_be_scored_and_gives_no_predictions(
     two: list[FinetunedModel], tmp_path: Path
 ) -> None:
     empty = written(tmp_path / "empty.csv", "text,label\n")
-    with pytest.raises(UserError, match=r"empty\.csv: no examples"):
+    with pytest.raises(
+        UserError, match=wording("an_empty_file_cannot_be_scored_and_gives_no_predictions")
+    ):
         evaluate(two, {"dev": [find_table(empty)]})
     assert list(predict(two, [empty])) == []

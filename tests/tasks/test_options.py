@@ -7,6 +7,9 @@ import pytest
 from electra import tasks
 from electra.config import UserError
 from electra.tasks import split_options, task_class
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left() -> None:
@@ -51,7 +54,7 @@ def test_what_is_learnt_from_data_is_no_option() -> None:
 
 
 def test_an_option_without_its_value_is_refused() -> None:
-    with pytest.raises(UserError, match="--label needs a value"):
+    with pytest.raises(UserError, match=wording("an_option_without_its_value_is_refused")):
         split_options(task_class("classify"), ["--label", "--text", "sentence"])
 
 

@@ -20,6 +20,9 @@ from electra.tasks.tag import Tag, windows
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
 from electra.tasks.task import Network
 from tests.tasks.toys import answers, overfit, toy_encoder, toy_tokenizer, written
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
 
 
 def sentence(text: str, tags: str | None = None, where: str = "train.txt:1") -> Sentence:
@@ -82,7 +85,7 @@ def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
     data = [*EIGHT, sentence("the dog", "O PERSON", where="train.txt:77")]
     for name in ("ner", "tag"):
         with pytest.raises(
-            UserError, match=r"train.txt:77: 'PERSON' is no tag of an entity.*--scheme plain"
+            UserError, match=wording("a_stray_tag_does_not_turn_entities_into_plain_tags")
         ):
             Tag.from_name(name).fit_labels(data)
     assert Tag.from_name("tag", scheme="plain").fit_labels(data).metric == "accuracy"
@@ -107,15 +110,13 @@ def test_a_text_that_is_only_to_be_tagged_may_carry_tags_of_another_kind(
 
 
 def test_training_data_with_one_tag_is_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"train.txt:1: the training data that begins here has no tag but 'O'"
-    ):
+    with pytest.raises(UserError, match=wording("training_data_with_one_tag_is_refused")):
         Tag.from_name("ner").fit_labels([sentence("the cat", "O O")])
 
 
 def test_an_unknown_scheme_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        UserError, match="--scheme bio: unknown; choose auto, iob1, iob2, bioes, plain"
+        UserError, match=wording("an_unknown_scheme_is_refused_with_those_there_are")
     ):
         Tag.from_name("ner", scheme="bio")
 
@@ -171,15 +172,13 @@ def test_chunks_without_a_dev_set_are_scored_on_a_part_called_test(tmp_path: Pat
 def test_files_that_could_both_be_meant_are_refused(tmp_path: Path) -> None:
     for name in ("train.txt", "train.jsonl"):
         written(tmp_path / name, "a O\n")
-    with pytest.raises(UserError, match=r"train.jsonl and train.txt could both be its train data"):
+    with pytest.raises(UserError, match=wording("files_that_could_both_be_meant_are_refused")):
         Tag.from_name("ner").locate(str(tmp_path))
 
 
 def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
     written(tmp_path / "README", "")
-    with pytest.raises(
-        UserError, match=r"no file is called as a part of a data set is .*it holds README"
-    ):
+    with pytest.raises(UserError, match=wording("a_folder_without_data_says_what_it_holds")):
         Tag.from_name("ner").locate(str(tmp_path))
 
 
