@@ -44,6 +44,11 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
         check_bounds(value)
+    if "\\ud" in text.lower():  # an escape may be half a character, which nobody can write again
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("holds half of a surrogate pair") from None
     return value
 
 

@@ -32,6 +32,8 @@ class FlatAdamW(FlatOptimizer):
 
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0}
         super().__init__(params, defaults, block_size=BLOCK, low_precision=low_precision)
+        if any(group["betas"] != betas for group in self.param_groups):
+            raise ValueError("FlatAdamW has one pair of betas for all parameter groups")
         self.max_grad_norm = max_grad_norm
         self.exp_avg = torch.zeros_like(self.flat_param)
         self.exp_avg_sq = torch.zeros_like(self.flat_param)
@@ -65,12 +67,20 @@ class FlatAdamW(FlatOptimizer):
                 self.view(self.exp_avg, parameter).copy_(state["exp_avg"])
                 self.view(self.exp_avg_sq, parameter).copy_(state["exp_avg_sq"])
                 self.update_count.fill_(float(state["step"]))
+            else:
+                self.view(self.exp_avg, parameter).zero_()
+                self.view(self.exp_avg_sq, parameter).zero_()
+        if not self.state:
+            self.update_count.zero_()
         self.set_state_views()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Clip the gradient and update all parameters by the settings of their groups."""
         from electra.kernels import adamw
 
+        if closure is not None:
+            raise ValueError("FlatAdamW.step takes no closure: compute the gradients before it")
+        self.check_gradients()
         self.compute_grad_norm()
         self.update_count += 1
         updates = int(self.update_count)

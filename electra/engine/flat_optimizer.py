@@ -49,6 +49,20 @@ class FlatOptimizer(torch.optim.Optimizer):
             self.flatten(parameter)
         self.refresh_low_precision_weights()
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group while the optimizer is built; later its parameters would have no buffer."""
+        if hasattr(self, "slices"):
+            raise ValueError("a flat optimizer takes all its parameter groups when it is built")
+        super().add_param_group(param_group)
+
+    def check_gradients(self) -> None:
+        """Refuse gradients that no longer are views of the flat buffer."""
+        if self.parameters[0].grad is not self.gradients[0]:
+            raise RuntimeError(
+                "the gradients were replaced and would not be used; zero them with the "
+                "optimizer's zero_grad(), not with the module's"
+            )
+
     def flatten(self, parameter: nn.Parameter) -> None:
         """Move a parameter into the flat buffers and make it and its gradient views of them."""
         weight = self.view(self.flat_param, parameter)

@@ -18,6 +18,10 @@ class LowPrecisionCopies:
         self.copies: dict[int, Tensor] = {}  # by id(parameter)
         self.parameters: list[Tensor] = []  # kept alive: Python reuses the id of what is gone
 
+    def __deepcopy__(self, memo: dict[int, object]) -> LowPrecisionCopies:
+        """Return an empty registry: the copy of a module has parameters of its own."""
+        return LowPrecisionCopies()
+
     def register(self, parameters_and_copies: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Add copies; whoever registers them keeps them equal to their parameters."""
         for parameter, copy in parameters_and_copies:

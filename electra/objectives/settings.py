@@ -88,8 +88,18 @@ Settings = TypeVar("Settings", bound=type[ObjectiveConfig])
 
 def register(settings: Settings) -> Settings:
     """Let recipes name this objective. Its class has a field `name: Literal["…"] = "…"`."""
-    (name,) = get_args(get_type_hints(settings)["name"])
-    REGISTERED[name] = settings
+    names = get_args(get_type_hints(settings).get("name"))
+    if len(names) != 1:
+        raise TypeError(f'{settings.__name__} needs a field `name: Literal["…"] = "…"`')
+    for method in ("metrics", "workload"):
+        if getattr(settings, method) is getattr(ObjectiveConfig, method):
+            raise TypeError(f"{settings.__name__} must define {method}()")
+    if names[0] in REGISTERED and REGISTERED[names[0]] is not settings:
+        raise ValueError(
+            f"{settings.__name__}: an objective named {names[0]!r} is registered already; choose "
+            "another name"
+        )
+    REGISTERED[names[0]] = settings
     return settings
 
 

@@ -242,7 +242,10 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     else:
         stored_task = transformers_task(folder, config, architecture, task)
     shape, vocabulary, _ = huggingface.load_shape(folder)
-    width = head_input_width(stored_task, shape)
+    try:
+        width = head_input_width(stored_task, shape)
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from None
     head = stored_task.stored_head(width, architecture=architecture)
     network = Network(Encoder(shape, vocabulary=vocabulary), head, frozen=stored_task.frozen)
     loaded = huggingface.load(network, folder)

@@ -29,7 +29,7 @@ from electra.data.wordpiece import WordPiece
 from electra.engine.training_state import capture
 from electra.experiments import findings, findings_file
 from electra.experiments.plan_file import PlanFile
-from electra.finetuning import finetune as seeds
+from electra.finetuning.output_dir import read_identity
 from electra.pretraining import resume
 from electra.pretraining.recipe import load_recipe
 from electra.reports import figures
@@ -159,10 +159,10 @@ def run_folder(root: Path) -> Specimen:
 
     def read() -> None:
         run_dir.get_status(root)
-        seeds.read_run(root)
-        show.curves(root, Console(quiet=True))
+        read_identity(root)
+        show.print_curves(root, Console(quiet=True))
         findings.with_minutes(journal.read_metrics(root / run_dir.METRICS))
-        resume.continued(recipe, root, resume="auto", overwrite=False)
+        resume.find_resume_point(recipe, root, resume="auto", overwrite=False)
 
     return Specimen(
         root,

@@ -142,3 +142,23 @@ def test_a_setting_of_another_objective_is_refused(recipe_file: str) -> None:
     with pytest.raises(UserError) as refused:
         load_recipe(recipe_file, flags=["--objective.masking.rate", "0.2"])
     assert refused.value.key == "objective.masking"  # type: ignore[attr-defined]
+
+
+def test_a_class_that_declares_too_little_or_a_name_that_is_taken_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Nameless(SegmentsConfig):
+        name: str = "nameless"  # type: ignore[assignment]
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Silent(ObjectiveConfig):
+        name: Literal["silent"] = "silent"
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Taken(SegmentsConfig):
+        name: Literal["rtd"] = "rtd"  # type: ignore[assignment]
+
+    for settings, error in ((Nameless, TypeError), (Silent, TypeError), (Taken, ValueError)):
+        with pytest.raises(error):
+            register(settings)
+    assert "silent" not in REGISTERED
+    assert REGISTERED["rtd"] is not Taken
