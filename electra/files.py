@@ -44,18 +44,24 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
         check_bounds(value)
-    if "\\ud" in text.lower():  # an escape may be half a character, which nobody can write again
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("holds half of a surrogate pair") from None
     return value
+
+
+def check_surrogates(value: Any) -> None:
+    """Raise ValueError where a string holds half a surrogate pair: nobody can write it again."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair") from None
 
 
 def read_json_object(path: Path, *, remedy: str = "copy it again, or remove it") -> dict[str, Any]:
     """Return the JSON object that a file holds; raise UserError with path and remedy otherwise."""
     try:
-        value = parse_json(read_bounded_text(path))
+        text = read_bounded_text(path)
+        value = parse_json(text)
+        if "\\ud" in text.lower():
+            check_surrogates(value)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path.parent}: no {path.name} there; {remedy}") from None
     except (OSError, ValueError) as error:
