@@ -21,7 +21,12 @@ from tests.conftest import TOY_FLAGS
 
 
 def command(
-    data: Path, run: Path, *more: str, processes: int = 1, recipe: str = "tiny"
+    data: Path,
+    run: Path,
+    *more: str,
+    processes: int = 1,
+    recipe: str = "tiny",
+    module: str = "electra",
 ) -> list[str]:
     launcher = (
         [sys.executable]
@@ -46,7 +51,7 @@ def command(
     return [
         *launcher,
         "-m",
-        "electra",
+        module,
         "pretrain",
         recipe,
         "--data",

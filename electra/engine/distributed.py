@@ -20,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from electra.config import RunFailed, UserError
+from electra.engine.collectives import all_gather_bytes, all_gather_json, broadcast_json
 from electra.engine.fsdp import is_sharded
 from electra.engine.heartbeat import Heartbeat
 from electra.engine.rendezvous import assert_same_on_all_ranks, fresh_rendezvous, software_versions
@@ -78,18 +79,22 @@ class World:
         return int(smallest.item())
 
     def broadcast(self, value: Any) -> Any:
-        """Return the main process's value in every process."""
-        values = [value]
-        if self.size > 1:
-            dist.broadcast_object_list(values)
-        return values[0]
+        """Return the main process's JSON value in every process."""
+        if self.size == 1:
+            return value
+        return broadcast_json(value)
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, by rank."""
-        values: list[Any] = [value] * self.size
-        if self.size > 1:
-            dist.all_gather_object(values, value)
-        return values
+        """Return the JSON values of all processes, by rank."""
+        if self.size == 1:
+            return [value]
+        return all_gather_json(value)
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return the bytes of all processes, by rank."""
+        if self.size == 1:
+            return [data]
+        return all_gather_bytes(data)
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from electra import __version__
 from electra.config import UserError
+from electra.engine.collectives import all_gather_json
 from electra.provenance import commit
 from electra.settings import fingerprint
 
@@ -36,9 +37,7 @@ def assert_same_on_all_ranks(values: Mapping[str, Any]) -> None:
     """Raise UserError on every rank where one has another value than rank 0."""
     if not dist.is_initialized():
         return
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, (process_name(), dict(values)))
-    (main_name, main_values), *others = gathered
+    (main_name, main_values), *others = all_gather_json([process_name(), dict(values)])
     lines = []
     for rank, (name, rank_values) in enumerate(others, start=1):
         for key in differing_keys(main_values, rank_values):

@@ -7,16 +7,21 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
+import safetensors.numpy
+
 from electra import atomic
+from electra.engine.distributed import World
 from electra.engine.hardware import autocast
 from electra.finetuning.results import Scores, SeedResult, model_card_facts
 from electra.finetuning.state import FinetuneState
 from electra.model.verify import verify
 from electra.runs import checkpoint
 from electra.runs.journal import Journal
+from electra.tasks.features import Array
 from electra.tasks.inference import compute_outputs, inference_batches
 from electra.tasks.models import save_tuned
-from electra.tasks.task import Answer, AnyTask
+from electra.tasks.task import Answer, AnyTask, Outputs
 
 Answers = dict[str, list[Answer]]  # by dev split
 
@@ -43,13 +48,26 @@ def predict_split(state: FinetuneState, name: str) -> list[Answer]:
         autocast=autocast(state.precision, world.device),
         batches=inference_batches(split.features, world.device)[world.rank :: world.size],
     )
-    by_unit = {}
-    for part in world.all_gather(mine):
-        by_unit.update(part)
+    by_unit = gather_outputs(world, mine)
     if not world.is_main:
         return []
     in_order = [by_unit[unit] for unit in range(len(split.features))]
     return state.setup.task.decode(split.examples, split.features, in_order)
+
+
+def gather_outputs(world: World, mine: dict[int, Outputs]) -> dict[int, Outputs]:
+    """Return the outputs that all processes computed, by unit; arrays travel as safetensors."""
+    if world.size == 1:
+        return mine
+    named: dict[str, Array] = {}
+    for unit, outputs in mine.items():
+        named |= {f"{unit}/{name}": np.asarray(array) for name, array in outputs.items()}
+    by_unit: dict[int, dict[str, Array]] = {}
+    for part in world.all_gather_bytes(safetensors.numpy.save(named)):
+        for key, array in safetensors.numpy.load(part).items():
+            number, name = key.split("/", 1)
+            by_unit.setdefault(int(number), {})[name] = array
+    return dict(by_unit)
 
 
 def score_splits(state: FinetuneState, task: AnyTask, answers: Answers) -> Scores:
@@ -60,12 +78,10 @@ def score_splits(state: FinetuneState, task: AnyTask, answers: Answers) -> Score
 def score_and_save(state: FinetuneState, journal: Journal) -> SeedResult:
     """Score the trained network, and write predictions, model and result."""
     answers = predict_dev(state)
-    result = None
+    values = None
     if state.world.is_main:
-        result = write_result(state, answers, journal)
-    result = state.world.broadcast(result)
-    assert isinstance(result, SeedResult)
-    return result
+        values = asdict(write_result(state, answers, journal))
+    return SeedResult(**state.world.broadcast(values))
 
 
 def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> SeedResult:

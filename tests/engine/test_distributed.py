@@ -39,7 +39,7 @@ slow = pytest.mark.slow
         pytest.param("fsdp", 3, marks=slow),
     ],
 )
-def test_several_processes_train_like_one_dropout_included(
+def test_several_processes_train_like_one_dropout_included_and_unpickle_nothing(
     toy_shards, tmp_path, parallel, processes
 ):
     """Three micro-batches of a step are dealt to one process, to two (unevenly) or to three."""
@@ -52,6 +52,7 @@ def test_several_processes_train_like_one_dropout_included(
         "--parallel",
         parallel,
         processes=processes,
+        module="tests.without_pickle",
     )
     losses, scores, weights = outcome(tmp_path / "one")
     their_losses, their_scores, their_weights = outcome(tmp_path / "many")

@@ -303,7 +303,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
     tiny: Path, tmp_path: Path
 ) -> None:
     """Eleven examples: the last batch of an epoch is a single micro-batch, and one process has
-    nothing to do.
+    nothing to do. Neither process unpickles anything.
     """
     data = written(tmp_path / "rows.csv", keyword_rows(11))
     flags = (
@@ -329,7 +329,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
         "--rdzv-endpoint",
         "localhost:0",
         "-m",
-        "electra",
+        "tests.without_pickle",
     ]
     done = subprocess.run(
         [*launcher, *command_of(tiny, data, tmp_path / "two", *flags)],
