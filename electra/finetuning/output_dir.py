@@ -15,7 +15,7 @@ from electra.engine.distributed import World
 from electra.engine.rendezvous import assert_same_on_all_ranks
 from electra.files import read_json_object
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.results import SeedResult
+from electra.finetuning.results import RESULT, SeedResult
 from electra.finetuning.setup import FinetuneSetup
 from electra.finetuning.state import resolve_finetune_speed
 from electra.provenance import environment
@@ -49,9 +49,10 @@ def open_output_dir(
         output_dir.mkdir(parents=True, exist_ok=True)
         if options.overwrite:
             remove_results(output_dir)
+        # First of all files: without it, a folder with files in it is not a fine-tuning's.
+        atomic.write_json(output_dir / RUN, identity)
         atomic.write_json(output_dir / run_dir.ENVIRONMENT, environment())
         atomic.write(output_dir / run_dir.CONFIG, as_toml(setup.config))
-        atomic.write_json(output_dir / RUN, identity)
         set_status(output_dir, "running", [], world)
     world.barrier()
 
@@ -59,7 +60,7 @@ def open_output_dir(
 def check_output_dir(output_dir: Path, identity: dict[str, Any], options: FinetuneOptions) -> None:
     """Raise UserError where the folder holds something that must not be continued or replaced."""
     if not (output_dir / RUN).exists():
-        if output_dir.is_dir() and any(path.name != LOCK for path in output_dir.iterdir()):
+        if output_dir.is_dir() and not all(map(is_leftover, output_dir.iterdir())):
             raise UserError(
                 f"{output_dir} holds something else than a fine-tuning; choose another --output-dir"
             )
@@ -82,6 +83,11 @@ def check_output_dir(output_dir: Path, identity: dict[str, Any], options: Finetu
         )
 
 
+def is_leftover(path: Path) -> bool:
+    """Return whether a start that was killed before run.json was complete left this file."""
+    return path.name == LOCK or path.name.startswith(f".{RUN}.")
+
+
 def read_identity(output_dir: Path) -> dict[str, Any]:
     """Read the identity of the fine-tuning in a folder."""
     path = output_dir / RUN
@@ -95,11 +101,14 @@ def read_identity(output_dir: Path) -> dict[str, Any]:
 
 
 def remove_results(output_dir: Path) -> None:
-    """Remove the seeds and the results of a fine-tuning, and nothing else."""
+    """Remove the seeds, the results and the status of a fine-tuning, and nothing else."""
+    for name in (RESULTS, run_dir.STATUS):
+        (output_dir / name).unlink(missing_ok=True)
     for path in output_dir.iterdir():
         if re.fullmatch(r"seed-\d+", path.name):
+            # Without this file the seed is not finished, even if the rest cannot be removed.
+            (path / RESULT).unlink(missing_ok=True)
             shutil.rmtree(path)
-    (output_dir / RESULTS).unlink(missing_ok=True)
 
 
 def set_status(
