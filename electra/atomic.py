@@ -1,7 +1,12 @@
-"""Write files and folders atomically: under another name, flushed to disk, then renamed."""
+"""Write files and folders atomically: under another name, flushed to disk, then renamed.
+
+A folder that somebody else prepared may hold links to anywhere. None is written through, except the
+output folder itself, which the user named.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from electra.config import UserError
+
+# How a file system says that it cannot flush a folder, or that this one cannot be opened.
+NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EACCES}
 
 
 def write(path: Path, content: str | bytes | memoryview) -> None:
@@ -30,11 +40,13 @@ def open_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a stream whose content replaces the file once it is complete and on the disk."""
     partial = sibling(path, "partial")
     try:
-        with partial.open("wb") as stream:
+        partial.unlink(missing_ok=True)  # of a process that was killed
+        with partial.open("xb") as stream:  # created here, or refused: not a link to another file
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -53,8 +65,9 @@ def replace_folder(folder: Path) -> Iterator[Path]:
         existing.rename(folder)
     fresh, old = sibling(folder, "partial"), sibling(folder, "old")
     for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    fresh.mkdir(parents=True)
+        remove_folder(leftover, ignore_errors=True)
+    make_folder(folder.parent)
+    fresh.mkdir()
     try:
         yield fresh
         for path in (*fresh.rglob("*"), fresh):
@@ -62,11 +75,11 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
-    if folder.exists():
+    if os.path.lexists(folder):
         folder.rename(old)  # after a crash here the old one is still found: see `resolve_folder`
     fresh.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    sync_folder(folder.parent)
+    remove_folder(old, ignore_errors=True)
 
 
 def resolve_folder(folder: Path) -> Path:
@@ -75,6 +88,40 @@ def resolve_folder(folder: Path) -> Path:
     if old.exists() and not folder.exists():
         return old
     return folder
+
+
+def make_folder(folder: Path, *, inside: Path | None = None) -> None:
+    """Make a folder and its parents, so that they survive a power cut.
+
+    Links between `inside` and the folder are refused; `inside` itself may be one.
+    """
+    if inside is not None:
+        check_links(folder, inside=inside)
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def check_links(path: Path, *, inside: Path) -> None:
+    """Raise UserError where a path is a symbolic link, or a folder between it and `inside` is."""
+    place = inside
+    for name in path.relative_to(inside).parts:
+        place = place / name
+        if place.is_symlink():
+            raise UserError(
+                f"{place} is a symbolic link to {os.readlink(place)}, and electra writes through "
+                "no link inside of an output folder; remove it, or put what it names in its place"
+            )
+
+
+def remove_folder(folder: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a folder; of a link only the link, and never what it names."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=ignore_errors)
 
 
 def sibling(path: Path, suffix: str) -> Path:
@@ -89,3 +136,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, where its file system can do that."""
+    try:
+        sync(folder)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
