@@ -11,7 +11,7 @@ transformers loads.
 
 The folders, each of which imports only from itself and from those above it:
 
-    config.py, settings.py, files.py, atomic.py, console.py, provenance.py
+    config.py, settings.py, files.py, atomic.py, file_lock.py, console.py, provenance.py
                     what every folder may import: settings as data, files, messages, versions
     data/           text becomes batches: corpora, WordPiece, shards, the data loader
     model/          token ids become vectors: encoders and their transformers formats

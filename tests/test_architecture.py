@@ -22,15 +22,26 @@ PACKAGE = Path(electra.__file__).parent
 TESTS = Path(__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # what every folder may import
-TOP = {"config", "renamed", "files", "settings", "atomic", "console", "provenance", "__init__"}
+TOP = {
+    "config",
+    "renamed",
+    "files",
+    "settings",
+    "atomic",
+    "console",
+    "file_lock",
+    "provenance",
+    "__init__",
+}
 
 MAY_IMPORT = {
     "renamed": set(),
     "config": {"renamed"},
     "files": {"config"},
     "settings": {"config", "renamed"},
-    "atomic": set(),
+    "atomic": {"config"},
     "console": set(),
+    "file_lock": {"atomic", "config", "console"},
     "provenance": set(),
     "data": set(),
     "model": set(),

@@ -16,8 +16,8 @@ from electra import atomic
 from electra.config import UserError, flatten
 from electra.experiments.plan import Trial
 from electra.experiments.sweep import Sweep
+from electra.file_lock import wait_for_lock
 from electra.files import read_json_object_or_empty
-from electra.runs.lock import wait_for_lock
 
 FORMAT = 2
 SCHEDULE = (

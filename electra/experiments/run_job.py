@@ -16,7 +16,7 @@ from electra.config import RunFailed, UserError
 from electra.experiments.findings import CONCURRENCY, is_finished, read_score
 from electra.experiments.jobs import Job, StageRun
 from electra.experiments.scoring import Scoring
-from electra.runs.lock import wait_for_lock
+from electra.file_lock import wait_for_lock
 
 ERROR = "error.txt"  # in a run folder: the traceback of an unexpected error
 

@@ -10,7 +10,7 @@ from electra.data.prepare import DataConfig
 from electra.data.shards import Shards
 from electra.experiments.budget import plan_stages
 from electra.experiments.sweep import Sweep
-from electra.runs.lock import wait_for_lock
+from electra.file_lock import wait_for_lock
 
 
 def open_shards(sweep: Sweep, *, quiet: bool = False) -> dict[int, Shards]:

@@ -13,6 +13,7 @@ from electra import atomic
 from electra.config import UserError, flatten
 from electra.engine.distributed import World
 from electra.engine.rendezvous import assert_same_on_all_ranks
+from electra.file_lock import LOCK
 from electra.files import read_json_object
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.results import RESULT, SeedResult
@@ -20,7 +21,6 @@ from electra.finetuning.setup import FinetuneSetup
 from electra.finetuning.state import resolve_finetune_speed
 from electra.provenance import environment
 from electra.runs import run_dir
-from electra.runs.lock import LOCK
 from electra.settings import as_toml, differing_keys
 from electra.tasks.models import RESULTS
 

@@ -15,7 +15,7 @@ from electra.data.shards import Shards
 from electra.experiments.findings import collect
 from electra.experiments.jobs import build_jobs
 from electra.experiments.shards import open_shards
-from electra.runs.lock import wait_for_lock
+from electra.file_lock import wait_for_lock
 from tests.experiments.sweeps import jobs_of, sweep_of
 from tests.wording import wording_of
 

@@ -15,7 +15,8 @@ import torch
 from electra.__main__ import main
 from electra.config import UserError
 from electra.engine.distributed import World
-from electra.runs.lock import LOCK, run_lock
+from electra.file_lock import LOCK
+from electra.runs.lock import run_lock
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -24,7 +25,7 @@ WORLD = World(0, 1, torch.device("cpu"))
 HOLDER = """
 import sys
 from pathlib import Path
-from electra.runs.lock import acquire_lock
+from electra.file_lock import acquire_lock
 acquire_lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -61,7 +62,7 @@ def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went
         assert main(words) == 2
         said = capsys.readouterr().err
         assert (
-            f"{tmp_path}/run is in use by another run (process {process.pid} on "
+            f"{tmp_path}/run is in use by another command (process {process.pid} on "
             f"{socket.gethostname()})" in said
         )
         assert (
@@ -79,7 +80,7 @@ def test_a_second_run_is_refused_by_name_until_the_first_is_gone_however_it_went
             )
             == 2
         )
-        assert "is in use by another run" in capsys.readouterr().err
+        assert "is in use by another command" in capsys.readouterr().err
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -109,12 +110,3 @@ def test_a_run_that_never_began_leaves_no_folder(tmp_path):
     with pytest.raises(ZeroDivisionError), run_lock(tmp_path / "new", WORLD):
         _ = 1 / 0
     assert not (tmp_path / "new").exists()
-
-
-def test_where_the_file_system_has_no_locks_a_run_goes_on_without(tmp_path, monkeypatch):
-    def none(*_: object) -> None:
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", none)
-    with run_lock(tmp_path, WORLD):
-        assert (tmp_path / LOCK).exists()
