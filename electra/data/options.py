@@ -105,7 +105,7 @@ class ShardOptions:
         """Return i and N of the part, or 1 and 1 for the whole corpus."""
         if self.part is None:
             return 1, 1
-        match = re.fullmatch(r"([0-9]+)/([0-9]+)", self.part)
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", self.part)
         if match is None:
             raise UserError(f"--part {self.part}: write it as i/N, for example 1/8")
         return int(match[1]), int(match[2])

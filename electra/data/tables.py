@@ -40,7 +40,8 @@ DIALECTS: dict[str, Any] = {
     "csv": {"strict": True},
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+# One way to match any digits: `\d+\.?\d*` would try all ways to split a long run of them in two.
+NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 
 LocatedRow = tuple[str, dict[str, Any]]  # a row after its place: "file:line" or "file, row n"
 

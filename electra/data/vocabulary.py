@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,10 @@ RECORD = "vocabulary.json"
 OBJECT_BYTES = 64  # what Python adds to every document held in memory
 READING_SHARE = 0.4  # of the time, for the progress bar
 DEFAULTS = VocabularyOptions()
+# WordPiece's max_input_chars_per_word: a longer word becomes [UNK]. The trainer takes time by the
+# square of a word's length.
+MAX_WORD_CHARACTERS = 100
+LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_WORD_CHARACTERS + 1},}}")
 
 
 def train_wordpiece(
@@ -53,9 +58,11 @@ def train_wordpiece(
     settings = vocabulary_settings(options, sample_bytes, sources)
     if not options.overwrite and (existing := read_existing(folder, settings)):
         return existing
-    texts = read_texts(sources, options.text_field, progress=progress, report=report)
-    sample = Sample.draw(texts, max_bytes=sample_bytes)
     backend = bert_tokenizer(cased=options.cased, keep_accents=options.keep_accents)
+    long_words = LongWordFilter(backend)
+    texts = read_texts(sources, options.text_field, long_words, progress=progress, report=report)
+    sample = Sample.draw(texts, max_bytes=sample_bytes)
+    long_words.report(report)
     alphabet = choose_alphabet(
         join_texts(sample.documents), backend, max_size=options.vocab_size // 3
     )
@@ -71,10 +78,50 @@ def train_wordpiece(
     return tokenizer
 
 
+class LongWordFilter:
+    """Removes and counts the words that are too long for any vocabulary."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self.backend = backend
+        self.removed = 0
+
+    def apply(self, text: str) -> str:
+        """Return a text without its long words."""
+        return LONG_RUN.sub(self.split_run, text)
+
+    def split_run(self, run: re.Match[str]) -> str:
+        """Return the words of a run without white space, of which punctuation and Chinese
+        characters may make many.
+        """
+        normalized = self.backend.normalizer.normalize_str(run[0])
+        words = [word for word, _ in self.backend.pre_tokenizer.pre_tokenize_str(normalized)]
+        short = [word for word in words if len(word) <= MAX_WORD_CHARACTERS]
+        if len(short) == len(words):
+            return run[0]
+        self.removed += len(words) - len(short)
+        return " ".join(short)
+
+    def report(self, report: Report) -> None:
+        """Report how many words were removed, if any were."""
+        if self.removed:
+            report(
+                f"{self.removed} words of more than {MAX_WORD_CHARACTERS} characters are left out "
+                "of the vocabulary: WordPiece makes them [UNK]; text without white space must be "
+                "segmented first"
+            )
+
+
 def read_texts(
-    sources: Sequence[Source], text_field: str, *, progress: Progress, report: Report
+    sources: Sequence[Source],
+    text_field: str,
+    long_words: LongWordFilter,
+    *,
+    progress: Progress,
+    report: Report,
 ) -> Iterator[bytes]:
-    """Yield the text of every document, and report the progress of reading."""
+    """Yield the text of every document without its long words, and report the progress of
+    reading.
+    """
     documents = read_sources(
         sources,
         text_field=text_field,
@@ -82,7 +129,7 @@ def read_texts(
         report=report,
     )
     for document in documents:
-        yield "\n".join(document.lines).encode()
+        yield long_words.apply("\n".join(document.lines)).encode()
 
 
 def vocabulary_settings(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
 ENCODE_BATCH_LINES = 8_192
+# An embedding table has a row for every id up to the largest. Ids may have gaps, but not be mostly
+# gaps: one id of 2^28 would take gigabytes.
+MAX_IDS_PER_TOKEN = 2
+MAX_UNUSED_IDS = 1000
 # Files of a transformers tokenizer folder that are copied; tokenizer.json and tokenizer_config.json
 # are written.
 COMPANIONS = (
@@ -87,7 +92,10 @@ class WordPiece:
         from tokenizers import Tokenizer
 
         try:
-            backend = Tokenizer.from_str(self.definition)
+            with refuse_panics(self.display_name):
+                backend = Tokenizer.from_str(self.definition)
+        except UserError:
+            raise
         except Exception as error:  # the library raises plain Exception
             raise unreadable_definition(self.display_name, error) from None
         backend.no_truncation()
@@ -99,7 +107,14 @@ class WordPiece:
     @cached_property
     def size(self) -> int:
         """The number of rows of an embedding table: one more than the largest id."""
-        return max(self.backend_tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        vocab = self.backend_tokenizer.get_vocab(with_added_tokens=True)
+        token, largest = max(vocab.items(), key=lambda item: item[1])
+        if largest > MAX_IDS_PER_TOKEN * len(vocab) + MAX_UNUSED_IDS:
+            raise UserError(
+                f"{self.display_name}: tokenizer.json gives {token!r} the id {largest:,} among "
+                f"{len(vocab):,} tokens; number the tokens without large gaps"
+            )
+        return largest + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -118,7 +133,10 @@ class WordPiece:
         # In batches, since an encoding of the library is many times as large as its ids.
         for start in range(0, len(lines), ENCODE_BATCH_LINES):
             batch = lines[start : start + ENCODE_BATCH_LINES]
-            encodings = self.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            with refuse_panics(self.display_name):
+                encodings = self.backend_tokenizer.encode_batch_fast(
+                    batch, add_special_tokens=False
+                )
             ids += [encoding.ids for encoding in encodings]
         return ids
 
@@ -138,6 +156,22 @@ class WordPiece:
         atomic.write_json(folder / "tokenizer_config.json", config)
         # Last: its presence means that the folder is complete.
         atomic.write(folder / "tokenizer.json", self.definition)
+
+
+@contextmanager
+def refuse_panics(display_name: str) -> Iterator[None]:
+    """Raise UserError where the tokenizers library panics. Its PanicException cannot be imported,
+    and is a BaseException, which `except Exception` lets through.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"{display_name}: the tokenizers library fails on tokenizer.json: {error}; make the "
+            "folder again"
+        ) from None
 
 
 def find_special_ids(backend: Tokenizer, config: dict[str, Any], *, display_name: str) -> list[int]:
@@ -227,9 +261,12 @@ def convert_vocab_txt(folder: Path) -> str:
         loader = AutoTokenizer
     try:
         # Never run code from the folder: without a value transformers asks at the terminal.
-        tokenizer = loader.from_pretrained(
-            str(folder), trust_remote_code=False, local_files_only=True
-        )
+        with refuse_panics(str(folder)):
+            tokenizer = loader.from_pretrained(
+                str(folder), trust_remote_code=False, local_files_only=True
+            )
         return str(tokenizer.backend_tokenizer.to_str())
+    except UserError:
+        raise
     except Exception as error:  # transformers raises many types
         raise UserError(f"{folder}: transformers cannot load this tokenizer: {error}") from None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra.data.wordpiece import WordPiece
+from electra.data.wordpiece import WordPiece, refuse_panics
 from electra.tasks.span_files import Question
 
 CHUNK_QUESTIONS = 1024  # whose paragraphs are held as tokens at a time
@@ -51,7 +51,8 @@ def encode_questions(
 
 def encode_paragraphs(contexts: Sequence[str], tokenizer: WordPiece) -> dict[str, Paragraph]:
     unique = list(dict.fromkeys(contexts))
-    encodings = tokenizer.backend_tokenizer.encode_batch(unique, add_special_tokens=False)
+    with refuse_panics(tokenizer.display_name):
+        encodings = tokenizer.backend_tokenizer.encode_batch(unique, add_special_tokens=False)
     paragraphs = {}
     for context, encoding in zip(unique, encodings, strict=True):
         paragraphs[context] = Paragraph(

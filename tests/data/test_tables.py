@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,12 @@ def test_text_must_be_text_that_can_be_written_again() -> None:
 )
 def test_a_number_is_finite_or_none(value: object, expected: float | None) -> None:
     assert parse_number(value) == expected
+
+
+def test_a_long_run_of_digits_is_refused_as_a_number_at_once() -> None:
+    start = time.perf_counter()
+    assert parse_number("1" * 200_000 + "x") is None
+    assert time.perf_counter() - start < 1
 
 
 def test_lines_come_without_their_ends_and_with_their_places(tmp_path: Path) -> None:

@@ -261,3 +261,30 @@ def test_a_folder_without_a_tokenizer_says_what_is_there(tmp_path: Path) -> None
         UserError, match=wording("a_folder_without_a_tokenizer_says_what_is_there_3")
     ):
         WordPiece.load(tmp_path)
+
+
+def test_words_too_long_for_a_vocabulary_are_left_out_and_counted(corpus: Path) -> None:
+    long_words = ["x" * 101, "y" * 50_000 + ",the", "东" * 500 + "z" * 200]
+    corpus.write_text(PROSE * 20 + " ".join(long_words), encoding="utf8")
+    messages: list[str] = []
+    tokenizer = train(corpus, report=messages.append)
+    assert messages[0].startswith("3 words of more than 100 characters are left out")
+    assert not {"yy", "zz", "##yy", "##zz"} & set(tokenizer.backend_tokenizer.get_vocab())
+
+
+def test_an_id_far_beyond_the_number_of_tokens_is_refused(corpus: Path) -> None:
+    definition = json.loads(train(corpus).definition)
+    definition["model"]["vocab"]["the"] = 2**28
+    tokenizer = WordPiece(json.dumps(definition), display_name="mine")
+    with pytest.raises(UserError, match=wording("an_id_far_beyond_the_number_of_tokens")):
+        _ = tokenizer.size
+
+
+@pytest.mark.parametrize("charsmap", ["AAAA", "BAAAAAAAAAA="], ids=["loading", "encoding"])
+def test_a_panic_of_the_tokenizers_library_is_an_error_in_words(
+    corpus: Path, charsmap: str
+) -> None:
+    definition = json.loads(train(corpus).definition)
+    definition["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    with pytest.raises(UserError, match=wording("a_panic_of_the_tokenizers_library")):
+        WordPiece(json.dumps(definition), display_name="mine").encode(["hello"])
