@@ -341,15 +341,13 @@ def read_parquet(
         if text_field not in columns:
             require_text_field(dict.fromkeys(columns), text_field, source.display_name)
         row = 0
-        for batch in parquet.read_batches(stream, [text_field]):
+        for batch in parquet.read_batches(stream, source.display_name, [text_field]):
             counter.report_position(position())
             for value in batch.column(0):
                 row += 1
                 where = f"{source.display_name}, row {row}"
-                yield (
-                    where,
-                    require_text_field({text_field: parquet.to_python(value)}, text_field, where),
-                )
+                text = parquet.to_python(value, where, text_field)
+                yield where, require_text_field({text_field: text}, text_field, where)
 
 
 def read_hub(source: Source, text_field: str, counter: ReadCounter) -> Iterator[tuple[str, str]]:

@@ -284,13 +284,13 @@ def read_parquet_rows(table: Table, *, columns: Sequence[str]) -> Iterator[Locat
         for name in columns:
             require_column(names, name, str(table))
         number = 0
-        for batch in parquet.read_batches(stream):
+        for batch in parquet.read_batches(stream, str(table)):
             for index in range(batch.num_rows):
                 number += 1
-                row = {}
+                where, row = f"{table}, row {number}", {}
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    row[name] = parquet.to_python(column[index])
-                yield f"{table}, row {number}", row
+                    row[name] = parquet.to_python(column[index], where, name)
+                yield where, row
 
 
 def read_hub_rows(table: Table) -> Iterator[LocatedRow]:

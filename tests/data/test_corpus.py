@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from electra.config import UserError
-from electra.data import corpus, sources
+from electra.data import corpus, parquet, sources
 from electra.data.corpus import read_corpus
 from electra.data.sources import resolve
 from electra.data.tables import find_table, read_rows
@@ -201,6 +201,23 @@ def test_text_in_parquet_that_is_no_utf8_is_refused_in_words(tmp_path: Path) -> 
         UserError, match=wording("text_in_parquet_that_is_no_utf8_is_refused_in_words_2")
     ):
         list(read_rows(find_table(tmp_path / "a.parquet")))
+
+
+@pytest.mark.parametrize(
+    ("rows", "bound"),
+    [(["x" * 100_000], "MAX_VALUE_BYTES"), (["a", "x" * 100_000], "MAX_EXPANSION")],
+    ids=["a row", "among others"],
+)
+def test_a_value_too_large_for_memory_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch, rows: list[str], bound: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path, compression="zstd")
+    monkeypatch.setattr(parquet, "MAX_BATCH_BYTES", 1000)
+    monkeypatch.setattr(parquet, bound, {"MAX_VALUE_BYTES": 1000, "MAX_EXPANSION": 2}[bound])
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", lambda *_, **__: 1 / 0)
+    with pytest.raises(UserError, match=wording(f"a_value_too_large_{bound}")):
+        list(read_corpus([path]))
 
 
 def test_a_parquet_file_without_the_field_lists_its_columns(tmp_path: Path) -> None:
