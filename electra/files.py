@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from electra.config import Layer, UserError
@@ -81,6 +81,18 @@ def read_json_object_or_empty(path: Path) -> dict[str, Any]:
         return read_json_object(path)
     except UserError:
         return {}
+
+
+def check_inside(name: object, *, source: Path, key: str) -> str:
+    """Return the name of a file or folder beside the file that states it; refuse any other path."""
+    if isinstance(name, str) and "\0" not in name:
+        path = PurePosixPath(name)
+        if path.parts and not path.is_absolute() and ".." not in path.parts:
+            return name
+    raise UserError(
+        f"{source}: {key}={name!r}: must be a path inside of {source.parent}, without '..'; copy "
+        "the folder again from where you trust it"
+    )
 
 
 def read_toml(path: Path) -> Layer:

@@ -22,7 +22,7 @@ from typing import Any
 from electra.config import SettingError, UserError, build
 from electra.experiments.plan import Scale, Trial, build_scale, build_trial
 from electra.experiments.plan_file import PlanEntry, PlanFile, PlannedRun, check_format
-from electra.files import read_json_object_or_empty, read_toml
+from electra.files import check_inside, read_json_object_or_empty, read_toml
 from electra.runs import journal
 from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS
 
@@ -125,13 +125,14 @@ def read_plan(values: dict[str, Any], path: Path) -> Findings:
         budget=plan.budget,
         tasks=tuple(plan.tasks),
         corpus=plan.corpus,
-        results=[read_finding(entry, path.parent) for entry in entries if entry.arm in known],
+        results=[read_finding(entry, path) for entry in entries if entry.arm in known],
     )
 
 
-def read_finding(entry: PlanEntry, output_dir: Path) -> Finding:
+def read_finding(entry: PlanEntry, plan: Path) -> Finding:
     """Return the finding of one arm and seed, its stages added up."""
-    totals = Totals()
+    check_folders(entry, plan)
+    totals, output_dir = Totals(), plan.parent
     folders = tuple(output_dir / run.folder for run in entry.runs)
     for run, folder in zip(entry.runs, folders, strict=True):
         totals.add(run, with_minutes(journal.read_metrics(folder / METRICS)))
@@ -159,6 +160,13 @@ def read_finding(entry: PlanEntry, output_dir: Path) -> Finding:
         scores=scores,
         provenance=read_provenance(folders),
     )
+
+
+def check_folders(entry: PlanEntry, plan: Path) -> None:
+    """Raise for an entry with folders outside of the plan file's."""
+    folders = [run.folder for run in entry.runs] + [task.folder for task in entry.tasks.values()]
+    for folder in folders:
+        check_inside(folder, source=plan, key="entries.folder")
 
 
 @dataclass

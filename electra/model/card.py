@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from electra.escape import escape_markdown
 from electra.model.huggingface import Role
 
 USES: dict[Role, tuple[str, str]] = {
@@ -87,6 +88,7 @@ def render_card(
         shown = value
         if value is None:
             shown = "not recorded"
-        rows.append(f"| {key} | {shown} |")
-    lines = ["---", *header, "---", f"# {name}", "", use, "", "| | |", "|---|---|", *rows, ""]
+        rows.append(f"| {escape_markdown(key)} | {escape_markdown(str(shown))} |")
+    title = f"# {escape_markdown(name)}"
+    lines = ["---", *header, "---", title, "", use, "", "| | |", "|---|---|", *rows, ""]
     return "\n".join(lines)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from electra.escape import printable
 from electra.experiments.findings import Finding, Findings
 from electra.reports.blocks import INK, Picture
 
@@ -77,8 +79,12 @@ def draw_picture(name: str, title: str, draw: Callable[[Any], None], origin: str
         figure.suptitle(origin, fontsize="small")
         svg = io.StringIO()
         no_date = {"Date": None, "Creator": None}
-        figure.savefig(svg, format="svg", transparent=True, metadata=no_date)
-    return Picture(name, title, svg.getvalue())
+        with warnings.catch_warnings():
+            # Text stays text, and a reader has other fonts than the one that is measured with.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(svg, format="svg", transparent=True, metadata=no_date)
+    # XML, too, cannot hold control characters.
+    return Picture(name, title, printable(svg.getvalue()))
 
 
 def wrap(text: str, width: int) -> str:

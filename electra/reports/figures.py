@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from electra.escape import file_name
 from electra.experiments.findings import Findings
 from electra.reports.blocks import Picture
 from electra.reports.curves import SHARE, caveat, draw_curves, measures, title_of
@@ -68,4 +69,4 @@ def draw_held_out(findings: Findings, name: str) -> Iterator[Picture]:
     for measure in measures(findings):
         title = f"On held-out rows, {title_of(measure)}{caveat(measure)}"
         curves = partial(draw_curves, findings=findings, measure=measure, looks=looks)
-        yield draw_picture(f"{name}-{measure.replace('_', '-')}", title, curves, source)
+        yield draw_picture(f"{name}-{file_name(measure)}", title, curves, source)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 
+from electra.escape import escape_html as escape
 from electra.reports.blocks import (
     INK,
     Banner,

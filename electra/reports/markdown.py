@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 
+from electra.escape import escape_html, escape_markdown, one_line, printable
 from electra.reports.blocks import (
     Banner,
     Block,
@@ -38,7 +38,9 @@ def render(block: Block) -> str:
         case Bullets(items):
             return "\n".join(render_item(lead, text) for lead, text in items)
         case Contents(entries):
-            links = [f"- [{escape_markdown(text)}](#{escape(anchor)})" for text, anchor in entries]
+            links = [
+                f"- [{escape_markdown(text)}](#{escape_html(anchor)})" for text, anchor in entries
+            ]
             return "\n".join(links)
         case Grid():
             return render_grid(block)
@@ -47,15 +49,15 @@ def render(block: Block) -> str:
             return f"![{title}]({name}.svg)\n\n*{title}*"
         case Fold(title, text):
             fence = code_fence(text)
-            summary = f"<details><summary>{escape(title)}</summary>"
-            return f"{summary}\n\n{fence}toml\n{text}\n{fence}\n\n</details>"
+            summary = f"<details><summary>{escape_html(one_line(title))}</summary>"
+            return f"{summary}\n\n{fence}toml\n{printable(text)}\n{fence}\n\n</details>"
 
 
 def render_heading(heading: Heading) -> str:
     text = f"{'#' * heading.level} {escape_markdown(heading.text)}"
     if not heading.anchor:
         return text
-    return f'<a id="{escape(heading.anchor)}"></a>\n\n{text}'
+    return f'<a id="{escape_html(heading.anchor)}"></a>\n\n{text}'
 
 
 def render_item(lead: str, text: str) -> str:
@@ -75,13 +77,6 @@ def render_grid(grid: Grid) -> str:
 
 def escape_cells(cells: Sequence[str]) -> list[str]:
     return [escape_markdown(cell) for cell in cells]
-
-
-def escape_markdown(text: str) -> str:
-    """Escape text so that Markdown shows it as it is, on one line."""
-    line = re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", " ".join(text.split()))
-    # Nor may it begin a heading or an item of a list.
-    return re.sub(r"^(\d*)([#+\-.)])(?=[\s#+\-.)]|$)", r"\1\\\2", line)
 
 
 def code_fence(text: str) -> str:

@@ -7,12 +7,12 @@ published values are labelled wherever they stand, and contradictions are said i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from electra import atomic
 from electra.config import UserError
+from electra.escape import file_name
 from electra.experiments import findings_file
 from electra.experiments.findings import Findings
 from electra.reports import figures
@@ -105,9 +105,9 @@ def heading(findings: Findings) -> str:
 
 
 def slug(findings: Findings) -> str:
-    """Return the anchor of a chapter, which also begins file names: nothing special to a path."""
+    """Return the anchor of a chapter, which also begins file names."""
     parts = (findings.trial.name, findings.scale.name, findings.budget.replace("/", "of"))
-    return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")
+    return file_name("-".join(parts))
 
 
 def plateau_section(findings: Findings) -> Iterator[Block]:

@@ -12,6 +12,7 @@ from electra import __version__, atomic, tasks
 from electra.config import UserError
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
+from electra.files import check_inside
 from electra.model import huggingface
 from electra.model.card import task_card
 from electra.model.dropout import Dropout
@@ -65,8 +66,10 @@ def model_folder(model: str | Path) -> Path:
 def best_model(run: Path) -> Path:
     """Return the best model of a fine-tuning run."""
     best = read_json(run, RESULTS).get("best_model")
-    if isinstance(best, str) and Path(best).name == "model" and (run / best / CONFIG).is_file():
-        return run / best
+    if best:
+        folder = run / check_inside(best, source=run / RESULTS, key="best_model")
+        if folder.name == "model" and (folder / CONFIG).is_file():
+            return folder
     raise UserError(
         f"{run}: {RESULTS} names no model that is there; name one of its seed-N/model folders"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from electra import atomic
+from electra.escape import one_line
 from electra.tasks.classify import Text
 from electra.tasks.features import Array
 from electra.tasks.glue import LAYOUTS, Glue
@@ -30,7 +31,7 @@ def write_glue(path: Path, task: Glue, examples: Sequence[Text], answers: Sequen
     lines = ["index\tprediction"]
     for index, (example, answer) in enumerate(zip(examples, answers, strict=True)):
         id = index if example.id is None else example.id
-        lines.append(f"{id}\t{glue_prediction(task, answer)}")
+        lines.append(f"{one_line(str(id))}\t{one_line(glue_prediction(task, answer))}")
     atomic.write(path, "\n".join(lines) + "\n")
 
 

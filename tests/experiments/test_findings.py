@@ -100,6 +100,18 @@ def test_sums_go_over_stages_and_a_second_stage_goes_on_counting(tmp_path):
     assert [entry["flops"] for entry in finding.journal] == [10, 20, 30, 40, 60, 80]
 
 
+@pytest.mark.parametrize("folder", ["../other", "/etc", "runs/../../other", ""])
+@pytest.mark.parametrize("kind", ["runs", "tasks"])
+def test_a_plan_cannot_name_a_folder_outside_of_its_own(tmp_path, folder, kind):
+    path = plan_file(tmp_path) / "efficiency-smoke-1.json"
+    values = json.loads(path.read_text(encoding="utf8"))
+    entry = values["entries"][0]
+    {"runs": entry["runs"][0], "tasks": entry["tasks"]["glue/rte"]}[kind]["folder"] = folder
+    path.write_text(json.dumps(values), encoding="utf8")
+    with pytest.raises(UserError, match=rf"{path}: entries\.folder='{folder}'"):
+        collect(tmp_path)
+
+
 def test_an_arm_is_done_when_it_is_trained_and_scored_with_every_seed(tmp_path):
     for name in ("first", "second"):
         run_folder(plan_file(tmp_path) / f"runs/{name}", step=4, status="finished")

@@ -396,3 +396,12 @@ def test_a_card_states_given_facts_and_calls_the_rest_not_recorded() -> None:
     assert "| Energy | not recorded |" in card
     assert "| Licence | not recorded |" in card
     assert "license:" not in card
+
+
+def test_a_card_shows_names_as_text() -> None:
+    name = "a | <img src=x> [b](http://e)\n\n# c\x1b[2J"
+    card = model_card(name, role="encoder", facts={name: name})
+    assert "<img" not in card.replace("\\<", "")
+    assert "\x1b" not in card
+    assert "\n# c" not in card
+    assert card.count(r"a \| \<img src=x\> \[b\](http://e) # c\\x1b\[2J") == 3

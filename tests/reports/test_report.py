@@ -7,17 +7,20 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 
 from electra.__main__ import main
 from electra.config import UserError
+from electra.escape import escape_markdown
 from electra.experiments import findings_file
 from electra.reports.blocks import Fold, Picture
 from electra.reports.html import inline_svg
-from electra.reports.markdown import escape_markdown, render_markdown
+from electra.reports.markdown import render_markdown
 from electra.reports.report import slug, write_report
 from tests.experiments import invented
+from tests.reports.conftest import only_auc
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -96,7 +99,7 @@ def test_a_file_name_holds_nothing_of_a_path():
         trial=replace(invented.EFFICIENCY, name="../Odd name"),
         budget="1/256",
     )
-    assert slug(odd) == "odd-name-trial-1of256"
+    assert re.fullmatch(r"odd-name-trial-1of256-[0-9a-f]{8}", slug(odd))
 
 
 def test_nothing_to_report_is_a_mistake(tmp_path):
@@ -137,3 +140,46 @@ def test_a_place_without_findings_is_refused(place, complaint, without_figures, 
     write_report([invented.efficiency()], tmp_path)
     assert main(["trials", "report", str(tmp_path / place)]) == 2
     assert complaint in capsys.readouterr().err
+
+
+HOSTILE_KEYS = ["eval_/../../target/PWNED_loss", 'eval_x"><img src=x onerror=a>_loss']
+
+
+def test_a_key_of_a_journal_neither_leaves_the_folder_nor_becomes_a_tag(tmp_path):
+    findings = invented.efficiency(seeds=1)
+    first = findings.results[0]
+    journal = [
+        {"step": step, "flops": 1e9 * step, "minutes": step, **dict.fromkeys(HOSTILE_KEYS, 1.0)}
+        for step in (1, 2)
+    ]
+    (tmp_path / "target").mkdir()
+    written = write_report(
+        [replace(findings, results=[replace(first, journal=journal)])], tmp_path / "a" / "report"
+    )
+    assert {path.parent for path in written} == {tmp_path / "a" / "report"}
+    assert not list((tmp_path / "target").iterdir())
+    assert len([path for path in written if path.suffix == ".svg"]) >= 2
+    assert all(path.is_file() for path in written)
+    page = (tmp_path / "a" / "report" / "index.html").read_text()
+    assert "<img" not in page
+    assert "&lt;img" in page
+
+
+def test_a_label_with_control_characters_leaves_an_svg_that_can_be_read(tmp_path):
+    findings = invented.efficiency(seeds=1)
+    arms = tuple(replace(arm, label=f"{arm.label}\x1b[2J\0") for arm in findings.trial.arms)
+    results = [
+        replace(finding, journal=[only_auc(entry) for entry in finding.journal])
+        for finding in findings.results
+    ]
+    trial = replace(findings.trial, arms=arms)
+    written = write_report([replace(findings, trial=trial, results=results)], tmp_path)
+    for path in written:
+        assert "\x1b" not in path.read_text()
+        if path.suffix == ".svg":
+            ElementTree.parse(path)
+
+
+def test_a_title_of_two_paragraphs_does_not_end_its_html_block():
+    shown = render_markdown([Fold("title\n\n[link](http://e)", "text")])
+    assert "<summary>title [link](http://e)</summary>" in shown

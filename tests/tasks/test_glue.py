@@ -329,6 +329,12 @@ def test_a_submission_has_an_index_and_the_label_as_the_server_spells_it(tmp_pat
     ).read_text() == "index\tprediction\n10\tnot_entailment\n11\tentailment\n"
 
 
+def test_an_id_cannot_add_a_line_to_a_submission(tmp_path: Path) -> None:
+    examples = [Text("x:1", "a", "b", id="1\n2\tentailment")]
+    write_glue(tmp_path / "RTE.tsv", Glue.from_name("glue/rte"), examples, [np.array([1.0, 0.0])])
+    assert len((tmp_path / "RTE.tsv").read_text(encoding="utf8").splitlines()) == 2
+
+
 def test_a_submission_of_scores_keeps_to_the_scale(tmp_path: Path) -> None:
     examples = [Text("x:1", "a", "b")] * 3
     answers = [np.array([score]) for score in (-0.2, 2.71828, 5.1)]

@@ -220,6 +220,20 @@ def test_a_fine_tuning_stands_for_its_best_model(by_heart: ByHeart, tmp_path: Pa
         model_folder(run)
 
 
+@pytest.mark.parametrize(
+    "path", ["../stranger/model", "ABSOLUTE", "seed-0/../../stranger/model", "a\0/model", 7]
+)
+def test_a_best_model_outside_of_its_folder_is_refused(path: object, tmp_path: Path) -> None:
+    stranger = tiny_model(tmp_path / "stranger" / "model")
+    if path == "ABSOLUTE":
+        path = str(stranger)
+    (tmp_path / "run").mkdir()
+    results = tmp_path / "run" / "results.json"
+    results.write_text(json.dumps({"best_model": path}), encoding="utf8")
+    with pytest.raises(UserError, match=rf"{results}: best_model="):
+        model_folder(tmp_path / "run")
+
+
 def test_a_generator_is_refused_with_the_discriminator_beside_it(tmp_path: Path) -> None:
     tiny_model(tmp_path / "discriminator")
     generator = tiny_model(tmp_path / "generator", network=Generator, role="generator")
