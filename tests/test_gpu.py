@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -12,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from electra.engine.async_checkpoint import AsyncCheckpointer
+from electra.engine.training_state import PinnedStaging
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
+from electra.runs.checkpoint import TENSORS
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import TOYS
@@ -144,18 +147,93 @@ def test_every_kind_of_head_learns_the_same_weights_by_graphs_and_without(tiny, 
     assert [name for name in ours if not ours[name].equal(theirs[name])] == []
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        (),
-        ("--training.kernels", "off", "--training.compile", "off"),
-        ("--training.compile", "on", "--training.deterministic", "true"),
-    ],
-)
+PLAIN = ("--training.kernels", "off", "--training.compile", "off")
+COMPILED = ("--training.compile", "on", "--training.deterministic", "true")
+WAYS = pytest.mark.parametrize("more", [(), PLAIN, COMPILED], ids=["fused", "plain", "compiled"])
+
+
+@WAYS
 def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     finish(toy_shards, tmp_path / "unbroken", *more)
     process = start(toy_shards, tmp_path / "killed", *more)
     wait_for_step(process, tmp_path / "killed", 12)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finish(toy_shards, tmp_path / "killed", *more)
+    assert_identical(tmp_path / "unbroken", tmp_path / "killed")
+
+
+EVERY_STEP = ("--max-steps", "6", "--save-steps", "1", "--save-total-limit", "9")
+
+
+@WAYS
+@pytest.mark.parametrize("delayed", ["first", "every"])
+def test_delayed_copies_write_the_checkpoints_of_a_run_that_waits_for_each(
+    toy_shards, tmp_path, monkeypatch, more, delayed
+):
+    """The copy begins long after the host has issued the updates that follow it."""
+    for name in ("none", delayed):
+        monkeypatch.setenv("DELAYED_COPY", name)
+        finish(toy_shards, tmp_path / name, *more, *EVERY_STEP, module="tests.delayed_copy")
+    for step in range(1, 7):
+        for file in TENSORS:
+            name = f"checkpoint-{step}/{file}"
+            waited, beside = (tmp_path / run / name for run in ("none", delayed))
+            assert beside.read_bytes() == waited.read_bytes(), name
+
+
+def test_a_copy_of_the_first_step_that_nothing_waits_for_changes_no_checkpoint():
+    """Two copies without an update between them: the first is late, the second is written."""
+    module = torch.nn.Linear(4096, 4096, device="cuda")
+    optimizer = torch.optim.AdamW(module.parameters())
+    before, written = module.weight.detach().cpu(), []
+    torch.cuda.synchronize()
+    with AsyncCheckpointer() as checkpointer:
+        checkpointer.allocate_staging(module, optimizer)
+        with delay_one_fill():
+            checkpointer.copy_state(module, optimizer)
+        weights, _ = checkpointer.copy_state(module, optimizer)
+        checkpointer.submit(lambda: written.append(weights["weight"].clone()))
+        checkpointer.wait_for_copy()
+        with torch.no_grad():
+            module.weight.add_(1)
+        torch.cuda.synchronize()
+        checkpointer.wait()
+    assert written[0].equal(before)
+    assert weights["weight"].equal(before)
+
+
+@contextlib.contextmanager
+def delay_one_fill():
+    fill = PinnedStaging.fill
+
+    def fill_late(staging):
+        torch.cuda._sleep(600_000_000)
+        fill(staging)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PinnedStaging, "fill", fill_late)
+        yield
+
+
+def test_the_sanitizer_finds_no_unsynchronized_access_where_every_step_is_saved(
+    toy_shards, tmp_path, monkeypatch
+):
+    """It sees operators of torch alone, so kernels and graphs of our own are not for it."""
+    monkeypatch.setenv("TORCH_CUDA_SANITIZER", "1")
+    finish(toy_shards, tmp_path, *PLAIN, *EVERY_STEP)
+
+
+@WAYS
+def test_a_run_that_is_killed_during_a_delayed_copy_goes_on_bit_for_bit(
+    toy_shards, tmp_path, monkeypatch, more
+):
+    more = (*more, "--save-steps", "1")
+    monkeypatch.setenv("DELAYED_COPY", "every")
+    finish(toy_shards, tmp_path / "unbroken", *more)
+    process = start(toy_shards, tmp_path / "killed", *more, module="tests.delayed_copy")
+    # A step is logged before it is saved, and its copy then takes a third of a second.
+    wait_for_step(process, tmp_path / "killed", 7)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     finish(toy_shards, tmp_path / "killed", *more)

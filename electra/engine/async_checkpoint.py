@@ -28,7 +28,23 @@ class AsyncCheckpointer:
         self.work = Future[None]()
         self.work.set_result(None)
         self.staging: PinnedStaging | None = None
-        self.copying: torch.cuda.Event | None = None
+        self.stream: torch.cuda.Stream | None = None
+        self.copying: torch.cuda.Event | None = None  # the last copy's end
+
+    def allocate_staging(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Allocate the host memory for a GPU's copies, as soon as there is optimizer state.
+
+        A machine that lacks the memory then fails in the first step, not at the first checkpoint.
+        """
+        if not is_sharded(module) and torch.cuda.is_available():
+            self.staging_for(module, optimizer)
+
+    def staging_for(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> PinnedStaging:
+        pointers = data_pointers(optimizer)
+        if self.staging is None or self.staging.pointers != pointers:
+            self.staging = None  # both may be too much for the memory
+            self.staging = PinnedStaging(pointers, capture(module, optimizer))
+        return self.staging
 
     def copy_state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
         """Copy weights and optimizer state to host memory, to be written while training goes on.
@@ -43,19 +59,21 @@ class AsyncCheckpointer:
         if not torch.cuda.is_available():
             weights, optimizer_state = capture(module, optimizer)
             return copy_to_host(weights.items()), copy_to_host(optimizer_state.items())
-        pointers = data_pointers(optimizer)
-        if self.staging is None or self.staging.pointers != pointers:
-            self.staging = None  # both may be too much for the memory
-            self.staging = PinnedStaging(pointers, capture(module, optimizer))
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self.staging.fill()
-            self.copying = stream.record_event()
-        return self.staging.state
+        staging = self.staging_for(module, optimizer)
+        # One stream for all copies. They read the same weights and fill the same host memory, but
+        # `copying` is only the last one's event. On streams of their own an earlier copy could
+        # still run after that event, read weights of a later step and mix them into the file; on
+        # one stream the last event comes after all copies.
+        if self.stream is None:
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            staging.fill()
+            self.copying = self.stream.record_event()
+        return staging.state
 
     def wait_for_copy(self) -> None:
-        """Make the current CUDA stream wait until the copy is complete."""
+        """Make the current CUDA stream wait until all copies are complete."""
         if self.copying is not None:
             torch.cuda.current_stream().wait_event(self.copying)
 

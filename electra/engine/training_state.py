@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -113,11 +114,13 @@ class PinnedStaging:
     """Pinned host memory to which a GPU's weights and optimizer state are copied.
 
     It is kept, since allocating it takes as long as many steps. Tensors that share a storage are
-    copied as one.
+    copied as one. Where memory cannot be pinned (a container's limit, a full machine), ordinary
+    memory takes its place: the copy is slower, and the host waits for it.
     """
 
     def __init__(self, pointers: list[int], state: TrainingState) -> None:
         self.pointers = pointers  # of the tensors that it was made for
+        self.can_pin = True
         # By the storage's address: the buffer on the device, and its copy on the host.
         self.buffers: dict[int, tuple[Tensor, Tensor]] = {}
         weights, optimizer_state = state
@@ -131,10 +134,23 @@ class PinnedStaging:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self.buffers:
             source = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
-            copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
-            self.buffers[storage.data_ptr()] = (source, copy)
+            self.buffers[storage.data_ptr()] = (source, self.allocate_copy(source))
         _, copy = self.buffers[storage.data_ptr()]
         return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def allocate_copy(self, source: Tensor) -> Tensor:
+        """Return host memory for the copy of a buffer, pinned if the machine allows it."""
+        if source.is_cuda and self.can_pin:
+            try:
+                return torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            except RuntimeError as error:
+                self.can_pin = False
+                warnings.warn(
+                    f"no pinned memory for checkpoints ({str(error).splitlines()[0]}); they are "
+                    "copied to ordinary memory, and training waits for each copy",
+                    stacklevel=2,
+                )
+        return torch.empty(source.shape, dtype=source.dtype)
 
     def fill(self) -> None:
         """Start copying all tensors as they are now."""

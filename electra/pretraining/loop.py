@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from electra.data.batches import Batch
 from electra.data.dataloader import eval_batches
 from electra.data.shuffle import random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
-from electra.engine.fsdp import is_sharded, reshard
+from electra.engine.fsdp import reshard
 from electra.engine.hardware import autocast, peak_flops
 from electra.engine.training_state import contribute_shards
 from electra.model.flops import standard
@@ -47,7 +48,7 @@ def train(
         checkpointer.wait_for_copy()
         learning_rate = optimizer_step(run, step, journal)
         if step == steps[0]:
-            allocate_staging(run, checkpointer)
+            allocate_staging(run, journal, checkpointer)
         run.step, tokens = step, int(micro_batches[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
@@ -91,13 +92,15 @@ def optimizer_step(run: Run, step: int, journal: Journal) -> float:
     return learning_rate
 
 
-def allocate_staging(run: Run, checkpointer: AsyncCheckpointer) -> None:
-    """Allocate the host memory for checkpoint copies, as soon as there is optimizer state.
-
-    A GPU machine that lacks the memory fails in the first step, and not at the first checkpoint.
-    """
-    if run.world.is_main and run.world.device.type == "cuda" and not is_sharded(run.objective):
-        checkpointer.copy_state(run.objective, run.optimizer)
+def allocate_staging(run: Run, journal: Journal, checkpointer: AsyncCheckpointer) -> None:
+    """Allocate the host memory for checkpoint copies in the main process, which writes them."""
+    if not run.world.is_main:
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checkpointer.allocate_staging(run.objective, run.optimizer)
+    for warning in caught:
+        journal.warn(str(warning.message), even_if_quiet=True)
 
 
 def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float) -> None:
