@@ -32,8 +32,10 @@ def read_bounded_bytes(path: Path) -> bytes:
 
 
 def read_bounded_text(path: Path) -> str:
-    """Return the text of a plain UTF-8 file; raise as `read_bounded_bytes` does."""
-    return read_bounded_bytes(path).decode()
+    """Return the text of a plain UTF-8 file without its byte order mark, which editors on Windows
+    write; raise as `read_bounded_bytes` does.
+    """
+    return read_bounded_bytes(path).decode("utf-8-sig")
 
 
 def parse_json(text: str) -> Any:

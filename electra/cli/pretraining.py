@@ -42,8 +42,8 @@ def vocab(
     Parameters
     ----------
     corpus
-        Files (.txt .jsonl .parquet, also .gz .xz .bz2 .zst), folders, globs, or owner/name:config
-        on the hub.
+        Files (.txt .jsonl .json .csv .tsv .parquet, also .gz .xz .bz2 .zst), folders, globs, or
+        owner/name:config on the hub.
     output_dir
         The tokenizer folder to write; transformers loads it too.
     """

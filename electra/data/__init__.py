@@ -1,6 +1,9 @@
 """Text becomes batches.
 
-sources.py, corpus.py, parquet.py    files, folders and hub data sets become documents
+sources.py, corpus.py                files, folders and hub data sets become documents
+lines.py                             the decompressed, decoded, bounded lines of a file
+json_rows.py, delimited.py           rows of JSON, CSV and TSV
+parquet.py                           rows of Parquet
 vocabulary.py, wordpiece.py          train a WordPiece vocabulary; tokenize
 examples.py                          cut documents into padded rows [CLS] A [SEP] B [SEP]
 sharding.py, shard_writer.py         cut a corpus into shards, in parallel, resumable

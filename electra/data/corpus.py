@@ -4,13 +4,7 @@ that is left out is reported.
 
 from __future__ import annotations
 
-import bz2
-import contextlib
-import gzip
-import io
 import itertools
-import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +12,16 @@ from typing import IO, Any
 
 from electra.config import UserError
 from electra.data import parquet
+from electra.data.delimited import read_delimited
+from electra.data.json_rows import LocatedRow, read_json_lines, read_json_rows
+from electra.data.lines import Position, check_encodable, decode_line, open_source
 from electra.data.sources import Report, Source, resolve, warn
-from electra.files import parse_json
 
 # Bounds on what is held in memory. A longer document or line is split into several.
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_LINE_CHARACTERS = 100_000
-MAX_JSON_LINE_BYTES = 64 * 1024 * 1024
 
 Progress = Callable[[float], None]
-Position = Callable[[], int]  # bytes of the file on disk that have been read
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +120,8 @@ def read_source(source: Source, *, text_field: str, counter: ReadCounter) -> Ite
         with open_source(source) as (stream, position):
             yield from read_text(source, stream, position, counter)
         return
-    rows = {"jsonl": read_jsonl, "parquet": read_parquet, "hub": read_hub}[source.kind]
-    for where, text in rows(source, text_field, counter):
+    for where, row in read_rows(source, text_field, counter):
+        text = require_text_field(row, text_field, where)
         if "\0" in text:
             raise UserError(f"{where}: {text_field!r} holds a NUL character; this is not text")
         if not text.isascii():
@@ -138,15 +132,17 @@ def read_source(source: Source, *, text_field: str, counter: ReadCounter) -> Ite
         yield from split_document(lines, where)
 
 
-def check_encodable(text: str, where: str) -> None:
-    """Raise UserError for text that cannot be encoded as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut or decoded "
-            "wrongly when the file was made"
-        ) from None
+def read_rows(source: Source, text_field: str, counter: ReadCounter) -> Iterator[LocatedRow]:
+    """Return the rows of one source with their places."""
+    if source.kind == "jsonl":
+        return read_json_lines(source, counter.report_position)
+    if source.kind == "json":
+        return read_json_rows(source, counter.report_position)
+    if source.kind == "parquet":
+        return read_parquet(source, text_field, counter)
+    if source.kind == "hub":
+        return read_hub(source)
+    return read_delimited(source, format=source.kind, report_position=counter.report_position)
 
 
 # ---- bounded memory ------------------------------------------------------------------------------
@@ -187,46 +183,13 @@ def split_line(line: str) -> Iterator[str]:
 # ---- formats -------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def open_source(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
-    """Open a file as a stream of its decompressed bytes, with the position in the file on disk."""
-    with source.path.open("rb") as raw:
-        try:
-            yield decompress(raw, source.compression), raw.tell
-        except UserError:
-            raise
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            form = source.compression or source.path.suffix
-            raise UserError(
-                f"{source.display_name}: damaged, cut short, or not a {form} file ({error}); "
-                "fetch or write it again"
-            ) from None
-
-
-def decompress(raw: IO[bytes], compression: str) -> IO[bytes]:
-    """Return a stream of the decompressed bytes."""
-    if compression == ".zst":
-        import pyarrow
-
-        return io.BufferedReader(
-            pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), 1 << 20
-        )
-    openers: dict[str, Callable[[IO[bytes]], Any]] = {
-        ".gz": gzip.open,
-        ".xz": lzma.open,
-        ".bz2": bz2.open,
-    }
-    if compression in openers:
-        return io.BufferedReader(openers[compression](raw), 1 << 20)
-    return raw
-
-
 def read_text(
     source: Source, stream: IO[bytes], position: Position, counter: ReadCounter
 ) -> Iterator[Document]:
     """Yield the documents of plain text, which blank lines separate."""
     lines = (
-        (number, decode_line(raw, source, number)) for number, raw in read_numbered_lines(stream)
+        (number, decode_line(raw, source, number).strip())
+        for number, raw in read_numbered_lines(stream)
     )
     for is_text, group in itertools.groupby(lines, key=lambda line: bool(line[1])):
         if is_text:
@@ -261,64 +224,6 @@ def read_numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         yield number, rest
 
 
-def decode_line(raw: bytes, source: Source, number: int) -> str:
-    """Return a line of a file as text, without the white space around it."""
-    if b"\0" in raw:
-        raise UserError(
-            f"{source.display_name}:{number}: a NUL byte; this is not UTF-8 text. If the file is "
-            "UTF-16, convert it: iconv -f UTF-16 -t UTF-8; if it is binary, leave it out"
-        )
-    try:
-        return raw.decode(line_encoding(number)).strip()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{source.display_name}:{number}: byte 0x{raw[error.start]:02x} at column "
-            f"{error.start + 1} is not UTF-8; convert the file, from Latin-1 for example: "
-            "iconv -f LATIN1 -t UTF-8"
-        ) from None
-
-
-def line_encoding(number: int) -> str:
-    """Return the codec of a line: the first line may start with a byte order mark."""
-    if number == 1:
-        return "utf-8-sig"
-    return "utf-8"
-
-
-def read_jsonl(source: Source, text_field: str, counter: ReadCounter) -> Iterator[tuple[str, str]]:
-    """Yield the text of every line of JSON, after its place ("file:line")."""
-    with open_source(source) as (stream, position):
-        number = 0
-        while raw := stream.readline(MAX_JSON_LINE_BYTES + 1):
-            number += 1
-            where = f"{source.display_name}:{number}"
-            if len(raw) > MAX_JSON_LINE_BYTES:
-                raise UserError(
-                    f"{where}: longer than {MAX_JSON_LINE_BYTES >> 20} MB; write one document per "
-                    "line"
-                )
-            counter.report_position(position())
-            if line := decode_line(raw, source, number):
-                yield where, require_text_field(parse_json_line(line, where), text_field, where)
-
-
-def parse_json_line(line: str, where: str) -> dict[str, Any]:
-    """Return the JSON object on a line."""
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        raise UserError(
-            f"{where}: not a JSON object on one line ({error}); a list of objects becomes lines "
-            "with jq -c '.[]'"
-        ) from None
-    if not isinstance(row, dict):
-        raise UserError(
-            f"{where}: expected one JSON object per line, found a {type(row).__name__}; a list of "
-            "objects becomes lines with jq -c '.[]'"
-        )
-    return row
-
-
 def require_text_field(row: dict[str, Any], text_field: str, where: str) -> str:
     """Return the text of a row; raise UserError with the fields of the row if it has none."""
     text = row.get(text_field)
@@ -333,9 +238,8 @@ def require_text_field(row: dict[str, Any], text_field: str, where: str) -> str:
     )
 
 
-def read_parquet(
-    source: Source, text_field: str, counter: ReadCounter
-) -> Iterator[tuple[str, str]]:
+def read_parquet(source: Source, text_field: str, counter: ReadCounter) -> Iterator[LocatedRow]:
+    """Yield the rows of a Parquet file, with the one column that holds the text."""
     with open_source(source) as (stream, position):
         columns = parquet.column_names(stream)
         if text_field not in columns:
@@ -346,12 +250,11 @@ def read_parquet(
             for value in batch.column(0):
                 row += 1
                 where = f"{source.display_name}, row {row}"
-                text = parquet.to_python(value, where, text_field)
-                yield where, require_text_field({text_field: text}, text_field, where)
+                yield where, {text_field: parquet.to_python(value, where, text_field)}
 
 
-def read_hub(source: Source, text_field: str, counter: ReadCounter) -> Iterator[tuple[str, str]]:
-    """Yield the text of the training split, streamed: nothing of it is stored on this disk."""
+def read_hub(source: Source) -> Iterator[LocatedRow]:
+    """Yield the rows of the training split, streamed: nothing of it is stored on this disk."""
     import datasets
 
     try:
@@ -359,8 +262,7 @@ def read_hub(source: Source, text_field: str, counter: ReadCounter) -> Iterator[
             source.name, source.config, split="train", revision=source.revision, streaming=True
         )
         for number, row in enumerate(rows, start=1):
-            where = f"{source.display_name}, row {number}"
-            yield where, require_text_field(row, text_field, where)
+            yield f"{source.display_name}, row {number}", row
     except UserError:
         raise
     except Exception as error:  # every builder and transport raises types of its own

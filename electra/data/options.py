@@ -26,7 +26,7 @@ class VocabularyOptions:
     keep_accents
         Tell é from e.
     text_field
-        Field or column that holds the text of .jsonl and .parquet.
+        Field or column that holds the text of rows, in all files but .txt.
     overwrite
         Replace a vocabulary that is there already.
     """
@@ -70,7 +70,7 @@ class ShardOptions:
     workers
         Processes; the result does not depend on it.
     text_field
-        Field or column that holds the text of .jsonl and .parquet.
+        Field or column that holds the text of rows, in all files but .txt.
     overwrite
         Start over in a folder that holds other shards.
     """
@@ -120,7 +120,7 @@ class PrepareOptions:
     tokenizer
         Tokenizer folder to use instead of training a vocabulary.
     text_field
-        Field or column that holds the text of .jsonl and .parquet.
+        Field or column that holds the text of rows, in all files but .txt.
     seed
         Decides cuts and held-out documents.
     """

@@ -15,16 +15,18 @@ from typing import Any, Literal
 from electra.config import UserError
 
 Report = Callable[[str], None]
-Kind = Literal["text", "jsonl", "parquet", "hub"]
+Kind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "hub"]
 
 KINDS: dict[str, Kind] = {
     ".txt": "text",
     ".jsonl": "jsonl",
-    ".json": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".parquet": "parquet",
 }
 COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst")
-READABLE = ".txt, .jsonl, .json (one object per line), .parquet; text also as .gz, .xz, .bz2, .zst"
+READABLE = ".txt, .jsonl, .json, .csv, .tsv, .parquet; all but that also as .gz, .xz, .bz2, .zst"
 HUB_NAME = re.compile(
     r"(?P<dataset>[\w.-]+/[\w.-]+)(:(?P<config>[\w.-]+))?(@(?P<revision>[\w./-]+))?"
 )

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.config import UserError, suggest
-from electra.data import parquet
-from electra.data.corpus import (
-    MAX_JSON_LINE_BYTES,
-    check_encodable,
-    line_encoding,
-    open_source,
-    parse_json_line,
-)
+from electra.config import UserError
+from electra.data import lines, parquet
+from electra.data.delimited import read_delimited
+from electra.data.delimited import require_column as require_column
+from electra.data.json_rows import LocatedRow as LocatedRow
+from electra.data.json_rows import read_json_lines
+from electra.data.lines import check_encodable, open_source
 from electra.data.sources import (
     HUB_NAME,
     Report,
@@ -33,17 +29,8 @@ from electra.files import parse_json
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
 MAX_JSON_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, decompressed
-# Of CSV or TSV; a row that is split into its fields takes some twenty times as much memory.
-MAX_ROW_CHARACTERS = 16 * 1024 * 1024
-MAX_COLUMNS = 10_000
-DIALECTS: dict[str, Any] = {
-    "csv": {"strict": True},
-    "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-}
 # One way to match any digits: `\d+\.?\d*` would try all ways to split a long run of them in two.
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
-
-LocatedRow = tuple[str, dict[str, Any]]  # a row after its place: "file:line" or "file, row n"
 
 
 @dataclass(frozen=True)
@@ -111,9 +98,15 @@ def read_rows(
     many or too few fields are reported to `ragged`; without it, the first one is an error.
     """
     if table.format in ("csv", "tsv"):
-        return read_delimited(table, header=header, columns=columns or (), ragged=ragged)
+        return read_delimited(
+            table.source,
+            format=table.format,
+            header=header,
+            columns=columns or (),
+            ragged=ragged,
+        )
     if table.format == "jsonl":
-        return read_json_lines(table)
+        return read_json_lines(table.source)
     if table.format == "parquet":
         return read_parquet_rows(table, columns=columns or ())
     if table.format == "hub":
@@ -122,21 +115,6 @@ def read_rows(
         f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, "
         f".xz, .bz2, .zst), or from the hub; found {table.source.path.suffix or 'no suffix'}"
     )
-
-
-def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
-    """Return a row's value in a column; raise UserError with the columns of the row, and the flag
-    that names another, if it has none.
-    """
-    if name in row:
-        return row[name]
-    message = (
-        f"{where}: no column {name!r}{suggest(name, row)}; columns here are "
-        f"{', '.join(map(str, row)) or 'none'}"
-    )
-    if flag:
-        message += f"; name the right one with {flag}"
-    raise UserError(message)
 
 
 def require_text(row: Mapping[str, Any], name: str, where: str) -> str:
@@ -149,23 +127,8 @@ def require_text(row: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def read_lines(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield each line with its place, without the line ending."""
-    with open_source(table.source) as (stream, _):
-        number = 0
-        while raw := stream.readline(MAX_JSON_LINE_BYTES + 1):
-            number += 1
-            where = f"{table}:{number}"
-            if len(raw) > MAX_JSON_LINE_BYTES:
-                raise UserError(f"{where}: a line of more than {MAX_JSON_LINE_BYTES >> 20} MB")
-            if b"\0" in raw:
-                raise UserError(f"{where}: a NUL byte; this is not UTF-8 text")
-            try:
-                yield where, raw.decode(line_encoding(number)).rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{where}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file, from "
-                    "Latin-1 for example: iconv -f LATIN1 -t UTF-8"
-                ) from None
+    """Return each line with its place, without the line ending."""
+    return lines.read_lines(table.source)
 
 
 def read_json(table: Table) -> Any:
@@ -184,97 +147,6 @@ def read_json(table: Table) -> Any:
 
 
 # ---- formats -------------------------------------------------------------------------------------
-
-
-def read_delimited(
-    table: Table, *, header: Sequence[str] | None, columns: Sequence[str], ragged: Report | None
-) -> Iterator[LocatedRow]:
-    """Yield the rows of CSV, or of TSV as GLUE has it, where a quote is an ordinary character."""
-    csv.field_size_limit(MAX_ROW_CHARACTERS)
-    lines = RowLines(table)
-    reader = csv.reader(iter(lines), **DIALECTS[table.format])
-    names = header
-    first_line = 1  # of a row: a quoted field may hold line endings
-    try:
-        for fields in reader:
-            where, first_line = f"{table}:{first_line}", reader.line_num + 1
-            lines.characters = 0
-            if not fields:
-                continue
-            if names is None:
-                names = check_header(fields, table, columns)
-            elif len(fields) == len(names):
-                yield where, dict(zip(names, fields, strict=True))
-            else:
-                refuse_ragged_row(where, fields, names, table=table, ragged=ragged)
-    except csv.Error as error:
-        raise UserError(
-            f"{table}:{first_line}: not valid {table.format.upper()}: {error}"
-        ) from None
-
-
-def refuse_ragged_row(
-    where: str,
-    fields: Sequence[str],
-    names: Sequence[str],
-    *,
-    table: Table,
-    ragged: Report | None,
-) -> None:
-    """Report a row with another number of fields than columns, or raise UserError."""
-    problem = (
-        f"{where}: {len(fields)} fields where {len(names)} columns are expected "
-        f"({', '.join(names)})"
-    )
-    if ragged is not None:
-        ragged(problem)
-    elif table.format == "tsv":
-        raise UserError(f"{problem}; mend this line")
-    else:
-        raise UserError(f"{problem}; mend this line, or quote what holds a comma")
-
-
-class RowLines:
-    """Lines for csv.reader, which reads on as long as a quote is open: up to a whole file, if it is
-    not stopped.
-    """
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.characters = 0  # since the last row
-
-    def __iter__(self) -> Iterator[str]:
-        for where, line in read_lines(self.table):
-            self.characters += len(line) + 1
-            if self.characters > MAX_ROW_CHARACTERS:
-                raise UserError(
-                    f"{where}: a row of more than {MAX_ROW_CHARACTERS >> 20} million characters; "
-                    "split it, or close the quote that was left open"
-                )
-            yield line + "\n"
-
-
-def check_header(names: Sequence[str], table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the names of a header line; raise UserError if they are too many, are not unique, or
-    lack one of `columns`.
-    """
-    if len(names) > MAX_COLUMNS:
-        raise UserError(
-            f"{table}:1: {len(names):,} columns, where at most {MAX_COLUMNS:,} are read; keep "
-            "those that are needed"
-        )
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise UserError(f"{table}:1: column {min(repeated)!r} is named more than once")
-    for name in columns:
-        require_column(dict.fromkeys(names), name, str(table))
-    return list(names)
-
-
-def read_json_lines(table: Table) -> Iterator[LocatedRow]:
-    """Yield the rows of a file with one JSON object per line."""
-    for where, line in read_lines(table):
-        if line.strip():
-            yield where, parse_json_line(line, where)
 
 
 def read_parquet_rows(table: Table, *, columns: Sequence[str]) -> Iterator[LocatedRow]:

@@ -24,7 +24,7 @@ class PretrainOptions:
     tokenizer
         With a corpus: use this tokenizer folder instead of training a vocabulary.
     text_field
-        With a corpus: field or column that holds the text of .jsonl and .parquet.
+        With a corpus: field or column that holds the text of rows, in all files but .txt.
     resume
         auto (continue the run in the run folder, if there is one), never, or a checkpoint folder.
     overwrite

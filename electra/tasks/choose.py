@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.config import UserError
-from electra.data.corpus import check_encodable
+from electra.data.lines import check_encodable
 from electra.data.tables import Table, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from electra.config import UserError
-from electra.data.corpus import check_encodable
+from electra.data.lines import check_encodable
 from electra.data.tables import Table, read_lines, read_rows, require_column
 from electra.tasks.entities import split_tag
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from electra.config import UserError
-from electra.data import corpus, parquet, sources
+from electra.data import corpus, json_rows, lines, parquet, sources
 from electra.data.corpus import read_corpus
 from electra.data.sources import resolve
 from electra.data.tables import find_table, read_rows
@@ -60,14 +60,29 @@ def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str, comp
     assert read(write(tmp_path / f"a.jsonl{suffix}", compress(row))) == [["one", "two"]]
 
 
-def test_every_row_of_json_and_parquet_is_a_document(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
+def test_every_row_of_a_table_is_a_document(tmp_path: Path, mark: str) -> None:
     texts = ["one\ntwo", "three"]
-    write(
-        tmp_path / "a.jsonl", "".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts)
-    )
-    pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "a.parquet")
-    for name in ("a.jsonl", "a.parquet"):
-        assert read(tmp_path / name, text_field="body") == [["one", "two"], ["three"]]
+    rows = [{"body": text, "id": 1} for text in texts]
+    write(tmp_path / "a.jsonl", mark + "".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path / "b.json", (tmp_path / "a.jsonl").read_bytes())
+    write(tmp_path / "c.json", mark + json.dumps(rows, indent=2))
+    write(tmp_path / "d.csv", mark + 'body,id\n"one\ntwo",1\nthree,1\n')
+    write(tmp_path / "e.csv.gz", gzip.compress((tmp_path / "d.csv").read_bytes()))
+    write(tmp_path / "f.txt", mark + "one\ntwo\n\nthree")
+    pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "g.parquet")
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 7
+    for file in files:
+        assert read(file, text_field="body") == [["one", "two"], ["three"]]
+    assert read(write(tmp_path / "h.tsv", mark + "id\ttext\n1\tone\n")) == [["one"]]
+
+
+def test_a_list_of_json_is_read_piece_by_piece(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(json_rows, "READ_BYTES", 3)
+    texts = [f"é {number} " + '[{,"x' * number for number in range(20)]
+    path = write(tmp_path / "a.json", json.dumps([{"text": text} for text in texts], indent=1))
+    assert read(path) == [[text.strip()] for text in texts]
 
 
 def test_a_folder_is_read_in_order_and_says_what_it_leaves_out(tmp_path: Path) -> None:
@@ -150,7 +165,23 @@ def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
         ("a.txt", b"fine\n\n\0\0\n", "a.txt:3: a NUL byte"),
         ("a.txt", "fine\n".encode("utf-16"), "a.txt:1: a NUL byte"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not a JSON object"),
-        ("a.json", b'[{"text": "a"}]', "a.json:1: expected one JSON object per line, found a list"),
+        (
+            "a.jsonl",
+            b'[{"text": "a"}]',
+            "a.jsonl:1: expected one JSON object per line, found a list",
+        ),
+        (
+            "a.json",
+            b'[{"text": "a"}, 1]',
+            "a.json, row 2: expected a list of JSON objects, found a int",
+        ),
+        ("a.json", b'[{"text": "a"}', "a.json: not valid JSON: 'the end' instead of ','"),
+        ("a.json", b'[{"text": "a"} {}]', "a.json: not valid JSON: '{' instead of ','"),
+        ("a.json", b'[{"text": "a"}] b', "a.json: 'b' follows the end of the list"),
+        ("a.json", b'[{"text": "a}]', "a.json, row 1: not valid JSON"),
+        ("a.json", b'[{"text": "caf\xe9"}]', "a.json: not UTF-8 text"),
+        ("a.json", b'[{"text": ' + b"[" * 200_000, "a.json, row 1: nested more than 100 deep"),
+        ("a.csv", b"body,id\na,1\n", "a.csv:2: no field 'text'; fields here are body, id"),
         (
             "a.jsonl",
             b'{"body": "a", "id": 1}\n',
@@ -181,7 +212,7 @@ def test_what_cannot_be_read_is_named_with_its_place(
 
 
 def test_a_json_line_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(corpus, "MAX_JSON_LINE_BYTES", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     path = write(
         tmp_path / "a.jsonl", json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "a" * 100})
     )

@@ -163,7 +163,7 @@ def test_a_nul_byte_is_refused_by_line(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_is_refused_by_line_and_byte(tmp_path: Path) -> None:
     refuse(
         write(tmp_path / "a.csv", b"text,label\ncaf\xe9,1\n"),
-        r"a\.csv:2: byte 0xe9 is not UTF-8; .*iconv",
+        r"a\.csv:2: byte 0xe9 at column 4 is not UTF-8; .*iconv",
     )
 
 

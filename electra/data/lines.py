@@ -1,0 +1,106 @@
+"""Read the lines of a file: decompressed, decoded and bounded, with their places."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from electra.config import UserError
+from electra.data.sources import Source
+
+MAX_LINE_BYTES = 64 * 1024 * 1024  # of a line that is held in memory
+
+Position = Callable[[], int]  # bytes of the file on disk that have been read
+
+
+def read_lines(
+    source: Source, report_position: Callable[[int], None] = lambda position: None
+) -> Iterator[tuple[str, str]]:
+    """Yield each line with its place ("file:line"), without the line ending."""
+    with open_source(source) as (stream, position):
+        number = 0
+        while raw := stream.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            where = f"{source.display_name}:{number}"
+            if len(raw) > MAX_LINE_BYTES:
+                raise UserError(
+                    f"{where}: a line longer than {MAX_LINE_BYTES >> 20} MB; write one document or "
+                    "row per line"
+                )
+            report_position(position())
+            yield where, decode_line(raw, source, number).rstrip("\r\n")
+
+
+@contextlib.contextmanager
+def open_source(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
+    """Open a file as a stream of its decompressed bytes, with the position in the file on disk."""
+    with source.path.open("rb") as raw:
+        try:
+            yield decompress(raw, source.compression), raw.tell
+        except UserError:
+            raise
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+            form = source.compression or source.path.suffix
+            raise UserError(
+                f"{source.display_name}: damaged, cut short, or not a {form} file ({error}); "
+                "fetch or write it again"
+            ) from None
+
+
+def decompress(raw: IO[bytes], compression: str) -> IO[bytes]:
+    """Return a stream of the decompressed bytes."""
+    if compression == ".zst":
+        import pyarrow
+
+        return io.BufferedReader(
+            pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), 1 << 20
+        )
+    openers: dict[str, Callable[[IO[bytes]], Any]] = {
+        ".gz": gzip.open,
+        ".xz": lzma.open,
+        ".bz2": bz2.open,
+    }
+    if compression in openers:
+        return io.BufferedReader(openers[compression](raw), 1 << 20)
+    return raw
+
+
+def decode_line(raw: bytes, source: Source, number: int) -> str:
+    """Return a line of a file as text."""
+    if b"\0" in raw:
+        raise UserError(
+            f"{source.display_name}:{number}: a NUL byte; this is not UTF-8 text. If the file is "
+            "UTF-16, convert it: iconv -f UTF-16 -t UTF-8; if it is binary, leave it out"
+        )
+    try:
+        return raw.decode(line_encoding(number))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{source.display_name}:{number}: byte 0x{raw[error.start]:02x} at column "
+            f"{error.start + 1} is not UTF-8; convert the file, from Latin-1 for example: "
+            "iconv -f LATIN1 -t UTF-8"
+        ) from None
+
+
+def line_encoding(number: int) -> str:
+    """Return the codec of a line: the first line may start with a byte order mark."""
+    if number == 1:
+        return "utf-8-sig"
+    return "utf-8"
+
+
+def check_encodable(text: str, where: str) -> None:
+    """Raise UserError for text that cannot be encoded as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut or decoded "
+            "wrongly when the file was made"
+        ) from None
