@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -19,6 +20,7 @@ from electra.finetuning.loop import finetune_seed
 from electra.finetuning.options import FinetuneKeywords, FinetuneOptions, document_keywords
 from electra.finetuning.output_dir import open_output_dir, set_status
 from electra.finetuning.results import SeedResult, Summary, summarize
+from electra.finetuning.scoring import remove_checkpoints
 from electra.finetuning.setup import (
     FinetuneSetup,
     find_files,
@@ -73,24 +75,39 @@ def finetune_task(
     open_output_dir(setup, output_dir, options, world)
     announce(setup, options, say)
     runs: list[SeedResult] = []
-    for seed in range(options.seed, options.seed + options.seeds):
-        folder = output_dir / f"seed-{seed}"
-        result = SeedResult.load(folder)
-        if result is None:
-            try:
+    with explain_failures(output_dir, runs, world):
+        for seed in range(options.seed, options.seed + options.seeds):
+            folder = output_dir / f"seed-{seed}"
+            result = SeedResult.load(folder)
+            if result is None:
                 result = finetune_seed(
                     setup, seed, folder, world, interrupted=interrupted, quiet=options.quiet
                 )
-            except RunFailed as failure:
-                set_status(output_dir, "failed", runs, world, message=str(failure))
-                raise
-        if result is None:
-            set_status(output_dir, "stopped", runs, world)
-            say(f"stopped early; the same command goes on with seed {seed}")
-            return None
-        runs.append(result)
-        say(str(result))
-    return write_summary(setup, runs, output_dir, options, world)
+            elif world.is_main:  # it may have been killed after it had written its result
+                remove_checkpoints(folder)
+            if result is None:
+                set_status(output_dir, "stopped", runs, world)
+                say(f"stopped early; the same command goes on with seed {seed}")
+                return None
+            runs.append(result)
+            say(str(result))
+        return write_summary(setup, runs, output_dir, options, world)
+
+
+@contextmanager
+def explain_failures(output_dir: Path, runs: Sequence[SeedResult], world: World) -> Iterator[None]:
+    """Write the status of a fine-tuning that failed, and raise RunFailed for an OSError."""
+    try:
+        yield
+    except (RunFailed, OSError) as error:
+        with suppress(OSError):  # the disk may be full
+            set_status(output_dir, "failed", runs, world, message=str(error))
+        if isinstance(error, RunFailed):
+            raise
+        raise RunFailed(
+            f"{error}; {len(runs)} seeds are finished. The same command goes on from there once "
+            "that is put right."
+        ) from error
 
 
 def reporter(*, quiet: bool) -> Callable[[str], None]:

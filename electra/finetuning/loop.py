@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from electra.config import RunFailed
@@ -44,23 +45,40 @@ def finetune_seed(
     state = build_state(setup, seed, output_dir, world)
     notes = resume(state)
     world.barrier()
-    metrics = None
-    if world.is_main:
-        metrics = output_dir / run_dir.METRICS
-        output_dir.mkdir(parents=True, exist_ok=True)
-        checkpoint.remove_after(output_dir, state.step)
-    with Journal(metrics, max_steps=state.max_steps, after=state.step, quiet=quiet) as journal:
-        for note in notes:
-            journal.info(note)
-        try:
+    try:
+        with open_journal(state, quiet=quiet) as journal:
+            for note in notes:
+                journal.info(note)
             if train_or_diverge(state, journal, interrupted):
-                return score_and_save(state, journal)
+                return score_and_save(state, journal, interrupted)
             return None
-        except OSError as error:
-            raise RunFailed(
-                f"seed {seed}, after step {state.step}: {error}; the same command goes on from the "
-                "last checkpoint once that is put right"
-            ) from error
+    except (RunFailed, OSError, SafetensorError) as error:
+        raise RunFailed(failure_message(state, error)) from error
+
+
+def open_journal(state: FinetuneState, *, quiet: bool) -> Journal:
+    """Open the journal of a seed, and remove what a killed run left later than its step.
+
+    The processes that are not main get a silent one.
+    """
+    metrics = None
+    if state.world.is_main:
+        metrics = state.output_dir / run_dir.METRICS
+        state.output_dir.mkdir(parents=True, exist_ok=True)
+        checkpoint.remove_partial(state.output_dir)
+        checkpoint.remove_after(state.output_dir, state.step)
+    return Journal(metrics, max_steps=state.max_steps, after=state.step, quiet=quiet)
+
+
+def failure_message(state: FinetuneState, failure: Exception) -> str:
+    """Return what happened, what is safe and what to do."""
+    last, safe = checkpoint.latest(state.output_dir), "no checkpoint had been written yet"
+    if last is not None:
+        safe = f"the last good checkpoint is {last.folder}"
+    return (
+        f"seed {state.seed}, after step {state.step}: {failure}; {safe}. The same command goes on "
+        "from there once that is put right."
+    )
 
 
 def resume(state: FinetuneState) -> list[str]:
@@ -96,6 +114,8 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
     state.network.train()
     if state.diverged:
         return True
+    if state.evaluation_due and not evaluate(state, journal, interrupted):
+        return False
     config, window = state.setup.config, MetricsWindow()
     seconds_before, started = state.seconds, time.monotonic()
     for step in range(state.step + 1, state.max_steps + 1):
@@ -108,12 +128,11 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         if step % config.logging_steps == 0 or stopping or is_last:
             log_step(state, journal, window, learning_rate)
         if config.eval_steps and step % config.eval_steps == 0 and not is_last:
-            for split, scores in evaluate(state).items():
-                journal.record(step, scores, prefix=f"{split}_")
+            stopping = not evaluate(state, journal, interrupted) or stopping
         if (step % config.save_steps == 0 and not is_last) or stopping:
             save_checkpoint(state)
         journal.advance(step)
-        if stopping and not is_last:
+        if stopping:
             return False
     return True
 

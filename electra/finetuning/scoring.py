@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
+from safetensors import SafetensorError
 
 from electra import atomic
+from electra.config import RunFailed
 from electra.engine.distributed import World
 from electra.engine.hardware import autocast
 from electra.finetuning.results import Scores, SeedResult, model_card_facts
-from electra.finetuning.state import FinetuneState
+from electra.finetuning.state import FinetuneState, save_checkpoint
 from electra.model.verify import verify
 from electra.runs import checkpoint
 from electra.runs.journal import Journal
@@ -26,33 +28,70 @@ from electra.tasks.task import Answer, AnyTask, Outputs
 Answers = dict[str, list[Answer]]  # by dev split
 
 
-def evaluate(state: FinetuneState) -> Scores:
-    """Score the network as it is on every dev split. Only the main rank gets scores."""
-    answers = predict_dev(state)
-    if not state.world.is_main:
-        return {}
-    return score_splits(state, state.setup.task, answers)
+def evaluate(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool]) -> bool:
+    """Score the network as it is on every dev split. Return False when stopped early.
+
+    The evaluation is then still due, and a run that is resumed begins with it.
+    """
+    state.evaluation_due = True
+    answers = predict_dev(state, journal, interrupted)
+    if answers is None:
+        return False
+    if state.world.is_main:
+        for split, scores in score_splits(state, state.setup.task, answers).items():
+            journal.record(state.step, scores, prefix=f"{split}_")
+    state.evaluation_due = False
+    return True
 
 
-def predict_dev(state: FinetuneState) -> Answers:
-    return {split: predict_split(state, split) for split in state.setup.dev}
+def predict_dev(
+    state: FinetuneState, journal: Journal, interrupted: Callable[[], bool]
+) -> Answers | None:
+    """Predict every dev split. Return None when stopped early."""
+    answers = {}
+    for name in state.setup.dev:
+        predicted = predict_split(state, name, journal, interrupted)
+        if predicted is None:
+            journal.info(
+                f"seed {state.seed}: asked to stop while scoring {name}; the scoring begins again "
+                "when the run goes on"
+            )
+            return None
+        answers[name] = predicted
+    return answers
 
 
-def predict_split(state: FinetuneState, name: str) -> list[Answer]:
-    """Predict one dev split: every rank computes a part, and the main rank gets the answers."""
+def predict_split(
+    state: FinetuneState, name: str, journal: Journal, interrupted: Callable[[], bool]
+) -> list[Answer] | None:
+    """Predict one dev split: every rank computes a part, and the main rank gets the answers.
+
+    Return None in every rank when one of them was asked to stop.
+    """
     split, world = state.setup.dev[name], state.world
+    batches = inference_batches(split.features, world.device)[world.rank :: world.size]
     mine = compute_outputs(
         state.network,
         split.features,
         device=world.device,
         autocast=autocast(state.precision, world.device),
-        batches=inference_batches(split.features, world.device)[world.rank :: world.size],
+        batches=until(interrupted, journal.track(batches, f"scoring {name}")),
     )
+    if world.any_rank(interrupted()):
+        return None
     by_unit = gather_outputs(world, mine)
     if not world.is_main:
         return []
     in_order = [by_unit[unit] for unit in range(len(split.features))]
     return state.setup.task.decode(split.examples, split.features, in_order)
+
+
+def until(interrupted: Callable[[], bool], batches: Iterable[Array]) -> Iterator[Array]:
+    """Yield batches until the run is asked to stop."""
+    for batch in batches:
+        if interrupted():
+            return
+        yield batch
 
 
 def gather_outputs(world: World, mine: dict[int, Outputs]) -> dict[int, Outputs]:
@@ -75,9 +114,19 @@ def score_splits(state: FinetuneState, task: AnyTask, answers: Answers) -> Score
     return {name: task.score(dev[name].examples, answers[name]) for name in answers}
 
 
-def score_and_save(state: FinetuneState, journal: Journal) -> SeedResult:
-    """Score the trained network, and write predictions, model and result."""
-    answers = predict_dev(state)
+def score_and_save(
+    state: FinetuneState, journal: Journal, interrupted: Callable[[], bool]
+) -> SeedResult | None:
+    """Score the trained network, and write predictions, model and result.
+
+    Return None when stopped early, with a checkpoint.
+    """
+    answers = predict_dev(state, journal, interrupted)
+    if answers is None:
+        # A run that diverged goes on from an earlier checkpoint, and diverges again.
+        if not state.diverged:
+            save_checkpoint(state)
+        return None
     values = None
     if state.world.is_main:
         values = asdict(write_result(state, answers, journal))
@@ -107,9 +156,15 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
     )
     save_model(state, task, result)
     result.save(state.output_dir)
-    for _, folder in checkpoint.list_checkpoints(state.output_dir):
-        shutil.rmtree(folder)
+    remove_checkpoints(state.output_dir)
     return result
+
+
+def remove_checkpoints(seed_dir: Path) -> None:
+    """Remove the checkpoints of a seed that is finished, and unfinished ones."""
+    checkpoint.remove_partial(seed_dir)
+    for _, folder in checkpoint.list_checkpoints(seed_dir):
+        checkpoint.remove(folder)
 
 
 def write_predictions(
@@ -125,15 +180,18 @@ def write_predictions(
 def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
     """Write the model folder, and verify it against transformers where that has a class for it."""
     folder = state.output_dir / "model"
-    stored = save_tuned(
-        state.network,
-        task,
-        state.setup.tokenizer,
-        folder,
-        length=state.setup.config.length,
-        extra={"electra_result": asdict(result)},
-        facts=model_card_facts(state.setup, result),
-    )
+    try:
+        stored = save_tuned(
+            state.network,
+            task,
+            state.setup.tokenizer,
+            folder,
+            length=state.setup.config.length,
+            extra={"electra_result": asdict(result)},
+            facts=model_card_facts(state.setup, result),
+        )
+    except (OSError, SafetensorError) as error:
+        raise RunFailed(f"{folder}: cannot be written: {error}") from error
     # Outputs that are not finite cannot be compared.
     if stored.architecture is not None and not state.diverged:
         verify(stored, folder)

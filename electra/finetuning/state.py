@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
-from electra.config import UserError
+from electra.config import RunFailed, UserError
 from electra.data.shuffle import random_key
 from electra.engine.distributed import World
 from electra.engine.hardware import (
@@ -49,6 +50,7 @@ class FinetuneState:
     step: int = 0
     seconds: float = 0.0
     diverged: bool = False
+    evaluation_due: bool = False  # the one of this step was interrupted
     epoch: int = -1
     epoch_batches: list[Array] = field(default_factory=list)
     train_step: TrainStep = field(init=False)  # built last: it may copy weights and optimizer state
@@ -168,20 +170,23 @@ def fit_micro_batch_size(setup: FinetuneSetup, world: World) -> int:
 def save_checkpoint(state: FinetuneState) -> None:
     """Write a checkpoint of the current step, and remove the one before."""
     state.train_step.synchronize()
-    if state.world.is_main:
-        checkpoint.write(
-            state.output_dir,
-            capture(state.network, state.optimizer),
-            step=state.step,
-            state={
-                "skipped": state.train_step.skipped,
-                "scaler": state.scaler.state_dict(),
-                "seconds": state.seconds,
-                "diverged": state.diverged,
-                "micro_batch_size": state.micro_batch_size,
-            },
-        )
+    if not state.world.is_main:
+        return
+    facts = {
+        "skipped": state.train_step.skipped,
+        "scaler": state.scaler.state_dict(),
+        "seconds": state.seconds,
+        "diverged": state.diverged,
+        "evaluation_due": state.evaluation_due,
+        "micro_batch_size": state.micro_batch_size,
+    }
+    tensors = capture(state.network, state.optimizer)
+    try:
+        checkpoint.write(state.output_dir, tensors, step=state.step, state=facts)
         checkpoint.rotate(state.output_dir, keep=1)
+    except (OSError, SafetensorError) as error:
+        folder = state.output_dir / f"checkpoint-{state.step}"
+        raise RunFailed(f"{folder}: cannot be written: {error}") from error
 
 
 def restore_checkpoint(state: FinetuneState, saved: Checkpoint) -> None:
@@ -190,6 +195,7 @@ def restore_checkpoint(state: FinetuneState, saved: Checkpoint) -> None:
     # Dropout is keyed by micro-batch, so keep their size, whatever memory is free today.
     state.micro_batch_size = state.setup.config.micro_batch_size or saved.state["micro_batch_size"]
     state.seconds, state.diverged = saved.state["seconds"], saved.state["diverged"]
+    state.evaluation_due = saved.state.get("evaluation_due", False)
     restore(
         saved.tensors(),
         module=state.network,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
+PROGRESS_SECONDS = 30.0  # between two lines about a long evaluation
 MAX_VALUE = 1e30  # sums of values below it stay finite
 
 DISPLAY_FORMATS = {
@@ -94,6 +95,18 @@ class Journal:
         """Move the progress bar to a step and show the latest metrics beside it."""
         if self.is_live:
             self.progress.update(self.task, completed=step, description=format_metrics(self.latest))
+
+    def track(self, batches: Sequence[Item], name: str) -> Iterator[Item]:
+        """Yield batches, and show how many are done: at the progress bar, or a line at times."""
+        shown = time.monotonic()
+        for done, batch in enumerate(batches, start=1):
+            yield batch
+            progress = f"{name}: {done:,} of {len(batches):,} batches"
+            if self.is_live:
+                self.progress.update(self.task, description=progress)
+            elif time.monotonic() - shown >= PROGRESS_SECONDS:
+                shown = time.monotonic()
+                self.info(progress)
 
     def record(self, step: int, values: Mapping[str, float], *, prefix: str = "") -> None:
         """Append one line to metrics.jsonl, and print it where there is no progress bar."""

@@ -32,7 +32,7 @@ def compute_outputs(
     features: Features,
     *,
     device: torch.device,
-    batches: Sequence[Array] | None = None,
+    batches: Iterable[Array] | None = None,
     autocast: AbstractContextManager[Any] | None = None,
 ) -> dict[int, Outputs]:
     """Compute the network's outputs for each unit, or for those in `batches`."""

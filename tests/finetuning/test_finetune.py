@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 import pytest
 from rich.console import Console
 
-from electra import __version__
-from electra.config import UserError
+from electra import __version__, atomic
+from electra.config import RunFailed, UserError
 from electra.finetuning import finetune as finetune_module
 from electra.finetuning.finetune import finetune, finetune_glue
 from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
@@ -258,6 +258,44 @@ def test_a_seed_whose_result_was_lost_is_trained_again_to_the_same_score(
     (tmp_path / "run" / "seed-0" / "result.json").write_text('{"seed"')
     after = learn().runs[0]
     assert (before.score, before.scores, before.steps) == (after.score, after.scores, after.steps)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_what_a_killed_seed_left_is_removed_when_the_run_goes_on(
+    learn: Learn, tmp_path: Path, is_finished: bool
+) -> None:
+    learn()
+    seed = tmp_path / "run" / "seed-0"
+    for name in ("checkpoint-2", ".checkpoint-3.partial"):
+        (seed / name).mkdir()
+        written(seed / name / "state.json", "{")
+    if not is_finished:
+        (seed / "result.json").unlink()
+    learn()
+    assert not list(seed.glob("*checkpoint-*"))
+
+
+@pytest.mark.parametrize("name", ["seed-0/metrics.jsonl", "results.json"])
+def test_a_file_that_cannot_be_written_is_named_and_the_same_command_goes_on(
+    learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write = atomic.write
+
+    def full(path: Path, content: str) -> None:
+        if path == tmp_path / "run" / name:
+            raise OSError(f"{path}: cannot be written: No space left on device")
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic, "write", full)
+        with pytest.raises(
+            RunFailed,
+            match=wording("a_file_that_cannot_be_written_is_named_and_the_same_command_goes_on"),
+        ) as error:
+            learn()
+    assert str(tmp_path / "run" / name) in str(error.value)
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "failed"
+    assert learn().runs
 
 
 def test_a_folder_of_an_earlier_version_is_refused_with_the_key_that_was_renamed(

@@ -16,16 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from electra.__main__ import main
 from electra.engine.distributed import World
-from electra.finetuning import loop
+from electra.finetuning import loop, scoring
 from electra.finetuning.loop import forward_backward
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
 from electra.finetuning.state import FinetuneState, attach_train_step, build_state
+from electra.runs import checkpoint
 from electra.runs.journal import read_metrics
 from electra.tasks import find_task
 from tests.tasks.toys import BY_HEART, TOYS, Toy, as_flags, keyword_rows, written
@@ -297,6 +299,39 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
     )
     assert main(command_of(tiny, data, tmp_path / "unbroken", "--seed", "1")) == 0
     assert_identical(run, tmp_path / "unbroken", seed=1)
+
+
+@pytest.mark.parametrize("is_model", [False, True], ids=["checkpoint", "model"])
+def test_a_full_disk_is_reported_with_the_file_and_the_last_checkpoint_and_the_status_failed(
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_model: bool,
+) -> None:
+    data, run = written(tmp_path / "rows.csv", keyword_rows(40)), tmp_path / "run"
+    write = checkpoint.write
+
+    def full(*_: Any, step: int = 8, **more: Any) -> Any:
+        if step == 8:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        return write(*_, step=step, **more)
+
+    with monkeypatch.context() as patched:
+        if is_model:
+            patched.setattr(scoring, "save_tuned", full)
+        else:
+            patched.setattr(checkpoint, "write", full)
+        assert main(command_of(tiny, data, run)) == 1
+    stderr = capsys.readouterr().err
+    file, last = ("checkpoint-8", "checkpoint-4")
+    if is_model:
+        file, last = ("model", "checkpoint-8")
+    assert f"{run / 'seed-0' / file}: cannot be written: I/O error: No space left" in stderr
+    assert f"the last good checkpoint is {run / 'seed-0' / last}. The same command" in stderr
+    status = json.loads((run / "status.json").read_text())
+    assert (status["status"], "No space left" in status["message"]) == ("failed", True)
+    assert main(command_of(tiny, data, run)) == 0
 
 
 def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_parts(

@@ -151,3 +151,14 @@ def test_stages_and_reports_are_said_without_a_terminal(capsys: pytest.CaptureFi
         stage("shards")(0.5)
         report("short text")
     assert capsys.readouterr().err.splitlines() == ["shards …", "warning: short text"]
+
+
+def test_a_long_evaluation_shows_its_progress_without_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Journal(tmp_path / "metrics.jsonl", max_steps=1) as journal:
+        assert list(journal.track("ab", "scoring dev")) == ["a", "b"]
+        assert capsys.readouterr().err == "", "it was short"
+        monkeypatch.setattr("electra.runs.journal.PROGRESS_SECONDS", 0.0)
+        assert list(journal.track("ab", "scoring dev")) == ["a", "b"]
+    assert capsys.readouterr().err == ("scoring dev: 1 of 2 batches\nscoring dev: 2 of 2 batches\n")
