@@ -13,6 +13,7 @@ import electra.cli.pretraining
 import electra.cli.trials  # noqa: F401 (importing a module registers its commands)
 from electra.cli import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
+from electra.console import print_warnings_plainly, to_stderr
 
 MAX_CHARACTERS = 4000  # of a message
 
@@ -24,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     if argv is None:
         argv = sys.argv[1:]
+    print_warnings_plainly()
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
     try:
@@ -47,26 +49,16 @@ def print_error(error: Exception, code: int, debug: bool) -> int:
     text = str(error)
     if not isinstance(error, (CycloptsError, UserError, RunFailed, OSError)):
         text = f"{type(error).__name__}: {text} (--debug shows where)"
-    print(f"error: {printable(text)}", file=sys.stderr)
+    to_stderr(f"error: {shorten(text)}")
     return code
 
 
-def printable(text: str) -> str:
-    """Shorten a message and escape its control characters.
-
-    It may quote a hostile file, or its name, which must neither fill the terminal nor control it.
-    """
-    if len(text) > MAX_CHARACTERS:  # the beginning names the place, the end the remedy
-        half = MAX_CHARACTERS // 2
-        text = f"{text[:half]} […] {text[-half:]}"
-    return "".join(map(printable_character, text))
-
-
-def printable_character(character: str) -> str:
-    """Return a character, or its escape sequence if it controls the terminal."""
-    if character.isprintable() or character == "\n":
-        return character
-    return character.encode("unicode_escape").decode()
+def shorten(text: str) -> str:
+    """Shorten a message: it may quote a hostile file, which must not fill the terminal."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = MAX_CHARACTERS // 2  # the beginning names the place, the end the remedy
+    return f"{text[:half]} […] {text[-half:]}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Print warnings, notes and progress bars to the terminal."""
+"""Print to the terminal: text, data, tables, warnings and progress bars.
+
+Nothing else prints, since text may quote what others wrote: it must not control the terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,54 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
+
+from electra.escape import printable
 
 Stage = Callable[[str], Callable[[float], None]]  # name of a stage → a function of its progress
+PIPE_WIDTH = 160  # of a table that is not printed on a terminal
+
+
+class Terminal(Console):
+    """A console that shows text as it is: no markup, no emoji names, control characters visible."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text of a string. Columns are as wide as what is shown."""
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield what is printed; the codes for colours are not yet part of it."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+def wide_terminal() -> Terminal:
+    """Return a console as wide as the terminal, or wide enough for a table in a pipe."""
+    terminal = Terminal()
+    if terminal.is_terminal:
+        return terminal
+    return Terminal(width=PIPE_WIDTH)
 
 
 @contextmanager
 def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str], None]]]:
     """Yield a function that adds the progress bar of a stage, and one that prints a warning."""
-    console = Console(stderr=True, quiet=quiet, highlight=False)
+    console = Terminal(stderr=True, quiet=quiet, highlight=False)
     bars = Progress(
-        TextColumn("{task.description:<12}"),
+        TextColumn("{task.description:<12}", markup=False),
         BarColumn(bar_width=20),
         TaskProgressColumn(),
         TimeRemainingColumn(),
@@ -33,7 +71,7 @@ def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str
         return lambda fraction: bars.update(task, completed=fraction)
 
     def warn(text: str) -> None:
-        console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
+        console.print(f"warning: {text}", soft_wrap=True, style="yellow")
 
     with bars:
         yield add_stage, warn
@@ -48,10 +86,27 @@ def redirect_warnings(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
+def print_warnings_plainly() -> None:
+    """Print the warnings that nobody redirects without their line of source code."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(str(message))}\n"
+
+
 def ignore(text: str) -> None:
     """Print nothing."""
 
 
 def to_stderr(text: str) -> None:
     """Print to standard error, which is not mistaken for predictions."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def to_stdout(text: str) -> None:
+    """Print a line that is not data."""
+    print(printable(text))
+
+
+def print_data(text: str) -> None:
+    """Print data: unchanged to a file or a pipe, with control characters visible on a terminal."""
+    if sys.stdout.isatty():
+        text = printable(text)
+    print(text)

@@ -124,6 +124,16 @@ def test_nothing_imports_the_command_line() -> None:
     assert not [path for path in MODULES if "__main__" in imported_lines(path)]
 
 
+def test_nothing_prints_but_the_console() -> None:
+    """It makes control characters visible that a file of others may hold."""
+    printing = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "Console"):
+                printing.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert {place.partition(":")[0] for place in printing} == {"console.py"}, printing
+
+
 def test_recipes_are_data_and_nothing_else() -> None:
     assert {path.suffix for path in (PACKAGE / "recipes").rglob("*") if path.is_file()} == {".toml"}
 

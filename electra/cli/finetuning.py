@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from electra.cli import DONE, STOPPED_EARLY, Settings, app, check_flags
 from electra.config import UserError
+from electra.console import print_data, wide_terminal
 from electra.finetuning.options import DEFAULTS, FinetuneOptions
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def print_settings(
         )
     shape, _, _ = load_shape(model_folder(model))
     config = resolve_config(tasks.find_task(task, **task_options), options, shape)
-    print(as_toml(config), end="")
+    print_data(as_toml(config).rstrip())
     return DONE
 
 
@@ -189,13 +190,9 @@ def print_summaries(summaries: Sequence[Summary], missing: Sequence[str], *, as_
     if as_json:
         print_json(summaries, missing)
         return
-    from rich.console import Console
-
     from electra.finetuning.results import summary_table
 
-    console = Console()
-    if not console.is_terminal:  # a log has no width
-        console = Console(width=160)
+    console = wide_terminal()
     console.print(summary_table(summaries, missing=missing))
     note = f"{summaries[0].protocol}; every run is in results.json"
     if missing:
@@ -213,4 +210,4 @@ def print_json(summaries: Sequence[Summary], missing: Sequence[str]) -> None:
     }
     if len(summaries) == 1 and not missing:
         content = summaries[0].as_json()
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    print_data(json.dumps(content, indent=1, ensure_ascii=False))

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from electra.cli import DONE, StringList, app
 from electra.config import UserError, suggest
-from electra.console import redirect_warnings, to_stderr
+from electra.console import print_data, redirect_warnings, to_stderr, to_stdout
 from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ def print_json(models: Sequence[FinetunedModel], scores: Mapping[str, Mapping[st
 
     folders = [str(model.folder) for model in models]
     content = {"task": models[0].task.name, "models": folders, "scores": scores}
-    print(json.dumps(content, indent=1))
+    print_data(json.dumps(content, indent=1))
 
 
 def print_scores(task: str, scores: Mapping[str, Mapping[str, float]]) -> None:
     for split, metrics in scores.items():
         values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        print(f"{task} {split}: {values}")
+        to_stdout(f"{task} {split}: {values}")
 
 
 @app.command
@@ -148,7 +148,7 @@ def predict(
     with redirect_warnings(to_stderr):
         count = write_predictions(models, source, output, form)
     if output is not None:
-        print(f"{output}: {count:,} predictions")
+        to_stdout(f"{output}: {count:,} predictions")
     return DONE
 
 
@@ -294,5 +294,5 @@ def embed(
     note = f"{output}: {written.texts:,} texts"
     if written.truncated:
         note += f"; {written.truncated:,} were longer than the model reads and were cut"
-    print(note)
+    to_stdout(note)
     return DONE

@@ -22,6 +22,7 @@ from electra.cli import (
     require_corpus,
 )
 from electra.config import UserError
+from electra.console import Terminal, print_data, progress_bars, to_stdout
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.pretraining.options import PretrainOptions
 
@@ -47,7 +48,6 @@ def vocab(
     output_dir
         The tokenizer folder to write; transformers loads it too.
     """
-    from electra.console import progress_bars
     from electra.data.vocabulary import train_wordpiece
 
     with progress_bars() as (stage, report):
@@ -58,7 +58,7 @@ def vocab(
             progress=stage("vocabulary"),
             report=report,
         )
-    print(f"{output_dir}: {tokenizer.size:,} entries")
+    to_stdout(f"{output_dir}: {tokenizer.size:,} entries")
     return DONE
 
 
@@ -105,7 +105,6 @@ def cut_shards(
     corpus: Sequence[str], output_dir: Path, tokenizer: Path, options: ShardOptions
 ) -> int:
     """Cut shards and print what they hold; the part is by default that of a Slurm array task."""
-    from electra.console import progress_bars
     from electra.data.sharding import shard, slurm_part
     from electra.data.wordpiece import WordPiece
 
@@ -120,7 +119,7 @@ def cut_shards(
             progress=stage("shards"),
             report=report,
         )
-    print(
+    to_stdout(
         f"{output_dir}: {manifest.rows:,} rows of {manifest.length}, {manifest.tokens:,} tokens, "
         f"{manifest.fill:.1%} filled; {manifest.held_out_rows:,} rows held out"
     )
@@ -129,12 +128,11 @@ def cut_shards(
 
 def merge_shards(folder: Path) -> int:
     """Merge the parts of shards and print what they hold."""
-    from electra.console import progress_bars
     from electra.data.merging import merge
 
     with progress_bars() as (stage, report):
         made = merge(folder, progress=stage("checking"), report=report)
-    print(
+    to_stdout(
         f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest"
     )
     return DONE
@@ -146,7 +144,7 @@ def verify_shards(folder: Path) -> int:
 
     shards = Shards.open(folder)
     shards.verify()
-    print(f"{folder}: {shards.manifest.rows:,} rows, every file as it was written")
+    to_stdout(f"{folder}: {shards.manifest.rows:,} rows, every file as it was written")
     return DONE
 
 
@@ -222,9 +220,9 @@ def print_recipe(recipe: str, flags: list[str], config: PathList, *, with_costs:
     """Print the settings of a recipe as TOML, and what it costs where that is asked for."""
     from electra.settings import as_toml
 
-    print(as_toml(load_with_flags(recipe, flags, config, "pretrain")), end="")
+    print_data(as_toml(load_with_flags(recipe, flags, config, "pretrain")).rstrip())
     if with_costs:
-        print()
+        to_stdout("")
         return describe(recipe, *flags, config=config)
     return DONE
 
@@ -277,8 +275,6 @@ def describe(
     json
         Print JSON.
     """
-    from rich.console import Console
-
     from electra.cli.describe import as_json, describe_folder, describe_recipe, print_description
 
     if Path(recipe).is_dir():
@@ -288,9 +284,9 @@ def describe(
         loaded = load_with_flags(recipe, settings, config, "describe")
         description = describe_recipe(loaded, name=recipe, world_size=world_size)
     if json:
-        print(as_json(description))
+        print_data(as_json(description))
     else:
-        print_description(description, Console())
+        print_description(description, Terminal())
     return DONE
 
 
@@ -324,14 +320,12 @@ def show(
     output
         Also draw it to a file that ends in .svg or .html.
     """
-    from rich.console import Console
-
     from electra.cli.show import check_picture, draw_picture, print_trace, trace_sentence
 
     if output is not None:
         check_picture(output)
     tokens = trace_sentence(model, text, seed=seed)
-    print_trace(tokens, Console())
+    print_trace(tokens, Terminal())
     if output is not None:
         draw_picture(tokens, output)
     return DONE

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
 from electra.cli.show import (
     print_comparison,
     print_curves,
@@ -13,6 +11,7 @@ from electra.cli.show import (
     print_trace,
     trace_sentence,
 )
+from electra.console import Terminal
 from electra.data.docstring_corpus import write_docstring_corpus
 from electra.data.library_paragraphs import write_library_paragraphs
 from electra.finetuning.finetune import finetune
@@ -31,7 +30,7 @@ FINETUNE_FLAGS = (
 
 def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     """Collect text, pre-train, fine-tune and print the results; return False when stopped early."""
-    console, step_flags = Console(), []
+    console, step_flags = Terminal(), []
     if max_steps is not None:
         step_flags = ["--max-steps", str(max_steps)]
     recipe = load_recipe("tiny", flags=step_flags)
@@ -62,7 +61,7 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
 
 
 def finetune_both(
-    output_dir: Path, corpus: Path, console: Console, step_flags: list[str]
+    output_dir: Path, corpus: Path, console: Terminal, step_flags: list[str]
 ) -> tuple[Summary, Summary] | None:
     """Fine-tune the pre-trained discriminator, and the same network from random weights.
 
@@ -92,7 +91,7 @@ def finetune_both(
     return summaries[0], summaries[1]
 
 
-def print_next_commands(output_dir: Path, console: Console) -> None:
+def print_next_commands(output_dir: Path, console: Terminal) -> None:
     console.rule("what next")
     console.print(
         f"Each model is a folder that transformers loads: {output_dir}/discriminator (fine-tune "

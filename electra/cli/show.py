@@ -15,6 +15,8 @@ from rich.text import Text
 
 from electra import atomic
 from electra.config import UserError
+from electra.console import Terminal
+from electra.escape import printable
 from electra.finetuning.results import Summary, format_score
 from electra.objectives.metrics import Metric
 from electra.objectives.trace import Pair, TracedToken
@@ -54,13 +56,18 @@ def print_trace(tokens: Sequence[TracedToken], console: Console) -> None:
         "generator's sample": lambda token: (token.corrupted, sample_style(token)),
         "P(replaced)": lambda token: probability_cell(token.p_replaced, highest),
     }
-    columns = [[cell(token) for cell in rows.values()] for token in tokens]
+    columns = [[printable_cell(cell(token)) for cell in rows.values()] for token in tokens]
     for block in split_columns(columns, width=console.width - LABEL_WIDTH - GAP):
         for number, label in enumerate(rows):
             console.print(aligned_row(label, block, number), no_wrap=True, overflow="ellipsis")
         console.print()
     console.print(Text(LEGEND, style="dim"))
     console.print(prediction_table(tokens))
+
+
+def printable_cell(cell: Cell) -> Cell:
+    text, style = cell
+    return printable(text), style
 
 
 def split_columns(columns: Sequence[list[Cell]], *, width: int) -> Iterator[list[list[Cell]]]:
@@ -128,8 +135,9 @@ def prediction_table(tokens: Sequence[TracedToken]) -> Table:
     for token in tokens:
         if token.prediction is not None:
             top_k = "  ".join(f"{word} {p:.0%}" for word, p in token.prediction.top_k)
-            sampled, p_replaced = Text(token.prediction.sampled), f"{token.p_replaced:.0%}"
-            table.add_row(Text(token.original), Text(top_k), sampled, p_replaced)
+            words = (token.original, top_k, token.prediction.sampled)
+            cells = (Text(printable(word)) for word in words)
+            table.add_row(*cells, f"{token.p_replaced:.0%}")
     return table
 
 
@@ -146,7 +154,7 @@ def check_picture(path: Path) -> None:
 
 def draw_picture(tokens: Sequence[TracedToken], path: Path) -> None:
     """Write what `print_trace` prints to an .svg or .html file."""
-    console = Console(record=True, width=PICTURE_WIDTH, file=io.StringIO(), highlight=False)
+    console = Terminal(record=True, width=PICTURE_WIDTH, file=io.StringIO(), highlight=False)
     print_trace(tokens, console)
     if path.suffix == ".svg":
         picture = without_web_fonts(console.export_svg(title="Replaced token detection"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +11,10 @@ from cyclopts import App, Parameter
 
 from electra.cli import DONE, FAILED, STOPPED_EARLY, app
 from electra.config import UserError
+from electra.console import Terminal, to_stderr, to_stdout, wide_terminal
 from electra.experiments.options import SweepOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from electra.experiments.sweep import Sweep
@@ -26,7 +25,6 @@ trials = App(
     help="Run the paper's tables and figures at any budget, and set ours beside theirs.",
 )
 app.command(trials)
-PIPE_WIDTH = 160  # of a table that is not printed on a terminal
 
 
 @trials.command(name="list")
@@ -42,18 +40,8 @@ def list_trials() -> int:
         trial = load_trial(name)
         count = len(trial.runnable_arms())
         table.add_row(name, trial.title, trial.source, str(count), str(len(trial.arms) - count))
-    console().print(table)
+    wide_terminal().print(table)
     return DONE
-
-
-def console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for a table in a pipe."""
-    from rich.console import Console
-
-    terminal = Console()
-    if terminal.is_terminal:
-        return terminal
-    return Console(width=PIPE_WIDTH)
 
 
 @trials.command
@@ -147,7 +135,7 @@ def print_plan(sweep: Sweep, table: Table, missing: Mapping[str, str]) -> None:
             names = " and ".join((arm.name, *arm.also))
             lines.append(f"{trial.name}: {names} are the same run at this scale")
     lines += [f"not scored on {task}: {reason}" for task, reason in missing.items()]
-    out = console()
+    out = wide_terminal()
     out.print(table)
     for line in lines:
         out.print(line, highlight=False, soft_wrap=True)
@@ -155,16 +143,14 @@ def print_plan(sweep: Sweep, table: Table, missing: Mapping[str, str]) -> None:
 
 def run_sweep(sweep: Sweep, task_data: Mapping[str, str], options: SweepOptions) -> int:
     """Run the jobs of a sweep and print how they ended."""
-    from rich.console import Console
-
     from electra.experiments.jobs import build_jobs
     from electra.experiments.shards import open_shards
     from electra.experiments.worker_pool import run_jobs
 
-    progress = Console(stderr=True, quiet=options.quiet, highlight=False)
+    progress = Terminal(stderr=True, quiet=options.quiet, highlight=False)
 
     def say(text: str) -> None:
-        progress.print(text, soft_wrap=True, markup=False)
+        progress.print(text, soft_wrap=True)
 
     jobs = build_jobs(sweep, open_shards(sweep, quiet=options.quiet), task_data)
     result = run_jobs(jobs, concurrency=options.at_once, say=say, quiet=options.quiet)
@@ -174,17 +160,19 @@ def run_sweep(sweep: Sweep, task_data: Mapping[str, str], options: SweepOptions)
 def print_result(result: SweepResult, jobs: Sequence[object], output_dir: Path) -> int:
     """Print how a sweep ended; return the exit code."""
     for label, error in result.failed.items():
-        print(f"error: {label}: {error}", file=sys.stderr)
+        to_stderr(f"error: {label}: {error}")
     if result.stopped:
-        print(
+        to_stdout(
             f"stopped early with {len(result.done)} runs done now; the same command goes on where "
             "this one was"
         )
         return STOPPED_EARLY
     if result.failed:
-        print(f"{len(result.failed)} of {len(jobs)} runs failed; the same command tries them again")
+        to_stdout(
+            f"{len(result.failed)} of {len(jobs)} runs failed; the same command tries them again"
+        )
         return FAILED
-    print(
+    to_stdout(
         f"{output_dir}: all {len(jobs)} runs are done; `electra trials report {output_dir}` shows "
         "them"
     )
@@ -216,8 +204,8 @@ def report(source: Path, *, to: Path | None = None) -> int:
     written = write_report(several, folder)
     for each in several:
         done = sum(finding.done for finding in each.results)
-        print(f"{each.trial.name}: {done} of {len(each.results)} runs done")
+        to_stdout(f"{each.trial.name}: {done} of {len(each.results)} runs done")
     if not figures.is_available():
-        print(f"without figures: matplotlib is not installed ({INSTALL})")
-    print(f"{folder / 'index.html'} and index.md, {len(written)} files in all")
+        to_stdout(f"without figures: matplotlib is not installed ({INSTALL})")
+    to_stdout(f"{folder / 'index.html'} and index.md, {len(written)} files in all")
     return DONE

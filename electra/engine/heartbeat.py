@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 import threading
 import time
 from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
+from electra.console import to_stderr
 from electra.engine.rendezvous import process_name
 
 BEAT_SECONDS = 1.0
@@ -89,11 +89,7 @@ class Heartbeat:
         """Print the hang report, in the first process that still lives."""
         living = set(range(self.size)) - set(self.silent_ranks())
         if self.rank == min(living, default=0):
-            print(
-                f"warning: no progress for {stuck_seconds:.0f} s: {self.hang_report()}",
-                file=sys.stderr,
-                flush=True,
-            )
+            to_stderr(f"warning: no progress for {stuck_seconds:.0f} s: {self.hang_report()}")
 
     def silent_ranks(self) -> list[int]:
         """Return the ranks without a new message for a while, or since polling began."""

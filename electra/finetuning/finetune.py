@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from rich.console import Console
-
 from electra import tasks
 from electra.config import RunFailed, UserError
-from electra.console import ignore, redirect_warnings
+from electra.console import Terminal, ignore, redirect_warnings
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.finetuning.loop import finetune_seed
@@ -112,13 +110,13 @@ def explain_failures(output_dir: Path, runs: Sequence[SeedResult], world: World)
 
 def reporter(*, quiet: bool) -> Callable[[str], None]:
     """Return a function that prints a line on standard error, warnings in yellow."""
-    console = Console(stderr=True, quiet=quiet, highlight=False)
+    console = Terminal(stderr=True, quiet=quiet, highlight=False)
 
     def say(text: str) -> None:
         style = ""
         if text.startswith("warning:"):
             style = "yellow"
-        console.print(text, soft_wrap=True, markup=False, style=style)
+        console.print(text, soft_wrap=True, style=style)
 
     return say
 

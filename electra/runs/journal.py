@@ -11,11 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from electra import atomic
 from electra.config import UserError
+from electra.console import Terminal
 from electra.files import parse_json, read_bounded_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Journal:
         self.start_time = time.monotonic()
         self.is_silent = path is None
         self.latest: dict[str, float] = {}
-        self.console = Console(stderr=True, quiet=quiet or self.is_silent, highlight=False)
+        self.console = Terminal(stderr=True, quiet=quiet or self.is_silent, highlight=False)
         self.file: TextIO | None = None
         self.writer: Any = None
         if path is not None:
@@ -69,7 +69,7 @@ class Journal:
         self.progress = Progress(
             TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeRemainingColumn(),
             console=self.console,
         )
@@ -140,14 +140,14 @@ class Journal:
 
     def info(self, text: str) -> None:
         """Print a message, unless the journal is quiet or silent."""
-        self.console.print(text, soft_wrap=True, markup=False)
+        self.console.print(text, soft_wrap=True)
 
     def warn(self, text: str, *, even_if_quiet: bool = False) -> None:
         """Print a warning; `even_if_quiet` is for those that report a loss and not advice."""
         console = self.console
         if even_if_quiet and not self.is_silent:
-            console = Console(stderr=True, highlight=False)
-        console.print(f"warning: {text}", soft_wrap=True, markup=False, style="yellow")
+            console = Terminal(stderr=True, highlight=False)
+        console.print(f"warning: {text}", soft_wrap=True, style="yellow")
 
 
 def finite_or_none(value: float) -> float | None:

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from electra import atomic
 from electra.config import UserError
+from electra.console import print_data
 from electra.data.tables import Table, find_table
 from electra.tasks.inference import ensemble_task, stream_answers
 from electra.tasks.models import FinetunedModel
@@ -81,6 +82,8 @@ def write_records(records: Iterable[dict[str, Any]], output: Path | None) -> int
 
     A file gets its name only when it is complete. Without one, standard output is written to.
     """
+    if output is None and sys.stdout.isatty():
+        return print_json_lines(records)
     with text_stream(output) as stream:
         if output is None or output.suffix not in DELIMITERS:
             return write_json_lines(records, stream)
@@ -111,6 +114,15 @@ def write_json_lines(records: Iterable[dict[str, Any]], stream: IO[str]) -> int:
     count = 0
     for record in records:
         stream.write(to_json(record) + "\n")
+        count += 1
+    return count
+
+
+def print_json_lines(records: Iterable[dict[str, Any]]) -> int:
+    """Print JSON lines on a terminal, which control characters in them must not reach."""
+    count = 0
+    for record in records:
+        print_data(to_json(record))
         count += 1
     return count
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import html
 import io
 import xml.etree.ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from electra.__main__ import main
 from electra.cli.show import (
     aligned_row,
+    draw_picture,
     print_comparison,
     print_curves,
     print_scores,
@@ -22,6 +23,7 @@ from electra.cli.show import (
     trace_sentence,
 )
 from electra.config import UserError
+from electra.console import Terminal
 from electra.finetuning.results import SeedResult, Summary
 from electra.objectives.trace import Pair
 from electra.pretraining.pretrain import pretrain
@@ -54,8 +56,24 @@ def pair(finished: Path) -> Pair:
 
 
 @pytest.fixture
-def console() -> Console:
-    return Console(width=100, record=True, file=io.StringIO())
+def console() -> Terminal:
+    return Terminal(width=100, record=True, file=io.StringIO())
+
+
+def test_a_hostile_vocabulary_controls_neither_the_terminal_nor_a_picture(
+    pair: Pair, console: Terminal, tmp_path: Path
+) -> None:
+    word = "[red]\x1b[2J<script>\u202e"
+    tokens = [replace(token, original=word, corrupted=word) for token in pair.trace(TEXT, seed=0)]
+    print_trace(tokens, console)
+    assert r"[red]\x1b[2J<script>\u202e" in console.export_text()
+    for name in ("a.svg", "a.html"):
+        draw_picture(tokens, tmp_path / name)
+        picture = (tmp_path / name).read_text(encoding="utf8")
+        assert "\x1b" not in picture
+        assert "\u202e" not in picture
+        assert "<script" not in picture
+    xml.etree.ElementTree.parse(tmp_path / "a.svg")
 
 
 # ---- the trace -----------------------------------------------------------------------------------
@@ -134,7 +152,7 @@ ROWS = ["original", "masked", "generator's sample", "P(replaced)"]
 
 
 def test_a_traced_sentence_is_printed_in_four_labelled_rows(finished: Path) -> None:
-    console = Console(width=400, record=True, file=io.StringIO())
+    console = Terminal(width=400, record=True, file=io.StringIO())
     tokens = trace_sentence(finished, TEXT, seed=0)
     print_trace(tokens, console)
     lines = console.export_text().splitlines()
@@ -153,7 +171,7 @@ def test_a_traced_sentence_is_printed_in_four_labelled_rows(finished: Path) -> N
 def test_the_rows_of_a_token_are_aligned_and_a_long_sentence_wraps_into_blocks(
     finished: Path,
 ) -> None:
-    console = Console(width=60, record=True, file=io.StringIO())
+    console = Terminal(width=60, record=True, file=io.StringIO())
     tokens = trace_sentence(finished, TEXT, seed=0)
     print_trace(tokens, console)
     lines = console.export_text().splitlines()
@@ -217,7 +235,7 @@ def test_a_picture_in_a_missing_folder_is_refused(
     assert f"no folder {tmp_path / 'no'}; make it first" in capsys.readouterr().err
 
 
-def test_without_a_text_there_is_one_to_show(finished: Path, console: Console) -> None:
+def test_without_a_text_there_is_one_to_show(finished: Path, console: Terminal) -> None:
     print_trace(trace_sentence(finished, None, seed=0), console)
     assert "original" in console.export_text()
 
@@ -234,7 +252,7 @@ def test_the_highest_probability_is_the_reddest() -> None:
     assert probability_cell(0.0, 0.0) == ("0.00", "rgb(255,255,255)")
 
 
-def test_scores_are_printed_beside_their_baselines(console: Console) -> None:
+def test_scores_are_printed_beside_their_baselines(console: Terminal) -> None:
     scores = {"mlm_loss": 4.5, "baseline_mlm_loss": 6.25, "auc": 0.75}
     print_scores(scores, load_recipe("tiny").objective.metrics(), console)
     printed = console.export_text()
@@ -243,14 +261,14 @@ def test_scores_are_printed_beside_their_baselines(console: Console) -> None:
     assert "recall" not in printed
 
 
-def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Console) -> None:
+def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Terminal) -> None:
     print_curves(finished, console)
     shown = console.export_text()
     assert "generator loss, step 1 to 2" in shown
     assert "discriminator loss, step 1 to 2" in shown
 
 
-def test_a_run_without_metrics_has_no_curves(tmp_path: Path, console: Console) -> None:
+def test_a_run_without_metrics_has_no_curves(tmp_path: Path, console: Terminal) -> None:
     print_curves(tmp_path, console)
     assert console.export_text() == ""
 

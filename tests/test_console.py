@@ -1,0 +1,95 @@
+"""What others wrote is shown on a terminal and does not control it."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from electra.__main__ import main
+from electra.console import (
+    Terminal,
+    print_data,
+    print_warnings_plainly,
+    progress_bars,
+    to_stderr,
+    to_stdout,
+)
+from electra.tasks.prediction_files import write_records
+
+HOSTILE = "[red]a[/red] :dog: \x1b[2J\x9b\u202e\x07\r"
+SHOWN = r"[red]a[/red] :dog: \x1b[2J\x9b\u202e\x07\r"
+
+
+class TerminalStream(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(value: object, **options: object) -> str:
+    stream = io.StringIO()
+    Terminal(file=stream, width=100, highlight=False, **options).print(value)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [str, Text])
+def test_a_terminal_shows_control_characters_and_markup_as_text(kind: type) -> None:
+    assert printed(kind(HOSTILE.removesuffix("\x07\r"))).strip() == SHOWN.removesuffix(r"\x07\r")
+
+
+def test_a_table_is_as_wide_as_what_it_shows() -> None:
+    table = Table(HOSTILE, title=HOSTILE)
+    table.add_row(HOSTILE)
+    lines = printed(table).splitlines()
+    assert sum(SHOWN in line for line in lines) == 3
+    assert "\x1b" not in "".join(lines)
+    assert len({len(line) for line in lines[1:]}) == 1
+
+
+def test_colours_of_ours_are_kept_on_a_terminal() -> None:
+    text = printed(Text("\x1b[2J", style="red"), force_terminal=True, color_system="standard")
+    assert text == "\x1b[31m\\x1b[2J\x1b[0m\n"
+
+
+def test_lines_and_warnings_are_shown_as_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_stdout(HOSTILE)
+    to_stderr(HOSTILE)
+    with progress_bars() as (_, warn):
+        warn(HOSTILE)
+    monkeypatch.setattr(warnings, "formatwarning", None)
+    print_warnings_plainly()
+    assert warnings.formatwarning(HOSTILE, UserWarning, "a.py", 1) == f"warning: {SHOWN}\n"
+    output = capsys.readouterr()
+    assert output.out == f"{SHOWN}\n"
+    assert output.err == f"{SHOWN}\nwarning: {SHOWN}\n"
+
+
+def test_data_is_unchanged_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    print_data(HOSTILE)
+    assert capsys.readouterr().out == f"{HOSTILE}\n"
+
+
+def test_data_and_predictions_are_escaped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = TerminalStream()
+    monkeypatch.setattr("sys.stdout", stream)
+    print_data(HOSTILE)
+    assert write_records([{"label": "\x9b2J"}], None) == 1
+    assert stream.getvalue() == f'{SHOWN}\n{{"label": "\\x9b2J"}}\n'
+
+
+def test_the_name_of_a_folder_is_shown_as_text_by_describe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / f"{HOSTILE.replace('/', '')}.toml"
+    recipe.write_text("", encoding="utf8")
+    assert main(["describe", str(recipe)]) == 0
+    output = capsys.readouterr()
+    assert "\x1b" not in output.out + output.err
+    assert r"[red]a[red]:dog:\x1b[2J" in re.sub(r"\s", "", output.out)
