@@ -14,8 +14,8 @@ from electra.config import UserError
 from electra.data import parquet
 from electra.data.delimited import read_delimited
 from electra.data.json_rows import LocatedRow, read_json_lines, read_json_rows
-from electra.data.lines import Position, check_encodable, decode_line, open_source
-from electra.data.sources import Report, Source, resolve, warn
+from electra.data.lines import check_encodable, decode_line, open_source
+from electra.data.sources import DocumentUnit, Report, Source, resolve, warn
 
 # Bounds on what is held in memory. A longer document or line is split into several.
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -72,15 +72,17 @@ def read_indexed_sources(
     text_field: str,
     progress: Progress,
     report: Report,
+    document: DocumentUnit = "blank-line",
     may_be_empty: bool = False,
 ) -> Iterator[tuple[int, Document]]:
     """Yield every document with the index of its source in the corpus."""
     counter = ReadCounter(total=sum(source.size for source in sources.values()), progress=progress)
     for index, source in sources.items():
         before = counter.documents + counter.blank
-        for document in read_source(source, text_field=text_field, counter=counter):
+        documents = read_source(source, text_field=text_field, document=document, counter=counter)
+        for content in documents:
             counter.documents += 1
-            yield index, document
+            yield index, content
         if counter.documents + counter.blank == before:
             report(f"{source.display_name}: holds no text")
         counter.finish(source)
@@ -114,11 +116,15 @@ class ReadCounter:
         self.report_position(0)
 
 
-def read_source(source: Source, *, text_field: str, counter: ReadCounter) -> Iterator[Document]:
+def read_source(
+    source: Source, *, text_field: str, document: DocumentUnit, counter: ReadCounter
+) -> Iterator[Document]:
     """Yield the documents of one source."""
     if source.kind == "text":
         with open_source(source) as (stream, position):
-            yield from read_text(source, stream, position, counter)
+            for content in read_text(source, stream, document):
+                counter.report_position(position())
+                yield content
         return
     for where, row in read_rows(source, text_field, counter):
         text = require_text_field(row, text_field, where)
@@ -183,21 +189,19 @@ def split_line(line: str) -> Iterator[str]:
 # ---- formats -------------------------------------------------------------------------------------
 
 
-def read_text(
-    source: Source, stream: IO[bytes], position: Position, counter: ReadCounter
-) -> Iterator[Document]:
-    """Yield the documents of plain text, which blank lines separate."""
+def read_text(source: Source, stream: IO[bytes], document: DocumentUnit) -> Iterator[Document]:
+    """Yield the documents of plain text, which is one or which blank lines separate."""
     lines = (
         (number, decode_line(raw, source, number).strip())
         for number, raw in read_numbered_lines(stream)
     )
+    if document == "file":
+        lines = (line for line in lines if line[1])
     for is_text, group in itertools.groupby(lines, key=lambda line: bool(line[1])):
         if is_text:
             number, first = next(group)
             document_lines = itertools.chain([first], (line for _, line in group))
-            for document in split_document(document_lines, f"{source.display_name}:{number}"):
-                counter.report_position(position())
-                yield document
+            yield from split_document(document_lines, f"{source.display_name}:{number}")
 
 
 def read_numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import SettingError, UserError, build
+from electra.data.sources import DocumentUnit
 from electra.files import read_json_object
 
 FORMAT = 1
@@ -58,6 +59,7 @@ class ShardSettings:
     # Name, size and content hash of each file; with by_file, the hash only of files that were read.
     inputs: list[dict[str, Any]]
     by_file: bool = False  # documents are numbered within their file, not through the corpus
+    document: DocumentUnit = "blank-line"
     layout: str = LAYOUT
     format: int = FORMAT
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from electra.config import Layer, SettingError, UserError
+from electra.data.sources import DocumentUnit
 from electra.settings import differing_keys
 
 MIN_VOCAB_SIZE = 100
@@ -71,6 +73,8 @@ class ShardOptions:
         Processes; the result does not depend on it.
     text_field
         Field or column that holds the text of rows, in all files but .txt.
+    document
+        What is a document in .txt: what blank lines separate, or the whole file.
     overwrite
         Start over in a folder that holds other shards.
     """
@@ -82,6 +86,7 @@ class ShardOptions:
     seed: int = 0
     workers: int | None = None
     text_field: str = "text"
+    document: DocumentUnit = "blank-line"
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +98,9 @@ class ShardOptions:
             raise SettingError("held_out", message, self)
         if self.workers is not None and self.workers < 1:
             raise SettingError("workers", "must be at least 1", self)
+        if self.document not in get_args(DocumentUnit):
+            units = " or ".join(get_args(DocumentUnit))
+            raise SettingError("document", f"must be {units}", self)
         number, total = self.part_numbers
         if not 1 <= number <= total:
             raise UserError(
@@ -121,12 +129,15 @@ class PrepareOptions:
         Tokenizer folder to use instead of training a vocabulary.
     text_field
         Field or column that holds the text of rows, in all files but .txt.
+    document
+        What is a document in .txt: what blank lines separate, or the whole file.
     seed
         Decides cuts and held-out documents.
     """
 
     tokenizer: Path | None = None
     text_field: str = "text"
+    document: DocumentUnit = "blank-line"
     seed: int = 0
 
 

@@ -58,6 +58,7 @@ def prepare_data(
         held_out=config.held_out,
         seed=options.seed,
         text_field=options.text_field,
+        document=options.document,
     )
     try:
         shard(

@@ -30,6 +30,8 @@ from electra.data.wordpiece import WordPiece
 from electra.files import read_json_object
 
 MAX_UNKNOWN = 0.01  # share of [UNK] in the text without a warning
+MIN_FILL = 0.5  # share of the rows that is not padding without a warning
+MANY_DOCUMENTS = 100  # fewer say little about the length of documents
 
 
 @dataclass(kw_only=True)
@@ -205,7 +207,8 @@ def find_rows(folder: Path) -> list[Path]:
 def check_same_settings(folder: Path, settings: ShardSettings, saved: dict[str, Any]) -> None:
     """Raise UserError if the shards in a folder were made with other settings."""
     current = dataclasses.asdict(settings)
-    saved = {"by_file": False} | saved  # absent in shards made before there was a choice
+    # Absent in shards made before there was a choice.
+    saved = {"by_file": False, "document": "blank-line"} | saved
     if changes := describe_changes(current, saved):
         raise UserError(
             f"{folder}: holds shards made otherwise: {changes}; choose another folder, or start "
@@ -226,15 +229,32 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
             f"{manifest.long_words} words of more than {LONG_WORD} characters became [UNK]: text "
             "without white space must be segmented first; encoded data is best left out"
         )
+    if manifest.fill < MIN_FILL and manifest.documents >= MANY_DOCUMENTS:
+        messages.append(short_documents_warning(manifest))
+    more_documents = "separate documents by blank lines"
+    if manifest.settings.document == "file":
+        more_documents = "write one document a file, or leave out --document file"
     share = manifest.held_out_rows / max(1, manifest.rows + manifest.held_out_rows)
     if share > max(0.1, 2 * manifest.settings.held_out):
         messages.append(
             f"{share:.0%} of the rows are held out, because there are only {manifest.documents} "
-            "documents; separate documents by blank lines, or set held_out=0"
+            f"documents; {more_documents}, or set held_out=0"
         )
     elif manifest.settings.held_out and not manifest.held_out_rows and manifest.settings.parts == 1:
         messages.append(
-            "nothing is held out, because there is only one document; separate documents by blank "
-            "lines"
+            f"nothing is held out, because there is only one document; {more_documents}"
         )
     return messages
+
+
+def short_documents_warning(manifest: Manifest) -> str:
+    """Return the warning that most of the rows is padding, which costs time in every step."""
+    mean = manifest.tokens / max(1, manifest.documents - manifest.held_out_documents)
+    remedy = "join texts that belong together, or shorten the rows with --length"
+    names = [str(file.get("name", "")) for file in manifest.settings.inputs]
+    if manifest.settings.document == "blank-line" and any(".txt" in name for name in names):
+        remedy = "paragraphs of one .txt file become one document with --document file"
+    return (
+        f"rows are {manifest.fill:.0%} full: documents are short, {mean:.0f} tokens on average, "
+        f"where a row has {manifest.length}; {remedy}"
+    )

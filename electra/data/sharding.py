@@ -138,6 +138,7 @@ def shard_settings(
         by_file=options.by_file,
         shard_bytes=shard_bytes,
         text_field=options.text_field,
+        document=options.document,
         tokenizer=tokenizer.fingerprint,
         inputs=inputs,
     )
@@ -220,6 +221,7 @@ def write_shards(
     documents = read_indexed_sources(
         sources,
         text_field=settings.text_field,
+        document=settings.document,
         progress=lambda fraction: progress(0.99 * fraction),
         report=warnings.add,
         may_be_empty=settings.by_file and settings.parts > 1,

@@ -16,6 +16,8 @@ from electra.config import UserError
 
 Report = Callable[[str], None]
 Kind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "hub"]
+# What is one document of plain text: a whole file, or what blank lines separate in it.
+DocumentUnit = Literal["blank-line", "file"]
 
 KINDS: dict[str, Kind] = {
     ".txt": "text",

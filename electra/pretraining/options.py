@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from electra.config import UserError
-from electra.data.sources import check_outside_corpus
+from electra.data.sources import DocumentUnit, check_outside_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class PretrainOptions:
         With a corpus: use this tokenizer folder instead of training a vocabulary.
     text_field
         With a corpus: field or column that holds the text of rows, in all files but .txt.
+    document
+        With a corpus: what is a document in .txt: what blank lines separate, or the whole file.
     resume
         auto (continue the run in the run folder, if there is one), never, or a checkpoint folder.
     overwrite
@@ -40,6 +42,7 @@ class PretrainOptions:
     data: Path | None = None
     tokenizer: Path | None = None
     text_field: str = "text"
+    document: DocumentUnit = "blank-line"
     resume: str = "auto"
     overwrite: bool = False
     init_from: Path | None = None

@@ -125,6 +125,7 @@ def open_shards(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
                     options=PrepareOptions(
                         tokenizer=options.tokenizer or find_tokenizer_folder(options.init_from),
                         text_field=options.text_field,
+                        document=options.document,
                     ),
                     stage=stage,
                     report=report,

@@ -14,7 +14,7 @@ import pytest
 
 from electra.config import UserError
 from electra.data import corpus, json_rows, lines, parquet, sources
-from electra.data.corpus import read_corpus
+from electra.data.corpus import read_corpus, read_indexed_sources
 from electra.data.sources import resolve
 from electra.data.tables import find_table, read_rows
 from tests.wording import wording_of
@@ -45,6 +45,16 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
     documents = list(read_corpus([write(tmp_path / "a.txt", "\n \n one\ntwo\r\n\t\n\nthree")]))
     assert [d.lines for d in documents] == [["one", "two"], ["three"]]
     assert [d.source for d in documents] == [f"{tmp_path / 'a.txt'}:3", f"{tmp_path / 'a.txt'}:7"]
+
+
+def test_a_whole_file_is_one_document_where_that_is_asked_for(tmp_path: Path) -> None:
+    sources = dict(enumerate(resolve([write(tmp_path / "a.txt", "\n\none\ntwo\n\n\nthree\n\n")])))
+    documents = read_indexed_sources(
+        sources, text_field="text", document="file", progress=lambda _: None, report=print
+    )
+    assert [(d.lines, d.source) for _, d in documents] == [
+        (["one", "two", "three"], f"{tmp_path / 'a.txt'}:3")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import subprocess
 import sys
@@ -232,9 +233,26 @@ def test_an_unknown_script_is_warned_about(tokenizer: WordPiece, tmp_path: Path)
     assert "50.0% of the text is [UNK]" in manifest.warnings[0]
 
 
+def test_short_documents_are_warned_about_and_joined_by_file(
+    tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    path = tmp_path / "paragraphs.txt"
+    path.write_text("the old bridge\n\n" * 200, encoding="utf8")
+    short = pack(path, tokenizer, tmp_path / "shards")
+    expected = wording("short_documents_are_warned_about")
+    assert [warning for warning in short.warnings if re.search(expected, warning)]
+    with pytest.raises(UserError, match=wording("short_documents_are_warned_about_2")):
+        pack(path, tokenizer, tmp_path / "shards", document="file")
+    whole = pack(path, tokenizer, tmp_path / "shards", document="file", overwrite=True)
+    assert (short.documents, whole.documents) == (200, 1)
+    assert short.fill < 0.5 < whole.fill
+    assert not [warning for warning in whole.warnings if "full" in warning]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"document": "page"}, "document='page' must be blank-line or file"),
         ({"length": 4}, "length=4 must be between 8"),
         ({"held_out": 1.0}, "held_out=1.0 is a share"),
         ({"part": "3/2"}, "part 3/2 does not exist"),
