@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from cyclopts import CycloptsError
@@ -13,7 +12,12 @@ import electra.cli.pretraining
 import electra.cli.trials  # noqa: F401 (importing a module registers its commands)
 from electra.cli import DONE, FAILED, INTERRUPTED, WRONG_USE, app
 from electra.config import RunFailed, UserError
-from electra.console import print_warnings_plainly, to_stderr
+from electra.console import (
+    print_warnings_plainly,
+    to_stderr,
+    without_readers,
+    write_to_nowhere,
+)
 
 MAX_CHARACTERS = 4000  # of a message
 
@@ -26,6 +30,18 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         argv = sys.argv[1:]
     print_warnings_plainly()
+    with without_readers():
+        code = run_command(argv)
+        try:
+            sys.stdout.flush()
+        except OSError as error:  # a full disk
+            write_to_nowhere(sys.stdout)  # Python would fail with it again when it ends
+            return code or print_error(error, FAILED, debug=False)
+        return code
+
+
+def run_command(argv: list[str]) -> int:
+    """Run one command; turn what it raises into a message and an exit code."""
     debug = "--debug" in argv
     argv = [argument for argument in argv if argument != "--debug"]
     try:
@@ -35,8 +51,8 @@ def main(argv: list[str] | None = None) -> int:
         return print_error(error, WRONG_USE, debug)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `head` closes the pipe of `electra describe small | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `head` has closed the pipe of `electra predict … | head`
+        write_to_nowhere(sys.stdout)
         return DONE
     except Exception as error:
         return print_error(error, FAILED, debug)

@@ -5,11 +5,13 @@ Nothing else prints, since text may quote what others wrote: it must not control
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -19,6 +21,7 @@ from rich.text import Text
 from electra.escape import printable
 
 Stage = Callable[[str], Callable[[float], None]]  # name of a stage → a function of its progress
+NOBODY_READS = {errno.EPIPE, errno.EIO}  # a pipe that was closed, a terminal that is gone
 PIPE_WIDTH = 160  # of a table that is not printed on a terminal
 
 
@@ -110,3 +113,68 @@ def print_data(text: str) -> None:
     if sys.stdout.isatty():
         text = printable(text)
     print(text)
+
+
+# ---- output that nobody reads --------------------------------------------------------------------
+
+
+@contextmanager
+def without_readers() -> Iterator[None]:
+    """Let the block go on silently once nobody reads what it prints.
+
+    `electra pretrain … 2>&1 | head`, or a terminal that is closed, must not end a run of days.
+    """
+    before = sys.stdout, sys.stderr
+    if any(stream is None or isinstance(stream, OptionalOutput) for stream in before):
+        yield
+        return
+    sys.stdout, sys.stderr = (cast(TextIO, OptionalOutput(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        for stream in before:
+            with suppress(OSError):  # of a full disk: reported by whoever flushes next
+                OptionalOutput(stream).flush()  # what is left would fail when Python ends
+        sys.stdout, sys.stderr = before
+
+
+class OptionalOutput:
+    """A text stream that drops what it is given once nobody reads it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with self.expect_no_reader():
+            self.stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with self.expect_no_reader():
+            self.stream.flush()
+
+    @contextmanager
+    def expect_no_reader(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in NOBODY_READS:
+                raise
+            write_to_nowhere(self.stream)
+
+
+def write_to_nowhere(stream: TextIO) -> None:
+    """Send a stream's output, and what its buffer still holds, to the null device."""
+    with suppress(OSError):  # a stream of Python alone has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, stream.fileno())
+        finally:
+            os.close(null)

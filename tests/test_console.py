@@ -1,11 +1,15 @@
-"""What others wrote is shown on a terminal and does not control it."""
+"""What others wrote does not control a terminal, and output that nobody reads ends nothing."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from rich.table import Table
@@ -19,6 +23,7 @@ from electra.console import (
     progress_bars,
     to_stderr,
     to_stdout,
+    without_readers,
 )
 from electra.tasks.prediction_files import write_records
 
@@ -93,3 +98,60 @@ def test_the_name_of_a_folder_is_shown_as_text_by_describe(
     output = capsys.readouterr()
     assert "\x1b" not in output.out + output.err
     assert r"[red]a[red]:dog:\x1b[2J" in re.sub(r"\s", "", output.out)
+
+
+# ---- output that nobody reads --------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed_pipe() -> Iterator[TextIO]:
+    """A pipe whose reader is gone, as after `head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w", buffering=1)
+    yield stream
+    stream.close()
+
+
+def test_what_nobody_reads_is_dropped_by_print_and_by_rich(
+    closed_pipe: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", closed_pipe)
+    monkeypatch.setattr(sys, "stdout", closed_pipe)
+    with without_readers(), without_readers():
+        print("to standard error", file=sys.stderr)
+        Terminal().print("to standard output")
+        sys.stdout.writelines(["some\n", "lines\n"])
+    assert sys.stdout is closed_pipe
+    print("later", flush=True)  # it goes to the null device, so nothing fails when Python ends
+
+
+def test_what_is_buffered_does_not_fail_when_python_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")  # as standard output: a pipe is not buffered by line
+    monkeypatch.setattr(sys, "stdout", stream)
+    with without_readers():
+        print("text")
+    stream.close()
+
+
+def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, terminal = os.openpty()
+    os.close(main)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(terminal, "w", buffering=1))
+    with without_readers():
+        print("text", file=sys.stderr)
+    sys.stderr.close()
+
+
+def test_a_full_disk_is_not_mistaken_for_one_that_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open("/dev/full", "w", buffering=1, encoding="utf8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with without_readers(), pytest.raises(OSError, match="No space left"):
+            print("a result")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())

@@ -11,7 +11,7 @@ from typing import Unpack
 
 from electra import tasks
 from electra.config import RunFailed, UserError
-from electra.console import Terminal, ignore, redirect_warnings
+from electra.console import Terminal, ignore, redirect_warnings, without_readers
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.finetuning.loop import finetune_seed
@@ -52,7 +52,12 @@ def finetune_with_options(
     model: str | Path, task: AnyTask, output_dir: Path, options: FinetuneOptions
 ) -> Summary | None:
     """Fine-tune in a process group of its own, with the folder locked against other processes."""
-    with process_group() as world, stop_signals() as interrupted, run_lock(output_dir, world):
+    with (
+        without_readers(),
+        process_group() as world,
+        stop_signals() as interrupted,
+        run_lock(output_dir, world),
+    ):
         return finetune_task(model, task, output_dir, options, world, interrupted)
 
 
@@ -211,7 +216,7 @@ def finetune_glue(model: str | Path, output_dir: Path, options: FinetuneOptions)
         )
     check_glue_files(names, options)
     summaries: list[Summary] = []
-    with process_group() as world, stop_signals() as interrupted:
+    with without_readers(), process_group() as world, stop_signals() as interrupted:
         for name in names:
             folder, task = output_dir / name.removeprefix("glue/"), tasks.find_task(name)
             with run_lock(folder, world):

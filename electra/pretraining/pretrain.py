@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from electra.config import RunFailed
+from electra.console import without_readers
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.distributed import process_group
 from electra.engine.train_step import NonFiniteGradient
@@ -47,6 +48,7 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, **options: Any) -> Outco
     run_options, output_dir = PretrainOptions(**options), Path(output_dir)
     run_options.check(output_dir)
     with (
+        without_readers(),
         process_group(minutes=recipe.training.timeout_minutes) as world,
         run_lock(output_dir, world),
         hold_early_signals() as early,

@@ -8,7 +8,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # What the outermost `stop_signals` block has received; empty outside of one.
 active: list[list[int]] = []
 
@@ -32,9 +32,10 @@ def hold_early_signals() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def stop_signals(early: list[int] | None = None) -> Iterator[Callable[[], bool]]:
-    """Give a function that returns whether Ctrl-C, SIGTERM or SIGUSR1 has asked the run to end.
+    """Give a function that returns whether Ctrl-C or a signal has asked the run to end.
 
-    A second Ctrl-C raises KeyboardInterrupt. Blocks may be nested: a signal stops the runs of all.
+    SIGTERM, SIGUSR1 and SIGHUP (the terminal was closed) do; nohup lets a run ignore the last. A
+    second Ctrl-C raises KeyboardInterrupt. Blocks may be nested: a signal stops the runs of all.
     """
     if active or not in_main_thread():
         yield lambda: any(active)
@@ -48,13 +49,17 @@ def stop_signals(early: list[int] | None = None) -> Iterator[Callable[[], bool]]
             raise KeyboardInterrupt
         received.append(number)
 
-    before = [signal.signal(number, receive) for number in STOP_SIGNALS]
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
+    for number in before:
+        signal.signal(number, receive)
     active.append(received)
     try:
         yield lambda: bool(received)
     finally:
         active.clear()
-        for number, handler in zip(STOP_SIGNALS, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 

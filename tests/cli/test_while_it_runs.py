@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+import electra.pretraining.loop
 from electra.__main__ import main
 from electra.runs import checkpoint
 from tests.cli.conftest import pretrain_argv
@@ -106,3 +111,43 @@ def test_an_output_folder_that_is_a_file_is_refused_before_the_work(
     assert complaint(command, toy_corpus, "--output-dir", tmp_path / "file", *more) == (
         f"--output-dir {tmp_path / 'file'} is a file; name a folder"
     )
+
+
+def test_a_run_goes_on_to_its_end_when_nobody_reads_its_output(
+    tmp_path: Path, toy_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [word for word in pretrain_argv(tmp_path / "run", data=toy_shards) if word != "--quiet"]
+    with os.fdopen(writer, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main(argv) == 0
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["step"]) == ("finished", 4)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) > 1
+
+
+def test_a_run_whose_terminal_is_closed_saves_and_stops(
+    tmp_path: Path, toy_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = electra.pretraining.loop.optimizer_step
+
+    def hang_up(*arguments: object) -> float:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return step(*arguments)
+
+    monkeypatch.setattr(electra.pretraining.loop, "optimizer_step", hang_up)
+    assert main(pretrain_argv(tmp_path / "run", data=toy_shards)) == 75
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["checkpoint"]) == ("stopped", "checkpoint-1")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["pretrain", "tiny", "--print-config"]])
+def test_an_answer_that_nobody_reads_ends_quietly(argv: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "electra", *argv]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")

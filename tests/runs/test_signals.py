@@ -30,3 +30,20 @@ def test_a_second_ctrl_c_raises_keyboard_interrupt():
         assert asked()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_terminal_that_is_closed_stops_a_run_as_sigterm_does():
+    with stop_signals() as asked:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert asked()
+
+
+def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals() as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not asked()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
