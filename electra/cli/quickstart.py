@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from electra import atomic
 from electra.cli.show import (
     print_comparison,
     print_curves,
@@ -34,6 +35,8 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     if max_steps is not None:
         step_flags = ["--max-steps", str(max_steps)]
     recipe = load_recipe("tiny", flags=step_flags)
+    for name in ("corpus", "libraries", "finetuned/pretrained", "finetuned/random"):
+        atomic.check_links(output_dir / name, inside=output_dir)
     console.rule("text: what Python and its installed libraries say about themselves")
     corpus = write_docstring_corpus(output_dir / "corpus")
     console.print(f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of English prose")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from electra import atomic
 from electra.cli import DONE, FAILED, STOPPED_EARLY, app
 from electra.config import UserError
 from electra.console import Terminal, to_stderr, to_stdout, wide_terminal
@@ -199,6 +200,8 @@ def report(source: Path, *, to: Path | None = None) -> int:
         several, folder = findings_file.load(source), to or source.parent
     elif source.exists():
         several, folder = findings.collect(source), to or source / "report"
+        if to is None:
+            atomic.check_links(folder, inside=source)
     else:
         raise UserError(f"{source}: no such folder or file; `electra trials run` fills a folder")
     written = write_report(several, folder)

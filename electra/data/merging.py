@@ -41,6 +41,7 @@ def merge(
         warnings=common_warnings(shards) + new_warnings,
         files=relative_files(shards),
     )
+    atomic.check_links(folder / TOKENIZER, inside=folder)
     shards.tokenizer.copy_to(folder / TOKENIZER)
     atomic.write_json(folder / MANIFEST, dataclasses.asdict(manifest))
     return manifest

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from electra import atomic
 from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
 from electra.data.options import PrepareOptions, ShardOptions, VocabularyOptions
@@ -53,6 +54,8 @@ def prepare_data(
 
     `stage` is called with the name of each stage of the work and returns its progress callback.
     """
+    for name in ("tokenizer", "shards"):
+        atomic.check_links(folder / name, inside=folder.parent)
     shard_options = ShardOptions(
         length=config.length,
         held_out=config.held_out,

@@ -66,7 +66,7 @@ class ShardWriter:
     @classmethod
     def open(cls, folder: Path, settings: ShardSettings, tokenizer: WordPiece) -> ShardWriter:
         """Start writing shards in a folder, or continue after the last complete one."""
-        folder.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(folder)
         state = State()
         if (folder / PROGRESS).is_file():
             state, saved_settings = read_progress(folder / PROGRESS)

@@ -16,14 +16,16 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Document, Progress, ignore_progress, read_indexed_sources
 from electra.data.examples import ExampleBuilder, Examples, NumberedDocument
-from electra.data.manifest import MANIFEST, Manifest, ShardSettings, part_name
+from electra.data.manifest import MANIFEST, TOKENIZER, Manifest, ShardSettings, part_name
 from electra.data.options import ShardOptions
 from electra.data.shard_writer import ShardWriter, check_same_settings, remove_shards
 from electra.data.sources import Report, Source, check_outside_corpus, resolve, warn
 from electra.data.wordpiece import WordPiece
+from electra.file_lock import folder_lock
 
 SHARD_BYTES = 64 * 1024 * 1024
 # What a worker takes at a time; large enough to hide the cost of sending it.
@@ -62,21 +64,20 @@ def shard(
     own_sources = select_sources(sources, options)
     settings = shard_settings(options, shard_bytes, tokenizer, sources, own_sources)
     folder = part_folder(output_dir, options)
-    if options.overwrite:
-        remove_shards(folder)
-    if (folder / MANIFEST).is_file():
+    if not options.overwrite and (folder / MANIFEST).is_file():
         return read_finished(folder, settings)
-    # Of a merge: it does not cover a part that is still to be cut.
-    (output_dir / MANIFEST).unlink(missing_ok=True)
-    manifest = write_shards(
-        ShardWriter.open(folder, settings, tokenizer),
-        own_sources,
-        workers=options.workers or default_workers(own_sources.values()),
-        progress=progress,
-        warnings=warnings,
-    )
-    progress(1.0)
-    return manifest
+    atomic.check_links(folder / TOKENIZER, inside=output_dir)
+    with folder_lock(folder):
+        remove_stale(folder, output_dir, overwrite=options.overwrite)
+        if (folder / MANIFEST).is_file():  # of the process that held the lock until now
+            return read_finished(folder, settings)
+        return write_shards(
+            ShardWriter.open(folder, settings, tokenizer),
+            own_sources,
+            workers=options.workers or default_workers(own_sources.values()),
+            progress=progress,
+            warnings=warnings,
+        )
 
 
 class WarningLog:
@@ -149,6 +150,14 @@ def read_finished(folder: Path, settings: ShardSettings) -> Manifest:
     manifest = Manifest.read(folder / MANIFEST)
     check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
     return manifest
+
+
+def remove_stale(folder: Path, output_dir: Path, *, overwrite: bool) -> None:
+    """Remove earlier shards if asked to, and a merge, which does not cover a part still to cut."""
+    if overwrite:
+        remove_shards(folder)
+    if folder != output_dir:
+        (output_dir / MANIFEST).unlink(missing_ok=True)
 
 
 def part_folder(output_dir: Path, options: ShardOptions) -> Path:
@@ -232,12 +241,14 @@ def write_shards(
     try:
         for number, examples in build_in_order(own_blocks, builder, writer.tokenizer, workers):
             writer.add(examples, number)
-        return writer.finish(warnings.messages, warnings.report)
+        manifest = writer.finish(warnings.messages, warnings.report)
     except OSError as error:
         raise OSError(
             f"{error}; once that is put right, the same command goes on after the last complete "
             "shard"
         ) from error
+    progress(1.0)
+    return manifest
 
 
 def group_documents(

@@ -18,6 +18,7 @@ from electra.data.corpus import Progress, ignore_progress, read_sources
 from electra.data.options import VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, default_config
+from electra.file_lock import folder_lock
 from electra.files import read_json_object
 
 if TYPE_CHECKING:
@@ -58,10 +59,26 @@ def train_wordpiece(
     settings = vocabulary_settings(options, sample_bytes, sources)
     if not options.overwrite and (existing := read_existing(folder, settings)):
         return existing
+    with folder_lock(folder):
+        return train_and_write(
+            sources, folder, options, settings=settings, progress=progress, report=report
+        )
+
+
+def train_and_write(
+    sources: Sequence[Source],
+    folder: Path,
+    options: VocabularyOptions,
+    *,
+    settings: dict[str, Any],
+    progress: Progress,
+    report: Report,
+) -> WordPiece:
+    """Train a vocabulary on a sample of the text, and write it."""
     backend = bert_tokenizer(cased=options.cased, keep_accents=options.keep_accents)
     long_words = LongWordFilter(backend)
     texts = read_texts(sources, options.text_field, long_words, progress=progress, report=report)
-    sample = Sample.draw(texts, max_bytes=sample_bytes)
+    sample = Sample.draw(texts, max_bytes=settings["sample_bytes"])
     long_words.report(report)
     alphabet = choose_alphabet(
         join_texts(sample.documents), backend, max_size=options.vocab_size // 3
@@ -157,7 +174,6 @@ def write_vocabulary(
     """Write the tokenizer folder. The record comes first, so that a run killed between these files
     is done again and not refused as a tokenizer of unknown origin.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     record = {
         "settings": settings,
         "tokenizer": tokenizer.fingerprint,

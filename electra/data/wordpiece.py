@@ -147,7 +147,7 @@ class WordPiece:
     def copy_to(self, folder: str | Path, *, model_max_length: int | None = None) -> None:
         """Write the files with which transformers loads this tokenizer."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(folder)
         config = dict(self.config)
         if model_max_length:
             config["model_max_length"] = model_max_length

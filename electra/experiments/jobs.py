@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from electra import atomic
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.experiments.budget import PlannedStage, plan_stages
@@ -107,11 +108,9 @@ def place_stages(
         rows = shards[stage.recipe.data.length]
         check_size(rows, stage.recipe.training.batch_size)
         key = fingerprint([stage.identity(), rows.fingerprint, key])
-        yield StageRun(
-            folder=output_dir / RUNS / f"{stage.name}-{key[:12]}",
-            recipe=stage.recipe,
-            data=rows.folder,
-        )
+        folder = output_dir / RUNS / f"{stage.name}-{key[:12]}"
+        atomic.check_links(folder, inside=output_dir)
+        yield StageRun(folder=folder, recipe=stage.recipe, data=rows.folder)
 
 
 # ---- plan files ----------------------------------------------------------------------------------

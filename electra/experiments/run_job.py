@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import shutil
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ def try_job(job: Job, context: JobContext) -> JobOutcome:
     except (UserError, RunFailed, OSError) as error:
         return JobOutcome("failed", str(error))
     except Exception as error:
-        job.folder.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(job.folder)
         path = job.folder / ERROR
         atomic.write(path, traceback.format_exc())
         message = f"{type(error).__name__}: {error} ({path} shows where)"
@@ -113,7 +112,7 @@ def train_stage(stage: StageRun, init_from: Path | None, context: JobContext) ->
         if outcome.status != "finished":
             return False
     for checkpoint in stage.folder.glob("checkpoint-*"):  # a finished run is not resumed
-        shutil.rmtree(checkpoint)
+        atomic.remove_folder(checkpoint)
     return True
 
 
@@ -137,5 +136,6 @@ def score(run: Path, scoring: Scoring, context: JobContext) -> bool:
         if result is None:
             return False
     for model in scoring.folder.glob("seed-*/model"):
-        shutil.rmtree(model)
+        atomic.check_links(model.parent, inside=scoring.folder)
+        atomic.remove_folder(model)
     return True

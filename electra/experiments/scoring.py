@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra import tasks
+from electra import atomic, tasks
 from electra.config import UserError
 from electra.data.tables import Table, is_hub_name
 from electra.experiments.plan import Evaluation
@@ -88,10 +88,12 @@ def build_scoring(task: str, data: str, evaluation: Evaluation, run: Path) -> Sc
     files = tasks.find_task(task).locate(data)
     dev = {name: fingerprints(tables) for name, tables in files.dev.items()}
     key = fingerprint([task, evaluation.recipe, sorted(flags), fingerprints(files.train), dev])
+    folder = run / "tasks" / f"{task.replace('/', '-')}-{key[:8]}"
+    atomic.check_links(folder, inside=run)
     return Scoring(
         task=task,
         data=data,
-        folder=run / "tasks" / f"{task.replace('/', '-')}-{key[:8]}",
+        folder=folder,
         seeds=evaluation.seeds,
         recipe=evaluation.recipe,
         flags=flags,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from electra import atomic
 from electra.config import UserError
 from electra.console import ignore, to_stderr
 from electra.data.prepare import DataConfig
@@ -42,6 +43,7 @@ def cut_shards(sweep: Sweep, data: DataConfig, *, quiet: bool) -> Shards:
 
     assert sweep.corpus is not None
     folder = sweep.output_dir / "data" / f"{data.vocab_size}x{data.length}"
+    atomic.check_links(folder, inside=sweep.output_dir)
     say = to_stderr
     if quiet:
         say = ignore

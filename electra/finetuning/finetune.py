@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from electra import tasks
+from electra import atomic, tasks
 from electra.config import RunFailed, UserError
 from electra.console import Terminal, ignore, redirect_warnings, without_readers
 from electra.engine.distributed import World, process_group
@@ -182,7 +181,7 @@ def write_summary(
         for run in summary.runs:
             model = f"seed-{run.seed}/model"
             if model != summary.best_model:
-                shutil.rmtree(output_dir / model, ignore_errors=True)
+                atomic.remove_folder(output_dir / model, ignore_errors=True)
     summary.save(output_dir)
     set_status(output_dir, "finished", summary.runs, world)
     return summary
@@ -214,6 +213,8 @@ def finetune_glue(model: str | Path, output_dir: Path, options: FinetuneOptions)
             f"{options.data}: no GLUE task has its files there; a folder such as RTE/ with "
             "train.tsv and dev.tsv is expected"
         )
+    for name in names:
+        atomic.check_links(output_dir / name.removeprefix("glue/"), inside=output_dir)
     check_glue_files(names, options)
     summaries: list[Summary] = []
     with without_readers(), process_group() as world, stop_signals() as interrupted:

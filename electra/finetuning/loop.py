@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import Tensor
 
+from electra import atomic
 from electra.config import RunFailed
 from electra.console import redirect_warnings
 from electra.data.shuffle import random_key
@@ -64,7 +65,7 @@ def open_journal(state: FinetuneState, *, quiet: bool) -> Journal:
     metrics = None
     if state.world.is_main:
         metrics = state.output_dir / run_dir.METRICS
-        state.output_dir.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(state.output_dir)
         checkpoint.remove_partial(state.output_dir)
         checkpoint.remove_after(state.output_dir, state.step)
     return Journal(metrics, max_steps=state.max_steps, after=state.step, quiet=quiet)

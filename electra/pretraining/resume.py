@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -182,7 +181,7 @@ def remove_earlier_run(run: Path) -> None:
     for _, path in checkpoint.list_checkpoints(run):
         checkpoint.remove(path)
     for path in model_folders(run):
-        shutil.rmtree(path)
+        atomic.remove_folder(path)
     for name in (METRICS, STATUS, CONFIG):
         (run / name).unlink(missing_ok=True)
 

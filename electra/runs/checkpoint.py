@@ -158,7 +158,7 @@ def remove_after(run: Path, step: int) -> None:
 def remove_partial(run: Path) -> None:
     """Remove unfinished checkpoints of a process that was killed while it wrote."""
     for folder in run.glob(".checkpoint-*.partial"):
-        shutil.rmtree(folder, ignore_errors=True)
+        atomic.remove_folder(folder, ignore_errors=True)
 
 
 def list_checkpoints(run: Path) -> list[tuple[int, Path]]:

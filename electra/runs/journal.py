@@ -17,6 +17,7 @@ from electra import atomic
 from electra.config import UserError
 from electra.console import Terminal
 from electra.files import parse_json, read_bounded_bytes
+from electra.runs.run_dir import TENSORBOARD
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -216,7 +217,7 @@ def summary_writer(run: Path, after: int) -> Any:
         raise UserError(
             "training.report_to='tensorboard' needs: pip install 'electra[tensorboard]'"
         ) from None
-    return SummaryWriter(run / "tensorboard", purge_step=after + 1)
+    return SummaryWriter(run / TENSORBOARD, purge_step=after + 1)
 
 
 def draw_chart(values: Sequence[float], *, width: int = 60, height: int = 8) -> str:

@@ -19,6 +19,7 @@ CONFIG = "config.toml"
 STATUS = "status.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
 Status = Literal["running", "finished", "stopped", "failed"]
 
 
@@ -31,13 +32,15 @@ def check_output_dir(run: Path) -> None:
         raise UserError(
             f"--output-dir {run}: no permission to write in {existing}; name another folder"
         )
+    for folder in (run / TENSORBOARD, *run.glob("seed-*")):
+        atomic.check_links(folder, inside=run)
 
 
 def create_output_dir(folder: Path) -> None:
     """Create a folder for output; raise UserError where it cannot be written."""
     check_output_dir(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(folder)
     except OSError as error:
         raise UserError(
             f"--output-dir {folder}: cannot be written: {error.strerror}; name another folder"

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from electra.__main__ import main
+from electra.config import UserError
 from electra.data.wordpiece import WordPiece
+from electra.experiments import run_job
+from electra.experiments.scoring import Scoring
+from electra.file_lock import folder_lock
 from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -195,3 +199,119 @@ def test_a_folder_without_a_model_is_refused(
 def test_an_empty_sentence_is_refused(finished: Path, complaint: Callable[..., str]) -> None:
     assert complaint("show", finished, " ") == "the text is empty; give a sentence"
     assert complaint("show", finished, "") == "the text is empty; give a sentence"
+
+
+# ---- links in a folder from somebody else --------------------------------------------------------
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A folder that is none of the run's, with files of names that a run writes and removes."""
+    folder = tmp_path / "precious"
+    for name in ("metrics.jsonl", "result.json", "tokenizer.json", "model/weights"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    return folder
+
+
+def test_a_run_overwrites_no_file_that_its_folder_links_to(
+    tmp_path: Path, precious: Path, toy_shards: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")  # named by the user, so it is followed
+    for name in ("config.toml", "status.json", "environment.json", "metrics.jsonl"):
+        (tmp_path / "run" / f".{name}.partial").symlink_to(precious / "metrics.jsonl")
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(precious / "metrics.jsonl")
+    for name in (".checkpoint-2.partial", ".checkpoint-4.old", ".discriminator.partial"):
+        (tmp_path / "run" / name).symlink_to(precious)
+    before = content(precious)
+    assert main(pretrain_argv(tmp_path / "run", data=toy_shards)) == 0
+    assert content(precious) == before
+    assert not [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_symlink()]
+
+
+@pytest.mark.parametrize("name", [".lock", "data", "tensorboard", "data/shards", "data/tokenizer"])
+def test_a_run_folder_with_a_link_to_write_through_is_refused(
+    tmp_path: Path, precious: Path, toy_corpus: Path, complaint: Callable[..., str], name: str
+) -> None:
+    run, before = tmp_path / "run", content(precious)
+    (run / name).parent.mkdir(parents=True)
+    (run / name).symlink_to(precious)
+    assert str(run / name) in complaint(*pretrain_argv(run, "--corpus", toy_corpus))
+    assert content(precious) == before
+    assert not (run / "status.json").exists()
+
+
+def test_a_fine_tuning_with_a_seed_that_is_a_link_is_refused(
+    tmp_path: Path, precious: Path, finished: Path, complaint: Callable[..., str]
+) -> None:
+    before, argv = content(precious), ("finetune", finished, "--task", "glue/rte")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "seed-7").symlink_to(precious)
+    over = ("--resume", "never", "--overwrite")
+    message = complaint(*argv, "--data", tmp_path, "--output-dir", tmp_path / "run", *over)
+    assert f"{tmp_path / 'run' / 'seed-7'} is a symbolic link to {precious}" in message
+    assert content(precious) == before
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "part-00001-of-00002"])
+def test_shards_are_written_through_no_link(
+    tmp_path: Path,
+    precious: Path,
+    toy_corpus: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+    name: str,
+) -> None:
+    before, rows = content(precious), tmp_path / "rows"
+    rows.mkdir()
+    (rows / name).symlink_to(precious)
+    more = ["--part", "1/2"] if name.startswith("part") else []
+    argv = ("shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--output-dir", rows)
+    assert f"{rows / name} is a symbolic link" in complaint(*argv, *more, "--overwrite")
+    assert content(precious) == before
+
+
+def test_quickstart_writes_its_corpus_through_no_link(
+    tmp_path: Path, precious: Path, complaint: Callable[..., str]
+) -> None:
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "corpus").symlink_to(precious)
+    message = complaint("quickstart", "--output-dir", tmp_path / "quick")
+    assert f"{tmp_path / 'quick' / 'corpus'} is a symbolic link" in message
+
+
+def test_a_sweep_removes_no_model_through_a_link(
+    tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_job, "is_scored", lambda scoring: True)
+    (tmp_path / "scored").mkdir()
+    (tmp_path / "scored" / "seed-0").symlink_to(precious)
+    scoring = Scoring(
+        task="glue/rte", data="", folder=tmp_path / "scored", seeds=1, recipe="", flags=()
+    )
+    context = run_job.JobContext(lambda: False, print, quiet=True)
+    with pytest.raises(UserError, match="symbolic link"):
+        run_job.score(tmp_path, scoring, context)
+    assert (precious / "model" / "weights").read_text() == "mine"
+
+
+# ---- two commands in one folder ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["vocab", "shard"])
+def test_a_second_command_that_writes_the_same_folder_is_refused_with_the_first(
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str], command: str
+) -> None:
+    more = ["--tokenizer", toy_shards / "tokenizer"] if command == "shard" else []
+    with folder_lock(tmp_path / "out"):
+        message = complaint(command, toy_corpus, "--output-dir", tmp_path / "out", *more)
+    assert f"{tmp_path / 'out'} is in use by another command (process {os.getpid()} on" in message
+
+
+def test_two_parts_of_one_corpus_may_be_cut_at_once(
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path
+) -> None:
+    argv = ["shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--part", "1/2"]
+    with folder_lock(tmp_path / "rows" / "part-00002-of-00002"):
+        assert main([str(word) for word in (*argv, "--output-dir", tmp_path / "rows")]) == 0
