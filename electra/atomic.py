@@ -58,6 +58,18 @@ def write_json(path: Path, values: Any) -> None:
 
 
 @contextmanager
+def default_mode(path: Path) -> Iterator[None]:
+    """Give a new file the mode that the umask asks for: safetensors makes its files private."""
+    path.unlink(missing_ok=True)
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
+    path.unlink()
+    yield
+    if path.stat().st_mode != mode:
+        path.chmod(mode)
+
+
+@contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces `folder` once it is complete and on the disk."""
     existing = resolve_folder(folder)

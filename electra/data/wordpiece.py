@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra import atomic
+from electra.checksums import verify_if_listed
 from electra.config import UserError
 from electra.files import (
     parse_json,
@@ -70,6 +71,8 @@ class WordPiece:
                 f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
                 f"--output-dir {folder}`"
             )
+        for name in (*COMPANIONS, "tokenizer.json", "tokenizer_config.json"):
+            verify_if_listed(folder / name)
         present = [name for name in COMPANIONS if (folder / name).is_file()]
         companions = {name: read_companion(folder / name) for name in present}
         if (folder / "tokenizer.json").is_file():

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra import atomic
+from electra.checksums import write_checksums
 from electra.config import SettingError, UserError, convert
 from electra.model.electra_names import (
     FIXED_KEYS,
@@ -82,6 +83,8 @@ def save(
         write_weights(network, fresh, shard_bytes=shard_bytes)
         if tokenizer_files is not None:
             tokenizer_files(fresh)
+        # All but the card, which its owner completes by hand.
+        write_checksums(fresh, [path.name for path in fresh.iterdir()])
         if card:
             (fresh / CARD).write_text(card, encoding="utf8")
 
@@ -105,17 +108,22 @@ def write_weights(network: ExportedNetwork, folder: Path, *, shard_bytes: int) -
     """Write the tensors in float32 under transformers' names, in one file or in shards."""
     shards = split_tensors(named_tensors(network), shard_bytes=shard_bytes)
     if len(shards) == 1:
-        save_file(shards[0], folder / WEIGHTS, metadata={"format": "pt"})
+        write_safetensors(shards[0], folder / WEIGHTS)
         return
     weight_map: dict[str, str] = {}
     total_size = 0
     for number, shard in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
+        write_safetensors(shard, folder / file)
         weight_map |= dict.fromkeys(shard, file)
         total_size += sum(tensor.nbytes for tensor in shard.values())
     index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
     atomic.write_json(folder / INDEX, index)
+
+
+def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
+    with atomic.default_mode(path):
+        save_file(tensors, path, metadata={"format": "pt"})
 
 
 def named_tensors(network: ExportedNetwork) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from electra.checksums import verify_if_listed
 from electra.config import UserError, convert
 from electra.files import read_json_object
 
@@ -24,15 +25,22 @@ CARD = "README.md"
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """Return the JSON object in a file of a model folder."""
+    verify_if_listed(folder / name)
     remedy = f"name a folder that holds {CONFIG} and {WEIGHTS}"
     return read_json_object(folder / name, remedy=remedy)
 
 
 def find_tensors(folder: Path) -> dict[str, Path]:
-    """Return the file that holds each tensor of a model folder, by the tensor's name."""
+    """Return the file that holds each tensor of a model folder, by the tensor's name; verify the
+    files.
+    """
     if (folder / INDEX).exists():
-        return read_index(folder)
+        weight_map = read_index(folder)
+        for path in sorted(set(weight_map.values())):
+            verify_if_listed(path)
+        return weight_map
     if (folder / WEIGHTS).exists():
+        verify_if_listed(folder / WEIGHTS)
         with open_safetensors(folder / WEIGHTS) as file:
             return dict.fromkeys(file.keys(), folder / WEIGHTS)
     if (folder / "pytorch_model.bin").exists():

@@ -2,12 +2,11 @@
 
 Weights, optimizer state and the step are the whole state: data order, masks, samples and dropout
 follow from the seed and the step. No file is a pickle, since a user may be handed somebody else's
-run folder.
+run folder. Every file is covered by a checksum.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import warnings
@@ -19,11 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra import atomic
+from electra.checksums import CHECKSUMS, read_checksums, verify_file, write_checksums
 from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
 
-# Goes up when tensors inside get other names.
-FORMAT = 2
+# Goes up when tensors inside get other names, or files other contents.
+FORMAT = 3
 STATE = "state.json"  # a folder without it is not a checkpoint
 TENSORS = ("weights.safetensors", "optimizer.safetensors")
 TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights, optimizer state; by name
@@ -37,14 +37,24 @@ class FormatError(UserError):
             f"{folder} has checkpoint format {number!r}, this version reads {FORMAT}; "
             "continue this run with the version that wrote it"
         )
-        if number == 1:
+        if number in (1, 2):
             message = (
-                f"{folder} was written by an earlier version (checkpoint format 1, this version "
-                f"reads {FORMAT}) and cannot be continued; start a new run in another --output-dir "
-                f"(pre-training starts from the models that were exported with --init-from "
-                f"{folder.parent})"
+                f"{folder} was written by an earlier version (checkpoint format {number}, this "
+                f"version reads {FORMAT}) and cannot be continued; start a new run in another "
+                "--output-dir (pre-training starts from the models that were exported with "
+                f"--init-from {folder.parent})"
             )
         super().__init__(message)
+
+
+class RenamedError(UserError):
+    """A whole checkpoint in a folder that has the name of another step's."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(
+            f"{folder} holds the checkpoint of step {step}; rename it to checkpoint-{step}, or "
+            "move it out of this folder"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,22 +76,23 @@ def write(run: Path, tensors: TrainingState, *, step: int, state: dict[str, Any]
     target = run / f"checkpoint-{step}"
     with atomic.replace_folder(target) as folder:
         for file, named in zip(TENSORS, tensors, strict=True):
-            save_file({name: tensor.contiguous() for name, tensor in named.items()}, folder / file)
-        checksums = {name: checksum(folder / name) for name in TENSORS}
-        header = {"format": FORMAT, "step": step, "checksums": checksums}
-        atomic.write_json(folder / STATE, header | state)
+            contiguous = {name: tensor.contiguous() for name, tensor in named.items()}
+            with atomic.default_mode(folder / file):
+                save_file(contiguous, folder / file)
+        atomic.write_json(folder / STATE, {"format": FORMAT, "step": step} | state)
+        write_checksums(folder, [*TENSORS, STATE])
     return target
 
 
 def latest(run: Path) -> Checkpoint | None:
     """Return the latest checkpoint that is whole; warn about those that are not, by file name.
 
-    Raise FormatError for one of another format: it is whole, and must not be passed over.
+    Raise FormatError or RenamedError for one that is whole, and must not be passed over.
     """
     for _, folder in sorted(list_checkpoints(run), reverse=True):
         try:
             return open_checkpoint(folder)
-        except FormatError:
+        except (FormatError, RenamedError):
             raise
         except ValueError as error:
             warnings.warn(f"{error}; using the checkpoint before it, if there is one", stacklevel=2)
@@ -91,39 +102,41 @@ def latest(run: Path) -> Checkpoint | None:
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Return a checkpoint after verifying its files; raise ValueError where one is damaged."""
     state = read_state(folder)
-    step, checksums = state["step"], state["checksums"]
+    checksums = read_checksums(folder)
     for name in TENSORS:
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder} is not a whole checkpoint: {name} is missing")
-        if checksum(folder / name) != checksums.get(name):
-            raise ValueError(
-                f"{folder / name} is damaged: its checksum is not the one it was written with"
-            )
-    return Checkpoint(folder, step, state)
+        verify_file(folder / name, checksums)
+    return Checkpoint(folder, state["step"], state)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read and check state.json; raise FormatError, or another ValueError where it is damaged."""
+    """Read and verify state.json; raise FormatError, RenamedError, or another ValueError where it
+    is damaged.
+    """
     path = folder / STATE
+    if (folder / CHECKSUMS).exists():
+        verify_file(path, read_checksums(folder))
     try:
-        state = parse_json(read_bounded_text(path))
-        state["checksums"] = dict(state["checksums"])
-        state["step"] = convert(state["step"], int, source=str(path), key="step")
+        state = dict(parse_json(read_bounded_text(path)))
+        step = convert(state["step"], int, source=str(path), key="step")
     except FileNotFoundError:
-        raise ValueError(f"{folder} is not a whole checkpoint: {STATE} is missing") from None
+        raise ValueError(f"{folder} is not whole: {STATE} is missing") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is damaged") from None
     if state.get("format") != FORMAT:
         raise FormatError(folder, state.get("format"))
-    return dict(state)
+    if not (folder / CHECKSUMS).exists():
+        raise ValueError(f"{folder} is not whole: {CHECKSUMS} is missing")
+    if step_in_name(folder) not in (None, step):
+        raise RenamedError(folder, step)
+    return state
 
 
 def check_formats(run: Path) -> None:
-    """Raise FormatError where a run folder holds a checkpoint of another format."""
+    """Raise FormatError or RenamedError where a run folder holds such a checkpoint."""
     for _, folder in sorted(list_checkpoints(run)):
         try:
             read_state(folder)
-        except FormatError:
+        except (FormatError, RenamedError):
             raise
         except ValueError:
             continue  # `latest` warns about damaged ones
@@ -165,12 +178,13 @@ def list_checkpoints(run: Path) -> list[tuple[int, Path]]:
     """Return the step and folder of every checkpoint, whole or not, in no particular order."""
     checkpoints = []
     for path in run.glob("checkpoint-*"):
-        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
-        if match and path.is_dir():
-            checkpoints.append((int(match[1]), path))
+        step = step_in_name(path)
+        if step is not None and path.is_dir():
+            checkpoints.append((step, path))
     return checkpoints
 
 
-def checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def step_in_name(folder: Path) -> int | None:
+    """Return the step that the name of a folder states, None where it is not a checkpoint's."""
+    match = re.fullmatch(r"checkpoint-(\d+)", folder.name)
+    return match and int(match[1])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from electra import atomic
 from electra.data.shuffle import random_key
 from electra.data.wordpiece import WordPiece
 
@@ -151,7 +152,8 @@ class Features:
         }
         arrays |= {f"row_labels.{name}": array for name, array in self.row_labels.items()}
         arrays |= {f"token_labels.{name}": array for name, array in self.token_labels.items()}
-        save_file(arrays, path)
+        with atomic.default_mode(path):
+            save_file(arrays, path)
 
     @classmethod
     def load(cls, path: Path) -> Features:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from electra import __version__, atomic, tasks
+from electra.checksums import CHECKSUMS, hash_file
 from electra.config import UserError
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
@@ -32,6 +33,7 @@ HUB_FILES = [
     "tokenizer*.json",
     "vocab.txt",
     "special_tokens_map.json",
+    CHECKSUMS,
 ]
 MIN_LENGTH, DEFAULT_LENGTH = 8, 512
 
@@ -96,8 +98,7 @@ def weights_hash(folder: Path) -> str:
     """Return a hash of the weights, which names the model of a result wherever it was moved."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(hash_file(path)))
     return digest.hexdigest()[:16]
 
 

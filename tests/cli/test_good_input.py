@@ -28,13 +28,14 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
     model = [
         "README.md",
+        "checksums.sha256",
         "config.json",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",
         "vocab.txt",
     ]
-    state = ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    state = ["checksums.sha256", "optimizer.safetensors", "state.json", "weights.safetensors"]
     expected = ["config.toml", "environment.json", "metrics.jsonl", "status.json"]
     expected += [f"{folder}/{name}" for folder in ("discriminator", "generator") for name in model]
     expected += [f"checkpoint-{step}/{name}" for step in (2, 4) for name in state]

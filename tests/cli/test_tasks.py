@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from electra.__main__ import main
+from electra.checksums import CHECKSUMS
 from electra.model.networks import Generator
 from tests.finetuning.test_finetune import glue_folder
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, option_rows, tiny_model, written
@@ -518,6 +519,7 @@ def damaged(by_heart: ByHeart, folder: Path, **changes: Any) -> Path:
     config = json.loads((folder / "config.json").read_text())
     config["electra_task"] |= changes
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / CHECKSUMS).unlink()
     return folder
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.finetuning import feature_cache
 from electra.finetuning.feature_cache import cache_folder, write_cached
@@ -179,6 +180,7 @@ def test_another_length_tokenizer_or_file_is_encoded_anew(
             '"lowercase":true', '"lowercase":false'
         )
     )
+    (other / CHECKSUMS).unlink()
     prepare(other)
     assert len(encoded_lengths) == 6
     prepare(train=written(tmp_path / "more.csv", keyword_rows(14)))

@@ -12,6 +12,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
@@ -54,7 +55,10 @@ def trap(opened_marker: Path) -> bytes:
 
 @pytest.fixture
 def model(tiny: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny, tmp_path / "model"))
+    """A model folder without checksums: whoever hands one over can write matching ones."""
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / CHECKSUMS).unlink()
+    return folder
 
 
 def index(model: Path, file: str) -> None:
@@ -240,10 +244,9 @@ def test_a_checkpoint_that_is_a_pickle_is_not_one(
     folder.mkdir()
     for name in checkpoint.TENSORS:
         (folder / name).write_bytes(trap)
-    checksums = {name: checkpoint.checksum(folder / name) for name in checkpoint.TENSORS}
-    (folder / checkpoint.STATE).write_text(
-        json.dumps({"format": checkpoint.FORMAT, "step": 4, "checksums": checksums})
-    )
+    state = json.dumps({"format": checkpoint.FORMAT, "step": 4})
+    (folder / checkpoint.STATE).write_text(state)
+    write_checksums(folder, [*checkpoint.TENSORS, checkpoint.STATE])
     found = checkpoint.open_checkpoint(folder)
     with pytest.raises(SafetensorError):
         restore(found.tensors(), module=nn.Linear(1, 1), optimizer=None, updates=4)  # type: ignore[arg-type]

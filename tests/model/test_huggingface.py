@@ -19,6 +19,7 @@ from tests.wording import wording_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is first imported, which reads it then
 
+from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.model import huggingface
 from electra.model.card import model_card
@@ -77,12 +78,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def saved(folder: Path) -> Path:
+    """A folder without checksums, as stock transformers writes it."""
     huggingface.save(network(Discriminator), folder, role="discriminator")
+    (folder / CHECKSUMS).unlink()
     return folder
 
 
 def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (path.parent / CHECKSUMS).unlink(missing_ok=True)
 
 
 # ---- the same logits as transformers -------------------------------------------------------------
@@ -155,6 +159,7 @@ def test_a_folder_says_what_it_is(folder: Path) -> None:
         "model.safetensors",
         "README.md",
         "vocab.txt",
+        CHECKSUMS,
     }
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["electra_role"], config["pad_token_id"]) == (
@@ -287,7 +292,20 @@ def test_names_that_older_versions_stored_besides_are_no_surprise(folder: Path) 
         "electra.embeddings.position_ids": torch.arange(24)[None],
     }
     save_file(tensors | extra, path, metadata={"format": "pt"})
+    (folder / CHECKSUMS).unlink()
     assert huggingface.load(network(Generator), folder).unexpected == ()
+
+
+@pytest.mark.parametrize("shard_bytes", [30_000, huggingface.SHARD_BYTES])
+def test_others_may_read_the_weights_if_the_umask_lets_them(folder: Path, shard_bytes: int) -> None:
+    before = os.umask(0o022)
+    try:
+        huggingface.save(
+            network(Discriminator), folder, role="discriminator", shard_bytes=shard_bytes
+        )
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o644"}
 
 
 # ---- what is refused -----------------------------------------------------------------------------

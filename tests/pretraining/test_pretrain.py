@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from electra.checksums import write_checksums
 from electra.config import RunFailed, UserError
 from electra.data.shards import Shards
 from electra.engine import async_checkpoint
@@ -294,8 +295,8 @@ def tamper_with(folder, name="weights.safetensors", change=None, **state):
         change(tensors)
         checkpoint.save_file(tensors, folder / name)
     before = json.loads((folder / "state.json").read_text())
-    before["checksums"][name] = checkpoint.checksum(folder / name)
     (folder / "state.json").write_text(json.dumps(before | state))
+    write_checksums(folder, [*checkpoint.TENSORS, "state.json"])
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.training_state import (
@@ -73,7 +75,9 @@ def test_shared_weights_are_stored_once_and_shared_again(tmp_path):
     assert module["a"].weight is module["b"].weight
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "state", "no state"])
+@pytest.mark.parametrize(
+    "damage", ["truncate", "flip", "remove", "state", "no state", "checksums", "no checksums"]
+)
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
     tmp_path, trained, damage
 ):
@@ -90,8 +94,12 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
         weights.unlink()
     elif damage == "state":
         state.write_text(state.read_text()[:40])
-    else:
+    elif damage == "no state":
         state.unlink()
+    elif damage == "checksums":
+        (newer / CHECKSUMS).write_bytes((newer / CHECKSUMS).read_bytes()[:-1])
+    else:
+        (newer / CHECKSUMS).unlink()
     with pytest.warns(
         UserWarning,
         match=wording("a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it"),
@@ -100,10 +108,42 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(
     assert opened.step == 1
 
 
+@pytest.mark.parametrize("file", ["state.json", CHECKSUMS])
+def test_every_bit_of_the_small_files_is_verified(tmp_path, trained, file):
+    path = save(tmp_path, 30, trained) / file
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=str(path.parent)):
+            checkpoint.open_checkpoint(path.parent)
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused_and_never_passed_over(
+    tmp_path, trained
+):
+    save(tmp_path, 20, trained)
+    save(tmp_path, 30, trained).rename(tmp_path / "checkpoint-99")
+    for refuse in (checkpoint.latest, checkpoint.check_formats):
+        with pytest.raises(checkpoint.RenamedError, match=r"checkpoint-99 .* of step 30; rename"):
+            refuse(tmp_path)
+
+
+def test_others_may_read_what_the_umask_lets_them_read(tmp_path, trained):
+    before = os.umask(0o027)
+    try:
+        folder = save(tmp_path, 1, trained)
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o640"}
+
+
 def test_a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over(tmp_path, trained):
     save(tmp_path, 1, trained)
     newer = save(tmp_path, 2, trained) / "state.json"
-    newer.write_text(newer.read_text().replace('"format": 2', '"format": 1'))
+    (newer.parent / CHECKSUMS).unlink()
+    newer.write_text(newer.read_text().replace('"format": 3', '"format": 2'))
     for refuse in (checkpoint.latest, checkpoint.check_formats):
         with pytest.raises(
             checkpoint.FormatError,
@@ -112,7 +152,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over(tmp
             refuse(tmp_path)
     with pytest.raises(UserError, match=rf"--init-from {tmp_path}"):
         checkpoint.open_checkpoint(newer.parent)
-    newer.write_text(newer.read_text().replace('"format": 1', '"format": 3'))
+    newer.write_text(newer.read_text().replace('"format": 2', '"format": 4'))
     with pytest.raises(
         checkpoint.FormatError,
         match=wording("a_checkpoint_of_an_earlier_version_is_refused_and_never_passed_over_2"),
@@ -273,7 +313,7 @@ def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes
 def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
     folder = save(tmp_path, 1, trained)
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    assert names == [CHECKSUMS, "optimizer.safetensors", "state.json", "weights.safetensors"]
     assert json.loads((folder / "state.json").read_text())["step"] == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 
+from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.model.networks import Generator
@@ -249,6 +250,7 @@ def test_a_tokenizer_with_more_words_than_the_network_is_refused(tmp_path: Path)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"]["zebra"] = 9999
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / CHECKSUMS).unlink()
     with pytest.raises(
         UserError, match=wording("a_tokenizer_with_more_words_than_the_network_is_refused")
     ):
@@ -269,6 +271,7 @@ def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(
     folder = Path(shutil.copytree(load_tuned(by_heart("classes")).folder, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text()) | {"electra_length": 4096}
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / CHECKSUMS).unlink()
     with pytest.raises(
         UserError, match=wording("a_length_beyond_the_positions_is_refused_in_a_folder_too")
     ):
