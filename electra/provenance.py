@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -27,8 +28,33 @@ def environment() -> dict[str, Any]:
         "packages": {name: metadata.version(name) for name in packages},
         "processes": int(os.environ.get("WORLD_SIZE", 1)),
         "threads": torch.get_num_threads(),
+        "cpu": cpu_name(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
+
+
+def environment_differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return what differs between two environments and may change the last bits of a number."""
+    differences = []
+    earlier_packages, packages = earlier.get("packages"), now["packages"]
+    if isinstance(earlier_packages, dict):
+        earlier, now = earlier | earlier_packages, now | packages
+    for name in ("python", "cpu", "gpus", "processes", "threads", *packages):
+        if name in earlier and earlier[name] != now[name]:
+            differences.append(f"{name} {earlier[name]} → {now[name]}")
+    return differences
+
+
+def cpu_name() -> str:
+    """Return the model of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf8")
+    except OSError:
+        text = ""
+    match = re.search(r"^model name\s*: (.+)$", text, flags=re.MULTILINE)
+    if match:
+        return match[1]
+    return platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

@@ -29,6 +29,7 @@ from electra.engine.train_step import (
     build_train_step,
 )
 from electra.engine.training_state import restore, weights_of, with_tied_weights
+from electra.files import read_json_object_or_empty
 from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.export import find_tokenizer_folder, initialise_from
@@ -41,6 +42,7 @@ from electra.pretraining.resolve import (
 )
 from electra.pretraining.resume import find_resume_point, write_run_files
 from electra.pretraining.run import Run
+from electra.provenance import environment, environment_differences
 from electra.runs import checkpoint, run_dir
 from electra.runs.checkpoint import Checkpoint
 from electra.settings import as_dict
@@ -208,6 +210,12 @@ def load_checkpoint(run: Run, resumed: Checkpoint) -> None:
 
 def resume_messages(resumed: Checkpoint, options: PretrainOptions) -> list[str]:
     messages = [f"continuing from {resumed.folder} at step {resumed.step:,}"]
+    earlier = read_json_object_or_empty(resumed.folder.parent / run_dir.ENVIRONMENT)
+    if differences := environment_differences(earlier, environment()):
+        messages.append(
+            "the last bits of losses and weights may differ from those of an uninterrupted run: "
+            f"{', '.join(differences)}"
+        )
     if options.init_from is not None:
         messages.append(
             f"--init-from {options.init_from} was for the first start and is not read again"

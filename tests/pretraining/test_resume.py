@@ -13,8 +13,10 @@ from torch import nn
 
 from electra.config import UserError
 from electra.engine.training_state import capture
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
 from electra.pretraining.resume import find_resume_point, write_run_files
+from electra.pretraining.setup import resume_messages
 from electra.runs import checkpoint, run_dir
 from electra.settings import as_dict
 from tests.wording import wording_of
@@ -275,3 +277,27 @@ def test_the_environment_names_versions_commit_and_hardware(tmp_path: Path) -> N
     written = json.loads((tmp_path / run_dir.ENVIRONMENT).read_text())
     assert written["packages"]["torch"] == torch.__version__
     assert {"electra", "commit", "command", "python", "processes", "gpus"} <= written.keys()
+
+
+def test_a_resume_says_in_one_line_what_may_change_the_last_bits(tmp_path: Path) -> None:
+    make_run(tmp_path, recipe(), 4)
+    path = tmp_path / run_dir.ENVIRONMENT
+    resumed = checkpoint.latest(tmp_path)
+    assert resumed is not None
+    assert len(resume_messages(resumed, PretrainOptions())) == 1
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 99, "gpus": ["A100"]}))
+    _, message = resume_messages(resumed, PretrainOptions())
+    assert "threads 99 → " in message
+    assert "gpus ['A100'] → " in message
+    path.write_text("{")
+    assert len(resume_messages(resumed, PretrainOptions())) == 1
+
+
+def test_a_renamed_checkpoint_is_refused_and_nothing_is_removed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, recipe(), 4, 12)
+    (run / "checkpoint-4").rename(run / "checkpoint-99")
+    before = sorted(tmp_path.rglob("*"))
+    for resume in ("auto", str(run), str(run / "checkpoint-99")):
+        with pytest.raises(UserError, match=r"checkpoint-99 holds the checkpoint of step 4; "):
+            find_resume_point(recipe(), run, resume=resume, overwrite=False)
+    assert sorted(tmp_path.rglob("*")) == before
