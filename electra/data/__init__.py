@@ -7,7 +7,9 @@ parquet.py                           rows of Parquet
 vocabulary.py, wordpiece.py          train a WordPiece vocabulary; tokenize
 examples.py                          cut documents into padded rows [CLS] A [SEP] B [SEP]
 sharding.py, shard_writer.py         cut a corpus into shards, in parallel, resumable
-manifest.py, shards.py, merging.py   what a folder of shards holds; merge and verify it
+manifest.py, manifest_checks.py      what a folder of shards holds; compare it with the files
+records.py                           JSON with a checksum; the list of a corpus's files
+shards.py, merging.py                open, verify and merge shards
 options.py, prepare.py               options of vocab and shard; both in one go for a recipe
 dataset.py, shuffle.py               memory-mapped rows; the shuffle of an epoch
 batches.py, dataloader.py            collate rows into batches; load and prefetch them by step

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from electra.config import SettingError, UserError, build
+from electra.data.records import read_inputs, read_record, write_inputs, write_record
 from electra.data.sources import DocumentUnit
-from electra.files import read_json_object
 
 FORMAT = 1
 LAYOUT = "one example per row"
@@ -63,6 +63,10 @@ class ShardSettings:
     layout: str = LAYOUT
     format: int = FORMAT
 
+    def to_values(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings as plain data, with a reference to the list of their inputs."""
+        return dataclasses.asdict(dataclasses.replace(self, inputs=[])) | {"inputs": inputs}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
@@ -80,6 +84,17 @@ class Manifest:
     long_words: int
     files: list[ShardFile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    # Checksum of each file in the tokenizer folder; none in shards of earlier versions.
+    tokenizer_files: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", *COUNT_FIELDS):
+            if getattr(self, name) < 0:
+                raise SettingError(name, "must not be negative", self)
+        if not self.unknown <= 1 or not self.tokens <= self.rows * self.length:
+            raise SettingError(
+                "tokens", "with {rows} and {unknown} is more than the rows hold", self
+            )
 
     @property
     def length(self) -> int:
@@ -97,7 +112,7 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Read and check a manifest file."""
-        values = read_json_object(path, remedy=SHARD_AGAIN)
+        values = read_record(path, remedy=SHARD_AGAIN)
         try:
             form, layout = values["settings"]["format"], values["settings"]["layout"]
             if (form, layout) != (FORMAT, LAYOUT):
@@ -105,11 +120,24 @@ class Manifest:
                     f"{path}: format {form} ({layout}), but this version reads format {FORMAT} "
                     f"({LAYOUT}); run `electra shard` again"
                 )
-            return build(cls, values, source=str(path))
+            inputs = values["settings"]["inputs"]
+            if not isinstance(inputs, dict):  # as earlier versions wrote them
+                return build(cls, values, source=str(path))
+            values["settings"]["inputs"] = []
+            manifest = build(cls, values, source=str(path))
+            files = read_inputs(path.parent, inputs, remedy=SHARD_AGAIN)
+            settings = dataclasses.replace(manifest.settings, inputs=files)
+            return dataclasses.replace(manifest, settings=settings)
         except UserError:
             raise
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{path}: not a manifest of shards ({error}); {SHARD_AGAIN}") from None
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest of a folder, and first the list of its inputs."""
+        settings = self.settings.to_values(write_inputs(folder, self.settings.inputs))
+        bare = dataclasses.replace(self, settings=dataclasses.replace(self.settings, inputs=[]))
+        write_record(folder / MANIFEST, dataclasses.asdict(bare) | {"settings": settings})
 
 
 def part_name(part: int, parts: int) -> str:

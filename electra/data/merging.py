@@ -36,14 +36,15 @@ def merge(
     new_warnings = manifest_warnings(shards.manifest)
     for message in new_warnings:
         report(message)
+    atomic.check_links(folder / TOKENIZER, inside=folder)
+    shards.tokenizer.copy_to(folder / TOKENIZER)
     manifest = dataclasses.replace(
         shards.manifest,
         warnings=common_warnings(shards) + new_warnings,
         files=relative_files(shards),
+        tokenizer_files=shards.tokenizer.checksums(folder / TOKENIZER),
     )
-    atomic.check_links(folder / TOKENIZER, inside=folder)
-    shards.tokenizer.copy_to(folder / TOKENIZER)
-    atomic.write_json(folder / MANIFEST, dataclasses.asdict(manifest))
+    manifest.write(folder)
     return manifest
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from electra import atomic
 from electra.config import UserError
+from electra.data.dataset import load_integers
 from electra.data.examples import LONG_WORD, Ends, Examples, Ids
 from electra.data.manifest import (
     COUNTS,
@@ -24,10 +25,11 @@ from electra.data.manifest import (
     ShardFile,
     ShardSettings,
 )
+from electra.data.manifest_checks import check_checksum
 from electra.data.options import describe_changes
+from electra.data.records import INPUTS, read_inputs, read_record, write_inputs, write_record
 from electra.data.sources import Report
 from electra.data.wordpiece import WordPiece
-from electra.files import read_json_object
 
 MAX_UNKNOWN = 0.01  # share of [UNK] in the text without a warning
 MIN_FILL = 0.5  # share of the rows that is not padding without a warning
@@ -62,6 +64,7 @@ class ShardWriter:
         self.buffer: list[Examples] = []
         self.buffer_bytes = 0
         self.counts = np.zeros(tokenizer.size, dtype=np.int64)
+        self.inputs = write_inputs(folder, settings.inputs)
 
     @classmethod
     def open(cls, folder: Path, settings: ShardSettings, tokenizer: WordPiece) -> ShardWriter:
@@ -78,8 +81,9 @@ class ShardWriter:
             )
         writer = cls(folder, settings, tokenizer, state)
         for file in state.files:
+            check_checksum(folder / file.name, file)
             if file.name.startswith("train-") and file.name.endswith(".ids.npy"):
-                writer.count(np.load(folder / file.name, mmap_mode="r", allow_pickle=False))
+                writer.count(load_integers(folder / file.name, mmap_mode="r"))
         if not state.shards:
             tokenizer.copy_to(folder / TOKENIZER)
             writer.save_progress()
@@ -130,10 +134,10 @@ class ShardWriter:
     def save_progress(self) -> None:
         """Record the settings and the complete shards."""
         progress = {
-            "settings": dataclasses.asdict(self.settings),
+            "settings": self.settings.to_values(self.inputs),
             "state": dataclasses.asdict(self.state),
         }
-        atomic.write_json(self.folder / PROGRESS, progress)
+        write_record(self.folder / PROGRESS, progress)
 
     def count(self, ids: npt.NDArray[Any]) -> None:
         """Count the occurrences of every id."""
@@ -150,8 +154,10 @@ class ShardWriter:
         for message in manifest_warnings(manifest):
             warnings.append(message)
             report(message)
-        manifest = dataclasses.replace(manifest, warnings=warnings)
-        atomic.write_json(self.folder / MANIFEST, dataclasses.asdict(manifest))
+        self.tokenizer.copy_to(self.folder / TOKENIZER)  # again: its checksums are of these bytes
+        tokenizer_files = self.tokenizer.checksums(self.folder / TOKENIZER)
+        manifest = dataclasses.replace(manifest, warnings=warnings, tokenizer_files=tokenizer_files)
+        manifest.write(self.folder)
         (self.folder / PROGRESS).unlink()
         return manifest
 
@@ -178,10 +184,16 @@ class ShardWriter:
 def read_progress(path: Path) -> tuple[State, dict[str, Any]]:
     """Return the state and the settings of an interrupted run."""
     try:
-        progress = read_json_object(path)
-        state = dict(progress["state"])
+        progress = read_record(path, remedy="start over with --overwrite")
+        state, settings = dict(progress["state"]), dict(progress["settings"])
         state["files"] = [ShardFile(**file) for file in state["files"]]
-        return State(**state), dict(progress["settings"])
+        if isinstance(settings["inputs"], dict):
+            settings["inputs"] = read_inputs(
+                path.parent, settings["inputs"], remedy="start over with --overwrite"
+            )
+        return State(**state), settings
+    except UserError:
+        raise
     except (ValueError, TypeError, LookupError):
         raise UserError(f"{path} is damaged; start over with --overwrite") from None
 
@@ -193,7 +205,7 @@ def count_rows(files: list[ShardFile], prefix: str) -> int:
 
 def remove_shards(folder: Path) -> None:
     """Remove the files that a ShardWriter writes, and first the manifest that vouches for them."""
-    for name in (MANIFEST, PROGRESS, COUNTS):
+    for name in (MANIFEST, PROGRESS, COUNTS, INPUTS):
         (folder / name).unlink(missing_ok=True)
     for path in find_rows(folder):
         path.unlink()

@@ -5,7 +5,8 @@ train-00000.ends.npy  [rows, 2]  the ends of the first and the last segment, eac
 held-out-00000.…                 likewise, for documents that are never trained on
 counts.npy            [V] int64  occurrences of each entry in the training rows
 tokenizer/                       the tokenizer of the rows
-manifest.json                    settings, counts, checksums; written last
+inputs.jsonl                     name, size and content hash of each file of the corpus
+manifest.json                    settings, counts, checksums, also its own; written last
 part-00001-of-00004/…            replaces the files where several machines shared the work;
                                  `merging` then adds a manifest for all parts
 """
@@ -13,7 +14,6 @@ part-00001-of-00004/…            replaces the files where several machines sha
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +30,7 @@ from electra.data.manifest import (
     MANIFEST,
     PART,
     PROGRESS,
+    SHARD_AGAIN,
     TOKENIZER,
     Manifest,
     ShardFile,
@@ -37,6 +38,7 @@ from electra.data.manifest import (
     part_name,
     shard_command,
 )
+from electra.data.manifest_checks import check_content, check_manifest
 from electra.data.sources import CONTENT_HASH
 from electra.data.wordpiece import WordPiece
 from electra.settings import differing_keys, fingerprint
@@ -52,14 +54,15 @@ class Shards:
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
-        """Read the manifests and check the sizes of all files; `verify` reads every byte."""
+        """Read the manifests and compare their numbers with the sizes of all files; `verify` reads
+        every byte.
+        """
         folder = Path(folder)
         parts = {part: Manifest.read(part / MANIFEST) for part in find_parts(folder)}
         manifests = list(parts.values())
         for part, manifest in parts.items():
             check_same_corpus(part, manifest, first=manifests[0])
-            for file in manifest.files:
-                check_size(part / file.name, file.bytes)
+            check_manifest(part, manifest)
         return cls(folder=folder, manifest=merge_manifests(manifests), parts=parts)
 
     @property
@@ -81,7 +84,7 @@ class Shards:
 
     @cached_property
     def tokenizer(self) -> WordPiece:
-        return load_tokenizer(next(iter(self.parts)), self.manifest.tokenizer)
+        return load_tokenizer(*next(iter(self.parts.items())))
 
     @cached_property
     def train(self) -> MemmapDataset:
@@ -122,39 +125,34 @@ class Shards:
         every: int = 1,
         progress: Callable[[float], None] = lambda fraction: None,
     ) -> None:
-        """Check the checksum of every file, and that every tokenizer is the one of the rows.
+        """Check every byte of every file against its manifest, and every tokenizer.
 
-        Processes that share the work check every `every`th file from their `first` on.
+        Processes that share the work check every `every`th file from their `first` on; the total
+        of tokens is only compared by one that checks all files.
         """
         if first == 0:
-            for part in self.parts:
-                load_tokenizer(part, self.manifest.tokenizer)
+            for part, manifest in self.parts.items():
+                load_tokenizer(part, manifest)
         files = self.files[first::every]
+        tokens = 0
         for number, (path, file) in enumerate(files, start=1):
-            with path.open("rb") as stream:
-                checksum = hashlib.file_digest(stream, "sha256").hexdigest()
-            if checksum != file.sha256:
-                raise UserError(
-                    f"{path}: damaged: its checksum is not the one in {MANIFEST}; run "
-                    f"{shard_command(path)}"
-                )
+            tokens += check_content(path, file, self.manifest)
             progress(number / len(files))
+        if every == 1 and tokens != self.manifest.tokens:
+            raise UserError(
+                f"{self.folder}: {MANIFEST} says {self.manifest.tokens:,} tokens, but the rows "
+                f"hold {tokens:,}; {SHARD_AGAIN}"
+            )
 
 
-def check_size(path: Path, size: int) -> None:
-    """Raise UserError unless a file has this many bytes."""
-    if not path.is_file():
-        raise UserError(f"{path}: is missing; run {shard_command(path)}")
-    if path.stat().st_size != size:
-        raise UserError(
-            f"{path}: has {path.stat().st_size} bytes, not {size}; run {shard_command(path)}"
-        )
-
-
-def load_tokenizer(folder: Path, fingerprint: str) -> WordPiece:
-    """Load the tokenizer of shards; raise UserError if it is not the one with this fingerprint."""
+def load_tokenizer(folder: Path, manifest: Manifest) -> WordPiece:
+    """Load the tokenizer of shards; raise UserError if it is not the one that cut them."""
     tokenizer = WordPiece.load(folder / TOKENIZER)
-    if tokenizer.fingerprint != fingerprint:
+    checksums = manifest.tokenizer_files
+    is_same = tokenizer.fingerprint == manifest.tokenizer
+    if checksums:
+        is_same = is_same and tokenizer.checksums(folder / TOKENIZER) == checksums
+    if not is_same or tokenizer.size != manifest.vocab_size:
         raise UserError(
             f"{folder}: its tokenizer folder was changed after the shards were cut; run "
             "`electra shard` again with --overwrite"

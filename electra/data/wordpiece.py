@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from electra import atomic
 from electra.checksums import verify_if_listed
 from electra.config import UserError
+from electra.data.records import checksum_file
 from electra.files import (
     parse_json,
     read_bounded_bytes,
@@ -159,6 +160,11 @@ class WordPiece:
         atomic.write_json(folder / "tokenizer_config.json", config)
         # Last: its presence means that the folder is complete.
         atomic.write(folder / "tokenizer.json", self.definition)
+
+    def checksums(self, folder: Path) -> dict[str, str]:
+        """Return the checksum of every file that `copy_to` wrote into a folder."""
+        names = [*self.companions, "tokenizer_config.json", "tokenizer.json"]
+        return {name: checksum_file(folder / name) for name in names}
 
 
 @contextmanager

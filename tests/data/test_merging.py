@@ -13,6 +13,7 @@ from electra.data import corpus, sharding
 from electra.data.manifest import Manifest
 from electra.data.merging import merge
 from electra.data.options import ShardOptions
+from electra.data.records import read_record, write_record
 from electra.data.sharding import assign_files, shard
 from electra.data.shards import Shards
 from electra.data.sources import Source, resolve
@@ -130,9 +131,9 @@ def test_parts_of_another_corpus_or_tokenizer_are_refused(
         merge(tmp_path / "parts")
     pack(texts, tokenizer, tmp_path / "parts", 2, of=2, by_file=True, overwrite=True)
     path = tmp_path / "parts" / "part-00002-of-00002" / "manifest.json"
-    path.write_text(
-        path.read_text(encoding="utf8").replace(tokenizer.fingerprint, "another"), encoding="utf8"
-    )
+    manifest = read_record(path, remedy="")
+    manifest["settings"]["tokenizer"] = "another"
+    write_record(path, manifest)
     with pytest.raises(
         UserError, match=wording("parts_of_another_corpus_or_tokenizer_are_refused_2")
     ):
@@ -154,10 +155,10 @@ def test_a_manifest_cannot_name_files_outside_its_folder(
     texts: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:
     pack(texts, tokenizer, tmp_path)
-    manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf8"))
+    manifest = read_record(tmp_path / "manifest.json", remedy="")
     for name in ("../train-00000.ids.npy", "/etc/passwd", "part-1-of-2/../../x"):
         manifest["files"][0]["name"] = name
-        (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf8")
+        write_record(tmp_path / "manifest.json", manifest)
         with pytest.raises(
             UserError, match=wording("a_manifest_cannot_name_files_outside_its_folder")
         ):
@@ -255,8 +256,8 @@ def test_a_part_interrupted_by_an_earlier_version_goes_on(
         with pytest.raises(TypeError):
             pack(texts, tokenizer, tmp_path / "begun")
     progress = tmp_path / "begun" / "progress.json"
-    saved = json.loads(progress.read_text(encoding="utf8"))
-    del saved["settings"]["by_file"]
+    saved = read_record(progress, remedy="")
+    del saved["settings"]["by_file"], saved["settings"]["document"]
     progress.write_text(json.dumps(saved), encoding="utf8")
     pack(texts, tokenizer, tmp_path / "begun")
     assert Shards.open(tmp_path / "begun").manifest.documents == 152

@@ -3,14 +3,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from electra import files
 from electra.config import UserError
 from electra.data import sharding
 from electra.data.dataset import MemmapDataset
 from electra.data.options import ShardOptions
+from electra.data.records import checksum_file, read_record, write_record
 from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
@@ -78,9 +81,9 @@ def test_a_missing_part_is_named(folder: Path) -> None:
 
 def test_parts_cut_with_other_settings_are_refused(folder: Path) -> None:
     path = folder / "part-00002-of-00002" / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf8"))
+    manifest = read_record(path, remedy="")
     manifest["settings"]["seed"] = 1
-    path.write_text(json.dumps(manifest), encoding="utf8")
+    write_record(path, manifest)
     with pytest.raises(
         UserError,
         match=wording("parts_cut_with_other_settings_are_refused"),
@@ -161,9 +164,9 @@ def test_a_folder_without_shards_says_what_to_run(tmp_path: Path) -> None:
 
 def test_a_format_of_another_version_is_refused(folder: Path) -> None:
     path = folder / "part-00001-of-00002" / "manifest.json"
-    path.write_text(
-        path.read_text(encoding="utf8").replace("one example per row", "several examples per row")
-    )
+    manifest = read_record(path, remedy="")
+    manifest["settings"]["layout"] = "several examples per row"
+    write_record(path, manifest)
     with pytest.raises(UserError, match=wording("a_format_of_another_version_is_refused")):
         Shards.open(folder)
 
@@ -172,3 +175,120 @@ def test_missing_token_counts_are_found_on_opening(folder: Path) -> None:
     (folder / "part-00001-of-00002" / "counts.npy").unlink()
     with pytest.raises(UserError, match=wording("missing_token_counts_are_found_on_opening")):
         Shards.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("rows", -1000),
+        ("rows", 100_000),
+        ("held_out_rows", 1),
+        ("tokens", 1),
+        ("tokens", -(10**9)),
+        ("vocab_size", 1),
+        ("files.0.rows", -1),
+        ("files.0.rows", 100_000),
+        ("files.1.rows", -1),
+        ("files.0.bytes", 2),
+        ("settings.length", 1),
+    ],
+)
+def test_a_number_of_the_manifest_that_its_files_contradict_is_refused(
+    text: Path, tokenizer: WordPiece, tmp_path: Path, key: str, change: int
+) -> None:
+    shard([text], tokenizer=tokenizer, output_dir=tmp_path, report=lambda _: None)
+    manifest = read_record(tmp_path / "manifest.json", remedy="")
+    section: Any = manifest
+    *path, name = (int(part) if part.isdecimal() else part for part in key.split("."))
+    for part in path:
+        section = section[part]
+    section[name] += change
+    write_record(tmp_path / "manifest.json", manifest)
+    with pytest.raises(UserError):
+        Shards.open(tmp_path).verify()
+    if key != "tokens":
+        with pytest.raises(UserError):
+            _ = Shards.open(tmp_path).tokenizer
+
+
+def test_numbers_beyond_the_vocabulary_or_the_row_are_found_by_verifying(
+    text: Path, tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    shard([text], tokenizer=tokenizer, output_dir=tmp_path, report=lambda _: None)
+    for name, value in (("train-00000.ids.npy", tokenizer.size), ("train-00000.ends.npy", 500)):
+        content = (tmp_path / name).read_bytes()
+        array = np.load(tmp_path / name)
+        array[3, 1] = value
+        np.save(tmp_path / name, array)
+        manifest = read_record(tmp_path / "manifest.json", remedy="")
+        for file in manifest["files"]:
+            file["sha256"] = checksum_file(tmp_path / file["name"])
+        write_record(tmp_path / "manifest.json", manifest)
+        with pytest.raises(UserError, match=wording("numbers_beyond_the_vocabulary_or_the_row")):
+            Shards.open(tmp_path).verify()
+        (tmp_path / name).write_bytes(content)
+
+
+def read_batches(folder: Path) -> list[bytes]:
+    """The tokenizer and all rows of a folder, as pre-training reads them."""
+    shards = Shards.open(folder)
+    shards.verify()
+    rows = [shards.tokenizer.definition.encode(), shards.counts.tobytes()]
+    for dataset in (shards.train, shards.held_out):
+        rows += [array.tobytes() for array in dataset.take(np.arange(len(dataset)))]
+    return rows
+
+
+@pytest.mark.parametrize("stride", [131, pytest.param(13, marks=pytest.mark.slow)])
+def test_a_flipped_bit_in_any_file_is_found_or_without_effect(
+    tokenizer: WordPiece, tmp_path: Path, stride: int
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the old bridge\n\nthe new water\n\nof stone\n", encoding="utf8")
+    folder = tmp_path / "shards"
+    options = ShardOptions(length=8, held_out=0.3)
+    shard([corpus], tokenizer=tokenizer, output_dir=folder, options=options, report=lambda _: None)
+    expected = read_batches(folder)
+    found = 0
+    for path in sorted(file for file in folder.rglob("*") if file.is_file()):
+        content = path.read_bytes()
+        for offset in range(0, len(content), stride):
+            damaged = bytearray(content)
+            damaged[offset] ^= 1 << offset % 8
+            path.write_bytes(damaged)
+            try:
+                assert read_batches(folder) == expected, (path.name, offset)
+            except UserError:
+                found += 1
+        path.write_bytes(content)
+    assert found > 50
+    assert read_batches(folder) == expected
+
+
+def test_a_list_of_files_longer_than_a_json_file_may_be_is_read_back(
+    text: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(500):
+        (corpus / f"{number:03}.txt").write_text("the old bridge\n", encoding="utf8")
+    shard([corpus], tokenizer=tokenizer, output_dir=tmp_path / "rows", report=lambda _: None)
+    monkeypatch.setattr(files, "MAX_BYTES", 20_000)
+    manifest = Shards.open(tmp_path / "rows").manifest
+    assert [file["name"] for file in manifest.settings.inputs][::499] == ["000.txt", "499.txt"]
+    assert (tmp_path / "rows" / "inputs.jsonl").stat().st_size > files.MAX_BYTES
+
+
+def test_a_manifest_of_an_earlier_version_is_read(folder: Path) -> None:
+    expected = Shards.open(folder)
+    for path in folder.glob("*/manifest.json"):
+        manifest = read_record(path, remedy="")
+        lines = (path.parent / "inputs.jsonl").read_text(encoding="utf8").splitlines()
+        manifest["settings"]["inputs"] = [json.loads(line) for line in lines]
+        del manifest["settings"]["document"], manifest["tokenizer_files"]
+        path.write_text(json.dumps(manifest), encoding="utf8")
+        (path.parent / "inputs.jsonl").unlink()
+    shards = Shards.open(folder)
+    shards.verify()
+    assert shards.manifest.settings == expected.manifest.settings
+    assert shards.fingerprint == expected.fingerprint

@@ -14,6 +14,8 @@ from torch import nn
 
 from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
+from electra.data.dataset import load_integers
+from electra.data.records import read_record, write_record
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.engine.training_state import restore
@@ -98,12 +100,14 @@ def test_a_pickle_among_shards_is_refused_and_not_opened(
     (rows / file).write_bytes(trap)
     if as_array:
         np.save(rows / file, np.array([Trap(opened_marker)], dtype=object), allow_pickle=True)
-    manifest = json.loads((rows / "manifest.json").read_text(encoding="utf8"))
+    manifest = read_record(rows / "manifest.json", remedy="")
     for each in manifest["files"]:
         each["bytes"] = (rows / each["name"]).stat().st_size
-    (rows / "manifest.json").write_text(json.dumps(manifest), encoding="utf8")
+    write_record(rows / "manifest.json", manifest)
     with pytest.raises(UserError, match=rf"{file}: damaged"):
-        (lambda shards: (shards.counts, shards.train.take(np.arange(2))))(Shards.open(rows))
+        Shards.open(rows)
+    with pytest.raises(UserError, match=rf"{file}: damaged"):
+        load_integers(rows / file)
     assert not opened_marker.exists()
 
 
@@ -169,9 +173,9 @@ def test_a_manifest_cannot_name_a_file_outside_of_its_folder(
     toy_shards: Path, tmp_path: Path, name: str
 ) -> None:
     rows = Path(shutil.copytree(toy_shards, tmp_path / "rows"))
-    manifest = json.loads((rows / "manifest.json").read_text(encoding="utf8"))
+    manifest = read_record(rows / "manifest.json", remedy="")
     manifest["files"][0]["name"] = name
-    (rows / "manifest.json").write_text(json.dumps(manifest), encoding="utf8")
+    write_record(rows / "manifest.json", manifest)
     with pytest.raises(
         UserError, match=wording("a_manifest_cannot_name_a_file_outside_of_its_folder")
     ):
