@@ -79,6 +79,24 @@ def write_result(path: str | Path, values: Result) -> None:
     print(f"written to {path}")
 
 
+def write_record(path: str | Path, rows: list[dict[str, Any]]) -> None:
+    """Write the rows of a reliability record with its command, commit, date and versions."""
+    from electra.provenance import environment
+
+    made = environment()
+    made["command"][0] = f"python -m benchmarks.{Path(made['command'][0]).stem}"
+    record = {
+        "command": re.sub(r"(^|[ =])/\S*/", r"\1", " ".join(made["command"])),
+        "commit": made["commit"],
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": {"python": made["python"], **made["packages"]},
+        "rows": rows,
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+
+
 def provenance() -> Result:
     """Return the provenance of one part of a result, whose parts may come from several runs."""
     import torch

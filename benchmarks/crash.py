@@ -1,0 +1,211 @@
+"""Interrupt every file operation of a command, run it again, and compare what it leaves.
+
+    python -m benchmarks.crash [--only NAME …] [--every N] [--output FILE] [--folder /dev/shm]
+
+Before each operation the command is killed, or half of a write is written and it is killed, or the
+operation fails as on a full or broken disk, once or from there on. Then the same command runs
+without a fault. Its files must be those of a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.crash_commands import COMMANDS, Command
+from benchmarks.crash_trials import (
+    KILL,
+    Decide,
+    Ended,
+    Laboratory,
+    differences,
+    laboratory,
+    proceed,
+    tree_of,
+)
+from benchmarks.file_operations import Operation
+from benchmarks.harness import build_parser, check_counts, run_main, write_record
+
+TAKES_SPACE = ("write", "open", "mkdir", "ftruncate", "rename", "link", "symlink", "fsync")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to an operation."""
+
+    name: str
+    error: int = KILL
+    is_torn: bool = False  # half of the bytes are written before
+    is_lasting: bool = False  # later operations fail too
+
+    def applies_to(self, operation: Operation) -> bool:
+        """Return whether an operation can fail like this."""
+        if self.is_torn:
+            return operation.kind == "write"
+        return self.error != errno.ENOSPC or operation.kind in TAKES_SPACE
+
+    def strike(self, number: int) -> Decide:
+        """Return a supervisor that interrupts the operation of this number."""
+
+        def decide(count: int, operation: Operation) -> int:
+            is_later = self.is_lasting and count > number
+            if not (count == number or is_later) or not self.applies_to(operation):
+                return 0
+            if self.is_torn:
+                operation.write_half()
+            return self.error
+
+        return decide
+
+
+FAULTS = (
+    Fault("killed"),
+    Fault("torn", is_torn=True),
+    Fault("full disk, once", errno.ENOSPC),
+    Fault("full disk from there on", errno.ENOSPC, is_lasting=True),
+    Fault("broken disk, once", errno.EIO),
+    Fault("broken disk from there on", errno.EIO, is_lasting=True),
+)
+
+
+@dataclass
+class Row:
+    """How often a command was interrupted, and what came of it."""
+
+    what: str
+    operations: int = 0
+    killed: int = 0
+    torn: int = 0
+    failed: int = 0
+    identical: int = 0
+    refused_with_remedy: int = 0
+    lost: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def count(self, fault: Fault) -> None:
+        if fault.is_torn:
+            self.torn += 1
+        elif fault.error == KILL:
+            self.killed += 1
+        else:
+            self.failed += 1
+
+
+def interrupt_everywhere(
+    lab: Laboratory, name: str, *, every: int = 1, seed: int = 0
+) -> Iterator[Row]:
+    """Interrupt the operations of a command; yield the counts after each.
+
+    With `every`, each fault strikes one operation in so many; which of them follows from the seed.
+    """
+    command = COMMANDS[name]
+    lab.whole_tree(name, command)
+    operations: list[Operation] = []
+
+    def record(number: int, operation: Operation) -> int:
+        operations.append(operation)
+        return 0
+
+    lab.clear()
+    lab.run(command, record)
+    row, chance = Row(command.what, len(operations)), random.Random(f"{seed} {name}")
+    for number, operation in enumerate(operations):
+        for fault in FAULTS:
+            if fault.applies_to(operation) and chance.randrange(every) == 0:
+                interrupt(lab, name, fault, number, row)
+                yield row
+
+
+def interrupt(lab: Laboratory, name: str, fault: Fault, number: int, row: Row) -> None:
+    """Interrupt one operation, run the command again, and count what comes of it."""
+    command = COMMANDS[name]
+    lab.clear()
+    ended = lab.run(command, fault.strike(number))
+    if not ended.was_struck:  # threads may do the operations in another order
+        return
+    row.count(fault)
+    announced, saved = lab.announced_step(), lab.saved_step()
+    problem = describe_end(lab, name, fault, ended)
+    if saved < announced:
+        problem += f"; checkpoint {announced} was announced, {saved} is there"
+    again = lab.run(command, proceed)
+    if again.code == 2 and again.is_error_message:
+        row.refused_with_remedy += 1
+        problem += f"; refused: {again.output[-300:]}"
+    elif again.code:
+        problem += f"; again: exit code {again.code}: {again.output[-300:]}"
+    elif different := differences(tree_of(lab.output_dir), lab.whole[name]):
+        problem += f"; different: {different}"
+    if not problem:
+        row.identical += 1
+    elif not again.is_error_message:
+        row.lost += 1
+    if problem:
+        row.problems.append(f"{fault.name}, operation {number}: {problem}")
+        print(f"{name}: {row.problems[-1]}", file=sys.stderr, flush=True)
+
+
+def describe_end(lab: Laboratory, name: str, fault: Fault, ended: Ended) -> str:
+    """Return what is wrong about the end of a run that a fault struck; nothing if it is right."""
+    if fault.error == KILL or ended.is_error_message:
+        return ""
+    if ended.code == 0:
+        different = differences(tree_of(lab.output_dir), lab.whole[name])
+        if different:
+            return f"ended as if nothing had failed, with {different}"
+        return ""
+    return f"exit code {ended.code}: {ended.output[-600:]}"
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def main() -> None:
+    options = parse_options()
+    rows = []
+    with laboratory(options.folder) as lab:
+        for name in options.only:
+            row = Row(COMMANDS[name].what)
+            for row in interrupt_everywhere(lab, name, every=options.every, seed=options.seed):
+                pass
+            print(summary(row), flush=True)
+            rows.append(row)
+            if options.output:  # after each, so that a run that is stopped loses nothing
+                write_record(options.output, [as_result(row) for row in rows])
+    if any(row.lost for row in rows):
+        sys.exit(1)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = build_parser(__doc__)
+    parser.add_argument("--only", nargs="*", default=list(COMMANDS), choices=COMMANDS)
+    parser.add_argument("--every", type=int, default=1, help="interrupt one operation in so many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output")
+    parser.add_argument("--folder", type=Path, help="where to work; in memory it is quicker")
+    options = parser.parse_args()
+    check_counts(parser, options, "every")
+    return options
+
+
+def summary(row: Row) -> str:
+    return (
+        f"{row.what}: {row.operations} operations; killed {row.killed}, torn {row.torn}, failed "
+        f"{row.failed}; identical {row.identical}, refused {row.refused_with_remedy}, lost "
+        f"{row.lost}"
+    )
+
+
+def as_result(row: Row) -> dict[str, object]:
+    values = asdict(row)
+    del values["problems"]
+    return values
+
+
+if __name__ == "__main__":
+    run_main(main)
