@@ -14,10 +14,10 @@ import errno
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.crash_commands import COMMANDS, Command
+from benchmarks.crash_commands import COMMANDS
 from benchmarks.crash_trials import (
     KILL,
     Decide,
@@ -85,7 +85,6 @@ class Row:
     identical: int = 0
     refused_with_remedy: int = 0
     lost: int = 0
-    problems: list[str] = field(default_factory=list)
 
     def count(self, fault: Fault) -> None:
         if fault.is_torn:
@@ -114,6 +113,7 @@ def interrupt_everywhere(
     lab.clear()
     lab.run(command, record)
     row, chance = Row(command.what, len(operations)), random.Random(f"{seed} {name}")
+    yield row
     for number, operation in enumerate(operations):
         for fault in FAULTS:
             if fault.applies_to(operation) and chance.randrange(every) == 0:
@@ -129,37 +129,33 @@ def interrupt(lab: Laboratory, name: str, fault: Fault, number: int, row: Row) -
     if not ended.was_struck:  # threads may do the operations in another order
         return
     row.count(fault)
-    announced, saved = lab.announced_step(), lab.saved_step()
-    problem = describe_end(lab, name, fault, ended)
-    if saved < announced:
-        problem += f"; checkpoint {announced} was announced, {saved} is there"
+    problems = describe_end(lab, name, fault, ended)
+    if (saved := lab.saved_step()) < (announced := lab.announced_step()):
+        problems.append(f"checkpoint {announced} was announced, {saved} is there")
     again = lab.run(command, proceed)
-    if again.code == 2 and again.is_error_message:
+    if is_refused := again.code == 2 and again.is_error_message:
         row.refused_with_remedy += 1
-        problem += f"; refused: {again.output[-300:]}"
+        problems.append(f"refused: {again.output[-300:]}")
     elif again.code:
-        problem += f"; again: exit code {again.code}: {again.output[-300:]}"
+        problems.append(f"again: exit code {again.code}: {again.output[-300:]}")
     elif different := differences(tree_of(lab.output_dir), lab.whole[name]):
-        problem += f"; different: {different}"
-    if not problem:
-        row.identical += 1
-    elif not again.is_error_message:
-        row.lost += 1
-    if problem:
-        row.problems.append(f"{fault.name}, operation {number}: {problem}")
-        print(f"{name}: {row.problems[-1]}", file=sys.stderr, flush=True)
+        problems.append(f"different: {different}")
+    row.identical += not problems
+    row.lost += bool(problems) and not is_refused
+    if problems:
+        text = f"{name}: {fault.name}, operation {number}: {'; '.join(problems)}"
+        print(text, file=sys.stderr, flush=True)
 
 
-def describe_end(lab: Laboratory, name: str, fault: Fault, ended: Ended) -> str:
-    """Return what is wrong about the end of a run that a fault struck; nothing if it is right."""
+def describe_end(lab: Laboratory, name: str, fault: Fault, ended: Ended) -> list[str]:
+    """Return what is wrong about the end of a run that a fault struck."""
     if fault.error == KILL or ended.is_error_message:
-        return ""
-    if ended.code == 0:
-        different = differences(tree_of(lab.output_dir), lab.whole[name])
-        if different:
-            return f"ended as if nothing had failed, with {different}"
-        return ""
-    return f"exit code {ended.code}: {ended.output[-600:]}"
+        return []
+    if ended.code:
+        return [f"exit code {ended.code}: {ended.output[-600:]}"]
+    if different := differences(tree_of(lab.output_dir), lab.whole[name]):
+        return [f"ended as if nothing had failed, with {different}"]
+    return []
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -170,13 +166,11 @@ def main() -> None:
     rows = []
     with laboratory(options.folder) as lab:
         for name in options.only:
-            row = Row(COMMANDS[name].what)
-            for row in interrupt_everywhere(lab, name, every=options.every, seed=options.seed):
-                pass
+            *_, row = interrupt_everywhere(lab, name, every=options.every, seed=options.seed)
             print(summary(row), flush=True)
             rows.append(row)
             if options.output:  # after each, so that a run that is stopped loses nothing
-                write_record(options.output, [as_result(row) for row in rows])
+                write_record(options.output, [asdict(row) for row in rows])
     if any(row.lost for row in rows):
         sys.exit(1)
 
@@ -199,12 +193,6 @@ def summary(row: Row) -> str:
         f"{row.failed}; identical {row.identical}, refused {row.refused_with_remedy}, lost "
         f"{row.lost}"
     )
-
-
-def as_result(row: Row) -> dict[str, object]:
-    values = asdict(row)
-    del values["problems"]
-    return values
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.soak_runs import WORDS
+from electra.config import RunFailed
 
 OUTPUT = "out"  # the folder that a command writes, below its working folder
 ENCODER = (
@@ -55,34 +56,19 @@ class Command:
 
     what: str
     lines: Sequence[str]
+    inputs: Sequence[Callable[[Path], None]]  # functions that write what it reads
     processes: int = 1
 
-    def run(self) -> int:
-        """Run in this process, or in forked ones; return the first exit code that is not 0."""
+    def run(self, at_end: Callable[[], None] = lambda: None) -> int:
+        """Run in this process, or in forked ones; return the first exit code that is not 0.
+
+        The main process calls `at_end`.
+        """
         if self.processes > 1:
-            return run_ranks(self.lines, self.processes)
-        return run_lines(self.lines)
-
-
-COMMANDS = {
-    "vocab": Command(
-        "`electra vocab`",
-        [f"vocab ../inputs/text.txt --output-dir {OUTPUT} --vocab-size 100"],
-    ),
-    "shard": Command("`electra shard`", [SHARD]),
-    "parts": Command(
-        "`electra shard --part` twice, then `--merge`",
-        [f"{SHARD} --part 1/2", f"{SHARD} --part 2/2", f"shard --merge --output-dir {OUTPUT}"],
-    ),
-    "pretrain": Command("`electra pretrain`", [PRETRAIN]),
-    "finetune": Command("`electra finetune`, two seeds", [FINETUNE]),
-    "sweep": Command("`electra trials run`, one arm and one task", [SWEEP]),
-    "fsdp": Command(
-        "`electra pretrain --parallel fsdp`, two processes",
-        [f"{PRETRAIN} --parallel fsdp --timeout-minutes 0.5"],
-        processes=2,
-    ),
-}
+            return run_ranks(self.lines, self.processes, at_end)
+        code = run_lines(self.lines)
+        at_end()
+        return code
 
 
 def run_lines(lines: Sequence[str]) -> int:
@@ -97,7 +83,7 @@ def run_lines(lines: Sequence[str]) -> int:
     return 0
 
 
-def run_ranks(lines: Sequence[str], processes: int) -> int:
+def run_ranks(lines: Sequence[str], processes: int, at_end: Callable[[], None]) -> int:
     """Fork the ranks of a process group and wait for all; keep their store here, as torchrun does.
 
     The store starts threads, so it comes after the forks.
@@ -119,7 +105,10 @@ def run_ranks(lines: Sequence[str], processes: int) -> int:
         child = os.fork()
         if child == 0:
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            os._exit(run_lines(lines))
+            code = run_lines(lines)
+            if rank == 0:
+                at_end()
+            os._exit(code)
         children.append(child)
     store = TCPStore("localhost", port, is_master=True, wait_for_workers=False)
     statuses = [os.waitpid(child, 0)[1] for child in children]
@@ -127,54 +116,85 @@ def run_ranks(lines: Sequence[str], processes: int) -> int:
     return max(map(os.waitstatus_to_exitcode, statuses))
 
 
-# ---- inputs --------------------------------------------------------------------------------------
+# ---- inputs, each as small as it may be ----------------------------------------------------------
 
 
-def write_inputs(folder: Path) -> None:
-    """Write texts, a tokenizer, shards, a model and task data, each as small as it may be."""
-    from electra.data.options import ShardOptions, VocabularyOptions
-    from electra.data.sharding import shard
-    from electra.data.vocabulary import train_wordpiece
-
-    folder.mkdir(parents=True)
+def write_texts(folder: Path) -> None:
     chance = random.Random(0)
     for name in ("text.txt", "more.txt"):
         documents = [" ".join(chance.choices(WORDS, k=chance.randint(20, 60))) for _ in range(60)]
         (folder / name).write_text("\n\n".join(documents), encoding="utf8")
-    tokenizer = train_wordpiece(
+
+
+def write_tokenizer(folder: Path) -> None:
+    from electra.data.options import VocabularyOptions
+    from electra.data.vocabulary import train_wordpiece
+
+    train_wordpiece(
         [folder / "text.txt"],
         folder / "tokenizer",
         options=VocabularyOptions(vocab_size=100),
         report=lambda message: None,
     )
-    options = ShardOptions(length=32, held_out=0.1, workers=1)
-    shard([folder / "text.txt"], tokenizer=tokenizer, output_dir=folder / "rows", options=options)
+
+
+def write_shards(folder: Path) -> None:
+    line = f"shard {folder}/text.txt --tokenizer {folder}/tokenizer --output-dir {folder}/rows"
+    check_done(f"{line} --length 32 --held-out 0.1 --workers 1")
+
+
+def write_task_data(folder: Path) -> None:
+    """Write a table of labelled texts, and the files of RTE as GLUE names them."""
+    chance = random.Random(0)
     rows = [f"{' '.join(chance.choices(WORDS, k=6))},{'ab'[row % 2]}" for row in range(8)]
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n", encoding="utf8")
     (folder / "scale.toml").write_text(SCALE, encoding="utf8")
-    write_glue(folder / "glue" / "RTE", chance)
-    write_model(folder)
-
-
-def write_glue(folder: Path, chance: random.Random) -> None:
-    """Write the files of RTE as GLUE names them."""
-    folder.mkdir(parents=True)
+    (folder / "glue" / "RTE").mkdir(parents=True)
     for name in ("train.tsv", "dev.tsv"):
         lines = ["index\tsentence1\tsentence2\tlabel"]
         for row in range(6):
             first, second = (" ".join(chance.choices(WORDS, k=5)) for _ in range(2))
             label = ("entailment", "not_entailment")[row % 2]
             lines.append(f"{row}\t{first}\t{second}\t{label}")
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf8")
+        (folder / "glue" / "RTE" / name).write_text("\n".join(lines) + "\n", encoding="utf8")
 
 
 def write_model(folder: Path) -> None:
     """Pre-train the model that is fine-tuned, for one step."""
-    from electra.config import RunFailed
-
-    flags = f"{ENCODER} --batch-size 2 --micro-batch-size 2 --warmup-steps 1 --eval-rows 2 --max-steps 1"
+    flags = "--batch-size 2 --micro-batch-size 2 --warmup-steps 1 --eval-rows 2 --max-steps 1"
     run = folder / "run"
-    line = f"pretrain tiny --data {folder / 'rows'} --output-dir {run} {flags}"
-    if code := run_lines([line]):
-        raise RunFailed(f"the model to fine-tune could not be made: exit code {code}")
+    check_done(f"pretrain tiny --data {folder}/rows --output-dir {run} {ENCODER} {flags}")
     (run / "discriminator").rename(folder / "model")
+
+
+def check_done(line: str) -> None:
+    if code := run_lines([line]):
+        raise RunFailed(f"`electra {line}`: exit code {code}")
+
+
+TEXTS = (write_texts,)
+TOKENIZER = (*TEXTS, write_tokenizer)
+SHARDS = (*TOKENIZER, write_shards)
+MODEL = (*SHARDS, write_task_data, write_model)
+COMMANDS = {
+    "vocab": Command(
+        "`electra vocab`",
+        [f"vocab ../inputs/text.txt --output-dir {OUTPUT} --vocab-size 100"],
+        TEXTS,
+    ),
+    "shard": Command("`electra shard`", [SHARD], TOKENIZER),
+    "parts": Command(
+        "`electra shard --part` twice, then `--merge`",
+        [f"{SHARD} --part 1/2", f"{SHARD} --part 2/2", f"shard --merge --output-dir {OUTPUT}"],
+        TOKENIZER,
+    ),
+    "pretrain": Command("`electra pretrain`", [PRETRAIN], SHARDS),
+    "finetune": Command("`electra finetune`, two seeds", [FINETUNE], MODEL),
+    "sweep": Command("`electra trials run`, one arm and one task", [SWEEP], MODEL),
+    "fsdp": Command(
+        "`electra pretrain --parallel fsdp`, two processes",
+        [f"{PRETRAIN} --parallel fsdp --timeout-minutes 0.5"],
+        SHARDS,
+        processes=2,
+    ),
+}

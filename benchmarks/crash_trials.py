@@ -11,19 +11,20 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crash_commands import OUTPUT, Command, write_inputs
+from benchmarks.crash_commands import OUTPUT, Command
 from benchmarks.file_operations import Operation, answer, decode, fork_supervised, requests
 from electra.config import RunFailed
-from electra.runs import checkpoint
+from electra.file_lock import LOCK
 from electra.runs.run_dir import get_status
 
-SECONDS = 90.0  # after which a run counts as hanging
+SECONDS = 180.0  # after which a run counts as hanging
 KILL = -1  # what a supervisor answers instead of an error number
 # Values that differ between two runs without a fault: times, speeds and where the code came from.
 VARYING = {
@@ -58,6 +59,7 @@ class Laboratory:
     root: Path
     hung: int = 0
     whole: dict[str, Tree] = field(default_factory=dict)  # a command's name → what it leaves
+    written: set[Callable[[Path], None]] = field(default_factory=set)  # the inputs there are
 
     @property
     def work(self) -> Path:
@@ -67,19 +69,20 @@ class Laboratory:
     def output_dir(self) -> Path:
         return self.work / OUTPUT
 
-    def prepare(self) -> None:
-        """Write the inputs in a child process: this one stays without threads, to be forked."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        os.environ["XDG_CACHE_HOME"] = str(self.work / "cache")
+    def prepare(self, command: Command) -> None:
+        """Write the inputs in child processes: this one stays without threads, to be forked."""
+        for write in command.inputs:
+            if write in self.written:
+                continue
 
-        def write() -> int:
-            write_inputs(self.root / "inputs")
-            return 0
+            def main(write: Callable[[Path], None] = write) -> int:
+                write(self.root / "inputs")
+                return 0
 
-        ended = self.supervise(write, proceed)
-        if ended.code:
-            raise RunFailed(f"the inputs could not be written: {ended.output[-2000:]}")
+            ended = self.supervise(main, proceed)
+            if ended.code:
+                raise RunFailed(f"{write.__name__} failed: {ended.output[-2000:]}")
+            self.written.add(write)
 
     def clear(self) -> None:
         shutil.rmtree(self.work, ignore_errors=True)
@@ -121,6 +124,7 @@ class Laboratory:
     def whole_tree(self, name: str, command: Command) -> Tree:
         """Return what a run without a fault leaves; make it when it is first needed."""
         if name not in self.whole:
+            self.prepare(command)
             import_modules_of(self, command)
             self.clear()
             ended = self.run(command, proceed)
@@ -136,7 +140,9 @@ class Laboratory:
 
     def saved_step(self) -> int:
         """Return the step of the latest whole checkpoint; 0 where there is none."""
-        import warnings
+        if not any(self.output_dir.glob("checkpoint-*")):
+            return 0
+        from electra.runs import checkpoint  # imports torch
 
         with warnings.catch_warnings(), contextlib.suppress(ValueError):
             warnings.simplefilter("ignore")
@@ -164,18 +170,18 @@ def import_modules_of(laboratory: Laboratory, command: Command) -> None:
     """Import here what a command imports late, so that its forked runs find it imported."""
     names = laboratory.root / "modules"
 
+    def write_names() -> None:
+        names.write_text("\n".join(sys.modules), encoding="utf8")
+
     def main() -> int:
         os.chdir(laboratory.work)
-        code = command.run()
-        names.write_text("\n".join(sys.modules), encoding="utf8")
-        return code
+        return command.run(write_names)
 
     laboratory.clear()
-    if command.processes == 1:
-        laboratory.supervise(main, proceed)
-        for name in names.read_text(encoding="utf8").splitlines():
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+    laboratory.supervise(main, proceed)
+    for name in names.read_text(encoding="utf8").splitlines():
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 # ---- what a run leaves ---------------------------------------------------------------------------
@@ -185,6 +191,8 @@ def tree_of(folder: Path) -> Tree:
     """Return a digest of every file, without times and speeds, and of every empty folder."""
     tree = {}
     for path in sorted(folder.rglob("*")):
+        if path.name == LOCK:  # a file that nobody holds locks nothing
+            continue
         name = str(path.relative_to(folder))
         if path.is_dir():
             if not any(path.iterdir()):
@@ -213,7 +221,9 @@ def comparable_bytes(path: Path) -> bytes:
 
 def without_varying(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: without_varying(inner) for name, inner in value.items() if name not in VARYING}
+        return {
+            name: without_varying(inner) for name, inner in value.items() if name not in VARYING
+        }
     if isinstance(value, list):
         return [without_varying(inner) for inner in value]
     return value
@@ -221,7 +231,9 @@ def without_varying(value: Any) -> Any:
 
 def differences(ours: Tree, theirs: Tree) -> list[str]:
     """Return the paths that are missing, left over or different."""
-    return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return sorted(
+        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+    )
 
 
 @contextmanager
@@ -234,5 +246,7 @@ def laboratory(folder: Path | None = None) -> Iterator[Laboratory]:
     check_machine()
     with tempfile.TemporaryDirectory(dir=folder) as name:
         made = Laboratory(Path(name).resolve())
-        made.prepare()
+        (made.root / "inputs").mkdir()
+        os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        os.environ["XDG_CACHE_HOME"] = str(made.work / "cache")
         yield made

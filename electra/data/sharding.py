@@ -20,7 +20,14 @@ from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Document, Progress, ignore_progress, read_indexed_sources
 from electra.data.examples import ExampleBuilder, Examples, NumberedDocument
-from electra.data.manifest import MANIFEST, TOKENIZER, Manifest, ShardSettings, part_name
+from electra.data.manifest import (
+    MANIFEST,
+    PROGRESS,
+    TOKENIZER,
+    Manifest,
+    ShardSettings,
+    part_name,
+)
 from electra.data.options import ShardOptions
 from electra.data.shard_writer import ShardWriter, check_same_settings, remove_shards
 from electra.data.sources import Report, Source, check_outside_corpus, resolve, warn
@@ -149,6 +156,8 @@ def read_finished(folder: Path, settings: ShardSettings) -> Manifest:
     """Return the manifest of finished shards; raise UserError if other settings made them."""
     manifest = Manifest.read(folder / MANIFEST)
     check_same_settings(folder, settings, dataclasses.asdict(manifest.settings))
+    if (folder / PROGRESS).is_file():  # killed between the manifest and its removal
+        (folder / PROGRESS).unlink()
     return manifest
 
 

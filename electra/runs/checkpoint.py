@@ -159,12 +159,13 @@ def remove(folder: Path) -> None:
 
 
 def remove_after(run: Path, step: int) -> None:
-    """Remove checkpoints later than the step that a run continues from.
+    """Remove checkpoints later than the step that a run continues from, and what is left of others.
 
-    They are damaged, and `rotate` would keep them as the latest.
+    The later ones are damaged, and `rotate` would keep them as the latest. A folder without its
+    state is one that a killed process was removing.
     """
     for number, folder in list_checkpoints(run):
-        if number > step:
+        if number > step or not (folder / STATE).exists():
             remove(folder)
 
 

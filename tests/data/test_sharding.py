@@ -112,6 +112,25 @@ def test_a_killed_run_goes_on_and_writes_the_same_bytes(
     )
 
 
+def test_shards_killed_after_their_manifest_are_finished_by_the_same_call(
+    text: Path, tokenizer: WordPiece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def fail(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "progress.json":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    pack(text, tokenizer, tmp_path / "unbroken")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        with pytest.raises(KeyboardInterrupt):
+            pack(text, tokenizer, tmp_path / "broken")
+    pack(text, tokenizer, tmp_path / "broken")
+    assert digests(tmp_path / "broken") == digests(tmp_path / "unbroken")
+
+
 def test_a_run_killed_outright_leaves_no_worker_behind_and_goes_on(
     text: Path, tokenizer: WordPiece, tmp_path: Path
 ) -> None:

@@ -310,6 +310,14 @@ def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes
     assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [6]
 
 
+def test_a_checkpoint_that_a_killed_process_was_removing_is_removed(tmp_path, trained):
+    for step in (4, 6):
+        save(tmp_path, step, trained)
+    (tmp_path / "checkpoint-4" / "state.json").unlink()
+    checkpoint.remove_after(tmp_path, 6)
+    assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [6]
+
+
 def test_a_checkpoint_holds_tensors_and_json_and_nothing_that_could_run(tmp_path, trained):
     folder = save(tmp_path, 1, trained)
     names = sorted(path.name for path in folder.iterdir())
