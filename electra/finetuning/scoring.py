@@ -18,7 +18,7 @@ from electra.engine.hardware import autocast
 from electra.finetuning.results import Scores, SeedResult, model_card_facts
 from electra.finetuning.state import FinetuneState, save_checkpoint
 from electra.model.verify import verify
-from electra.runs import checkpoint
+from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal
 from electra.tasks.features import Array
 from electra.tasks.inference import compute_outputs, inference_batches
@@ -140,6 +140,7 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
     scores = score_splits(state, task, answers)
     for name, values in scores.items():
         journal.record(state.step, values, prefix=f"{name}_")
+    atomic.sync(state.output_dir / run_dir.METRICS)
     for name in answers:
         write_predictions(state, task, name, answers[name])
     score, baseline = scores[first][task.metric], float(task.baseline(split.examples))

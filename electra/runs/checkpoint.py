@@ -21,6 +21,7 @@ from electra import atomic
 from electra.checksums import CHECKSUMS, read_checksums, verify_file, write_checksums
 from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
+from electra.runs.run_dir import METRICS
 
 # Goes up when tensors inside get other names, or files other contents.
 FORMAT = 3
@@ -74,6 +75,8 @@ class Checkpoint:
 def write(run: Path, tensors: TrainingState, *, step: int, state: dict[str, Any]) -> Path:
     """Write the folder `checkpoint-STEP`, completely or not at all, and return it."""
     target = run / f"checkpoint-{step}"
+    if (run / METRICS).exists():  # or a power cut could keep the checkpoint and lose its metrics
+        atomic.sync(run / METRICS)
     with atomic.replace_folder(target) as folder:
         for file, named in zip(TENSORS, tensors, strict=True):
             contiguous = {name: tensor.contiguous() for name, tensor in named.items()}

@@ -310,6 +310,19 @@ def test_rotation_cannot_prefer_a_damaged_newer_checkpoint_to_the_one_a_run_goes
     assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [6]
 
 
+def test_the_metrics_of_a_checkpoint_are_on_the_disk_before_it(tmp_path, trained, monkeypatch):
+    (tmp_path / "metrics.jsonl").touch()
+    flushed, fsync = [], os.fsync
+
+    def record(descriptor: int) -> None:
+        flushed.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    save(tmp_path, 4, trained)
+    assert flushed[0] == "metrics.jsonl"
+
+
 def test_a_checkpoint_that_a_killed_process_was_removing_is_removed(tmp_path, trained):
     for step in (4, 6):
         save(tmp_path, step, trained)
