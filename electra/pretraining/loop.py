@@ -29,9 +29,9 @@ from electra.settings import as_dict
 def train(
     run: Run, journal: Journal, interrupted: Callable[[], bool], checkpointer: AsyncCheckpointer
 ) -> None:
-    """Take the steps that a run has left: read, forward_backward, optimizer_step, log, evaluate,
-    save.
-    """
+    """Take the steps that a run has left: read, compute, update, log, evaluate, save."""
+    if run.evaluation_due and not evaluate(run, journal, interrupted):
+        return
     settings, world, window = run.recipe.training, run.world, MetricsWindow()
     steps, loader = range(run.step + 1, settings.max_steps + 1), run.train_loader()
     my_micro_batches = world.my_micro_batches(loader.micro_batches_per_step)
@@ -57,8 +57,7 @@ def train(
             log(run, journal, window, learning_rate)
         if step % settings.eval_steps == 0 or is_last:
             with window.pause():
-                run.scores = evaluate(run)
-            log_scores(run, journal)
+                is_stopping = not evaluate(run, journal, interrupted) or is_stopping
         if step % settings.save_steps == 0 or is_stopping or is_last:
             with window.pause():
                 save(run, checkpointer)
@@ -121,8 +120,31 @@ def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float)
     journal.record(run.step, metrics)
 
 
-def evaluate(run: Run) -> dict[str, float]:
-    """Return the scores on the held-out rows, with the same masks and samples every time."""
+def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> bool:
+    """Measure the scores on the held-out rows and record them. Return False when stopped early.
+
+    The evaluation is then still due, and a run that is resumed begins with it.
+    """
+    run.evaluation_due = True
+    scores = held_out_scores(run, journal, interrupted)
+    if scores is None:
+        journal.info(
+            f"asked to stop during the evaluation of step {run.step}; it begins again when the run "
+            "goes on"
+        )
+        return False
+    run.scores, run.evaluation_due = scores, False
+    log_scores(run, journal)
+    return True
+
+
+def held_out_scores(
+    run: Run, journal: Journal, interrupted: Callable[[], bool]
+) -> dict[str, float] | None:
+    """Return the scores on the held-out rows, with the same masks and samples every time.
+
+    Return None in every process when one of them was asked to stop.
+    """
     settings, world = run.recipe.training, run.world
     rows = run.shards.held_out
     batches = list(
@@ -132,9 +154,12 @@ def evaluate(run: Run) -> dict[str, float]:
     # FSDP gathers weights in every forward pass, so all processes take equally many. One that has
     # no micro-batch left takes the first again, and its counts are set to zero.
     idle = [0] * (world.max_micro_batches_per_rank(len(batches)) - len(mine))
-    counts = []
+    counts, is_stopping = [], False
     run.objective.eval()
-    for number, index in enumerate([*mine, *idle]):
+    for number, index in enumerate(journal.track([*mine, *idle], "evaluation")):
+        is_stopping = world.any_rank(interrupted())
+        if is_stopping:
+            break
         torch.manual_seed(random_key(settings.seed, "held-out", index))
         with autocast(settings.precision, world.device):
             counts.append(run.objective.measure(batches[index].to(world.device)))
@@ -142,6 +167,8 @@ def evaluate(run: Run) -> dict[str, float]:
             tensor *= number < len(mine)
     reshard(run.objective)
     run.objective.train()
+    if is_stopping:
+        return None
     total = sum(counts[1:], start=counts[0])
     world.all_reduce_sum(total.tensors())
     return total.scores()
@@ -192,5 +219,6 @@ def checkpoint_state(run: Run) -> dict[str, Any]:
         "not_finite": run.train_step.skip_budget.used,
         "scaler": run.scaler.state_dict(),
         "scores": run.scores,
+        "evaluation_due": run.evaluation_due,
         "electra": __version__,
     }

@@ -109,7 +109,7 @@ def explain_failures(run: Run) -> Iterator[None]:
 def finish(run: Run, journal: Journal) -> Outcome:
     """Export the models of a run and write its last status."""
     status: run_dir.Status = "stopped"
-    if run.step >= run.recipe.training.max_steps:
+    if run.step >= run.recipe.training.max_steps and not run.evaluation_due:
         status = "finished"
     objective = full_objective(run)
     with run.world.without_timeout("models", main_only=True):

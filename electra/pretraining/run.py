@@ -33,6 +33,7 @@ class Run:
     step: int = 0
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
+    evaluation_due: bool = False  # the one of this step was interrupted
     warnings: list[str] = field(default_factory=list)  # about its start
     messages: list[str] = field(default_factory=list)  # about its start
     advice: str = "The same command goes on from there once that is put right."

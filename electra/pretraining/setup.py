@@ -206,6 +206,7 @@ def load_checkpoint(run: Run, resumed: Checkpoint) -> None:
     run.step = resumed.step
     run.tokens_seen = int(state["tokens_seen"])
     run.scores = dict(state["scores"])
+    run.evaluation_due = state.get("evaluation_due", False)
 
 
 def resume_messages(resumed: Checkpoint, options: PretrainOptions) -> list[str]:

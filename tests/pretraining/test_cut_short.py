@@ -50,6 +50,7 @@ def run_at_step(step: int, output_dir: Path) -> SimpleNamespace:
         shards=SimpleNamespace(fingerprint=""),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         tokens_seen=0,
+        evaluation_due=False,
         recipe=RECIPE,
         scores={},
         output_dir=output_dir,
