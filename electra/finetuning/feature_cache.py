@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from electra.tasks.task import AnyTask, Example
 
 CACHED_FROM = 10_000  # examples; fewer are encoded as fast as they are looked up
 MAX_CACHE_BYTES = 4_000_000_000
+STALE_SECONDS = 3_600  # after which a file that is not complete belongs to a process that ended
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class FeatureEncoder:
         path = None
         if len(examples) >= CACHED_FROM:
             path = self.cache_path(tables, training=training)
-        features = read_cached(path)
+        features = read_cached(path, self.say)
         if features is None:
             length = self.config.length
             features = self.task.features(
@@ -106,13 +108,14 @@ def cache_folder() -> Path:
     return Path(root) / "electra" / "features"
 
 
-def read_cached(path: Path | None) -> Features | None:
-    """Return the cached features; None where they are missing or damaged."""
-    if path is None:
+def read_cached(path: Path | None, say: Callable[[str], None]) -> Features | None:
+    """Return the cached features; None where they are missing, or damaged, which is reported."""
+    if path is None or not path.exists():
         return None
     try:
         features = Features.load(path)
-    except (OSError, SafetensorError, KeyError):
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        say(f"warning: {path}: cannot be used ({error}); the texts are encoded again")
         return None
     os.utime(path)  # the least recently used are removed first
     return features
@@ -130,14 +133,21 @@ def write_cached(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = atomic.sibling(path, str(os.getpid()))
-        features.save(partial)
-        partial.replace(path)
+        try:
+            features.save(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
         remove_oldest(path.parent, max_bytes, keep=path)
     except (OSError, SafetensorError):
         return
 
 
 def remove_oldest(folder: Path, max_bytes: int, *, keep: Path) -> None:
+    """Remove the least recently used features beyond the bound, and what killed processes left."""
+    for path in folder.glob(".*.safetensors.*"):
+        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+            path.unlink(missing_ok=True)
     files = folder.glob("*.safetensors")
     size = 0
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def open_output_dir(
     check_output_dir(output_dir, identity, options)
     world.barrier()
     if world.is_main:
-        output_dir.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(output_dir)
         if options.overwrite:
             remove_results(output_dir)
         # First of all files: without it, a folder with files in it is not a fine-tuning's.
@@ -106,9 +105,10 @@ def remove_results(output_dir: Path) -> None:
         (output_dir / name).unlink(missing_ok=True)
     for path in output_dir.iterdir():
         if re.fullmatch(r"seed-\d+", path.name):
-            # Without this file the seed is not finished, even if the rest cannot be removed.
-            (path / RESULT).unlink(missing_ok=True)
-            shutil.rmtree(path)
+            if not path.is_symlink():
+                # Without this file the seed is not finished, even if the rest cannot be removed.
+                (path / RESULT).unlink(missing_ok=True)
+            atomic.remove_folder(path)
 
 
 def set_status(

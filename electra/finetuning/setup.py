@@ -11,7 +11,7 @@ import numpy as np
 
 from electra.config import UserError
 from electra.console import redirect_warnings
-from electra.data.shuffle import random_key
+from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.tables import Table, find_table
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.feature_cache import FeatureEncoder
@@ -173,8 +173,8 @@ def select_examples(examples: list[Example], count: int | None) -> list[Example]
     """Return a random part of the examples, the same for every seed, in the order of the file."""
     if count is None or count >= len(examples):
         return examples
-    generator = np.random.Generator(np.random.PCG64(random_key("examples")))
-    selected = generator.permutation(len(examples))[:count]
+    positions, key = np.arange(count), random_key("examples")
+    selected = shuffle_indices(positions, size=len(examples), key=key)
     return [examples[index] for index in sorted(selected)]
 
 

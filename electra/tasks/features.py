@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 from electra import atomic
-from electra.data.shuffle import random_key
+from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]
+CHECKSUM = "checksum"  # in the metadata of a file of features
 IGNORE_INDEX = -100  # the label of padding and of tokens that are not scored, as in torch
 # Batches whose rows are sorted by length among themselves: enough that hardly a token is padding,
 # and the order is still random.
@@ -139,7 +141,7 @@ class Features:
         )
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file that `load` reads."""
+        """Write a safetensors file with a checksum, which `load` reads."""
         from safetensors.numpy import save_file
 
         arrays = {
@@ -153,13 +155,18 @@ class Features:
         arrays |= {f"row_labels.{name}": array for name, array in self.row_labels.items()}
         arrays |= {f"token_labels.{name}": array for name, array in self.token_labels.items()}
         with atomic.default_mode(path):
-            save_file(arrays, path)
+            save_file(arrays, path, metadata={CHECKSUM: checksum(arrays)})
 
     @classmethod
     def load(cls, path: Path) -> Features:
-        from safetensors.numpy import load_file
+        """Read what `save` wrote; raise ValueError where the content is not the same."""
+        from safetensors import safe_open
 
-        arrays = load_file(path)
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            written = (file.metadata() or {}).get(CHECKSUM)
+        if checksum(arrays) != written:
+            raise ValueError(f"{path}: its checksum is not the one it was written with")
         return cls(
             input_ids=arrays["input_ids"],
             offsets=arrays["offsets"],
@@ -170,6 +177,16 @@ class Features:
             token_labels=without_prefix(arrays, "token_labels."),
             num_choices=int(arrays["num_choices"][0]),
         )
+
+
+def checksum(arrays: Mapping[str, Array]) -> str:
+    """Return a hash of the names, types, shapes and values of arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def concatenate(sequences: Iterable[Sequence[int]], dtype: npt.DTypeLike, count: int) -> Array:
@@ -227,17 +244,20 @@ def epoch_batches(lengths: Array, *, batch_size: int, seed: int, epoch: int) -> 
     """Return the batches of one epoch: shuffled, sorted by length within pools, shuffled again.
 
     They depend on the seed and the epoch alone, so a resumed run needs nothing but its step. One
-    batch may be smaller than the others.
+    batch may be smaller than the others. NumPy's generator may change with its version, our
+    `shuffle_indices` does not.
     """
-    rng = np.random.Generator(np.random.PCG64(random_key(seed, "epoch", epoch)))
-    order = rng.permutation(len(lengths))
+    count = len(lengths)
+    order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "epoch", epoch))
     pool_size = batch_size * POOL_BATCHES
     batches = []
     for start in range(0, len(order), pool_size):
         pool = order[start : start + pool_size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
-    return [batches[i] for i in rng.permutation(len(batches))]
+    count = len(batches)
+    order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "batches", epoch))
+    return [batches[index] for index in order]
 
 
 def group_by_length(lengths: Array, *, tokens: int) -> list[Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import FinetuneSetup, prepare_finetuning, select_examples
 from electra.tasks import find_task
 from electra.tasks.classify import Classify
+from electra.tasks.features import Features
 from tests.tasks.toys import as_flags, keyword_rows, tiny_model, written
 from tests.wording import wording_of
 
@@ -199,6 +201,41 @@ def test_a_damaged_file_in_the_cache_is_passed_over_and_replaced(
     assert len(encoded_lengths) == 4
     prepare()
     assert len(encoded_lengths) == 4
+
+
+def test_a_flipped_bit_in_the_cache_is_reported_in_one_line_and_the_texts_are_encoded_again(
+    prepare: Prepare, encoded_lengths: list[int], messages: list[str]
+) -> None:
+    expected = prepare().train.input_ids
+    for path in cache_folder().glob("*.safetensors"):
+        whole = path.read_bytes()
+        for place in (20, len(whole) - 1):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            encoded_lengths.clear()
+            messages.clear()
+            assert np.array_equal(prepare().train.input_ids, expected)
+            assert encoded_lengths == [32], place
+            (report,) = [text for text in messages if "encoded again" in text]
+            assert str(path) in report
+        assert path.read_bytes() == whole
+
+
+def test_a_killed_or_failed_write_leaves_nothing_in_the_cache_for_good(
+    prepare: Prepare, encoded_lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, folder = prepare().train, cache_folder()
+    killed = written(folder / ".0.safetensors.123", "half")
+    os.utime(killed, (0, 0))
+
+    def half(self: Features, path: Path) -> None:
+        written(path, "half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Features, "save", half)
+        write_cached(features, folder / "1.safetensors")
+    write_cached(features, folder / "2.safetensors")
+    assert not list(folder.glob(".*"))
 
 
 def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
