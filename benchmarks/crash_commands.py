@@ -31,6 +31,7 @@ SHARD = (
     f"shard ../inputs/text.txt ../inputs/more.txt --tokenizer ../inputs/tokenizer "
     f"--output-dir {OUTPUT} --length 32 --held-out 0.1 --workers 1"
 )
+PART = f"{SHARD} --by-file --part"  # each part reads one of the two files
 SWEEP = (
     f"trials run efficiency --arms electra --scale ../inputs/scale.toml --data ../inputs/rows "
     f"--glue ../inputs/glue --tasks glue/rte --output-dir {OUTPUT} --quiet"
@@ -185,7 +186,7 @@ COMMANDS = {
     "shard": Command("`electra shard`", [SHARD], TOKENIZER),
     "parts": Command(
         "`electra shard --part` twice, then `--merge`",
-        [f"{SHARD} --part 1/2", f"{SHARD} --part 2/2", f"shard --merge --output-dir {OUTPUT}"],
+        [f"{PART} 1/2", f"{PART} 2/2", f"shard --merge --output-dir {OUTPUT}"],
         TOKENIZER,
     ),
     "pretrain": Command("`electra pretrain`", [PRETRAIN], SHARDS),

@@ -80,10 +80,17 @@ def write_result(path: str | Path, values: Result) -> None:
 
 
 def write_record(path: str | Path, rows: list[dict[str, Any]]) -> None:
-    """Write the rows of a reliability record with its command, commit, date and versions."""
+    """Write the rows of a reliability record with its command, commit, date and versions.
+
+    Rows about something else that the file holds of the same commit are kept.
+    """
     from electra.provenance import environment
 
-    made = environment()
+    made, path = environment(), Path(path)
+    earlier = read_earlier(path)
+    if earlier.get("commit") == made["commit"]:
+        done = {row["what"] for row in rows}
+        rows = [*(row for row in earlier["rows"] if row["what"] not in done), *rows]
     made["command"][0] = f"python -m benchmarks.{Path(made['command'][0]).stem}"
     record = {
         "command": re.sub(r"(^|[ =])/\S*/", r"\1", " ".join(made["command"])),
@@ -92,7 +99,6 @@ def write_record(path: str | Path, rows: list[dict[str, Any]]) -> None:
         "versions": {"python": made["python"], **made["packages"]},
         "rows": rows,
     }
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
 

@@ -1,6 +1,6 @@
 """Inject faults into real runs, and compare each result with an uninterrupted run's.
 
-    python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability.json]
+    python -m benchmarks.soak --minutes 5 [--output benchmarks/results/reliability/soak.json]
                               [--seed 0] [--only NAME …]
 
 The faults are signals, write errors, NaN gradients, flipped bits, other versions and clock jumps.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from statistics import median
 
-from benchmarks import finetuning_tables, pretraining_tables, scale
+from benchmarks import finetuning_tables, pretraining_tables, reliability_tables, scale
 from benchmarks.finetuning_tables import held_out, proof
 from benchmarks.harness import Result
 from benchmarks.markdown import (
@@ -191,23 +191,6 @@ def median_and_range(entry: Result) -> str:
     return f"{100 * entry['median']:.1f} ({lowest:.1f} to {highest:.1f})"
 
 
-def reliability(result: Result | None = None) -> str:
-    """Return the faults that `benchmarks.soak` caused, and how many runs survived them."""
-    result = result_or_file(result, "reliability")
-    lines = table_header("injected fault", "tries", "handled as documented", "data lost")
-    for entry in result["faults"].values():
-        lost = "none"
-        if entry["survived"] != entry["tried"]:
-            lost = "see the log"
-        lines.append(table_row(entry["fault"], str(entry["tried"]), str(entry["survived"]), lost))
-    made = result["made"]
-    note = (
-        f"{result['minutes']:g} minutes, seed {result['seed']} ({made['processor']}, torch "
-        f"{made['packages']['torch']}, {short_commit(made['commit'])})."
-    )
-    return "\n".join([*lines, "", note])
-
-
 def processes(result: Result | None = None) -> str:
     """Return the speed of one process by DDP and FSDP2, and what a checkpoint costs."""
     lines = table_header(
@@ -250,7 +233,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *finetuning_tables.TABLES,
         proof,
         held_out,
-        reliability,
+        *reliability_tables.TABLES,
         processes,
         *scale.TABLES,
     )
