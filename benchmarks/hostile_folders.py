@@ -31,6 +31,7 @@ from benchmarks.harness import Result, build_parser, check_counts, run_main
 from benchmarks.hostile_changes import change_folder
 from benchmarks.hostile_inputs import Case, fill, make_inputs, usable_cases
 from electra.__main__ import main as electra
+from electra.config import RunFailed
 from electra.escape import CONTROL
 from electra.reports import figures
 
@@ -40,7 +41,7 @@ MEMORY = 1024**3  # bytes that a command may take beyond what the process holds 
 ADDRESS_SPACE = 4 * MEMORY
 UNEXPECTED = "(--debug shows where)"  # ends the message of an error that nobody foresaw
 PROBLEMS = ("traceback", "hang", "over_memory", "written_outside", "control_characters")
-CHUNK = 250  # cases of a process
+CHUNK = 1000  # cases of a process
 
 
 class HangError(BaseException):
@@ -74,7 +75,20 @@ def try_case(number: int, seed: int, good: Path, work: Path) -> Outcome:
     return judge(case, good, work, "; ".join(changes))
 
 
-def judge(case: Case, good: Path, work: Path, change: str) -> Outcome:
+def try_unchanged(good: Path, work: Path) -> None:
+    """Run every command on its good example: it must be accepted, and imports take their time."""
+    for case in usable_cases(good):
+        shutil.rmtree(work, ignore_errors=True)
+        (work / "output").mkdir(parents=True)
+        shutil.copytree(good / case.folder, work / "input")
+        outcome = judge(case, good, work, "nothing", seconds=60 * SECONDS)
+        if outcome.result != "accepted" or {*outcome.problems} - {"over_memory"}:
+            raise RunFailed(f"a command failed on good input: {outcome}")
+
+
+def judge(
+    case: Case, good: Path, work: Path, change: str, *, seconds: float | None = None
+) -> Outcome:
     """Run the command of a case and return what it did, and whether it should have."""
     folders = {"INPUT": work / "input", "OUTPUT": work / "output", "GOOD": good}
     allowed = folders["OUTPUT"]
@@ -84,7 +98,7 @@ def judge(case: Case, good: Path, work: Path, change: str) -> Outcome:
     stream, code = io.TextIOWrapper(io.BytesIO(), encoding="utf8", errors="replace"), -1
     held = reset_peak()
     try:
-        with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream), limit_time():
+        with redirect(stream), limit_time(seconds or SECONDS):
             code = electra(fill(case.command, folders))
     except HangError:
         problems.append("hang")
@@ -108,14 +122,20 @@ def judge(case: Case, good: Path, work: Path, change: str) -> Outcome:
 
 
 @contextlib.contextmanager
-def limit_time() -> Iterator[None]:
+def redirect(stream: io.TextIOWrapper) -> Iterator[None]:
+    with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        yield
+
+
+@contextlib.contextmanager
+def limit_time(limit: float) -> Iterator[None]:
     """Raise HangError in a command that takes too long."""
     begun, before, waits = time.monotonic(), queue_waits(), queue_waits()
 
     def check(*_: object) -> None:
         waits.update(queue_waits())  # with those of threads that have ended
         waited = sum(seconds - before.get(thread, 0.0) for thread, seconds in waits.items())
-        if time.monotonic() - begun - waited > SECONDS:
+        if time.monotonic() - begun - waited > limit:
             raise HangError
 
     previous = signal.signal(signal.SIGALRM, check)
@@ -180,6 +200,7 @@ def try_cases(numbers: range, seed: int, good: Path, work: Path) -> Iterator[Out
 
 def work_off(numbers: range, seed: int, root: Path) -> None:
     """Try cases in this process with little memory, and print each outcome as a line of JSON."""
+    try_unchanged(root / "good", root / "work")
     size = int(Path("/proc/self/statm").read_text(encoding="utf8").split()[0])
     limit = size * resource.getpagesize() + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
