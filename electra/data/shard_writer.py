@@ -184,16 +184,12 @@ class ShardWriter:
 def read_progress(path: Path) -> tuple[State, dict[str, Any]]:
     """Return the state and the settings of an interrupted run."""
     try:
-        progress = read_record(path, remedy="start over with --overwrite")
+        progress = read_record(path, remedy="")
         state, settings = dict(progress["state"]), dict(progress["settings"])
         state["files"] = [ShardFile(**file) for file in state["files"]]
         if isinstance(settings["inputs"], dict):
-            settings["inputs"] = read_inputs(
-                path.parent, settings["inputs"], remedy="start over with --overwrite"
-            )
+            settings["inputs"] = read_inputs(path.parent, settings["inputs"], remedy="")
         return State(**state), settings
-    except UserError:
-        raise
     except (ValueError, TypeError, LookupError):
         raise UserError(f"{path} is damaged; start over with --overwrite") from None
 
