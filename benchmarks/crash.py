@@ -13,7 +13,7 @@ import argparse
 import errno
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -106,12 +106,12 @@ def interrupt_everywhere(
     lab.whole_tree(name, command)
     operations: list[Operation] = []
 
-    def record(number: int, operation: Operation) -> int:
+    def collect(number: int, operation: Operation) -> int:
         operations.append(operation)
         return 0
 
     lab.clear()
-    lab.run(command, record)
+    lab.run(command, collect)
     row, chance = Row(command.what, len(operations)), random.Random(f"{seed} {name}")
     yield row
     for number, operation in enumerate(operations):
@@ -161,12 +161,13 @@ def describe_end(lab: Laboratory, name: str, fault: Fault, ended: Ended) -> list
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def main() -> None:
-    options = parse_options()
+def record(description: str | None, rows_of: Callable[..., Iterator[Row]]) -> None:
+    """Interrupt the commands that the options name, print the counts, and write them if asked."""
+    options = parse_options(description)
     rows = []
     with laboratory(options.folder) as lab:
         for name in options.only:
-            *_, row = interrupt_everywhere(lab, name, every=options.every, seed=options.seed)
+            *_, row = rows_of(lab, name, every=options.every, seed=options.seed)
             print(summary(row), flush=True)
             rows.append(row)
             if options.output:  # after each, so that a run that is stopped loses nothing
@@ -175,10 +176,10 @@ def main() -> None:
         sys.exit(1)
 
 
-def parse_options() -> argparse.Namespace:
-    parser = build_parser(__doc__)
+def parse_options(description: str | None) -> argparse.Namespace:
+    parser = build_parser(description)
     parser.add_argument("--only", nargs="*", default=list(COMMANDS), choices=COMMANDS)
-    parser.add_argument("--every", type=int, default=1, help="interrupt one operation in so many")
+    parser.add_argument("--every", type=int, default=1, help="try one interruption in so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output")
     parser.add_argument("--folder", type=Path, help="where to work; in memory it is quicker")
@@ -196,4 +197,4 @@ def summary(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: record(__doc__, interrupt_everywhere))

@@ -125,9 +125,8 @@ class Laboratory:
         """Return what a run without a fault leaves; make it when it is first needed."""
         if name not in self.whole:
             self.prepare(command)
-            import_modules_of(self, command)
             self.clear()
-            ended = self.run(command, proceed)
+            ended = run_and_import(self, command)
             if ended.code:
                 raise RunFailed(f"{name} does not run without a fault: {ended.output[-2000:]}")
             self.whole[name] = tree_of(self.output_dir)
@@ -166,8 +165,8 @@ def end_group(group: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def import_modules_of(laboratory: Laboratory, command: Command) -> None:
-    """Import here what a command imports late, so that its forked runs find it imported."""
+def run_and_import(laboratory: Laboratory, command: Command) -> Ended:
+    """Run a command, and import here what it imports late: its forked runs find it imported."""
     names = laboratory.root / "modules"
 
     def write_names() -> None:
@@ -177,11 +176,12 @@ def import_modules_of(laboratory: Laboratory, command: Command) -> None:
         os.chdir(laboratory.work)
         return command.run(write_names)
 
-    laboratory.clear()
-    laboratory.supervise(main, proceed)
-    for name in names.read_text(encoding="utf8").splitlines():
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
+    ended = laboratory.supervise(main, proceed)
+    if ended.code == 0:
+        for name in names.read_text(encoding="utf8").splitlines():
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    return ended
 
 
 # ---- what a run leaves ---------------------------------------------------------------------------

@@ -9,21 +9,20 @@ beginning is kept, in each folder another. Then the same command runs on what is
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.crash import Row, summary
+from benchmarks.crash import Row, record
 from benchmarks.crash_commands import COMMANDS
-from benchmarks.crash_trials import Laboratory, differences, laboratory, proceed, tree_of
+from benchmarks.crash_trials import Laboratory, differences, proceed, tree_of
 from benchmarks.file_operations import SYNCS, Operation
-from benchmarks.harness import build_parser, check_counts, run_main, write_record
+from benchmarks.harness import run_main
 
 RANDOM_STATES = 3  # at each operation, beside the fixed ones
 Kept = Literal["none", "half", "all"]  # of the data that was not flushed
@@ -294,34 +293,5 @@ def write_files(folder: Path, files: Files) -> None:
             (folder / name).write_bytes(content)
 
 
-# ---- the command ---------------------------------------------------------------------------------
-
-
-def main() -> None:
-    options = parse_options()
-    rows = []
-    with laboratory(options.folder) as lab:
-        for name in options.only:
-            *_, row = cut_everywhere(lab, name, every=options.every, seed=options.seed)
-            print(summary(row), flush=True)
-            rows.append(row)
-            if options.output:  # after each, so that a run that is stopped loses nothing
-                write_record(options.output, [asdict(row) for row in rows])
-    if any(row.lost for row in rows):
-        sys.exit(1)
-
-
-def parse_options() -> argparse.Namespace:
-    parser = build_parser(__doc__)
-    parser.add_argument("--only", nargs="*", default=list(COMMANDS), choices=COMMANDS)
-    parser.add_argument("--every", type=int, default=1, help="try one state in so many")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output")
-    parser.add_argument("--folder", type=Path, help="where to work; in memory it is quicker")
-    options = parser.parse_args()
-    check_counts(parser, options, "every")
-    return options
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: record(__doc__, cut_everywhere))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import crash, crash_trials, file_operations, power_loss
+from benchmarks import crash, file_operations, power_loss
 from benchmarks.crash_commands import OUTPUT, Command
 from benchmarks.crash_trials import differences, laboratory, tree_of
 from benchmarks.file_operations import Operation
@@ -70,6 +70,7 @@ class Careless(Command):
     renames: bool = False
 
     def run(self, at_end: Callable[[], None] = lambda: None) -> int:
+        at_end()
         output = Path(OUTPUT)
         output.mkdir(exist_ok=True)
         if (output / "value").exists():
@@ -84,7 +85,6 @@ class Careless(Command):
 
 def careless(monkeypatch: pytest.MonkeyPatch, *, renames: bool) -> None:
     monkeypatch.setitem(crash.COMMANDS, "careless", Careless("careless", [], [], renames=renames))
-    monkeypatch.setattr(crash_trials, "import_modules_of", lambda lab, command: None)
 
 
 def interrupt_once(folder: Path, fault: crash.Fault) -> crash.Row:
