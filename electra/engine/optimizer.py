@@ -93,13 +93,14 @@ def set_learning_rate(
 def learning_rate_factor(config: OptimizerConfig, *, step: int, max_steps: int) -> float:
     """Return the scheduler's factor of the learning rate at a step, counted from 1.
 
-    Counting from 1 lets the first update move the weights. Reference code: warm-up and linear
-    decay are multiplied, so the peak stays below the stated rate.
+    Official code: warm-up and linear decay are multiplied, so the peak stays below the stated rate.
+    Decay counts the steps before this one, as there, so the last update still has a rate. Warm-up
+    counts this one too: there the first update has the rate zero.
     """
     warmup = 1.0
     if config.warmup_steps:
         warmup = min(1.0, step / config.warmup_steps)
-    remaining = max(0.0, 1 - step / max_steps)
+    remaining = 1 - (step - 1) / max_steps
     if config.schedule == "linear":
         return warmup * remaining
     if config.schedule == "cosine":

@@ -24,7 +24,7 @@ class OptimizerConfig:
     learning_rate: float = 5e-4
     warmup_steps: int = 10_000
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
-    decay_ratio: float = 0.4  # the last part of the steps, in which "wsd" decays to zero
+    decay_ratio: float = 0.4  # the last part of the steps, in which "wsd" decays
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-6

@@ -41,7 +41,7 @@ def test_the_update_equals_the_plain_formula(bias_correction):
     m, v = ({name: torch.zeros_like(p) for name, p in plain.items()} for _ in range(2))
     for step in range(1, 8):
         rate = set_learning_rate(optimizer, config, step=step, max_steps=10)
-        assert rate == pytest.approx(0.1 * (1 - step / 10) * min(1, step / 2))
+        assert rate == pytest.approx(0.1 * (1 - (step - 1) / 10) * min(1, step / 2))
         for number, (name, parameter) in enumerate(model.named_parameters()):
             torch.manual_seed(100 * step + number)
             gradient = torch.randn_like(parameter)
@@ -59,18 +59,30 @@ def test_the_update_equals_the_plain_formula(bias_correction):
         assert torch.allclose(parameter, plain[name], rtol=1e-9, atol=1e-12), name
 
 
-def test_the_schedule_multiplies_warm_up_and_decay_and_its_first_step_moves():
+def test_the_schedule_multiplies_warm_up_and_decay_and_every_update_has_a_rate():
     config = OptimizerConfig(warmup_steps=10_000)
     expected = {
-        1: 1e-4 * (1 - 1e-6),
-        5_000: 0.5 * 0.995,
-        10_000: 0.99,
-        500_000: 0.5,
-        1_000_000: 0.0,
+        1: 1e-4,
+        5_001: 0.5001 * 0.995,
+        10_001: 0.99,
+        500_001: 0.5,
+        1_000_000: 1e-6,
     }
     assert {
         step: learning_rate_factor(config, step=step, max_steps=1_000_000) for step in expected
-    } == pytest.approx(expected)
+    } == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "wsd"])
+def test_the_only_update_of_a_run_of_one_step_has_the_full_rate(schedule):
+    config = OptimizerConfig(warmup_steps=1, schedule=schedule)
+    assert learning_rate_factor(config, step=1, max_steps=1) == 1
+
+
+def test_the_decay_is_that_of_the_official_code_which_counts_from_zero():
+    config = OptimizerConfig(warmup_steps=0)
+    ours = [learning_rate_factor(config, step=step, max_steps=5) for step in range(1, 6)]
+    assert ours == pytest.approx([1 - global_step / 5 for global_step in range(5)])
 
 
 def test_the_other_schedules_end_where_they_should():
@@ -78,13 +90,13 @@ def test_the_other_schedules_end_where_they_should():
     at = {
         name: [
             learning_rate_factor(replace(base, schedule=name), step=step, max_steps=100)
-            for step in (5, 50, 80, 100)
+            for step in (5, 51, 81, 100)
         ]
         for name in ("constant", "cosine", "wsd")
     }
     assert at["constant"] == pytest.approx([0.5, 1, 1, 1])
-    assert at["wsd"] == pytest.approx([0.5, 1, 0.5, 0])
-    half_cosine = [(1 - math.cos(remaining * math.pi)) / 2 for remaining in (0.95, 0.5, 0.2, 0)]
+    assert at["wsd"] == pytest.approx([0.5, 1, 0.5, 0.025])
+    half_cosine = [(1 - math.cos(left * math.pi)) / 2 for left in (0.96, 0.5, 0.2, 0.01)]
     assert at["cosine"] == pytest.approx([0.5 * half_cosine[0], *half_cosine[1:]])
 
 
