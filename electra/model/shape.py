@@ -66,19 +66,21 @@ class GeneratorShape:
     width: int | None = None
     heads: int | None = None
     feedforward: int | None = None
+    embedding: int | None = None  # the discriminator's where it is shared, else as wide as `width`
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise SettingError("fraction", "must be in (0, 1]", self)
-        for name in ("layers", "width", "heads", "feedforward"):
+        for name in ("layers", "width", "heads", "feedforward", "embedding"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise SettingError(name, "must be at least 1", self)
 
     def beside(self, discriminator: EncoderShape) -> EncoderShape:
         """Return the generator's encoder shape next to this discriminator.
 
-        It has the same depth and embedding width, and heads as wide or nearly so, unless the
-        settings say otherwise.
+        It has the same depth, and heads as wide or nearly so, unless the settings say otherwise.
+        Embeddings that it shares are as wide as the discriminator's. Its own are as wide as its
+        blocks, without a projection (official code).
         """
         width = self.width or round(discriminator.width * self.fraction)
         feedforward = round(discriminator.feedforward * self.fraction)
@@ -92,6 +94,7 @@ class GeneratorShape:
             width=width,
             heads=self.heads or heads,
             feedforward=self.feedforward or feedforward,
+            embedding=self.embedding_beside(discriminator, width),
         )
         if self.tie == "all" and shape != discriminator:
             raise SettingError(
@@ -102,3 +105,15 @@ class GeneratorShape:
                 self,
             )
         return shape
+
+    def embedding_beside(self, discriminator: EncoderShape, width: int) -> int:
+        if self.tie == "none":
+            return self.embedding or width
+        if self.embedding not in (None, discriminator.embedding):
+            raise SettingError(
+                "embedding",
+                "differs from that of the discriminator, with which the generator shares it; "
+                "leave it out, or set {tie:name}='none'",
+                self,
+            )
+        return discriminator.embedding

@@ -53,7 +53,7 @@ class ReplacedTokenDetection(Generating):
         unigrams: Tensor,
     ) -> None:
         generator, discriminator = build_networks(
-            encoder, config.generator, vocabulary=vocabulary.size
+            encoder, config.generator_settings(encoder), vocabulary=vocabulary.size
         )
         super().__init__(config, generator, vocabulary=vocabulary, unigrams=unigrams)
         self.discriminator = discriminator

@@ -7,7 +7,7 @@ metrics with their baselines, what a token costs, and which module computes the 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args, get_type_hints
 
 from electra.config import SettingError, in_section
@@ -195,6 +195,12 @@ class ReplacedTokenDetectionConfig(ObjectiveConfig):
                     self,
                 )
 
+    def generator_settings(self, encoder: EncoderShape) -> GeneratorShape:
+        """Return the generator's settings; a frozen one was an encoder like this in its stage."""
+        if self.generator_training == "frozen" and self.generator.embedding is None:
+            return replace(self.generator, embedding=encoder.embedding)
+        return self.generator
+
     def metrics(self) -> tuple[Metric, ...]:
         if self.generator.kind != "network":
             return RTD_METRICS
@@ -210,7 +216,7 @@ class ReplacedTokenDetectionConfig(ObjectiveConfig):
             encoder=encoder,
             heads=(RTDHead(),),
             network="discriminator",
-            generator=generator_shape(self.generator, encoder),
+            generator=generator_shape(self.generator_settings(encoder), encoder),
             generator_is_trained=self.generator_training != "frozen",
             tie=self.generator.tie,
             vocabulary=vocabulary,

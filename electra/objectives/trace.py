@@ -60,6 +60,7 @@ class Pair:
             width=small.width,
             heads=small.heads,
             feedforward=small.feedforward,
+            embedding=small.embedding,
         )
         config = ReplacedTokenDetectionConfig(masking=Masking(keep=0.0), generator=generator)
         unigrams = torch.full((vocabulary,), 1 / vocabulary)

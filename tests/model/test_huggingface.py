@@ -38,6 +38,7 @@ SIZES = {
     "small generator": GeneratorShape().beside(SMALL),
     "base": BASE,
     "base generator": GeneratorShape(fraction=1 / 3).beside(BASE),
+    "small generator that shares nothing": GeneratorShape(tie="none").beside(SMALL),
     "large": LARGE,
     "large generator": GeneratorShape().beside(LARGE),
     "causal": replace(TINY, causal=True),

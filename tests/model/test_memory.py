@@ -132,9 +132,9 @@ def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -
     assert 0.5 < half["discriminator activations"] / full["discriminator activations"] < 0.7
 
 
-@pytest.mark.parametrize(("tie", "fraction"), [("embeddings", 0.5), ("all", 1.0)])
+@pytest.mark.parametrize(("tie", "fraction"), [("none", 0.5), ("embeddings", 0.5), ("all", 1.0)])
 def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
-    tie: Literal["embeddings", "all"], fraction: float
+    tie: Literal["none", "embeddings", "all"], fraction: float
 ) -> None:
     settings = GeneratorShape(tie=tie, fraction=fraction)
     generator, discriminator = build_networks(SHAPE, settings, vocabulary=VOCABULARY)

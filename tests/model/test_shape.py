@@ -32,6 +32,22 @@ def test_a_generator_may_be_sized_by_hand() -> None:
     assert (shape.layers, shape.width, shape.heads, shape.feedforward) == (3, 192, 3, 768)
 
 
+@pytest.mark.parametrize(("fraction", "width"), [(1 / 4, 64), (1.0, 256)])
+def test_a_generator_that_shares_nothing_has_embeddings_as_wide_as_its_blocks(
+    fraction: float, width: int
+) -> None:
+    """As in the official code, where only shared embeddings have the discriminator's width."""
+    shape = GeneratorShape(tie="none", fraction=fraction).beside(EncoderShape(embedding=128))
+    assert (shape.width, shape.embedding, shape.has_projection) == (width, width, False)
+
+
+def test_an_embedding_of_its_own_may_be_sized_by_hand_but_not_a_shared_one() -> None:
+    assert GeneratorShape(tie="none", embedding=96).beside(BASE).embedding == 96
+    assert GeneratorShape(embedding=768).beside(BASE).embedding == 768
+    with pytest.raises(ValueError, match=wording("an_embedding_of_its_own")):
+        GeneratorShape(embedding=96).beside(BASE)
+
+
 def test_tying_all_weights_of_unequal_networks_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         ValueError,

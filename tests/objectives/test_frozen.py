@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,9 +20,10 @@ BATCH = toy_batch([16, 9, 12])
 
 def test_the_loss_is_the_discriminators_alone_and_the_generators_is_still_reported():
     model = objective(FROZEN)
+    as_wide = replace(FROZEN.generator, embedding=SHAPE.embedding)
     loss, usual = (
         model(BATCH, seeded()),
-        objective(ReplacedTokenDetectionConfig(generator=FROZEN.generator)),
+        objective(ReplacedTokenDetectionConfig(generator=as_wide)),
     )
     assert loss.total.item() == pytest.approx(50 * loss.parts["rtd"].item())
     assert loss.parts["mlm"].item() == pytest.approx(usual(BATCH, seeded()).parts["mlm"].item())
@@ -31,6 +34,13 @@ def test_no_gradient_reaches_it_and_every_one_reaches_the_discriminator():
     model(BATCH, seeded()).total.backward()
     assert all(p.grad is None and not p.requires_grad for p in model.generator.parameters())
     assert all(p.grad is not None and p.grad.any() for p in model.discriminator.parameters())
+
+
+def test_it_has_the_embedding_width_of_its_first_stage_unless_the_settings_say_otherwise():
+    assert SHAPE.embedding != SHAPE.width
+    assert FROZEN.generator_settings(SHAPE).beside(SHAPE) == SHAPE
+    own = replace(FROZEN, generator=replace(FROZEN.generator, embedding=SHAPE.width))
+    assert own.generator_settings(SHAPE).beside(SHAPE).embedding == SHAPE.width
 
 
 @pytest.mark.parametrize("mode", ["as built", "train", "eval and train"])
