@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 
-from electra.config import UserError
+from electra.config import SettingError, UserError
 from electra.engine.distributed import World
 from electra.engine.settings import Parallel, Precision, Switch
 from electra.kernels import is_supported
@@ -29,14 +30,37 @@ PEAK_FLOPS = {
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """Decide what "auto" means on this device; raise UserError for fp16 on a CPU."""
+    """Decide what "auto" means on this device; raise SettingError for what it cannot compute in."""
     if device.type == "cpu" and precision == "fp16":
-        raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
+        raise SettingError("precision", "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    if device.type == "cpu" and precision == "bf16" and not can_multiply_in_bf16():
+        raise SettingError(
+            "precision", "--precision bf16: this CPU cannot multiply in bf16; use fp32, or a GPU"
+        )
     if precision != "auto":
         return precision
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return "bf16"
     return "fp32"
+
+
+def can_multiply_in_bf16() -> bool:
+    """Return whether a product in bf16 succeeds on this CPU.
+
+    Where oneDNN cannot compute it, torch prints pages of C++ frames as a warning, takes another
+    library and leaves oneDNN switched off, for float32 too.
+    """
+    was_enabled = torch.backends.mkldnn.enabled
+    matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            torch.mm(matrix, matrix)
+        except RuntimeError:
+            return False
+        finally:
+            torch.backends.mkldnn.enabled = was_enabled
+    return not caught
 
 
 def peak_flops(world: World) -> float | None:

@@ -1,0 +1,49 @@
+"""What "auto" means on a device, and what it cannot do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NoReturn
+
+import pytest
+import torch
+
+from electra.config import SettingError
+from electra.engine.hardware import resolve_precision
+
+CPU = torch.device("cpu")
+
+
+def warn_with_frames(*matrices: object) -> None:
+    torch.backends.mkldnn.enabled = False  # as torch leaves it
+    warnings.warn("mkldnn_bf16_gemm failed, switching to BLAS gemm:\nframe #0: ...", stacklevel=1)
+
+
+def fail(*matrices: object) -> NoReturn:
+    raise RuntimeError('"addmm_impl_cpu_" not implemented for BFloat16\nframe #0: ...')
+
+
+@pytest.mark.parametrize("product", [warn_with_frames, fail])
+def test_bf16_on_a_cpu_that_cannot_multiply_in_it_is_refused_in_one_line(
+    product: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "mm", product)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(SettingError) as caught:
+            resolve_precision("bf16", CPU)
+    assert caught.value.key == "precision"
+    assert "\n" not in str(caught.value)
+    assert torch.backends.mkldnn.enabled
+
+
+def test_bf16_on_a_cpu_that_can_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "mm", lambda *matrices: None)
+    assert resolve_precision("bf16", CPU) == "bf16"
+    assert resolve_precision("auto", CPU) == "fp32"
+
+
+def test_fp16_on_a_cpu_is_refused_by_its_key() -> None:
+    with pytest.raises(SettingError) as caught:
+        resolve_precision("fp16", CPU)
+    assert caught.value.key == "precision"
