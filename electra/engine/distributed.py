@@ -189,6 +189,7 @@ def wrap_module(module: nn.Module, world: World, *, compiled: bool) -> nn.Module
         called = torch.compile(module, dynamic=False)
     if world.size == 1 or is_sharded(module):
         return called  # type: ignore[no-any-return]
+    silence_ddp(world.device)
     with warnings.catch_warnings():
         # Older versions do not know the argument that takes its place.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
@@ -201,6 +202,25 @@ def wrap_module(module: nn.Module, world: World, *, compiled: bool) -> nn.Module
             find_unused_parameters=True,
             gradient_as_bucket_view=True,
         )
+
+
+def silence_ddp(device: torch.device) -> None:
+    """Let DDP give its advice against `find_unused_parameters` here, where nobody reads it.
+
+    The warning is C++'s, goes past Python's filters to stderr, and comes once in a process: in the
+    first forward pass in which every parameter is used.
+    """
+    module = nn.LayerNorm(1, device=device)  # made without random numbers
+    with open(os.devnull, "w") as nowhere, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stderr = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            wrapped = DistributedDataParallel(module, find_unused_parameters=True)
+            wrapped(torch.ones(1, device=device))
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from electra.engine.collectives import (
     all_gather_bytes,
@@ -15,6 +17,7 @@ from electra.engine.collectives import (
     broadcast_bytes,
     broadcast_json,
 )
+from electra.engine.distributed import World, wrap_module
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +48,12 @@ def test_json_values_arrive_as_they_were_sent(value: object) -> None:
 def test_what_json_does_not_have_is_not_sent() -> None:
     with pytest.raises(TypeError):
         broadcast_json(object())
+
+
+def test_ddp_gives_no_advice_against_a_setting_that_resuming_needs(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    world = World(rank=0, size=2, device=torch.device("cpu"))  # size one would not be wrapped
+    wrapped = wrap_module(nn.LayerNorm(3), world, compiled=False)
+    wrapped(torch.ones(3)).sum().backward()
+    assert capfd.readouterr().err == ""
