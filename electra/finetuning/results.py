@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra import __version__, atomic
-from electra.config import UserError
+from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
 from electra.provenance import commit
 from electra.settings import as_dict, fingerprint
@@ -44,7 +45,8 @@ class SeedResult:
         """Read the result of a seed; return None where it is missing or damaged."""
         path = folder / RESULT
         try:
-            values = parse_json(read_bounded_text(path))
+            text = read_bounded_text(path)
+            values = parse_json(text)
         except (OSError, ValueError):
             return None
         if isinstance(values, dict) and "trivial" in values:
@@ -53,10 +55,15 @@ class SeedResult:
                 "baseline; choose another --output-dir, or start over with --resume never "
                 "--overwrite"
             )
+        # Settings are finite, but the scores of a run that diverged are not.
+        finite = json.loads(text, parse_constant=lambda name: 0.0)
         try:
-            return cls(**values)
-        except TypeError:
+            result: SeedResult = convert(finite, cls, source=str(path), key="result")
+        except UserError:
             return None
+        if not result.scores:
+            return None
+        return cls(**values)
 
     def save(self, folder: Path) -> None:
         atomic.write_json(folder / RESULT, asdict(self))

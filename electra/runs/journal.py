@@ -180,8 +180,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the whole lines of metrics.jsonl; a run that was killed may have left torn ones."""
     if not path.is_file():
         return []
+    try:
+        content = read_bounded_bytes(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}; copy it again, or remove it") from None
     entries = []
-    for line in read_bounded_bytes(path).decode(errors="replace").splitlines():
+    for line in content.decode(errors="replace").splitlines():
         try:
             entry = parse_json(line)
         except ValueError:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from electra.config import UserError
 from electra.console import progress_bars
 from electra.runs.journal import Journal, MetricsWindow, draw_chart, format_duration, read_metrics
 
@@ -162,3 +164,11 @@ def test_a_long_evaluation_shows_its_progress_without_a_terminal(
         monkeypatch.setattr("electra.runs.journal.PROGRESS_SECONDS", 0.0)
         assert list(journal.track("ab", "scoring dev")) == ["a", "b"]
     assert capsys.readouterr().err == ("scoring dev: 1 of 2 batches\nscoring dev: 2 of 2 batches\n")
+
+
+def test_a_journal_too_large_to_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    os.truncate(path, 300 * 10**9)
+    with pytest.raises(UserError, match=rf"{path}: cannot be read: 300,000,000,000 bytes long"):
+        read_metrics(path)
