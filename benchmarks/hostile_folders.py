@@ -217,10 +217,13 @@ def try_in_processes(numbers: range, seed: int, root: Path) -> Iterator[tuple[in
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             done = 0
-            for line in process.stdout:
-                outcome = Outcome(**json.loads(line))
-                yield chunk[done], outcome
-                done += 1
+            try:
+                for line in process.stdout:
+                    yield chunk[done], Outcome(**json.loads(line))
+                    done += 1
+            except BaseException:
+                process.kill()
+                raise
         if done < len(chunk):
             message = f"the process ended with {process.returncode}"
             yield chunk[done], Outcome("(killed)", "refused", "", ("traceback",), message)
@@ -284,6 +287,7 @@ def main() -> None:
         root = Path(name)
         os.environ.update(XDG_CACHE_HOME=str(root / "cache"), HF_HUB_OFFLINE="1")
         make_inputs(root / "good")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
         result = count_outcomes(try_in_processes(numbers, options.seed, root))
         record(options.output, result, options.seed)
 
