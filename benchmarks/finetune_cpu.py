@@ -38,7 +38,7 @@ from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
 from electra.finetuning.state import attach_train_step, build_state
 from electra.model import huggingface
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.networks import Discriminator
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import Journal
@@ -99,7 +99,7 @@ def save_model(folder: Path, *, quick: bool) -> None:
     tokenizer = build_wordpiece(bert_tokenizer(), {entry: n for n, entry in enumerate(entries)})
     torch.manual_seed(0)
     huggingface.save(
-        Discriminator(Encoder(shape, vocabulary=tokenizer.size)),
+        Discriminator(ElectraEncoder(shape, vocabulary=tokenizer.size)),
         folder,
         role="discriminator",
         tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=shape.positions),

@@ -51,13 +51,13 @@ def save_random_small(quickstart: str, folder: Path) -> Path:
     """Save the paper's Small before pre-training, with the quickstart's tokenizer."""
     from electra.data.wordpiece import WordPiece
     from electra.model import huggingface
-    from electra.model.encoder import Encoder
+    from electra.model.electra_encoder import ElectraEncoder
     from electra.model.networks import Discriminator
     from electra.pretraining.recipe import load_recipe
     from electra.tasks.models import model_folder
 
     tokenizer = WordPiece.load(model_folder(quickstart))
-    network = Discriminator(Encoder(load_recipe("small").encoder, vocabulary=tokenizer.size))
+    network = Discriminator(ElectraEncoder(load_recipe("small").encoder, vocabulary=tokenizer.size))
     huggingface.save(network, folder, role="discriminator", tokenizer_files=tokenizer.copy_to)
     return folder
 

@@ -21,7 +21,8 @@ from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.packing import PackedRows
 from electra.kernels.rtd_head import rtd_head
-from electra.model.encoder import Block, Embeddings, Encoder, Packing
+from electra.model.electra_encoder import ElectraBlock, ElectraEmbeddings, ElectraEncoder
+from electra.model.encoder import Packing, check_length
 from electra.model.networks import Discriminator, Generator, TokenPrediction
 from electra.model.sampling import Sampling
 
@@ -41,7 +42,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
     return torch.get_autocast_dtype(device.type)
 
 
-class FusedEmbeddings(Embeddings):
+class FusedEmbeddings(ElectraEmbeddings):
     """One kernel for look-ups, sum, LayerNorm and dropout, in autocast's precision."""
 
     low_precision: LowPrecisionCopies
@@ -50,7 +51,7 @@ class FusedEmbeddings(Embeddings):
         dtype = autocast_dtype(input_ids.device)
         if dtype is None:
             return super().forward(input_ids, token_type_ids)
-        self.check_length(input_ids.shape[1])
+        check_length(input_ids.shape[1], self.position_embeddings.num_embeddings)
         weights = EmbeddingWeights(
             self.word_embeddings.weight,
             self.position_embeddings.weight,
@@ -63,7 +64,7 @@ class FusedEmbeddings(Embeddings):
         return embed(input_ids, token_type_ids, weights, site, dtype)
 
 
-class FusedEncoder(Encoder):
+class FusedEncoder(ElectraEncoder):
     """Blocks of a few kernels each, on rows without padding where the batch has a packing."""
 
     low_precision: LowPrecisionCopies
@@ -110,12 +111,12 @@ class FusedEncoder(Encoder):
             settings = BlockSettings(
                 self.shape.heads, dropout, attention_dropout, keys, SITES * number
             )
-            weights = block_weights(cast(Block, module))
+            weights = block_weights(cast(ElectraBlock, module))
             tokens = block(tokens, rows, settings, weights, self.low_precision)
             yield tokens
 
 
-def block_weights(module: Block) -> BlockWeights:
+def block_weights(module: ElectraBlock) -> BlockWeights:
     """Return a block's parameters in the order that its kernels take them."""
     layers = (
         module.attention.query_key_value,
@@ -206,8 +207,8 @@ class FusedMLMHead(Generator):
 
 
 FUSED: dict[type, type] = {
-    Embeddings: FusedEmbeddings,
-    Encoder: FusedEncoder,
+    ElectraEmbeddings: FusedEmbeddings,
+    ElectraEncoder: FusedEncoder,
     Discriminator: FusedRTDHead,
     Generator: FusedMLMHead,
 }

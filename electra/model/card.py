@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from electra.escape import escape_markdown
-from electra.model.huggingface import Role
+from electra.model.family import Role
 
 USES: dict[Role, tuple[str, str]] = {
     "discriminator": (
@@ -34,11 +34,11 @@ CAUSAL = (
 )
 
 
-PIPELINES = {  # of transformers' task classes
-    "ElectraForSequenceClassification": "text-classification",
-    "ElectraForTokenClassification": "token-classification",
-    "ElectraForQuestionAnswering": "question-answering",
-    "ElectraForMultipleChoice": "multiple-choice",
+PIPELINES = {  # of transformers' task classes, by what follows the prefix of a family
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "MultipleChoice": "multiple-choice",
 }
 
 
@@ -68,7 +68,7 @@ def task_card(name: str, *, architecture: str | None, facts: Mapping[str, object
     )
     if architecture is not None:
         use = f"Load it with transformers' `{architecture}`, or run it with `electra predict`."
-    metadata = {"pipeline_tag": PIPELINES.get(architecture or "")}
+    metadata = {"pipeline_tag": PIPELINES.get((architecture or "").partition("For")[2])}
     return render_card(name, use, metadata=metadata, tags=["electra"], facts=facts)
 
 

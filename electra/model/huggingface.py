@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -13,32 +13,28 @@ from torch import Tensor, nn
 
 from electra import atomic
 from electra.checksums import write_checksums
-from electra.config import SettingError, UserError, convert
-from electra.model.electra_names import (
-    FIXED_KEYS,
-    HEADS,
-    LANGUAGE_MODEL,
-    NO_HEAD,
-    REDUNDANT,
-    SHAPE_KEYS,
-    ExportedNetwork,
-    name_table,
-)
+from electra.config import UserError, convert
+from electra.model import families
 from electra.model.encoder import INITIAL_DEVIATION, Encoder
+from electra.model.families import FAMILIES, family_of
+from electra.model.family import WORD_EMBEDDINGS, ExportedNetwork, Family, Role
 from electra.model.flops import encoder_parameters
+from electra.model.networks import Generator
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import (
     CARD,
     CONFIG,
+    FACTORS,
     INDEX,
     WEIGHTS,
     find_tensors,
     read_json,
     read_tensor,
+    tensor_shape,
 )
 
-Role = Literal["discriminator", "generator", "encoder"]
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
+TABLE = f"{WORD_EMBEDDINGS}.weight"
 # Parameters that a config may promise: where the folder holds no weights (Large), and in any case.
 MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 
@@ -81,6 +77,8 @@ def save(
     with atomic.replace_folder(folder) as fresh:
         atomic.write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
         write_weights(network, fresh, shard_bytes=shard_bytes)
+        if factors := family_of(network.encoder.shape).embedding_factors(network):
+            write_safetensors(to_cpu(factors), fresh / FACTORS)
         if tokenizer_files is not None:
             tokenizer_files(fresh)
         # All but the card, which its owner completes by hand.
@@ -91,14 +89,17 @@ def save(
 
 def config_of(network: ExportedNetwork, *, role: Role) -> dict[str, Any]:
     shape = network.encoder.shape
+    family = family_of(shape)
     return {
-        "architectures": [network.architecture or NO_HEAD],
+        "architectures": [network.architecture or family.model_class],
         "electra_role": role,
-        **FIXED_KEYS,
-        **{key: getattr(shape, field) for field, key in SHAPE_KEYS.items()},
+        "model_type": family.name,
+        **family.fixed_keys,
+        **family.shape_config(shape),
+        **family.head_config(network),
         "vocab_size": network.encoder.vocabulary,
         "initializer_range": INITIAL_DEVIATION,
-        "pad_token_id": 0,
+        **family.special_tokens(pad=0, cls=None, sep=None),
         "tie_word_embeddings": True,
         "dtype": "float32",
     }
@@ -128,13 +129,19 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 def named_tensors(network: ExportedNetwork) -> dict[str, Tensor]:
     """Return copies of all tensors on the CPU, under transformers' names."""
-    table = name_table(network)
+    family = family_of(network.encoder.shape)
+    table = family.name_table(network)
     tensors: dict[str, Tensor] = {}
-    for key, ours in network.state_dict().items():
+    for key, ours in family.stored_tensors(network).items():
         chunks = ours.detach().to("cpu", torch.float32).chunk(len(table[key]))
         for name, chunk in zip(table[key], chunks, strict=True):
             tensors[name] = chunk.clone()  # views may not be saved
     return tensors
+
+
+def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies in float32 on the CPU."""
+    return {name: t.detach().to("cpu", torch.float32, copy=True) for name, t in tensors.items()}
 
 
 def split_tensors(tensors: Mapping[str, Tensor], *, shard_bytes: int) -> list[dict[str, Tensor]]:
@@ -171,11 +178,9 @@ class LoadReport:
 def role_of(folder: Path) -> Role:
     folder = atomic.resolve_folder(folder)
     config = read_json(folder, CONFIG)
-    by_architecture: dict[str, Role] = {
-        "ElectraForPreTraining": "discriminator",
-        "ElectraForMaskedLM": "generator",
-    }
-    role = config.get("electra_role") or by_architecture.get(architecture_of(config), "encoder")
+    _, _, head = architecture_of(config).partition("For")
+    by_class = find_family(config, str(folder / CONFIG)).roles
+    role = config.get("electra_role") or by_class.get(head, "encoder")
     if role not in get_args(Role):
         raise UserError(
             f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found "
@@ -196,18 +201,11 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     """Return the shape, the vocabulary size and the role of the model in a folder."""
     folder = atomic.resolve_folder(folder)
     config, source = read_json(folder, CONFIG), str(folder / CONFIG)
-    check_family(config, source)
-    hints = get_type_hints(EncoderShape)
-    values = {}
-    for field in fields(EncoderShape):
-        key = SHAPE_KEYS[field.name]
-        # Where a stock config is silent, its default is ours: ELECTRA-Small.
-        value = config.get(key, field.default)
-        values[field.name] = convert(value, hints[field.name], source=source, key=key)
-    try:
-        shape = EncoderShape(**values)
-    except SettingError as error:
-        raise error.in_section("encoder.").with_source(source) from None
+    family = find_family(config, source)
+    family.check_config(config, source)
+    shape = family.read_shape(config, source)
+    if (folder / FACTORS).is_file():
+        shape = replace(shape, embedding=tensor_shape(folder / FACTORS, TABLE)[1])
     vocabulary = convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size")
     if vocabulary < 1:
         raise UserError(f"{source}: vocab_size is {vocabulary}; it must be at least 1")
@@ -215,15 +213,15 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     return shape, vocabulary, role_of(folder)
 
 
-def check_family(config: Mapping[str, Any], source: str) -> None:
-    """Refuse a config.json with values that an Encoder cannot have."""
-    stated = {**FIXED_KEYS, "model_type": None, **config}  # a silent config has the fixed values
-    for key, fixed in FIXED_KEYS.items():
-        if stated[key] != fixed:
-            raise UserError(
-                f"{source}: {key} is {stated[key]!r}; only ELECTRA models with {key} {fixed!r} can "
-                "be loaded"
-            )
+def find_family(config: Mapping[str, Any], source: str) -> Family:
+    """Return the family that a config.json names."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        known = " and ".join(family.title for family in FAMILIES.values())
+        raise UserError(
+            f"{source}: model_type is {model_type!r}; only {known} models can be loaded"
+        )
+    return FAMILIES[model_type]
 
 
 def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
@@ -244,7 +242,7 @@ def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
 
 
 def load_encoder(folder: Path) -> tuple[Encoder, LoadReport]:
-    """Load the encoder of any ELECTRA folder, whatever its head."""
+    """Load the encoder of any model folder, whatever its head."""
     encoder = build_encoder(folder)
     return encoder, load(EncoderOnly(encoder), folder)
 
@@ -252,7 +250,7 @@ def load_encoder(folder: Path) -> tuple[Encoder, LoadReport]:
 def build_encoder(folder: Path) -> Encoder:
     """Build the encoder that a folder describes, with random weights."""
     shape, vocabulary, _ = load_shape(folder)
-    return Encoder(shape, vocabulary=vocabulary)
+    return families.build_encoder(shape, vocabulary=vocabulary)
 
 
 def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") -> LoadReport:
@@ -262,36 +260,53 @@ def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") ->
     """
     folder = atomic.resolve_folder(folder)
     check_fits(network, folder, section=section)
+    family = family_of(network.encoder.shape)
     files = find_tensors(folder)
-    parameters = network.state_dict()
+    stored = family.stored_tensors(network)
     loaded: dict[str, Tensor] = {}
-    used = set(REDUNDANT)
-    for key, full_names in name_table(network).items():
-        names = [strip_prefix(name, files) for name in full_names]
+    used = set(family.redundant)
+    for key, full_names in family.name_table(network).items():
+        names = [strip_prefix(name, family.base_prefix, files) for name in full_names]
         if all(name in files for name in names):
-            rows, *rest = parameters[key].shape
+            rows, *rest = stored[key].shape
             shape = [rows // len(names), *rest]
             loaded[key] = torch.cat([read_tensor(files[name], name, shape=shape) for name in names])
             used.update(names)
         elif key.startswith("encoder."):
             raise UserError(
-                f"{folder}: {names[0]} is missing; the folder is damaged or not an ELECTRA model"
+                f"{folder}: {names[0]} is missing; the folder is damaged or not an "
+                f"{family.title} model"
             )
-    with torch.no_grad():
-        for key, tensor in loaded.items():
-            parameters[key].copy_(tensor)
+    if factors := family.embedding_factors(network):
+        loaded |= read_factors(folder, factors, folded=loaded[TABLE])
+    family.load_tensors(network, loaded)
     return LoadReport(
         loaded=tuple(loaded),
-        missing=tuple(key for key in parameters if key not in loaded),
+        missing=tuple(key for key in stored if key not in loaded),
         unexpected=tuple(sorted(set(files) - used)),
     )
 
 
-def strip_prefix(name: str, files: Mapping[str, Path]) -> str:
-    """Return the name that a folder knows a tensor by: an ElectraModel's have no prefix."""
+def read_factors(
+    folder: Path, factors: Mapping[str, Tensor], *, folded: Tensor
+) -> dict[str, Tensor]:
+    """Return the factors of a folded table; raise UserError where it is not their product."""
+    path = folder / FACTORS
+    found = {name: read_tensor(path, name, shape=[*t.shape]) for name, t in factors.items()}
+    table, projection = found.values()
+    if not torch.allclose(table @ projection.T, folded, rtol=1e-3, atol=1e-4):
+        raise UserError(
+            f"{path}: does not belong to the {WEIGHTS} beside it; remove it, and the model is read "
+            "without a factorised embedding"
+        )
+    return found
+
+
+def strip_prefix(name: str, prefix: str, files: Mapping[str, Path]) -> str:
+    """Return the name that a folder knows a tensor by: a model's without a head have no prefix."""
     if name in files:
         return name
-    return name.removeprefix("electra.")
+    return name.removeprefix(prefix)
 
 
 def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
@@ -300,20 +315,25 @@ def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
     By configuration, since a wrong number of heads would not show in the shapes of tensors.
     """
     shape, vocabulary, _ = load_shape(folder)
+    ours, family = network.encoder.shape, family_of(network.encoder.shape)
+    if ours.family != shape.family:
+        raise UserError(
+            f"{folder / CONFIG}: model_type is {shape.family}, but the network to fill has "
+            f"encoder.family={ours.family}; both networks of a run are of one family"
+        )
     pairs = {
-        f"{section}.{field}": (key, getattr(network.encoder.shape, field), getattr(shape, field))
-        for field, key in SHAPE_KEYS.items()
-        if "dropout" not in field
+        f"{section}.{field}": (key, getattr(ours, field), getattr(shape, field))
+        for field, key in family.stated_by.items()
     }
     pairs["vocabulary"] = ("vocab_size", network.encoder.vocabulary, vocabulary)
-    for setting, (key, ours, theirs) in pairs.items():
-        if ours != theirs:
+    for setting, (key, expected, theirs) in pairs.items():
+        if expected != theirs:
             raise UserError(
                 f"{folder / CONFIG}: {key} is {theirs}, but the network to fill has "
-                f"{setting}={ours}; set {setting} to {theirs} or name another folder"
+                f"{setting}={expected}; set {setting} to {theirs} or name another folder"
             )
     is_tied = read_json(folder, CONFIG).get("tie_word_embeddings", True) is not False
-    if HEADS.get(network.architecture or "") is LANGUAGE_MODEL and not is_tied:
+    if isinstance(network, Generator) and not is_tied:
         raise UserError(
             f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the "
             "word embeddings it reads with, so such a model can only fill a discriminator"

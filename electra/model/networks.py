@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from electra.model.encoder import NORM_EPSILON, Encoder, Packing, initialise, initialise_glorot
+from electra.model.electra_encoder import NORM_EPSILON
+from electra.model.encoder import Encoder, Packing, initialise, initialise_glorot
 from electra.model.gelu import gelu
 from electra.model.memory import LOGITS_CHUNK
 from electra.model.sampling import Sampling, sample
-from electra.model.shape import EncoderShape, GeneratorShape
 
 
 class Discriminator(nn.Module):
@@ -82,7 +82,7 @@ class Generator(nn.Module):
     @property
     def word_embeddings(self) -> Tensor:
         """The table [V, E] that the encoder reads with and the head predicts with."""
-        return self.encoder.embeddings.word_embeddings.weight
+        return self.encoder.word_embeddings
 
     def forward(
         self,
@@ -179,24 +179,3 @@ def linear_cross_entropy(
 ) -> Tensor:
     logits = F.linear(predicted, word_embeddings, bias)
     return F.cross_entropy(logits.float(), labels, reduction="none")
-
-
-def build_networks(
-    discriminator: EncoderShape, generator: GeneratorShape, *, vocabulary: int
-) -> tuple[Generator | None, Discriminator]:
-    """Build both networks of a run; the generator is None where replacements come by chance."""
-    main = Discriminator(Encoder(discriminator, vocabulary=vocabulary))
-    return build_generator(generator, beside=main.encoder), main
-
-
-def build_generator(generator: GeneratorShape, *, beside: Encoder) -> Generator | None:
-    """Build a generator that shares with the main network's encoder what its settings say."""
-    if generator.kind != "network":
-        return None
-    shape = generator.beside(beside.shape)
-    if generator.tie == "all":
-        return Generator(beside)
-    shared = None
-    if generator.tie == "embeddings":
-        shared = beside.embeddings
-    return Generator(Encoder(shape, vocabulary=beside.vocabulary, embeddings=shared))

@@ -9,12 +9,22 @@ from electra.config import SettingError
 
 # Deeper than any. Building a million narrow layers would take hours and hardly any memory.
 MAX_LAYERS = 1000
+Tie = Literal["none", "embeddings", "gradient-disentangled", "all"]
+MODERNBERT_DEFAULTS = {
+    "rope_theta": 10_000.0,
+    "global_every": 1,
+    "local_attention": 128,
+    "local_rope_theta": 10_000.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderShape:
     """Shape of one transformer encoder. Defaults are ELECTRA-Small (paper, table 6)."""
 
+    # electra: the paper's, LayerNorm after each residual connection and learned positions;
+    # modernbert: LayerNorm before, rotary positions, GeGLU, no biases.
+    family: Literal["electra", "modernbert"] = "electra"
     layers: int = 12
     width: int = 256
     heads: int = 4
@@ -24,8 +34,14 @@ class EncoderShape:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     causal: bool = False  # a token sees itself and what stands before it: a left-to-right LM
+    # Of modernbert alone; by default 10,000, every layer, 128 tokens, 10,000.
+    rope_theta: float | None = None  # base of the rotary positions where attention is global
+    global_every: int | None = None  # of so many layers one has global attention, the first first
+    local_attention: int | None = None  # tokens in the window of the other layers
+    local_rope_theta: float | None = None  # base of the rotary positions in those layers
 
     def __post_init__(self) -> None:
+        self.resolve_modernbert()
         for name in ("layers", "width", "heads", "feedforward", "embedding", "positions"):
             if getattr(self, name) < 1:
                 raise SettingError(name, "must be at least 1", self)
@@ -39,6 +55,27 @@ class EncoderShape:
                 "width",
                 "does not split into {heads} equal heads; the next width that does is "
                 f"{self.width + -self.width % self.heads}",
+                self,
+            )
+
+    def resolve_modernbert(self) -> None:
+        """Give ModernBERT's own settings their defaults; refuse those of the other family."""
+        if self.family == "electra":
+            for name in MODERNBERT_DEFAULTS:
+                if getattr(self, name) is not None:
+                    raise SettingError(name, "belongs to {family:name}='modernbert'", self)
+            return
+        if self.causal:
+            raise SettingError("causal", "belongs to {family:name}='electra'", self)
+        for name, default in MODERNBERT_DEFAULTS.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+            if getattr(self, name) <= 0:
+                raise SettingError(name, "must be above 0", self)
+        if self.heads > 0 and self.head_width % 2:
+            raise SettingError(
+                "heads",
+                "makes heads of {width} / {heads}, an odd number; rotary positions turn pairs",
                 self,
             )
 
@@ -60,7 +97,9 @@ class GeneratorShape:
     """
 
     kind: Literal["network", "unigram", "uniform"] = "network"
-    tie: Literal["none", "embeddings", "all"] = "embeddings"
+    # gradient-disentangled: the discriminator reads the generator's table plus a difference of its
+    # own, and does not move the table (DeBERTaV3)
+    tie: Tie = "embeddings"
     fraction: float = 0.25
     layers: int | None = None
     width: int | None = None
@@ -86,6 +125,8 @@ class GeneratorShape:
         feedforward = round(discriminator.feedforward * self.fraction)
         if self.width:
             feedforward = 4 * width
+            if discriminator.family == "modernbert":
+                feedforward = round(discriminator.feedforward * width / discriminator.width)
         most_heads = max(1, width // discriminator.head_width)
         heads = next(count for count in range(most_heads, 0, -1) if width % count == 0)
         shape = replace(

@@ -21,6 +21,8 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CARD = "README.md"
+# What a folded table was made of; transformers does not read it.
+FACTORS = "embedding_factors.safetensors"
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -88,6 +90,17 @@ def read_tensor(path: Path, name: str, *, shape: list[int]) -> Tensor:
             )
         tensor: Tensor = file.get_tensor(name)
     return tensor.to(torch.float32)
+
+
+def tensor_shape(path: Path, name: str) -> list[int]:
+    """Return the shape of a table in a file without reading its values."""
+    with open_safetensors(path) as file:
+        shape: list[int] = []
+        if name in file.keys():  # noqa: SIM118 (not a mapping)
+            shape = file.get_slice(name).get_shape()
+    if len(shape) != 2:
+        raise UserError(f"{path}: {name} is missing or not a table; remove the file")
+    return shape
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from electra.model.shape import EncoderShape
+from electra.model.shape import EncoderShape, Tie
 
 Terms = dict[str, float]
 FLOAT = (
@@ -146,7 +146,7 @@ class Workload:
     network: str = "discriminator"  # the name of the main network
     generator: EncoderShape | None = None  # None where replacements are drawn by chance
     generator_is_trained: bool = True
-    tie: Literal["none", "embeddings", "all"] = "embeddings"
+    tie: Tie = "embeddings"
     vocabulary: int
     length: int
     mask_rate: float = 0.15

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from electra.data.batches import Batch
-from electra.model.encoder import Encoder
+from electra.model.families import build_masked_lm
 from electra.model.memory import LOGITS_CHUNK
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
@@ -31,7 +31,7 @@ class LeftToRight(Objective):
         assert encoder.causal
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.config = config
-        self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
+        self.encoder = build_masked_lm(encoder, vocabulary=vocabulary.size)
 
     def predict_next(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return predicted embeddings [B·(T − 1), E] of the next tokens, and those tokens."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from electra.data.batches import Batch
-from electra.model.encoder import Encoder
+from electra.model.families import build_masked_lm
 from electra.model.networks import Discriminator, Generator, cross_entropy
 from electra.model.sampling import Sampling
 from electra.model.shape import EncoderShape
@@ -32,7 +32,7 @@ class MaskedLM(Objective):
     ) -> None:
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.config = config
-        self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
+        self.encoder = build_masked_lm(encoder, vocabulary=vocabulary.size)
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         masked = self.mask(batch, rng)

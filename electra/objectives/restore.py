@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
-from electra.model.encoder import Encoder, initialise_glorot
+from electra.model.encoder import initialise_glorot
+from electra.model.families import build_generator, build_masked_lm
 from electra.model.memory import LOGITS_CHUNK
-from electra.model.networks import Discriminator, Generator, build_generator
+from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import masked_in_step
 from electra.objectives.generating import Generated, Generating
@@ -36,7 +37,7 @@ class Restoring(Generating):
         vocabulary: Vocabulary,
         unigrams: Tensor,
     ) -> None:
-        main = Generator(Encoder(encoder, vocabulary=vocabulary.size))
+        main = build_masked_lm(encoder, vocabulary=vocabulary.size)
         generator = build_generator(config.generator, beside=main.encoder)
         super().__init__(config, generator, vocabulary=vocabulary, unigrams=unigrams)
         self.encoder = main

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.data.batches import Batch
-from electra.model.networks import Discriminator, Generator, build_networks
+from electra.model.families import build_networks
+from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import (
     Corrupted,

@@ -11,6 +11,8 @@ from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.card import model_card
+from electra.model.families import family_of
+from electra.model.family import Role
 from electra.model.networks import Discriminator, Generator
 from electra.model.verify import verify
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
@@ -37,7 +39,9 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
                 path, model_max_length=run.recipe.encoder.positions
             ),
             config_extra={
-                "pad_token_id": tokenizer.pad,
+                **family_of(network.encoder.shape).special_tokens(
+                    pad=tokenizer.pad, cls=tokenizer.cls, sep=tokenizer.sep
+                ),
                 "electra_version": __version__,
                 "electra_step": run.step,
                 "electra_recipe": as_dict(run.recipe),
@@ -174,7 +178,7 @@ def find_tokenizer_folder(init_from: Path | None) -> Path | None:
     """Return the folder with the tokenizer of the models to start from: text must be cut by it."""
     if init_from is None:
         return None
-    folders = [init_from, *(init_from / role for role in get_args(huggingface.Role))]
+    folders = [init_from, *(init_from / role for role in get_args(Role))]
     return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from electra import atomic
 from electra.config import UserError, build, convert, flatten
 from electra.files import read_toml
-from electra.model.huggingface import Role
+from electra.model.family import Role
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, TrainingConfig
 from electra.provenance import environment
 from electra.runs import checkpoint

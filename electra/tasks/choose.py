@@ -243,7 +243,7 @@ class Choose(Task[Choice, Array]):
 class ChoiceHead(Head):
     """Dropout on the vector of [CLS] and one linear layer to a score, the same for every option."""
 
-    architecture: str | None = "ElectraForMultipleChoice"
+    architecture: str | None = "MultipleChoice"
 
     def __init__(self, width: int, *, count: int, dropout: float, projected: bool = False) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from electra.model.gelu import gelu
 from electra.tasks.features import TaskBatch
 from electra.tasks.task import Head
 
-ARCHITECTURE = "ElectraForSequenceClassification"
+ARCHITECTURE = "SequenceClassification"
 
 
 class ClassificationHead(Head):
@@ -41,10 +41,10 @@ class ClassificationHead(Head):
 class LinearHead(ClassificationHead):
     """The paper's head: dropout, then one linear layer."""
 
+    architecture = ARCHITECTURE
+
     def __init__(self, width: int, outputs: int, *, dropout: float, regression: bool) -> None:
         super().__init__(regression=regression)
-        if 2 * outputs <= width:
-            self.architecture = ARCHITECTURE
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, outputs)
         initialise(self.output)
@@ -53,16 +53,22 @@ class LinearHead(ClassificationHead):
         logits: Tensor = self.output(self.dropout(vectors))
         return logits
 
-    def to_transformers(self) -> ClassificationHead:
+    def class_in(self, family: str) -> str | None:
+        outputs, width = self.output.weight.shape
+        if family == "electra" and 2 * outputs > width:
+            return None
+        return self.architecture
+
+    def to_transformers(self, family: str) -> ClassificationHead:
         """Return a head of transformers that computes the same logits.
 
-        It has a dense layer and gelu before its output layer. Since gelu(z) − gelu(−z) = z, they
-        become the identity with
+        ELECTRA's has a dense layer and gelu before its output layer. Since gelu(z) − gelu(−z) = z,
+        they become the identity with
 
         dense: [W; −W; 0]        output: [I, −I, 0]
         """
         outputs, width = self.output.weight.shape
-        if self.architecture is None:
+        if family != "electra" or self.class_in(family) is None:
             return self
         head = ElectraClassificationHead(width, outputs, regression=self.regression)
         head = head.to(self.output.weight)

@@ -249,7 +249,7 @@ class Classify(Task[Text, Array]):
         return LinearHead(width, self.num_outputs, dropout=dropout, regression=regression)
 
     def stored_head(self, width: int, *, architecture: str) -> ClassificationHead:
-        if architecture != ARCHITECTURE:
+        if architecture != f"ElectraFor{ARCHITECTURE}":
             return self.head(width, dropout=0.0)
         regression = bool(self.regression)
         return ElectraClassificationHead(width, self.num_outputs, regression=regression)

@@ -16,8 +16,8 @@ from electra.data.wordpiece import WordPiece
 from electra.files import check_inside
 from electra.model import huggingface
 from electra.model.card import task_card
-from electra.model.dropout import Dropout
-from electra.model.encoder import Attention, Encoder
+from electra.model.encoder import Encoder
+from electra.model.families import build_encoder
 from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
@@ -129,7 +129,7 @@ def load_pretrained(
     else:
         encoder, loaded = huggingface.load_encoder(folder)
     if dropout is not None:
-        set_dropout(encoder, dropout)
+        encoder.set_dropout(dropout)
     return Pretrained(folder, tokenizer, encoder, loaded)
 
 
@@ -161,20 +161,10 @@ def load_tokenizer(folder: Path) -> WordPiece:
     return tokenizer
 
 
-def set_dropout(encoder: Encoder, rate: float) -> None:
-    """Set every dropout rate of an encoder: fine-tuning has its own, whatever pre-training had."""
-    encoder.shape = replace(encoder.shape, dropout=rate, attention_dropout=rate)
-    for module in encoder.modules():
-        if isinstance(module, Dropout):
-            module.rate = rate
-        elif isinstance(module, Attention):
-            module.dropout = rate
-
-
 def build_network(encoder: Encoder, task: Task[Any, Any], *, dropout: float) -> Network:
     """Build a network with a fresh head on an encoder."""
     head = task.head(head_input_width(task, encoder.shape), dropout=dropout)
-    return Network(encoder, head, frozen=task.frozen)
+    return Network(encoder, head, frozen=task.frozen, pooling=task.pooling)
 
 
 def head_input_width(task: Task[Any, Any], shape: EncoderShape) -> int:
@@ -207,15 +197,17 @@ def save_tuned(
 ) -> Network:
     """Write a transformers folder; return the network in the form that the folder holds."""
     head = network.head
+    family = network.family
     if network.architecture:
-        head = head.to_transformers()
-    stored = Network(network.encoder, head, frozen=task.frozen)
-    stored.reader = network.reader
+        head = head.to_transformers(family.name)
+    stored = Network(network.encoder, head, frozen=task.frozen, pooling=task.pooling)
+    stored.reader, stored.prediction_head = network.reader, network.prediction_head
     config = {
         **task.config(),
         TASK: task.settings(),
         LENGTH: length,
-        "pad_token_id": tokenizer.pad,
+        **family.special_tokens(pad=tokenizer.pad, cls=tokenizer.cls, sep=tokenizer.sep),
+        **family.task_config(pooling=task.pooling),
         "electra_version": __version__,
         **extra,
     }
@@ -251,7 +243,12 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
     head = stored_task.stored_head(width, architecture=architecture)
-    network = Network(Encoder(shape, vocabulary=vocabulary), head, frozen=stored_task.frozen)
+    network = Network(
+        build_encoder(shape, vocabulary=vocabulary),
+        head,
+        frozen=stored_task.frozen,
+        pooling=stored_task.pooling,
+    )
     loaded = huggingface.load(network, folder)
     if loaded.missing:
         raise UserError(
@@ -266,11 +263,11 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
 
 
-TASK_KINDS = {  # by the transformers class; the first is the default
-    "ElectraForSequenceClassification": ("classify", "glue"),
-    "ElectraForTokenClassification": ("tag",),
-    "ElectraForQuestionAnswering": ("span",),
-    "ElectraForMultipleChoice": ("choose",),
+TASK_KINDS = {  # by the transformers class without its prefix; the first is the default
+    "SequenceClassification": ("classify", "glue"),
+    "TokenClassification": ("tag",),
+    "QuestionAnswering": ("span",),
+    "MultipleChoice": ("choose",),
 }
 
 
@@ -278,7 +275,7 @@ def transformers_task(
     folder: Path, config: Mapping[str, Any], architecture: str, task: AnyTask | None
 ) -> AnyTask:
     """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
-    kinds = TASK_KINDS.get(architecture)
+    kinds = TASK_KINDS.get(architecture.partition("For")[2])
     if kinds is None:
         raise UserError(
             f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
@@ -290,4 +287,6 @@ def transformers_task(
         raise UserError(
             f"{folder} is of class {architecture}, which --task {task.name} does not fit"
         )
+    if config.get("classifier_pooling", "cls") == "mean":
+        task = replace(task, pooling="mean")
     return task.with_transformers_config(config, folder=folder)

@@ -113,7 +113,7 @@ class JointHead(Head):
 class SimpleHead(Head):
     """BERT's head: two vectors, one softmax each, over all tokens; [CLS] stands for no answer."""
 
-    architecture = "ElectraForQuestionAnswering"
+    architecture = "QuestionAnswering"
 
     def __init__(self, width: int) -> None:
         super().__init__()

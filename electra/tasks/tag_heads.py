@@ -18,7 +18,7 @@ LSTM_LAYERS = 2  # BERT, section 5.3
 class TagHead(Head):
     """Dropout and one linear layer, each token by itself: BERT's tagger, with no CRF."""
 
-    architecture: str | None = "ElectraForTokenClassification"
+    architecture: str | None = "TokenClassification"
 
     def __init__(self, width: int, *, labels: int, dropout: float) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from electra.config import build
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
+from electra.model.families import family_of
 from electra.model.layers import LayerReader
 from electra.tasks.features import Array, Features, TaskBatch
 
@@ -57,9 +58,15 @@ class Files:
 class Head(nn.Module, ABC):
     """A head computes a task's outputs, and its loss, from the encoder's hidden states."""
 
-    architecture: str | None = None  # the transformers class that holds this head, if one does
+    # What transformers calls a network with this head, without the family's prefix:
+    # SequenceClassification, for instance. None: it has no class for it.
+    architecture: str | None = None
 
-    def to_transformers(self) -> Head:
+    def class_in(self, family: str) -> str | None:
+        """Return `architecture`, or None where this family's class cannot hold the head."""
+        return self.architecture
+
+    def to_transformers(self, family: str) -> Head:
         """Return this head in the form that its transformers class holds."""
         return self
 
@@ -88,6 +95,8 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     # The layers of a frozen encoder that the head reads. Empty: the encoder is trained too, and the
     # head reads its last layer.
     frozen: str = ""
+    # What stands for a whole row: the vector of [CLS], or the mean of all (ModernBERT alone).
+    pooling: Literal["cls", "mean"] = "cls"
 
     @classmethod
     def from_name(cls, name: str, **options: Any) -> Self:
@@ -198,9 +207,16 @@ AnyTask: TypeAlias = Task[Example, Answer]
 class Network(nn.Module):
     """An encoder and a task's head; calling it computes the summed loss of a batch."""
 
-    def __init__(self, encoder: Encoder, head: Head, *, frozen: str = "") -> None:
+    def __init__(
+        self, encoder: Encoder, head: Head, *, frozen: str = "", pooling: str = "cls"
+    ) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, head
+        self.encoder, self.head, self.pooling = encoder, head, pooling
+        self.family = family_of(encoder.shape)
+        # Between encoder and head, where the family's classes have one.
+        self.prediction_head = None
+        if not frozen and head.architecture is not None:
+            self.prediction_head = self.family.build_prediction_head(encoder.shape.width)
         self.reader = LayerReader(encoder.shape.layers, frozen) if frozen else None
         if frozen:
             self.encoder.requires_grad_(False)
@@ -208,9 +224,10 @@ class Network(nn.Module):
     @property
     def architecture(self) -> str | None:
         """The transformers class that holds this network; none holds a frozen or causal encoder."""
-        if self.reader or self.encoder.shape.causal:
+        head = self.head.class_in(self.family.name)
+        if self.reader or self.encoder.shape.causal or head is None:
             return None
-        return self.head.architecture
+        return self.family.task_class(head)
 
     def forward(self, batch: TaskBatch) -> Tensor:
         return self.head.loss(self.hidden_states(batch), batch)
@@ -235,6 +252,10 @@ class Network(nn.Module):
             hidden: Tensor = self.encoder(*inputs)
             if self.encoder.shape.causal:
                 return move_last_to_first(hidden, batch.attention_mask)
+            if self.pooling == "mean":
+                hidden = move_mean_to_first(hidden, batch.attention_mask)
+            if self.prediction_head is not None:
+                hidden = self.prediction_head(hidden)
             return hidden
         self.encoder.eval()  # no dropout in frozen features
         with torch.no_grad():
@@ -252,6 +273,13 @@ def move_last_to_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     last = (attention_mask.sum(dim=1) - 1).clamp(min=0)
     index = last[:, None, None].expand(-1, 1, hidden.shape[-1])
     return torch.cat([hidden.gather(1, index), hidden[:, 1:]], dim=1)
+
+
+def move_mean_to_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """Replace the first vector of each row, [R, T, D], by the mean of its tokens."""
+    weights = attention_mask[..., None].to(hidden.dtype)
+    mean = (hidden * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True).clamp(min=1)
+    return torch.cat([mean, hidden[:, 1:]], dim=1)
 
 
 def first_and_count(names: Iterable[str]) -> str:

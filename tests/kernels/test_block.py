@@ -12,7 +12,7 @@ from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import EPSILON
 from electra.kernels.packing import PackedRows
-from electra.model.encoder import NORM_EPSILON
+from electra.model.electra_encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NO_COPIES = LowPrecisionCopies()

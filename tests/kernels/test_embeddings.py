@@ -13,7 +13,7 @@ from electra.config import UserError
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.embeddings import EmbeddingWeights, embed
 from electra.kernels.norm import EPSILON
-from electra.model.encoder import Embeddings
+from electra.model.electra_encoder import ElectraEmbeddings
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
 from tests.wording import wording_of
@@ -215,15 +215,15 @@ SHAPE = EncoderShape(
 )
 
 
-def embeddings(*, fused: bool = True) -> Embeddings:
+def embeddings(*, fused: bool = True) -> ElectraEmbeddings:
     torch.manual_seed(0)
-    module = Embeddings(SHAPE, vocabulary=VOCABULARY).to(DEVICE)
+    module = ElectraEmbeddings(SHAPE, vocabulary=VOCABULARY).to(DEVICE)
     if fused:
         kernels.fuse(module)
     return module
 
 
-def vectors(module: Embeddings, *, seed: int = 0) -> torch.Tensor:
+def vectors(module: ElectraEmbeddings, *, seed: int = 0) -> torch.Tensor:
     batch = toy_batch([16, 9]).to(DEVICE)
     torch.manual_seed(seed)
     with torch.autocast(DEVICE.type, dtype=torch.float16):

@@ -12,7 +12,7 @@ from torch import Tensor
 from electra.data.batches import Batch, pack_rows
 from electra.kernels import fuse
 from electra.kernels.packing import PackedRows
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -103,7 +103,7 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
         dropout=0.0,
         attention_dropout=0.0,
     )
-    encoder = Encoder(shape, vocabulary=40).to(DEVICE)
+    encoder = ElectraEncoder(shape, vocabulary=40).to(DEVICE)
     fuse(encoder)
     lengths = [length // 2, 3, length - 1]
     batch = batch_of(lengths, length)

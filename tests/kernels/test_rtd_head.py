@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from electra import kernels
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.rtd_head import rtd_head
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.networks import Discriminator
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
@@ -81,7 +81,7 @@ SHAPE = EncoderShape(
 
 def discriminator(*, fused: bool) -> Discriminator:
     torch.manual_seed(0)
-    module = Discriminator(Encoder(SHAPE, vocabulary=50)).to(DEVICE)
+    module = Discriminator(ElectraEncoder(SHAPE, vocabulary=50)).to(DEVICE)
     if fused:
         kernels.fuse(module)
     return module

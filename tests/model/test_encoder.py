@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from electra.config import UserError
-from electra.model.encoder import Attention, Encoder, set_activation_checkpointing
+from electra.model.electra_encoder import ElectraEncoder
+from electra.model.encoder import Attention, set_activation_checkpointing
 from electra.model.shape import EncoderShape
 from tests.wording import wording_of
 
@@ -20,9 +21,9 @@ VOCABULARY = 50
 
 
 @pytest.fixture
-def encoder() -> Encoder:
+def encoder() -> ElectraEncoder:
     torch.manual_seed(0)
-    return Encoder(TINY, vocabulary=VOCABULARY).eval()
+    return ElectraEncoder(TINY, vocabulary=VOCABULARY).eval()
 
 
 def rows(*lengths: int, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,11 +35,11 @@ def rows(*lengths: int, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
     return input_ids, token_type_ids, torch.arange(width) < torch.tensor(lengths)[:, None]
 
 
-def test_ids_become_one_vector_per_token(encoder: Encoder) -> None:
+def test_ids_become_one_vector_per_token(encoder: ElectraEncoder) -> None:
     assert encoder(*rows(8, 5)).shape == (2, 8, 32)
 
 
-def test_what_stands_in_padding_never_changes_a_real_token(encoder: Encoder) -> None:
+def test_what_stands_in_padding_never_changes_a_real_token(encoder: ElectraEncoder) -> None:
     input_ids, token_type_ids, attention_mask = rows(8, 5)
     other = torch.where(attention_mask, input_ids, (input_ids + 7) % VOCABULARY)
     assert not torch.equal(input_ids, other)
@@ -48,7 +49,7 @@ def test_what_stands_in_padding_never_changes_a_real_token(encoder: Encoder) -> 
     )
 
 
-def test_a_padded_row_gives_what_its_tokens_give_alone(encoder: Encoder) -> None:
+def test_a_padded_row_gives_what_its_tokens_give_alone(encoder: ElectraEncoder) -> None:
     input_ids, token_type_ids, attention_mask = rows(8, 5)
     alone = encoder(input_ids[1:, :5], token_type_ids[1:, :5], attention_mask[1:, :5])
     torch.testing.assert_close(
@@ -59,7 +60,7 @@ def test_a_padded_row_gives_what_its_tokens_give_alone(encoder: Encoder) -> None
 @pytest.mark.parametrize("training", [False, True], ids=["asked", "training"])
 def test_a_causal_token_sees_what_stands_before_it_and_never_what_follows(training: bool) -> None:
     torch.manual_seed(0)
-    causal = Encoder(replace(TINY, causal=True), vocabulary=VOCABULARY).train(training)
+    causal = ElectraEncoder(replace(TINY, causal=True), vocabulary=VOCABULARY).train(training)
     input_ids, token_type_ids, attention_mask = rows(8, 6)
     later, earlier = input_ids.clone(), input_ids.clone()
     later[:, 5], earlier[:, 1] = (
@@ -77,11 +78,11 @@ def test_a_causal_token_sees_what_stands_before_it_and_never_what_follows(traini
     assert not torch.allclose(expected[0, 1:], after_earlier[0, 1:], atol=1e-3)
 
 
-def test_a_row_of_nothing_but_padding_stays_finite(encoder: Encoder) -> None:
+def test_a_row_of_nothing_but_padding_stays_finite(encoder: ElectraEncoder) -> None:
     assert encoder(*rows(8, 0)).isfinite().all()
 
 
-def test_segments_and_order_are_seen(encoder: Encoder) -> None:
+def test_segments_and_order_are_seen(encoder: ElectraEncoder) -> None:
     input_ids, token_type_ids, attention_mask = rows(8)
     assert not torch.allclose(
         encoder(input_ids, token_type_ids, attention_mask),
@@ -116,7 +117,7 @@ def test_attention_is_the_softmax_of_scaled_products_over_real_tokens() -> None:
 
 def test_matrices_start_from_a_normal_cut_at_two_deviations_and_biases_from_zero() -> None:
     torch.manual_seed(0)
-    encoder = Encoder(EncoderShape(layers=1), vocabulary=1000)
+    encoder = ElectraEncoder(EncoderShape(layers=1), vocabulary=1000)
     for name, parameter in encoder.named_parameters():
         if name.endswith("bias"):
             assert not parameter.any(), name
@@ -129,32 +130,32 @@ def test_matrices_start_from_a_normal_cut_at_two_deviations_and_biases_from_zero
 
 
 def test_the_projection_starts_from_glorot_s_uniform() -> None:
-    projection = Encoder(EncoderShape(layers=1), vocabulary=10).projection
+    projection = ElectraEncoder(EncoderShape(layers=1), vocabulary=10).projection
     assert projection is not None
     bound = math.sqrt(6 / (128 + 256))
     assert 0.99 * bound < projection.weight.abs().max() <= bound
 
 
 def test_embeddings_as_wide_as_the_blocks_are_not_projected() -> None:
-    assert Encoder(EncoderShape(layers=1, embedding=256), vocabulary=10).projection is None
+    assert ElectraEncoder(EncoderShape(layers=1, embedding=256), vocabulary=10).projection is None
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:
     torch.manual_seed(3)
-    first = Encoder(TINY, vocabulary=VOCABULARY).state_dict()
+    first = ElectraEncoder(TINY, vocabulary=VOCABULARY).state_dict()
     torch.manual_seed(3)
-    second = Encoder(TINY, vocabulary=VOCABULARY).state_dict()
+    second = ElectraEncoder(TINY, vocabulary=VOCABULARY).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_dropout_acts_in_training_only(encoder: Encoder) -> None:
+def test_dropout_acts_in_training_only(encoder: ElectraEncoder) -> None:
     batch = rows(8, 5)
     assert torch.equal(encoder(*batch), encoder(*batch))
     encoder.train()
     assert not torch.equal(encoder(*batch), encoder(*batch))
 
 
-def test_rows_longer_than_the_network_s_positions_are_refused(encoder: Encoder) -> None:
+def test_rows_longer_than_the_network_s_positions_are_refused(encoder: ElectraEncoder) -> None:
     with pytest.raises(
         UserError, match=wording("rows_longer_than_the_network_s_positions_are_refused")
     ):
@@ -166,7 +167,7 @@ def test_blocks_that_are_computed_again_give_the_same_bits_and_keep_little() -> 
     found = []
     for again in (False, True):
         torch.manual_seed(0)
-        encoder = Encoder(
+        encoder = ElectraEncoder(
             replace(TINY, layers=6, dropout=0.3, attention_dropout=0.3), vocabulary=VOCABULARY
         )
         set_activation_checkpointing(encoder, again)
@@ -186,7 +187,7 @@ def test_blocks_that_are_computed_again_give_the_same_bits_and_keep_little() -> 
     assert little < much / 4
 
 
-def test_blocks_are_computed_once_where_nobody_wants_gradients(encoder: Encoder) -> None:
+def test_blocks_are_computed_once_where_nobody_wants_gradients(encoder: ElectraEncoder) -> None:
     set_activation_checkpointing(encoder, True)
     with torch.no_grad():
         assert not encoder(*rows(8, 5)).requires_grad

@@ -8,9 +8,10 @@ from typing import Literal
 import pytest
 import torch
 
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
+from electra.model.families import build_networks
 from electra.model.flops import official, parameters, standard
-from electra.model.networks import Generator, build_networks
+from electra.model.networks import Generator
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.workload import LinearHead, LMHead, Workload
 from electra.objectives.settings import MaskedLMConfig
@@ -57,7 +58,7 @@ def test_parameters_of_a_masked_lm_are_those_of_the_module() -> None:
             heads=(LMHead(),), network="encoder", encoder=SHAPE, vocabulary=VOCABULARY, length=32
         )
     )
-    assert counted.total == count(Generator(Encoder(SHAPE, vocabulary=VOCABULARY)))
+    assert counted.total == count(Generator(ElectraEncoder(SHAPE, vocabulary=VOCABULARY)))
     assert counted.generator == counted.shared == 0
 
 
@@ -179,7 +180,7 @@ def test_the_operations_of_a_left_to_right_pass_are_those_that_torch_counts() ->
     from torch.utils.flop_counter import FlopCounterMode
 
     shape, length = replace(SHAPE, causal=True), 32
-    network = Generator(Encoder(shape, vocabulary=VOCABULARY)).eval()
+    network = Generator(ElectraEncoder(shape, vocabulary=VOCABULARY)).eval()
     input_ids = torch.zeros(1, length, dtype=torch.long)
     with (
         FlopCounterMode(display=False) as counter,

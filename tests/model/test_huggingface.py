@@ -13,7 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from electra.model.electra_names import SHAPE_KEYS, ExportedNetwork
+from electra.model.electra_family import SHAPE_KEYS
+from electra.model.family import ExportedNetwork
 from electra.model.verify import verify
 from tests.wording import wording_of
 
@@ -23,7 +24,7 @@ from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.model import huggingface
 from electra.model.card import model_card
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
 
@@ -51,7 +52,7 @@ def network(
     kind: type[ExportedNetwork], shape: EncoderShape = TINY, *, seed: int = 0
 ) -> ExportedNetwork:
     torch.manual_seed(seed)
-    built = kind(Encoder(shape, vocabulary=VOCABULARY)).eval()
+    built = kind(ElectraEncoder(shape, vocabulary=VOCABULARY)).eval()
     with torch.no_grad():
         for parameter in built.parameters():
             if parameter.ndim == 1:  # biases and norms start alike, and mixed up would not show

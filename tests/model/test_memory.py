@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.kernels import fuse
-from electra.model import encoder, networks
+from electra.model import electra_encoder, networks
+from electra.model.families import build_networks
 from electra.model.flops import parameters
 from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kernel_encoder_bytes, training_bytes
-from electra.model.networks import build_networks
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.workload import LinearHead, LMHead, Workload
 from electra.pretraining.recipe import load_recipe
@@ -90,7 +90,7 @@ def test_estimated_activations_are_near_what_autograd_keeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The estimate is for torch's gelu; the one for CPUs keeps one tensor more.
-    for module in (encoder, networks):
+    for module in (electra_encoder, networks):
         monkeypatch.setattr(module, "gelu", F.gelu)
     # Without dropout, because on a CPU attention with dropout is not fused and keeps its scores.
     shape = EncoderShape(layers=3, dropout=0.0, attention_dropout=0.0)
@@ -162,7 +162,7 @@ def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
         dropout=0.1,
         attention_dropout=0.1,
     )
-    network = encoder.Encoder(shape, vocabulary=VOCABULARY)
+    network = electra_encoder.ElectraEncoder(shape, vocabulary=VOCABULARY)
     fuse(network)
     input_ids = torch.randint(VOCABULARY, (4, 32))
     with watched(network) as kept, torch.autocast("cpu", torch.float16):

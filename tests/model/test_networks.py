@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra.model.encoder import Encoder
-from electra.model.networks import Discriminator, Generator, build_networks
+from electra.model.electra_encoder import ElectraEncoder
+from electra.model.families import build_networks
+from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
 
 TINY = EncoderShape(layers=2, width=128, heads=2, feedforward=256, embedding=32, positions=16)
@@ -112,6 +113,6 @@ def test_the_discriminator_gives_one_logit_per_token(batch: tuple[Tensor, Tensor
 
 def test_the_output_layer_of_the_discriminator_starts_from_glorot_s_uniform() -> None:
     torch.manual_seed(0)
-    weight = Discriminator(Encoder(TINY, vocabulary=VOCABULARY)).output.weight
+    weight = Discriminator(ElectraEncoder(TINY, vocabulary=VOCABULARY)).output.weight
     bound = (6 / (128 + 1)) ** 0.5
     assert 0.9 * bound < weight.abs().max() <= bound

@@ -16,7 +16,7 @@ from transformers import ElectraForMaskedLM
 from electra.cli.describe import describe_recipe
 from electra.config import UserError
 from electra.data.batches import Batch
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.model.workload import LinearHead, Workload
@@ -50,7 +50,7 @@ class Segments(Objective):
     ) -> None:
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.config = config
-        self.encoder = Generator(Encoder(encoder, vocabulary=vocabulary.size))
+        self.encoder = Generator(ElectraEncoder(encoder, vocabulary=vocabulary.size))
         self.head = nn.Linear(encoder.width, 1)
 
     def logits(self, batch: Batch) -> Tensor:

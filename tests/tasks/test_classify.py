@@ -15,7 +15,7 @@ from electra.data.options import VocabularyOptions
 from electra.data.tables import find_table
 from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
 from electra.tasks.classification_heads import ElectraClassificationHead, LinearHead
 from electra.tasks.classify import Classify, Text
@@ -69,7 +69,7 @@ def network(task: Classify, tokenizer: WordPiece) -> Network:
         dropout=0.0,
         attention_dropout=0.0,
     )
-    return Network(Encoder(shape, vocabulary=tokenizer.size), task.head(WIDTH, dropout=0.0))
+    return Network(ElectraEncoder(shape, vocabulary=tokenizer.size), task.head(WIDTH, dropout=0.0))
 
 
 def answers(

@@ -14,7 +14,7 @@ import torch
 
 from electra.config import UserError
 from electra.data.wordpiece import ROLES, WordPiece
-from electra.model.encoder import Encoder
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
 from electra.tasks.features import Features
 from electra.tasks.span import Candidate, Span, SpanAnswer
@@ -433,7 +433,7 @@ def test_eight_questions_are_learnt_by_heart(tokenizer: WordPiece, head_kind: st
         dropout=0.0,
         attention_dropout=0.0,
     )
-    network = Network(Encoder(shape, vocabulary=tokenizer.size), task.head(32, dropout=0.0))
+    network = Network(ElectraEncoder(shape, vocabulary=tokenizer.size), task.head(32, dropout=0.0))
     training = task.features(examples, tokenizer, length=12, training=True)
     batch = training.collate(np.arange(len(training)))
     optimizer, loss = torch.optim.Adam(network.parameters(), lr=3e-3), torch.tensor(torch.inf)

@@ -16,6 +16,7 @@ from electra.data.vocabulary import bert_tokenizer, build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS, WordPiece
 from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
+from electra.model.electra_encoder import ElectraEncoder
 from electra.model.encoder import Encoder
 from electra.model.huggingface import Role, save
 from electra.model.networks import Discriminator, Generator
@@ -56,7 +57,7 @@ def toy_encoder(
         attention_dropout=0.0,
         causal=causal,
     )
-    return Encoder(shape, vocabulary=tokenizer.size)
+    return ElectraEncoder(shape, vocabulary=tokenizer.size)
 
 
 def overfit(

@@ -1,0 +1,253 @@
+"""ModernBERT: the same numbers as stock transformers, out and in; its own arithmetic."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra.config import SettingError, UserError
+from electra.model import huggingface
+from electra.model.disentangled import DisentangledEmbedding
+from electra.model.families import build_encoder, build_masked_lm, build_networks
+from electra.model.modernbert_encoder import rotary_angles, rotate
+from electra.model.modernbert_family import ModernBertFamily
+from electra.model.networks import Discriminator, Generator
+from electra.model.shape import EncoderShape, GeneratorShape
+from electra.model.verify import verify
+from electra.model.weight_files import FACTORS
+
+VOCABULARY = 50
+TINY = EncoderShape(
+    family="modernbert",
+    layers=3,
+    width=32,
+    heads=2,
+    feedforward=48,
+    embedding=32,
+    positions=64,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+SHAPES = {
+    "plain": TINY,
+    "factorised": replace(TINY, embedding=8),
+    "windows": replace(TINY, global_every=2, local_attention=6, local_rope_theta=300.0),
+    "theta": replace(TINY, rope_theta=160_000.0),
+}
+
+
+def randomised(network: Any, seed: int = 0) -> Any:
+    """Return the network with weights large enough that every part of it matters."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return network.eval()
+
+
+def pair(shape: EncoderShape, **generator: Any) -> tuple[Generator, Discriminator]:
+    settings = GeneratorShape(**{"width": 16, "heads": 2, "layers": 2, **generator})
+    first, second = build_networks(shape, settings, vocabulary=VOCABULARY)
+    assert first is not None
+    return randomised(first), randomised(second)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("tie", ["none", "embeddings", "gradient-disentangled"])
+def test_both_networks_compute_the_logits_of_stock_transformers(
+    shape: EncoderShape, tie: str, tmp_path: Path
+) -> None:
+    generator, discriminator = pair(shape, tie=tie)
+    huggingface.save(generator, tmp_path / "generator", role="generator")
+    huggingface.save(discriminator, tmp_path / "discriminator", role="discriminator")
+    assert verify(generator, tmp_path / "generator", tolerance=1e-5) < 1e-4
+    assert verify(discriminator, tmp_path / "discriminator", tolerance=1e-5) < 1e-4
+
+
+def test_the_softmax_of_the_two_labels_is_the_sigmoid_of_our_logit(tmp_path: Path) -> None:
+    from transformers import ModernBertForTokenClassification
+
+    _, discriminator = pair(TINY)
+    huggingface.save(discriminator, tmp_path / "discriminator", role="discriminator")
+    stock = ModernBertForTokenClassification.from_pretrained(tmp_path / "discriminator").eval()
+    assert stock.config.id2label == {0: "original", 1: "replaced"}
+    input_ids = torch.randint(VOCABULARY, (2, 10))
+    mask = torch.ones_like(input_ids)
+    with torch.no_grad():
+        theirs = stock(input_ids=input_ids, attention_mask=mask).logits.softmax(-1)[..., 1]
+        ours = discriminator.logits(input_ids, torch.zeros_like(input_ids), mask.bool()).sigmoid()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ModernBertModel", "ModernBertForMaskedLM"])
+def test_a_stock_folder_gives_the_hidden_states_of_stock_transformers(
+    name: str, tmp_path: Path
+) -> None:
+    import transformers
+
+    config = transformers.ModernBertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        local_attention=8,
+        **ModernBertFamily().special_tokens(pad=0, cls=2, sep=3),
+    )
+    torch.manual_seed(0)
+    stock = randomised(getattr(transformers, name)(config))
+    stock.save_pretrained(tmp_path)
+    assert huggingface.role_of(tmp_path) == "encoder"
+    encoder, report = huggingface.load_encoder(tmp_path)
+    assert not report.missing
+    assert encoder.shape.global_every == 3  # stock ModernBERT
+    assert encoder.shape.rope_theta == 160_000
+    input_ids = torch.randint(VOCABULARY, (2, 30))
+    mask = torch.ones_like(input_ids)
+    mask[1, 20:] = 0
+    with torch.no_grad():
+        model = getattr(stock, "model", stock)
+        theirs = model(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        ours = encoder.eval()(input_ids, torch.zeros_like(input_ids), mask.bool())
+    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("tie", ["embeddings", "gradient-disentangled"])
+def test_a_saved_pair_fills_another_one(tie: str, tmp_path: Path) -> None:
+    saved, loaded = pair(TINY, tie=tie), pair(TINY, tie=tie)
+    for network, role in zip(saved, ("generator", "discriminator"), strict=True):
+        huggingface.save(network, tmp_path / role, role=role)  # type: ignore[arg-type]
+    for network in loaded:
+        randomised(network, seed=1)
+    for network, role in zip(loaded, ("generator", "discriminator"), strict=True):
+        assert not huggingface.load(network, tmp_path / role).missing
+        assert verify(network, tmp_path / role, tolerance=1e-5) < 1e-4
+
+
+def test_without_its_factors_a_folded_table_cannot_fill_a_factorised_network(
+    tmp_path: Path,
+) -> None:
+    _, discriminator = pair(SHAPES["factorised"])
+    huggingface.save(discriminator, tmp_path / "model", role="discriminator")
+    (tmp_path / "model" / FACTORS).unlink()
+    assert huggingface.load_shape(tmp_path / "model")[0].embedding == 32
+    with pytest.raises(UserError, match=r"set encoder\.embedding to 32"):
+        huggingface.load(discriminator, tmp_path / "model")
+
+
+def test_factors_of_another_table_are_refused(tmp_path: Path) -> None:
+    _, discriminator = pair(SHAPES["factorised"])
+    huggingface.save(discriminator, tmp_path / "model", role="discriminator")
+    factors = (tmp_path / "model" / FACTORS).read_bytes()
+    huggingface.save(randomised(discriminator, seed=1), tmp_path / "model", role="discriminator")
+    (tmp_path / "model" / FACTORS).write_bytes(factors)
+    with pytest.raises(UserError, match=r"does not belong to the model\.safetensors beside it"):
+        huggingface.load(discriminator, tmp_path / "model")
+
+
+def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
+    electra = EncoderShape(layers=2, width=32, heads=2, feedforward=48, embedding=32, positions=64)
+    huggingface.save(build_masked_lm(electra, vocabulary=50), tmp_path / "model", role="generator")
+    with pytest.raises(UserError, match=r"model_type is electra.*encoder\.family=modernbert"):
+        huggingface.load(build_masked_lm(TINY, vocabulary=50), tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention_bias", True, "attention_bias is True"),
+        ("mlp_bias", True, "mlp_bias is True"),
+        ("norm_bias", True, "norm_bias is True"),
+        ("hidden_activation", "silu", "hidden_activation is 'silu'"),
+        ("decoder_bias", False, "decoder_bias is False"),
+        ("layer_types", ["sliding_attention"] * 3, "layer_types must hold 3 names"),
+        ("layer_types", "full_attention", "layer_types"),
+        ("rope_scaling", {"type": "linear"}, "rope_scaling is set"),
+        ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "only rope_type 'default'"),
+        ("model_type", "bert", "model_type is 'bert'; only ELECTRA and ModernBERT"),
+        ("hidden_size", "wide", "hidden_size"),
+    ],
+)
+def test_what_cannot_be_represented_is_refused_with_its_key(
+    key: str, value: object, message: str, tmp_path: Path
+) -> None:
+    huggingface.save(build_masked_lm(TINY, vocabulary=50), tmp_path / "model", role="encoder")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(UserError, match=message):
+        huggingface.load_shape(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rope_theta": 1e4}, "rope_theta.*belongs to family='modernbert'"),
+        ({"global_every": 3}, "global_every.*belongs to family='modernbert'"),
+        ({"family": "modernbert", "causal": True}, "causal.*belongs to family='electra'"),
+        ({"family": "modernbert", "rope_theta": -1.0}, "rope_theta.*above 0"),
+        ({"family": "modernbert", "width": 36, "heads": 4}, "heads.*odd number"),
+    ],
+)
+def test_settings_of_one_family_are_refused_in_the_other(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        EncoderShape(**settings)
+
+
+def test_padding_changes_no_token() -> None:
+    encoder = randomised(build_encoder(SHAPES["windows"], vocabulary=VOCABULARY))
+    input_ids = torch.randint(5, VOCABULARY, (1, 12))
+    types, mask = torch.zeros_like(input_ids), torch.ones_like(input_ids).bool()
+    alone = encoder(input_ids[:, :7], types[:, :7], mask[:, :7])
+    mask[:, 7:] = False
+    torch.testing.assert_close(encoder(input_ids, types, mask)[:, :7], alone)
+
+
+def test_rotary_scores_depend_on_distance_alone() -> None:
+    query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
+    angles = rotary_angles(20, 8, 10_000.0, torch.device("cpu"))
+    queries = rotate(query.expand(1, 1, 20, 8), *angles)[0, 0]
+    keys = rotate(key.expand(1, 1, 20, 8), *angles)[0, 0]
+    scores = queries @ keys.T
+    torch.testing.assert_close(scores[3, 5], scores[10, 12])
+    assert not torch.isclose(scores[3, 5], scores[3, 6])
+
+
+def test_a_window_hides_what_is_farther_than_half_of_it() -> None:
+    shape = replace(TINY, layers=2, global_every=2, local_attention=6)
+    encoder = randomised(build_encoder(shape, vocabulary=VOCABULARY))
+    local = encoder.blocks[1]
+    _, context = encoder.contexts(torch.ones(1, 12).bool())
+    hidden = torch.randn(1, 12, 32)
+    far = hidden.clone()
+    far[:, 9:] = torch.randn(1, 3, 32)
+    torch.testing.assert_close(local(hidden, *context)[:, :6], local(far, *context)[:, :6])
+    assert not torch.allclose(local(hidden, *context)[:, 6], local(far, *context)[:, 6])
+
+
+def test_only_the_generator_moves_a_gradient_disentangled_table() -> None:
+    generator, discriminator = pair(TINY, tie="gradient-disentangled")
+    embedding = discriminator.encoder.embeddings.word_embeddings
+    assert isinstance(embedding, DisentangledEmbedding)
+    assert embedding.shared is generator.encoder.embeddings.word_embeddings
+    input_ids = torch.randint(VOCABULARY, (2, 10))
+    mask = torch.ones_like(input_ids).bool()
+    discriminator(input_ids, torch.zeros_like(input_ids), mask).sum().backward()
+    assert embedding.shared.weight.grad is None
+    assert embedding.delta.grad is not None
+    generator.logits(input_ids, torch.zeros_like(input_ids), mask).sum().backward()
+    assert embedding.shared.weight.grad is not None
+
+
+def test_the_difference_of_a_disentangled_table_starts_at_zero() -> None:
+    settings = GeneratorShape(width=16, heads=2, tie="gradient-disentangled")
+    generator, discriminator = build_networks(TINY, settings, vocabulary=VOCABULARY)
+    assert generator is not None
+    assert torch.equal(discriminator.encoder.word_embeddings, generator.word_embeddings)
