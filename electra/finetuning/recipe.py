@@ -16,6 +16,7 @@ from electra.settings import build_layers, find_recipe, merge, parse_environment
 from electra.tasks import KINDS
 
 SIZES = ("small", "base", "large")  # of the paper
+FAMILIES = ("electra", "modernbert")
 FINETUNING = RECIPES / "finetuning"
 PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
 AT_LEAST_ONE = (
@@ -53,6 +54,8 @@ class FinetuneConfig:
     # text that does not fit in a row; spans and tags take further windows instead
     too_long: Literal["cut", "refuse"] = "cut"
     dropout: float = 0.1
+    # what stands for a whole row; mean: ModernBERT alone
+    pooling: Literal["cls", "mean"] = "cls"
     max_train_examples: int | None = None  # a random part of the data, the same for every seed
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
@@ -119,11 +122,11 @@ def load_finetune_config(
 ) -> FinetuneConfig:
     """Load a recipe for one model and task.
 
-    Later parts win: the general part of the recipe, its sections for the model's size, the kind of
-    task, the task and frozen encoders, further files, the environment, flags.
+    Later parts win: the general part of the recipe, its sections for the model's size, its family,
+    the kind of task, the task and frozen encoders, further files, the environment, flags.
     """
     path = find_recipe(name, FINETUNING, kind="fine-tuning recipe")
-    selected = {"size": nearest_size(shape), "kind": kind, "task": task}
+    selected = {"size": nearest_size(shape), "family": shape.family, "kind": kind, "task": task}
     recipe = read_recipe(path, selected, frozen=frozen)
     # A recipe's length is for all models: one with fewer positions takes fewer tokens.
     if isinstance(recipe.get("length"), int):
@@ -141,7 +144,7 @@ def read_recipe(path: Path, selected: Mapping[str, str], *, frozen: bool) -> Lay
     """Read the general part of a recipe and merge its sections for this size, kind and task."""
     general = read_toml(path)
     for_frozen = pop_section(general, "frozen", path)
-    known = {"size": SIZES, "kind": (*KINDS, selected["kind"])}
+    known = {"size": SIZES, "family": FAMILIES, "kind": (*KINDS, selected["kind"])}
     sections = []
     for name, choice in selected.items():
         choices = pop_section(general, name, path)

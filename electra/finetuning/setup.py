@@ -77,6 +77,7 @@ def prepare_finetuning(
     source = load_pretrained(model, random_weights=options.random_weights)
     shape = source.encoder.shape
     config = resolve_config(task, options, shape)
+    task = replace(task, pooling=config.pooling)
     with redirect_warnings(say):
         files = find_files(task, options)
     task, examples, dev = read_examples(task, files, say)
@@ -123,6 +124,11 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
         raise UserError(
             f"--length {config.length}: the model has only {shape.positions} positions; use that "
             "or less"
+        )
+    if config.pooling == "mean" and shape.family == "electra":
+        raise UserError(
+            "--pooling mean: transformers' ELECTRA classes read the vector of [CLS]; use cls, or a "
+            "model of the modernbert family"
         )
     # Refuses layers that the model does not have.
     layer_width(task.frozen or "last", shape.width, layers=shape.layers)

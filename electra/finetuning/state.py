@@ -138,7 +138,11 @@ def resolve_finetune_speed(setup: FinetuneSetup, world: World) -> Speed:
         config,
         resolve_precision(config.precision, world.device),
         world.device,
-        KernelDemands(head_width=setup.shape.head_width, causal=setup.shape.causal),
+        KernelDemands(
+            head_width=setup.shape.head_width,
+            family=setup.shape.family,
+            causal=setup.shape.causal,
+        ),
         flag="--",
         compile_on_gpu=False,
     )

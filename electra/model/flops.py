@@ -11,17 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from electra.model.encoder_costs import costs_of
 from electra.model.shape import EncoderShape
-from electra.model.workload import (
-    ACTIVATION,
-    DROPOUT,
-    NORM,
-    SOFTMAX,
-    LMHead,
-    Network,
-    Terms,
-    Workload,
-)
+from electra.model.workload import LMHead, Network, Terms, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +46,9 @@ def standard(work: Workload) -> Cost:
 
 
 def standard_terms(network: Network, work: Workload) -> Terms:
-    shape = network.shape
-    width = shape.width
-    terms: Terms = {
-        "attention projections": shape.layers * 8 * width**2,
-        "attention": shape.layers * 4 * width * work.length,
-        "feed-forward": shape.layers * 4 * width * shape.feedforward,
-    }
-    if shape.has_projection:
-        terms["embedding projection"] = 2 * shape.embedding * width
+    terms = costs_of(network.shape).standard_terms(network.shape, work.length)
     for head in network.heads:
-        terms |= head.standard_terms(shape, work)
+        terms |= head.standard_terms(network.shape, work)
     return terms
 
 
@@ -75,27 +59,10 @@ def official(work: Workload) -> Cost:
 
 
 def official_terms(network: Network, work: Workload) -> Terms:
-    shape, length = network.shape, work.length
-    width, embedding = shape.width, shape.embedding
-    residual = DROPOUT * width + width
-    attention = 4 * width * length + (SOFTMAX + DROPOUT + 1) * length * shape.heads
-    feedforward = 4 * width * shape.feedforward + (ACTIVATION + 1) * shape.feedforward + width
-    terms: Terms = {
-        "word look-up": 2 * embedding * work.vocabulary,
-        "position and type look-up": 2 * embedding * (length + 2) + 2 * embedding,
-        "embedding norm and dropout": (NORM + DROPOUT) * embedding,
-        "attention projections": shape.layers * (8 * width**2 + 4 * width),
-        "attention": shape.layers * attention,
-        # The script charges this norm once per token, not once per value; kept, or its totals
-        # would not come out.
-        "attention residual and norm": shape.layers * (residual + NORM),
-        "feed-forward": shape.layers * feedforward,
-        "feed-forward residual and norm": shape.layers * (residual + NORM * width),
-    }
-    if shape.has_projection:
-        terms["embedding projection"] = 2 * embedding * width + width
+    costs = costs_of(network.shape)
+    terms = costs.official_terms(network.shape, work.length, work.vocabulary)
     for head in network.heads:
-        terms |= head.official_terms(shape, work)
+        terms |= head.official_terms(network.shape, work)
     return terms
 
 
@@ -135,27 +102,15 @@ def parameters(work: Workload) -> Parameters:
     if work.generator is None:
         return Parameters(encoder=encoder, head=head, generator=0, shared=0)
     whole = encoder_parameters(work.generator, work.vocabulary)
-    embeddings = embedding_parameters(work.encoder, work.vocabulary)
-    shared = {"none": 0, "embeddings": embeddings, "all": whole}[work.tie]
+    embeddings = costs_of(work.encoder).embedding_parameters(work.encoder, work.vocabulary)
+    shared = {"embeddings": embeddings, "all": whole}.get(work.tie, 0)
     own = whole - shared + LMHead().parameters(work.generator, work.vocabulary)
     return Parameters(encoder=encoder, head=head, generator=own, shared=shared)
 
 
-def embedding_parameters(shape: EncoderShape, vocabulary: int) -> int:
-    tables, norm = vocabulary + shape.positions + 2, 2
-    return shape.embedding * (tables + norm)
-
-
 def encoder_parameters(shape: EncoderShape, vocabulary: int) -> int:
-    count = embedding_parameters(shape, vocabulary) + shape.layers * block_parameters(shape)
-    if shape.has_projection:
-        count += shape.embedding * shape.width + shape.width
-    return count
+    return costs_of(shape).parameters(shape, vocabulary)
 
 
 def block_parameters(shape: EncoderShape) -> int:
-    width, feedforward = shape.width, shape.feedforward
-    attention = 4 * (width**2 + width)
-    transformation = 2 * width * feedforward + feedforward + width
-    norms = 4 * width
-    return attention + transformation + norms
+    return costs_of(shape).block_parameters(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from electra.model.encoder_costs import costs_of
 from electra.model.flops import block_parameters, parameters
 from electra.model.shape import EncoderShape
 from electra.model.workload import FLOAT, Network, Terms, Workload, logits_bytes
@@ -94,17 +95,11 @@ def encoder_bytes(
     With activation checkpointing a block has kept only its input, and one of them at a time has all
     the rest.
     """
-    width = shape.width
     embeddings = FLOAT * shape.embedding + activation_bytes * shape.embedding  # around the norm
-    # In, q, k, v, context, normed; around the gelu.
-    kept = activation_bytes * (6 * width + 2 * shape.feedforward)
-    norms = 2 * FLOAT * width
-    dropout = 2 * width
-    log_sums = FLOAT * shape.heads
-    block = kept + norms + dropout + log_sums
+    block = costs_of(shape).block_bytes(shape, activation_bytes)
     blocks = shape.layers * block
     if activation_checkpointing:
-        blocks = shape.layers * FLOAT * width + block
+        blocks = shape.layers * FLOAT * shape.width + block
     return embeddings + shape.embedding + blocks
 
 

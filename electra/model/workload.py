@@ -56,6 +56,7 @@ class RTDHead(Head):
         return {"RTD head": 2 * width**2 + width + ACTIVATION * width + 2 * width}
 
     def parameters(self, shape: EncoderShape, vocabulary: int) -> int:
+        # The bias of the hidden layer, or ModernBERT's norm, which has none: as many.
         return shape.width**2 + shape.width + shape.width + 1
 
     def kept_bytes(self, shape: EncoderShape, work: Workload, activation_bytes: int) -> float:
@@ -79,21 +80,22 @@ class LMHead(Head):
 
     def standard_terms(self, shape: EncoderShape, work: Workload) -> Terms:
         fraction = self.predicted_fraction(work, masked=work.mask_rate)
-        per_word = 2 * shape.width * shape.embedding + 2 * shape.embedding * work.vocabulary
+        per_word = 2 * hidden_layer(shape) + 2 * shape.embedding * work.vocabulary
         return {"MLM head": fraction * per_word}
 
     def official_terms(self, shape: EncoderShape, work: Workload) -> Terms:
         embedding = shape.embedding
-        hidden = 2 * shape.width * embedding + (1 + ACTIVATION + NORM) * embedding
+        hidden = 2 * hidden_layer(shape) + (1 + ACTIVATION + NORM) * embedding
         fraction = self.predicted_fraction(work, masked=OFFICIAL_PREDICTED)
         per_word = hidden + (2 * embedding + SOFTMAX + 2) * work.vocabulary
         return {"MLM head": fraction * per_word}
 
     def parameters(self, shape: EncoderShape, vocabulary: int) -> int:
         width, embedding = shape.width, shape.embedding
-        dense = width * embedding + embedding
-        norm = 2 * embedding
-        return dense + norm + vocabulary  # the bias; the matrix is the word embeddings
+        hidden = width * embedding + embedding + 2 * embedding
+        if shape.family == "modernbert":
+            hidden = width**2 + width
+        return hidden + vocabulary  # the bias; the matrix is the word embeddings
 
     def kept_bytes(self, shape: EncoderShape, work: Workload, activation_bytes: int) -> float:
         embedding = shape.embedding
@@ -101,6 +103,17 @@ class LMHead(Head):
         if self.predicts_everywhere:
             return hidden
         return work.mask_rate * (hidden + logits_bytes(work))
+
+
+def hidden_layer(shape: EncoderShape) -> int:
+    """Return the products before those with the vocabulary, per predicted word.
+
+    ModernBERT's layer keeps the width, and its result goes back through the embedding's projection.
+    """
+    products = shape.width * shape.embedding
+    if shape.family == "electra":
+        return products
+    return shape.width**2 + shape.has_projection * products
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra.model.electra_encoder import ElectraEncoder
-from electra.model.families import build_networks
+from electra.model.families import build_masked_lm, build_networks
 from electra.model.flops import official, parameters, standard
 from electra.model.networks import Generator
 from electra.model.shape import EncoderShape, GeneratorShape
@@ -28,12 +28,14 @@ def count(*networks: torch.nn.Module) -> int:
     ("tie", "fraction"), [("none", 0.5), ("embeddings", 0.5), ("embeddings", 1.0), ("all", 1.0)]
 )
 @pytest.mark.parametrize("embedding", [64, 128])
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
 def test_parameters_in_closed_form_are_those_of_the_modules(
-    tie: Literal["none", "embeddings", "all"], fraction: float, embedding: int
+    tie: Literal["none", "embeddings", "all"],
+    fraction: float,
+    embedding: int,
+    family: Literal["electra", "modernbert"],
 ) -> None:
-    shape = EncoderShape(
-        layers=2, width=128, heads=2, feedforward=256, embedding=embedding, positions=16
-    )
+    shape = replace(SHAPE, layers=2, feedforward=256, embedding=embedding, family=family)
     settings = GeneratorShape(tie=tie, fraction=fraction)
     generator, discriminator = build_networks(shape, settings, vocabulary=VOCABULARY)
     assert generator is not None
@@ -52,13 +54,35 @@ def test_parameters_in_closed_form_are_those_of_the_modules(
     assert counted.shared == count(generator) - counted.generator
 
 
-def test_parameters_of_a_masked_lm_are_those_of_the_module() -> None:
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_a_disentangled_table_is_counted_once_for_each_network(
+    family: Literal["electra", "modernbert"],
+) -> None:
+    shape = replace(SHAPE, family=family)
+    settings = GeneratorShape(tie="gradient-disentangled", fraction=0.5)
+    generator, discriminator = build_networks(shape, settings, vocabulary=VOCABULARY)
+    assert generator is not None
+    work = Workload(
+        encoder=shape,
+        generator=settings.beside(shape),
+        tie="gradient-disentangled",
+        vocabulary=VOCABULARY,
+        length=16,
+    )
+    assert parameters(work).total == count(discriminator, generator)
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_parameters_of_a_masked_lm_are_those_of_the_module(
+    family: Literal["electra", "modernbert"],
+) -> None:
+    shape = replace(SHAPE, family=family)
     counted = parameters(
         Workload(
-            heads=(LMHead(),), network="encoder", encoder=SHAPE, vocabulary=VOCABULARY, length=32
+            heads=(LMHead(),), network="encoder", encoder=shape, vocabulary=VOCABULARY, length=32
         )
     )
-    assert counted.total == count(Generator(ElectraEncoder(SHAPE, vocabulary=VOCABULARY)))
+    assert counted.total == count(build_masked_lm(shape, vocabulary=VOCABULARY))
     assert counted.generator == counted.shared == 0
 
 
@@ -191,6 +215,29 @@ def test_the_operations_of_a_left_to_right_pass_are_those_that_torch_counts() ->
         )
     work = Workload(
         heads=(LMHead("next"),),
+        network="encoder",
+        encoder=shape,
+        vocabulary=VOCABULARY,
+        length=length,
+    )
+    assert counter.get_total_flops() == length * standard(work).forward
+
+
+@pytest.mark.parametrize("embedding", [64, 128])
+def test_the_operations_of_a_modernbert_pass_are_those_that_torch_counts(embedding: int) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    length = 32
+    shape = replace(SHAPE, family="modernbert", feedforward=192, embedding=embedding)
+    network = build_masked_lm(shape, vocabulary=VOCABULARY).eval()
+    input_ids = torch.zeros(1, length, dtype=torch.long)
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
+        network.logits(input_ids, input_ids, input_ids == 0)
+    work = Workload(
+        heads=(LMHead("all"),),
         network="encoder",
         encoder=shape,
         vocabulary=VOCABULARY,

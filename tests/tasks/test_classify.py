@@ -333,7 +333,7 @@ def random_head(outputs: int, *, width: int = WIDTH) -> LinearHead:
 @pytest.mark.parametrize("outputs", [1, 2, 3, WIDTH // 2])
 def test_the_stock_head_holds_the_papers_exactly(outputs: int) -> None:
     head, vectors = random_head(outputs), torch.randn(64, WIDTH) * 3
-    stock = head.to_transformers()
+    stock = head.to_transformers("electra")
     assert isinstance(stock, ElectraClassificationHead)
     torch.testing.assert_close(
         stock.eval().logits(vectors), head.logits(vectors), rtol=0, atol=1e-5
@@ -344,7 +344,7 @@ def test_the_stock_head_is_the_one_of_transformers() -> None:
     from transformers import ElectraConfig
     from transformers.models.electra import modeling_electra
 
-    ours = random_head(3).to_transformers()
+    ours = random_head(3).to_transformers("electra")
     assert isinstance(ours, ElectraClassificationHead)
     config = ElectraConfig(hidden_size=WIDTH, num_labels=3)
     theirs = modeling_electra.ElectraClassificationHead(config).eval()
@@ -367,8 +367,8 @@ def test_the_stock_head_is_the_one_of_transformers() -> None:
 
 def test_a_head_too_wide_for_the_stock_one_says_that_transformers_cannot_hold_it() -> None:
     head = random_head(WIDTH // 2 + 1)
-    assert (head.architecture, head.to_transformers()) == (None, head)
-    assert random_head(WIDTH // 2).architecture == "ElectraForSequenceClassification"
+    assert (head.class_in("electra"), head.to_transformers("electra")) == (None, head)
+    assert random_head(WIDTH // 2).class_in("electra") == "SequenceClassification"
 
 
 def test_a_stored_model_gets_the_head_that_its_class_has() -> None:

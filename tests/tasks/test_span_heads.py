@@ -173,7 +173,7 @@ def test_the_simple_head_is_the_one_of_transformers(batch: TaskBatch, hidden: Te
             intermediate_size=8,
         )
     ).eval()
-    assert type(stock).__name__ == head.architecture
+    assert type(stock).__name__ == f"ElectraFor{head.architecture}"
     stock.qa_outputs.load_state_dict(head.output.state_dict())
     ids = torch.tensor([[1, 2, 3, 4, 5]])
     with torch.no_grad():

@@ -351,7 +351,7 @@ def test_the_head_is_what_transformers_has(ner: Tag) -> None:
         )
     ).eval()
     assert type(head) is TagHead
-    assert type(stock).__name__ == head.architecture
+    assert type(stock).__name__ == f"ElectraFor{head.architecture}"
     assert {name: p.shape for name, p in stock.classifier.named_parameters()} == {
         name: p.shape for name, p in head.output.named_parameters()
     }
