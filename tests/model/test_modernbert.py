@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from electra.checksums import CHECKSUMS
 from electra.config import SettingError, UserError
 from electra.model import huggingface
 from electra.model.disentangled import DisentangledEmbedding
@@ -136,6 +137,7 @@ def test_without_its_factors_a_folded_table_cannot_fill_a_factorised_network(
     _, discriminator = pair(SHAPES["factorised"])
     huggingface.save(discriminator, tmp_path / "model", role="discriminator")
     (tmp_path / "model" / FACTORS).unlink()
+    (tmp_path / "model" / CHECKSUMS).unlink()
     assert huggingface.load_shape(tmp_path / "model")[0].embedding == 32
     with pytest.raises(UserError, match=r"set encoder\.embedding to 32"):
         huggingface.load(discriminator, tmp_path / "model")
@@ -147,6 +149,7 @@ def test_factors_of_another_table_are_refused(tmp_path: Path) -> None:
     factors = (tmp_path / "model" / FACTORS).read_bytes()
     huggingface.save(randomised(discriminator, seed=1), tmp_path / "model", role="discriminator")
     (tmp_path / "model" / FACTORS).write_bytes(factors)
+    (tmp_path / "model" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=r"does not belong to the model\.safetensors beside it"):
         huggingface.load(discriminator, tmp_path / "model")
 
@@ -180,6 +183,7 @@ def test_what_cannot_be_represented_is_refused_with_its_key(
     huggingface.save(build_masked_lm(TINY, vocabulary=50), tmp_path / "model", role="encoder")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    (tmp_path / "model" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=message):
         huggingface.load_shape(tmp_path / "model")
 
