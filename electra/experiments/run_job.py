@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from electra.experiments.findings import CONCURRENCY, is_finished, read_score
 from electra.experiments.jobs import Job, StageRun
 from electra.experiments.scoring import Scoring
 from electra.file_lock import wait_for_lock
+from electra.runs.run_dir import create_output_dir
 
 ERROR = "error.txt"  # in a run folder: the traceback of an unexpected error
 
@@ -39,8 +40,17 @@ class JobOutcome:
 
 
 def is_done(job: Job) -> bool:
-    """Return whether nothing of a job is missing."""
-    return all(map(is_trained, job.stages)) and all(map(is_scored, job.scorings))
+    """Return whether nothing of a job is missing, and nothing is left to remove."""
+    is_complete = all(map(is_trained, job.stages)) and all(map(is_scored, job.scorings))
+    return is_complete and not any(temporary_folders(job))
+
+
+def temporary_folders(job: Job) -> Iterator[Path]:
+    """Yield the folders of a job that are removed once its runs and scores are there."""
+    for stage in job.stages:
+        yield from stage.folder.glob("checkpoint-*")
+    for scoring in job.scorings:
+        yield from scoring.folder.glob("seed-*/model")
 
 
 def is_trained(stage: StageRun) -> bool:
@@ -101,6 +111,9 @@ def train_stage(stage: StageRun, init_from: Path | None, context: JobContext) ->
     if not is_trained(stage):
         with contextlib.suppress(OSError):
             (stage.folder / ERROR).unlink()
+        # Before the run: killed right after it, the sweep takes it as done.
+        create_output_dir(stage.folder)
+        atomic.write_json(stage.folder / CONCURRENCY, {"concurrency": context.concurrency})
         outcome = pretrain(
             stage.recipe,
             data=stage.data,
@@ -108,7 +121,6 @@ def train_stage(stage: StageRun, init_from: Path | None, context: JobContext) ->
             init_from=init_from,
             quiet=context.quiet,
         )
-        atomic.write_json(stage.folder / CONCURRENCY, {"concurrency": context.concurrency})
         if outcome.status != "finished":
             return False
     for checkpoint in stage.folder.glob("checkpoint-*"):  # a finished run is not resumed

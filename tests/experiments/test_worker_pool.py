@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from electra.__main__ import main
-from electra.experiments import plan, worker_pool
+from electra.experiments import plan, run_job, worker_pool
 from electra.experiments.findings import collect
 from electra.experiments.plan import trial_names
 from electra.runs.journal import read_metrics
@@ -141,6 +142,27 @@ def test_an_arm_that_fails_is_reported_and_the_others_go_on(toy_shards, tmp_path
     assert (bert / "encoder/config.json").is_file()
     electra.unlink()
     assert main(argv) == 0
+
+
+def test_a_sweep_killed_right_after_a_run_says_its_concurrency_and_removes_its_checkpoints(
+    toy_shards, tmp_path, monkeypatch
+):
+    argv = ["efficiency", "--arms", "electra", "--budget", "smoke", "--data", toy_shards]
+    argv = command(*argv, "--output-dir", tmp_path)
+
+    def kill(folder: Path, *, ignore_errors: bool = False) -> None:
+        if folder.name.startswith("checkpoint-"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_job.atomic, "remove_folder", kill)
+        with pytest.raises(SystemExit):
+            main(argv)
+    (run,) = (path for path in tmp_path.glob("runs/*") if path.is_dir())
+    assert json.loads((run / "concurrency.json").read_text()) == {"concurrency": 1}
+    assert list(run.glob("checkpoint-*"))
+    assert main(argv) == 0
+    assert not list(run.glob("checkpoint-*"))
 
 
 def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
