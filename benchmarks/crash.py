@@ -1,6 +1,7 @@
 """Interrupt every file operation of a command, run it again, and compare what it leaves.
 
-    python -m benchmarks.crash [--only NAME …] [--every N] [--output FILE] [--folder /dev/shm]
+    python -m benchmarks.crash [--only NAME …] [--every N] [--fail-every N] [--output FILE]
+                               [--folder /dev/shm]
 
 Before each operation the command is killed, or half of a write is written and it is killed, or the
 operation fails as on a full or broken disk, once or from there on. Then the same command runs
@@ -63,6 +64,7 @@ class Fault:
         return decide
 
 
+RowsOf = Callable[[Laboratory, str, argparse.Namespace], Iterator["Row"]]
 FAULTS = (
     Fault("killed"),
     Fault("torn", is_torn=True),
@@ -95,12 +97,11 @@ class Row:
             self.failed += 1
 
 
-def interrupt_everywhere(
-    lab: Laboratory, name: str, *, every: int = 1, seed: int = 0
-) -> Iterator[Row]:
+def interrupt_everywhere(lab: Laboratory, name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Interrupt the operations of a command; yield the counts after each.
 
-    With `every`, each fault strikes one operation in so many; which of them follows from the seed.
+    With `every`, each kill strikes one operation in so many, and with `fail_every` each error;
+    which of them follows from the seed.
     """
     command = COMMANDS[name]
     lab.whole_tree(name, command)
@@ -112,10 +113,13 @@ def interrupt_everywhere(
 
     lab.clear()
     lab.run(command, collect)
-    row, chance = Row(command.what, len(operations)), random.Random(f"{seed} {name}")
+    row, chance = Row(command.what, len(operations)), random.Random(f"{options.seed} {name}")
     yield row
     for number, operation in enumerate(operations):
         for fault in FAULTS:
+            every = options.every
+            if fault.error != KILL:
+                every = options.fail_every or every
             if fault.applies_to(operation) and chance.randrange(every) == 0:
                 interrupt(lab, name, fault, number, row)
                 yield row
@@ -161,13 +165,13 @@ def describe_end(lab: Laboratory, name: str, fault: Fault, ended: Ended) -> list
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def record(description: str | None, rows_of: Callable[..., Iterator[Row]]) -> None:
+def record(description: str | None, rows_of: RowsOf) -> None:
     """Interrupt the commands that the options name, print the counts, and write them if asked."""
     options = parse_options(description)
     rows = []
     with laboratory(options.folder) as lab:
         for name in options.only:
-            *_, row = rows_of(lab, name, every=options.every, seed=options.seed)
+            *_, row = rows_of(lab, name, options)
             print(summary(row), flush=True)
             rows.append(row)
             if options.output:  # after each, so that a run that is stopped loses nothing
@@ -180,6 +184,7 @@ def parse_options(description: str | None) -> argparse.Namespace:
     parser = build_parser(description)
     parser.add_argument("--only", nargs="*", default=list(COMMANDS), choices=COMMANDS)
     parser.add_argument("--every", type=int, default=1, help="try one interruption in so many")
+    parser.add_argument("--fail-every", type=int, help="try one error in so many; --every if not")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output")
     parser.add_argument("--folder", type=Path, help="where to work; in memory it is quicker")

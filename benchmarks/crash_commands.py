@@ -42,12 +42,18 @@ warmup_ratio = 0.25
 [settings]
 data = {length = 32, vocab_size = 100, held_out = 0.1}
 encoder.positions = 32
-training = {batch_size = 4, micro_batch_size = 4, eval_rows = 4, save_steps = 2}
+training = {batch_size = 4, micro_batch_size = 4, eval_rows = 4, save_steps = 2, logging_steps = 1}
 [sizes.base]
 encoder = {layers = 1, width = 16, heads = 1, feedforward = 16, embedding = 16}
 [evaluation]
 tasks = ["glue/rte"]
-settings = {max_train_examples = 4, max_steps = 2, batch_size = 4, length = 32, save_steps = 1}
+[evaluation.settings]
+max_train_examples = 4
+max_steps = 2
+batch_size = 4
+length = 32
+save_steps = 1
+logging_steps = 1
 """
 
 

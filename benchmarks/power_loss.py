@@ -9,6 +9,7 @@ beginning is kept, in each folder another. Then the same command runs on what is
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import sys
@@ -247,15 +248,15 @@ def choices(
         )
 
 
-def cut_everywhere(lab: Laboratory, name: str, *, every: int = 1, seed: int = 0) -> Iterator[Row]:
+def cut_everywhere(lab: Laboratory, name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Run a command on every state that a power cut may leave; yield the counts after each."""
     command = COMMANDS[name]
     lab.whole_tree(name, command)
-    operations, states = record_states(lab, name, seed=seed)
-    row, chance = Row(command.what, operations), random.Random(f"{seed} {name}")
+    operations, states = record_states(lab, name, seed=options.seed)
+    row, chance = Row(command.what, operations), random.Random(f"{options.seed} {name}")
     yield row
     for state in states:
-        if chance.randrange(every) == 0:
+        if chance.randrange(options.every) == 0:
             go_on_from(lab, name, state, row)
             yield row
 
@@ -282,7 +283,6 @@ def go_on_from(lab: Laboratory, name: str, state: State, row: Row) -> None:
     row.lost += bool(problem)
     if problem:
         print(f"{name}: before operation {state.number}: {problem}", file=sys.stderr, flush=True)
-        print(f"    {sorted(state.files)}", file=sys.stderr, flush=True)
 
 
 def write_files(folder: Path, files: Files) -> None:

@@ -256,6 +256,8 @@ def record_start(run: Run, resumed: Checkpoint | None) -> None:
     if resumed is not None:
         name = resumed.folder.name
         checkpoint.remove_after(run.output_dir, resumed.step)
+        # A process that was killed between its last checkpoint and this left one too many.
+        checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
     write_run_files(run.output_dir, run.recipe, is_fresh=resumed is None)
     run_dir.set_status(run.output_dir, "running", step=run.step, checkpoint=name)
 

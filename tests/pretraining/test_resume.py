@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from electra.engine.training_state import capture
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
 from electra.pretraining.resume import find_resume_point, write_run_files
-from electra.pretraining.setup import resume_messages
+from electra.pretraining.setup import record_start, resume_messages
 from electra.runs import checkpoint, run_dir
 from electra.settings import as_dict
 from tests.wording import wording_of
@@ -80,6 +81,17 @@ def test_auto_continues_from_the_newest_checkpoint(tmp_path: Path) -> None:
     )
     assert resumed is not None
     assert resumed.step == 12
+
+
+def test_a_resume_removes_the_checkpoint_that_a_killed_process_left_beyond_the_limit(
+    tmp_path: Path,
+) -> None:
+    settings = recipe(training__save_total_limit=1)
+    make_run(tmp_path, settings, 4, 12)
+    _, resumed = find_resume_point(settings, tmp_path, resume="auto", overwrite=False)
+    run = SimpleNamespace(output_dir=tmp_path, recipe=settings, step=12)
+    record_start(run, resumed)  # type: ignore[arg-type]
+    assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [12]
 
 
 def test_auto_starts_over_where_a_run_ended_before_its_first_checkpoint(tmp_path: Path) -> None:
