@@ -15,6 +15,7 @@ import numpy as np
 from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Progress, ignore_progress, read_sources
+from electra.data.normalization import choose_normalization
 from electra.data.options import VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
 from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, default_config
@@ -75,7 +76,14 @@ def train_and_write(
     report: Report,
 ) -> WordPiece:
     """Train a vocabulary on a sample of the text, and write it."""
-    backend = bert_tokenizer(cased=options.cased, keep_accents=options.keep_accents)
+    normalization = choose_normalization(
+        sources,
+        text_field=options.text_field,
+        cased=options.cased,
+        keep_accents=options.keep_accents,
+        report=report,
+    )
+    backend = normalization.build_tokenizer()
     long_words = LongWordFilter(backend)
     texts = read_texts(sources, options.text_field, long_words, progress=progress, report=report)
     sample = Sample.draw(texts, max_bytes=settings["sample_bytes"])
@@ -240,25 +248,12 @@ class Sample:
         return sample
 
 
-def bert_tokenizer(*, cased: bool = False, keep_accents: bool = False) -> Tokenizer:
-    """Return an empty tokenizer with BERT's normalizer and pre-tokenizer. A cased vocabulary keeps
-    its accents, as BERT's does.
-    """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    backend = Tokenizer(models.WordPiece(unk_token=ROLES["unk"]))
-    backend.normalizer = normalizers.BertNormalizer(
-        lowercase=not cased, strip_accents=not cased and not keep_accents
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return backend
-
-
 def choose_alphabet(texts: Iterable[bytes], backend: Tokenizer, *, max_size: int) -> list[str]:
     """Return the characters that make up nearly all of the normalized text, in code point order."""
     occurrences = np.zeros(0x110000, dtype=np.int64)
     for text in texts:
-        points = np.frombuffer(text.decode().encode("utf-32-le"), dtype=np.uint32)
+        composed = unicodedata.normalize("NFC", text.decode())
+        points = np.frombuffer(composed.encode("utf-32-le"), dtype=np.uint32)
         occurrences += np.bincount(points, minlength=len(occurrences))
     frequency: Counter[str] = Counter()
     for point in np.flatnonzero(occurrences):

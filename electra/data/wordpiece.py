@@ -249,16 +249,24 @@ def default_config(definition: str) -> dict[str, Any]:
     """Return the tokenizer_config.json with which transformers loads a BERT-like tokenizer that
     gives token_type_ids.
     """
-    normalizer = json.loads(definition).get("normalizer") or {}
-    return {
+    parts = json.loads(definition)
+    normalizer = parts.get("normalizer") or {}
+    steps = normalizer.get("normalizers") or [normalizer]
+    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), normalizer)
+    config = {
         # a plain fast tokenizer class would leave out token_type_ids
         "tokenizer_class": "ElectraTokenizer",
-        "do_lower_case": normalizer.get("lowercase", True),
-        "strip_accents": normalizer.get("strip_accents"),
-        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+        "do_lower_case": bert.get("lowercase", True),
+        "strip_accents": bert.get("strip_accents"),
+        "tokenize_chinese_chars": bert.get("handle_chinese_chars", True),
         "model_max_length": 512,
         **{f"{role}_token": token for role, token in ROLES.items()},
     }
+    if "normalizers" in normalizer or "pretokenizers" in (parts.get("pre_tokenizer") or {}):
+        # ElectraTokenizer would replace them by those of BERT.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return config
 
 
 def convert_vocab_txt(folder: Path) -> str:

@@ -136,7 +136,7 @@ def test_a_corpus_too_small_for_the_size_gives_fewer_entries_and_says_so(corpus:
     messages: list[str] = []
     tokenizer = train(corpus, vocab_size=5000, report=messages.append)
     assert tokenizer.size < 200
-    assert f"{tokenizer.size} entries instead of 5000" in messages[0]
+    assert f"{tokenizer.size} entries instead of 5000" in messages[-1]
 
 
 def test_a_sample_is_even_and_within_its_bound() -> None:
