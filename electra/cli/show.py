@@ -152,9 +152,11 @@ def check_picture(path: Path) -> None:
         raise UserError(f"--output {path}: no folder {path.parent}; make it first")
 
 
-def draw_picture(tokens: Sequence[TracedToken], path: Path) -> None:
-    """Write what `print_trace` prints to an .svg or .html file."""
+def draw_picture(tokens: Sequence[TracedToken], path: Path, *, run: Path | None = None) -> None:
+    """Write what `print_trace` prints to an .svg or .html file, below the curves of a run."""
     console = Terminal(record=True, width=PICTURE_WIDTH, file=io.StringIO(), highlight=False)
+    if run is not None:
+        print_curves(run, console)
     print_trace(tokens, console)
     if path.suffix == ".svg":
         picture = without_web_fonts(console.export_svg(title="Replaced token detection"))
@@ -227,8 +229,8 @@ def describe_gain(pretrained: Summary, random: Summary) -> str:
         return f"Pre-training brought {format_score(gain, metric)} points here."
     if max(with_it) < min(without_it):
         return (
-            f"Pre-training cost {format_score(-gain, metric)} points here. A run of minutes learns "
-            "how frequent words are and to copy them, which does not help to tell libraries apart."
+            f"Pre-training cost {format_score(-gain, metric)} points here: the discriminator knows "
+            "too little yet. More steps or a higher learning rate may help."
         )
     return (
         "Pre-training made no clear difference here: some seeds without it are better than some "
