@@ -198,10 +198,11 @@ def pretrain(
     Parameters
     ----------
     recipe
-        tiny, small, small-official, base, large, bert-small, bert-small-official, bert-base,
-        bert-large, bert-nsp-base, left-to-right-base, electra-15-base, replace-mlm-base,
-        all-tokens-mlm-base, adversarial-base, two-stage-generator-base, two-stage-base,
-        unigram-base, random-replacement-base, or a TOML file.
+        modern-tiny and modern-small, of the ModernBERT family, which learns in minutes; tiny,
+        small, base, large, as published, and small-official; bert-small, bert-small-official,
+        bert-base, bert-large, bert-nsp-base, left-to-right-base, electra-15-base,
+        replace-mlm-base, all-tokens-mlm-base, adversarial-base, two-stage-generator-base,
+        two-stage-base, unigram-base, random-replacement-base; or a TOML file.
     output_dir
         The run folder: models, checkpoints, metrics.jsonl, status.json. Not needed with --dry-run
         or --print-config.
