@@ -40,13 +40,15 @@ MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 
 
 class EncoderOnly(nn.Module):
-    """An encoder alone, to be filled from a folder with whatever head."""
+    """An encoder, and its family's prediction head, to be filled from a folder with any head."""
 
     architecture = None
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
+        shape = encoder.shape
+        self.prediction_head = family_of(shape).build_prediction_head(shape.width)
 
     def logits(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
         hidden: Tensor = self.encoder(input_ids, token_type_ids, attention_mask)
@@ -241,10 +243,10 @@ def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
         )
 
 
-def load_encoder(folder: Path) -> tuple[Encoder, LoadReport]:
+def load_encoder(folder: Path) -> tuple[EncoderOnly, LoadReport]:
     """Load the encoder of any model folder, whatever its head."""
-    encoder = build_encoder(folder)
-    return encoder, load(EncoderOnly(encoder), folder)
+    network = EncoderOnly(build_encoder(folder))
+    return network, load(network, folder)
 
 
 def build_encoder(folder: Path) -> Encoder:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from electra import __version__, atomic, tasks
 from electra.checksums import CHECKSUMS, hash_file
 from electra.config import UserError
@@ -112,6 +114,7 @@ class Pretrained:
     folder: Path
     tokenizer: WordPiece
     encoder: Encoder
+    prediction_head: nn.Module | None  # where the family has one
     loaded: LoadReport | None  # None: random weights
 
 
@@ -125,12 +128,12 @@ def load_pretrained(
     tokenizer = load_tokenizer(folder)
     loaded = None
     if random_weights:
-        encoder = huggingface.build_encoder(folder)
+        network = huggingface.EncoderOnly(huggingface.build_encoder(folder))
     else:
-        encoder, loaded = huggingface.load_encoder(folder)
+        network, loaded = huggingface.load_encoder(folder)
     if dropout is not None:
-        encoder.set_dropout(dropout)
-    return Pretrained(folder, tokenizer, encoder, loaded)
+        network.encoder.set_dropout(dropout)
+    return Pretrained(folder, tokenizer, network.encoder, network.prediction_head, loaded)
 
 
 def refuse_generator(folder: Path) -> None:
@@ -161,10 +164,16 @@ def load_tokenizer(folder: Path) -> WordPiece:
     return tokenizer
 
 
-def build_network(encoder: Encoder, task: Task[Any, Any], *, dropout: float) -> Network:
-    """Build a network with a fresh head on an encoder."""
-    head = task.head(head_input_width(task, encoder.shape), dropout=dropout)
-    return Network(encoder, head, frozen=task.frozen, pooling=task.pooling)
+def build_network(source: Pretrained, task: Task[Any, Any], *, dropout: float) -> Network:
+    """Build a network with a fresh head on an encoder.
+
+    The family's prediction head keeps what it learnt in pre-training, as in stock transformers.
+    """
+    head = task.head(head_input_width(task, source.encoder.shape), dropout=dropout)
+    network = Network(source.encoder, head, frozen=task.frozen, pooling=task.pooling)
+    if network.prediction_head is not None:
+        network.prediction_head = source.prediction_head
+    return network
 
 
 def head_input_width(task: Task[Any, Any], shape: EncoderShape) -> int:

@@ -40,7 +40,8 @@ from electra.reports.report import page
 from electra.runs import checkpoint, journal, run_dir
 from electra.settings import as_dict, as_toml
 from electra.tasks import find_task
-from electra.tasks.models import build_network, load_pretrained, load_tuned, save_tuned
+from electra.tasks.models import load_pretrained, load_tuned, save_tuned
+from electra.tasks.task import Network
 from tests.experiments.invented import efficiency
 from tests.tasks.toys import (
     keyword_rows,
@@ -329,7 +330,7 @@ def tuned_folder(root: Path) -> Specimen:
         "classify", labels=("a", "b"), metrics=("accuracy",), metric="accuracy", regression=False
     )
     save_tuned(
-        build_network(toy_encoder(tokenizer), task, dropout=0.0),
+        Network(toy_encoder(tokenizer), task.head(32, dropout=0.0)),
         task,
         tokenizer,
         root,

@@ -1,0 +1,78 @@
+"""Heads on a ModernBERT: stock transformers computes the same logits from our folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra.model.families import build_encoder
+from electra.model.shape import EncoderShape
+from electra.model.verify import verify
+from electra.tasks import find_task
+from electra.tasks.models import load_tuned, save_tuned
+from electra.tasks.task import AnyTask, Network, move_mean_to_first
+from tests.tasks.toys import toy_tokenizer
+
+SHAPE = EncoderShape(
+    family="modernbert",
+    layers=2,
+    width=32,
+    heads=2,
+    feedforward=48,
+    embedding=16,
+    positions=64,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "SequenceClassification": (
+        "classify",
+        {"labels": ("a", "b", "c"), "metrics": ("accuracy",), "regression": False},
+    ),
+    "TokenClassification": ("tag", {"labels": ("O", "B-x", "I-x")}),
+    "QuestionAnswering": ("squad-1.1", {"head_kind": "simple"}),
+    "MultipleChoice": ("choose", {}),
+}
+
+
+def toy_network(task: AnyTask, *, pooling: str = "cls") -> Network:
+    torch.manual_seed(0)
+    encoder = build_encoder(SHAPE, vocabulary=toy_tokenizer().size)
+    network = Network(encoder, task.head(32, dropout=0.0), pooling=pooling)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    return network.eval()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pooling"),
+    [*((name, "cls") for name in TASKS), ("SequenceClassification", "mean")],
+)
+def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
+    architecture: str, pooling: str, tmp_path: Path
+) -> None:
+    name, options = TASKS[architecture]
+    task = find_task(name, pooling=pooling, **options)
+    network = toy_network(task, pooling=pooling)
+    stored = save_tuned(
+        network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={}, facts={}
+    )
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["architectures"] == [f"ModernBertFor{architecture}"]
+    assert config["classifier_pooling"] == pooling
+    assert verify(stored, tmp_path / "model", tolerance=1e-5) < 1e-4
+    again = load_tuned(tmp_path / "model").network
+    assert verify(again, tmp_path / "model", tolerance=1e-5) < 1e-4
+    assert again.pooling == pooling
+
+
+def test_the_mean_leaves_padding_out() -> None:
+    hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[2.0], [4.0], [6.0]]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    assert move_mean_to_first(hidden, mask)[:, 0].flatten().tolist() == [2.0, 4.0]
+    assert torch.equal(move_mean_to_first(hidden, mask)[:, 1:], hidden[:, 1:])
