@@ -30,7 +30,8 @@ from benchmarks.harness import build_parser, run_main, write_result
 from benchmarks.peer import TrainerOptions, build_trainer
 from electra.config import UserError
 from electra.console import ignore
-from electra.data.vocabulary import bert_tokenizer, build_wordpiece
+from electra.data.normalization import Normalization
+from electra.data.vocabulary import build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS
 from electra.engine.distributed import process_group
 from electra.finetuning.loop import train
@@ -96,7 +97,9 @@ def save_model(folder: Path, *, quick: bool) -> None:
     if quick:
         shape = replace(shape, layers=2)
     entries = [*SPECIAL_TOKENS, *(f"word{n}" for n in range(VOCABULARY - len(SPECIAL_TOKENS)))]
-    tokenizer = build_wordpiece(bert_tokenizer(), {entry: n for n, entry in enumerate(entries)})
+    tokenizer = build_wordpiece(
+        Normalization().build_tokenizer(), {entry: n for n, entry in enumerate(entries)}
+    )
     torch.manual_seed(0)
     huggingface.save(
         Discriminator(ElectraEncoder(shape, vocabulary=tokenizer.size)),

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from electra.data.vocabulary import bert_tokenizer, build_wordpiece
+from electra.data.normalization import Normalization
+from electra.data.vocabulary import build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS, WordPiece
 from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
@@ -37,7 +38,7 @@ def toy_tokenizer() -> WordPiece:
     """Whole words, and letters for every other word of a to z."""
     entries = [*SPECIAL_TOKENS, ".", "_", *dict.fromkeys([*LETTERS, *WORDS])]
     return build_wordpiece(
-        bert_tokenizer(),
+        Normalization().build_tokenizer(),
         {token: number for number, token in enumerate(entries)},
     )
 
