@@ -19,6 +19,9 @@ class DamagedFile(UserError):
 
 
 def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a plain file; a pipe or a device might never end."""
+    if path.exists() and not path.is_file():
+        raise DamagedFile(f"{path}: a folder, a pipe or a device, not a plain file")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -43,7 +43,12 @@ def checksum_values(values: dict[str, Any]) -> str:
 
 
 def checksum_file(path: Path) -> str:
-    """Return the SHA-256 of a file; raise UserError where it cannot be read."""
+    """Return the SHA-256 of a plain file; raise UserError where it cannot be read.
+
+    A pipe or a device might never end.
+    """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: a folder, a pipe or a device, not a plain file")
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
