@@ -22,7 +22,8 @@ HELP = """Fine-tune a model on a task, once or with several seeds, and score it.
 Settings of the recipe may follow (--learning-rate 1e-4 --epochs 5 --batch-size 16 --length 256;
 --print-config lists them), and options of the task:
 
-classify: --text COLUMN --text-pair COLUMN --label COLUMN --regression true|false.
+classify: --text COLUMN --text-pair COLUMN --label COLUMN --regression true|false --no-header
+--delimiter tab|;|... --label-part coarse|fine. A COLUMN is a name, or a number counted from 0.
 
 span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers COLUMN
 --unanswerable.

@@ -186,7 +186,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             paths.append(argument)
             continue
         flags.append(argument)
-        if "=" not in argument and remaining:
+        if "=" not in argument and not argument.startswith("--no-") and remaining:
             flags.append(remaining.pop(0))
     return paths, flags
 

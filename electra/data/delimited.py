@@ -11,30 +11,33 @@ from electra.config import UserError, suggest
 from electra.data.json_rows import LocatedRow
 from electra.data.lines import read_lines
 from electra.data.sources import Report, Source
+from electra.data.table_layout import Layout, detect_layout, looks_like_data
 
 # Of CSV or TSV; a row that is split into its fields takes some twenty times as much memory.
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 10_000
-DIALECTS: dict[str, Any] = {
-    "csv": {"strict": True},
-    "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-}
 
 
 def read_delimited(
     source: Source,
     *,
     format: str,
-    header: Sequence[str] | None = None,
+    delimiter: str = "",
+    header: Sequence[str] | bool | None = None,
     columns: Sequence[str] = (),
     ragged: Report | None = None,
     report_position: Callable[[int], None] = lambda position: None,
 ) -> Iterator[LocatedRow]:
-    """Yield the rows of CSV, or of TSV as GLUE has it, where a quote is an ordinary character."""
+    """Yield the rows of CSV, of TSV as GLUE has it, where a quote is an ordinary character, or of
+    text with another delimiter (see `detect_layout`). Columns without names are numbered from 0.
+    """
     csv.field_size_limit(MAX_ROW_CHARACTERS)
-    lines = RowLines(source, report_position)
-    reader = csv.reader(iter(lines), **DIALECTS[format])
-    names = header
+    layout = detect_layout(
+        source, format=format, delimiter=delimiter, header=header, columns=columns
+    )
+    lines = RowLines(source, layout, report_position)
+    reader = csv.reader(iter(lines), **layout.dialect)
+    names = layout.names
     first_line = 1  # of a row: a quoted field may hold line endings
     try:
         for fields in reader:
@@ -43,11 +46,11 @@ def read_delimited(
             if not fields:
                 continue
             if names is None:
-                names = check_header(fields, source, columns)
+                names = check_header(fields, source)
             elif len(fields) == len(names):
                 yield where, dict(zip(names, fields, strict=True))
             else:
-                refuse_ragged_row(where, fields, names, format=format, ragged=ragged)
+                refuse_ragged_row(where, fields, names, layout=layout, ragged=ragged)
     except csv.Error as error:
         raise UserError(
             f"{source.display_name}:{first_line}: not valid {format.upper()}: {error}"
@@ -59,7 +62,7 @@ def refuse_ragged_row(
     fields: Sequence[str],
     names: Sequence[str],
     *,
-    format: str,
+    layout: Layout,
     ragged: Report | None,
 ) -> None:
     """Report a row with another number of fields than columns, or raise UserError."""
@@ -69,10 +72,11 @@ def refuse_ragged_row(
     )
     if ragged is not None:
         ragged(problem)
-    elif format == "tsv":
+    elif not layout.quoted:
         raise UserError(f"{problem}; mend this line")
     else:
-        raise UserError(f"{problem}; mend this line, or quote what holds a comma")
+        what = {",": "a comma", ";": "a semicolon"}.get(layout.delimiter, "the delimiter")
+        raise UserError(f"{problem}; mend this line, or quote what holds {what}")
 
 
 class RowLines:
@@ -80,8 +84,10 @@ class RowLines:
     not stopped.
     """
 
-    def __init__(self, source: Source, report_position: Callable[[int], None]) -> None:
-        self.source, self.report_position = source, report_position
+    def __init__(
+        self, source: Source, layout: Layout, report_position: Callable[[int], None]
+    ) -> None:
+        self.source, self.layout, self.report_position = source, layout, report_position
         self.characters = 0  # since the last row
 
     def __iter__(self) -> Iterator[str]:
@@ -92,13 +98,11 @@ class RowLines:
                     f"{where}: a row of more than {MAX_ROW_CHARACTERS >> 20} million characters; "
                     "split it, or close the quote that was left open"
                 )
-            yield line + "\n"
+            yield self.layout.prepare_line(line) + "\n"
 
 
-def check_header(names: Sequence[str], source: Source, columns: Sequence[str]) -> list[str]:
-    """Return the names of a header line; raise UserError if they are too many, are not unique, or
-    lack one of `columns`.
-    """
+def check_header(names: Sequence[str], source: Source) -> list[str]:
+    """Return the names of a header line; raise UserError if they are too many or not unique."""
     if len(names) > MAX_COLUMNS:
         raise UserError(
             f"{source.display_name}:1: {len(names):,} columns, where at most {MAX_COLUMNS:,} are "
@@ -108,9 +112,14 @@ def check_header(names: Sequence[str], source: Source, columns: Sequence[str]) -
         raise UserError(
             f"{source.display_name}:1: column {min(repeated)!r} is named more than once"
         )
-    for name in columns:
-        require_column(dict.fromkeys(names), name, source.display_name)
     return list(names)
+
+
+def find_column(row: Mapping[str, Any], name: str) -> str:
+    """Return the column of a row that a name, or else a number counted from 0, means."""
+    if name in row or not name.isdecimal() or int(name) >= len(row):
+        return name
+    return list(row)[int(name)]
 
 
 def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
@@ -125,4 +134,9 @@ def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str =
     )
     if flag:
         message += f"; name the right one with {flag}"
+    if flag and any(looks_like_data(str(column)) for column in row):
+        message += (
+            "; if the file has no header line, say --no-header and name columns by number, "
+            "counted from 0: --text 1 --label 0"
+        )
     raise UserError(message)

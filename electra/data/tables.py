@@ -1,4 +1,4 @@
-"""Read labelled data: rows of CSV, TSV, JSONL, Parquet or a data set on the hub, one by one."""
+"""Read labelled data: rows of CSV, TSV, JSON, Parquet or a data set on the hub, one by one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 from electra.config import UserError
 from electra.data import lines, parquet
+from electra.data.delimited import find_column as find_column
 from electra.data.delimited import read_delimited
 from electra.data.delimited import require_column as require_column
 from electra.data.json_rows import LocatedRow as LocatedRow
-from electra.data.json_rows import read_json_lines
+from electra.data.json_rows import read_json_lines, read_json_rows
 from electra.data.lines import check_encodable, open_source
 from electra.data.sources import (
     HUB_NAME,
@@ -28,6 +29,7 @@ from electra.data.sources import (
 from electra.files import parse_json
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+BINARY = (".xlsx", ".xls", ".ods", ".zip", ".pdf", ".docx", ".feather", ".arrow", ".pkl")
 MAX_JSON_BYTES = 256 * 1024 * 1024  # of a file that is one JSON value, decompressed
 # One way to match any digits: `\d+\.?\d*` would try all ways to split a long run of them in two.
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -40,6 +42,9 @@ class Table:
     source: Source
     format: str  # csv, tsv, jsonl, json, parquet, hub, or text for anything else
     split: str | None = None
+    # Of text with columns; where they are not given, they are detected.
+    delimiter: str = ""
+    header: bool | None = None  # whether the first line names the columns
 
     def __str__(self) -> str:
         if self.split:
@@ -49,6 +54,11 @@ class Table:
     def fingerprint(self) -> dict[str, Any]:
         """Return what identifies the content of the table."""
         return {**self.source.fingerprint(), "split": self.split}
+
+    @property
+    def is_delimited(self) -> bool:
+        """Whether its columns stand between delimiters."""
+        return self.format in ("csv", "tsv", "text")
 
 
 def find_table(given: str | Path, *, split: str | None = None, format: str | None = None) -> Table:
@@ -89,31 +99,36 @@ def read_rows(
     table: Table,
     *,
     header: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] = (),
     ragged: Report | None = None,
 ) -> Iterator[LocatedRow]:
     """Return the rows of a table with their places.
 
-    `header` names the columns of a file without a header line; `columns` must exist. Lines with too
-    many or too few fields are reported to `ragged`; without it, the first one is an error.
+    `header` names the columns of a file without a header line. `columns` are the names or numbers
+    by which columns will be asked for: numbers mean that there may be no header line. Lines with
+    too many or too few fields are reported to `ragged`; without it, the first one is an error.
     """
-    if table.format in ("csv", "tsv"):
-        return read_delimited(
-            table.source,
-            format=table.format,
-            header=header,
-            columns=columns or (),
-            ragged=ragged,
-        )
     if table.format == "jsonl":
         return read_json_lines(table.source)
+    if table.format == "json":
+        return read_json_rows(table.source)
     if table.format == "parquet":
-        return read_parquet_rows(table, columns=columns or ())
+        return read_parquet_rows(table)
     if table.format == "hub":
         return read_hub_rows(table)
-    raise UserError(
-        f"{table}: rows are read from .csv, .tsv, .jsonl and .parquet (not .parquet also as .gz, "
-        f".xz, .bz2, .zst), or from the hub; found {table.source.path.suffix or 'no suffix'}"
+    if table.source.path.suffix.lower() in BINARY:
+        raise UserError(
+            f"{table}: rows are read from .csv, .tsv, .txt, .json, .jsonl and .parquet (not "
+            ".parquet also as .gz, .xz, .bz2, .zst), or from the hub; found "
+            f"{table.source.path.suffix}; save it as CSV"
+        )
+    return read_delimited(
+        table.source,
+        format=table.format,
+        delimiter=table.delimiter,
+        header=header or table.header,
+        columns=columns,
+        ragged=ragged,
     )
 
 
@@ -149,12 +164,9 @@ def read_json(table: Table) -> Any:
 # ---- formats -------------------------------------------------------------------------------------
 
 
-def read_parquet_rows(table: Table, *, columns: Sequence[str]) -> Iterator[LocatedRow]:
+def read_parquet_rows(table: Table) -> Iterator[LocatedRow]:
     """Yield the rows of a Parquet file."""
     with open_source(table.source) as (stream, _):
-        names = dict.fromkeys(parquet.column_names(stream))
-        for name in columns:
-            require_column(names, name, str(table))
         number = 0
         for batch in parquet.read_batches(stream, str(table)):
             for index in range(batch.num_rows):

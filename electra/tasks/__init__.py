@@ -95,6 +95,10 @@ def split_options(kind: type[AnyTask], flags: Sequence[str]) -> tuple[dict[str, 
         argument = remaining.pop(0)
         flag, equals, value = argument.removeprefix("--").partition("=")
         key = FIELD_OF_FLAG.get(flag, flag.replace("-", "_"))
+        negated = key.removeprefix("no_")
+        if negated != key and known.get(negated) in (bool, bool | None):
+            options[negated] = False
+            continue
         if key not in known:
             others.append(argument)
             continue

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import warn
+from electra.data.table_layout import has_columns
 from electra.data.tables import (
     LocatedRow,
     Table,
+    find_column,
     parse_number,
     read_lines,
     read_rows,
@@ -31,15 +31,22 @@ from electra.tasks.classification_heads import (
     ElectraClassificationHead,
     LinearHead,
 )
+from electra.tasks.conll import refuse_conll
 from electra.tasks.features import Array, Features, encode_pair
-from electra.tasks.labels import label_config, labels_from_config, list_labels
+from electra.tasks.labels import (
+    are_scores,
+    class_metrics,
+    label_config,
+    label_text,
+    labels_from_config,
+    list_labels,
+    sort_labels,
+)
 from electra.tasks.metrics import METRICS, REGRESSION_METRICS
 from electra.tasks.splits import locate_files
 from electra.tasks.task import Files, Outputs, Task
 
-MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for scores
-# A missing or broken number, as tables spell it.
-NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)
+WARNED_FROM = 10  # rows to score on, if they all have the same label
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,14 @@ class Classify(Task[Text, Array]):
     """An answer is the probabilities of the classes [labels], or a score [1]."""
 
     kind: ClassVar[str] = "classify"
-    inference_options: ClassVar[tuple[str, ...]] = ("text", "text_pair", "label")
+    inference_options: ClassVar[tuple[str, ...]] = (
+        "text",
+        "text_pair",
+        "label",
+        "label_part",
+        "delimiter",
+        "header",
+    )
     metric: str = ""  # set by fit_labels, as are `metrics`, `labels`, `regression` and `extent`
     text: str = "text"
     text_pair: str = ""
@@ -77,6 +91,10 @@ class Classify(Task[Text, Array]):
     extent: tuple[float, ...] = ()  # of a regression: the least and the greatest training label
     metrics: tuple[str, ...] = ()
     swapped: bool = False  # train on B, A as well as on A, B
+    # coarse: only what stands before the first colon
+    label_part: Literal["fine", "coarse"] | None = None
+    delimiter: str | None = None  # of files with columns; None: detected
+    header: bool | None = None  # whether the first line names the columns; None: detected
 
     @classmethod
     def from_name(cls, name: str = "classify", **options: Any) -> Self:
@@ -99,13 +117,22 @@ class Classify(Task[Text, Array]):
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         """Yield the rows of a table; plain text without labels has one text a line."""
-        if source.format == "text" and not labelled and not self.text_pair:
+        refuse_conll(source)
+        columns = [name for name in (self.text, self.text_pair) if name]
+        may_be_plain = source.format == "text" and not (labelled or self.delimiter)
+        if may_be_plain and not self.text_pair and not has_columns(source.source, columns):
             return ((where, {self.text: line}) for where, line in read_lines(source))
-        return read_rows(source)
+        if labelled:
+            columns.append(self.label)
+        table = replace(source, delimiter=self.delimiter or "", header=self.header)
+        return read_rows(table, columns=columns)
 
     def columns(self, row: Mapping[str, Any]) -> Columns:
         """Return the columns that a row's texts and label are in."""
-        return Columns(self.text, self.text_pair, self.label, "id" if "id" in row else "")
+        text, text_pair, label = (
+            find_column(row, name) for name in (self.text, self.text_pair, self.label)
+        )
+        return Columns(text, text_pair, label, "id" if "id" in row else "")
 
     def example(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Text:
         columns = self.columns(row)
@@ -114,6 +141,8 @@ class Classify(Task[Text, Array]):
                 require_column(row, name, where, flag=flag)
         value = row.get(columns.label)
         label = self.canonical_label(label_text(value, where))
+        if label and self.label_part == "coarse":
+            label = label.partition(":")[0]
         if labelled and label is None:
             raise UserError(
                 f"{where}: {columns.label!r} holds {value!r}, which is no label; fill it in, or "
@@ -147,6 +176,11 @@ class Classify(Task[Text, Array]):
         task.check_metric()
         task.check(examples)
         return task
+
+    def stratum(self, example: Text) -> str:
+        if self.regression:
+            return ""
+        return example.label or ""
 
     def with_scores(self, spellings: set[str]) -> Self:
         """Return the task as a regression on these labels, if it is one."""
@@ -189,6 +223,13 @@ class Classify(Task[Text, Array]):
                     f"they are {list_labels(self.labels)}; correct it, or add rows with it to the "
                     "training file"
                 )
+
+        labels = {example.label for example in examples}
+        if len(labels) == 1 and None not in labels and len(examples) >= WARNED_FROM:
+            warn(
+                f"{examples[0].where}: all {len(examples):,} rows have the label {labels.pop()!r}; "
+                "an answer that ignores the text is right about all of them. Check --label"
+            )
 
     @property
     def task_type(self) -> str:
@@ -323,47 +364,3 @@ class Classify(Task[Text, Array]):
         if gold is not None:
             record["gold"] = gold
         return record
-
-
-# ---- labels --------------------------------------------------------------------------------------
-
-
-def label_text(value: Any, where: str) -> str | None:
-    """Return a label as text, so that 1 in JSON and in CSV are one class; None for no label."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        if value.is_integer():
-            return str(int(value))
-        return repr(value)
-    if isinstance(value, (int, str)):
-        label = str(value).strip()
-        if NO_LABEL.fullmatch(label):
-            return None
-        return label
-    if value is None:
-        return None
-    raise UserError(f"{where}: the label is a {type(value).__name__}; it must be text or a number")
-
-
-def are_scores(values: Sequence[float]) -> bool:
-    """Say whether numeric labels are scores rather than the numbers of classes."""
-    if len(set(values)) > MAX_INTEGER_CLASSES:
-        return True
-    return any(value != int(value) for value in values)
-
-
-def class_metrics(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics of a classification, the one that counts first."""
-    if len(labels) == 2:
-        return ("accuracy", "f1")
-    return ("accuracy", "f1_macro")
-
-
-def sort_labels(labels: set[str]) -> tuple[str, ...]:
-    """Sort labels by value where all are whole numbers, otherwise by spelling."""
-    if all(re.fullmatch(r"[+-]?\d{1,18}", label) for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))

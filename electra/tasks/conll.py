@@ -10,11 +10,14 @@ from typing import Any
 
 from electra.config import UserError
 from electra.data.lines import check_encodable
+from electra.data.table_layout import first_lines
 from electra.data.tables import Table, read_lines, read_rows, require_column
 from electra.tasks.entities import split_tag
 
 DOCUMENT_START = "-DOCSTART-"
 DETECTION_LINES = 1000  # read to tell what kind of text a file holds
+TAGGED_LINE = re.compile(r"\S+[ \t](.*[ \t])?(O|[BIESLU]-\S+)[ \t]*")
+SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2"}
 
 Line = tuple[str, str]  # where it is, and its text
 
@@ -112,6 +115,19 @@ def check_column(column: int, fields: Sequence[str], *, where: str, labelled: bo
         raise UserError(
             f"{where}: {len(fields)} columns ({' '.join(fields)[:80]}), so --column {column} is "
             "not one with a tag; the first (0) holds the word, and -1 means the last"
+        )
+
+
+def refuse_conll(table: Table) -> None:
+    """Raise UserError for CoNLL columns where rows of texts are expected."""
+    if not table.is_delimited:
+        return
+    lines = first_lines(table.source)
+    tagged = len(lines) > 1 and all(TAGGED_LINE.fullmatch(line) for line in lines)
+    if tagged or SUFFIXES & set(table.source.path.suffixes):
+        raise UserError(
+            f"{table}: looks like CoNLL columns, a word and its tag on each line; a classifier "
+            "reads one text a row. Words are tagged with --task tag, ner or chunk"
         )
 
 

@@ -186,7 +186,8 @@ class Glue(Classify):
         if is_headless(source, self.layout.header):
             reading["header"] = self.layout.header
         undecided = 0
-        for where, row in read_rows(source, **reading):
+        table = replace(source, delimiter=self.delimiter or "", header=self.header)
+        for where, row in read_rows(table, **reading):
             if labelled and row.get("gold_label") == NO_MAJORITY:
                 undecided += 1
             else:

@@ -1,13 +1,18 @@
-"""Class labels in a transformers config.json, and in messages."""
+"""Class labels: in rows of tables, in a transformers config.json, and in messages."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra.config import UserError
 
 MAX_LISTED = 20
+MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for scores
+# A missing or broken number, as tables spell it.
+NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)
 
 
 def label_config(labels: Sequence[str]) -> dict[str, Any]:
@@ -47,3 +52,44 @@ def list_labels(labels: Sequence[str]) -> str:
     if len(labels) <= MAX_LISTED:
         return listed
     return f"{listed} and {len(labels) - MAX_LISTED} more"
+
+
+def label_text(value: Any, where: str) -> str | None:
+    """Return a label as text, so that 1 in JSON and in CSV are one class; None for no label."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        if value.is_integer():
+            return str(int(value))
+        return repr(value)
+    if isinstance(value, (int, str)):
+        label = str(value).strip()
+        if NO_LABEL.fullmatch(label):
+            return None
+        return label
+    if value is None:
+        return None
+    raise UserError(f"{where}: the label is a {type(value).__name__}; it must be text or a number")
+
+
+def are_scores(values: Sequence[float]) -> bool:
+    """Say whether numeric labels are scores rather than the numbers of classes."""
+    if len(set(values)) > MAX_INTEGER_CLASSES:
+        return True
+    return any(value != int(value) for value in values)
+
+
+def class_metrics(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics of a classification, the one that counts first."""
+    if len(labels) == 2:
+        return ("accuracy", "f1")
+    return ("accuracy", "f1_macro")
+
+
+def sort_labels(labels: set[str]) -> tuple[str, ...]:
+    """Sort labels by value where all are whole numbers, otherwise by spelling."""
+    if all(re.fullmatch(r"[+-]?\d{1,18}", label) for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))

@@ -70,6 +70,7 @@ def test_from_a_table_to_scores_and_predictions(
                 str(rows),
                 "--dev",
                 str(rows),
+                "--dev-on-train",
                 "--output-dir",
                 str(run),
                 *BY_HEART,
@@ -207,6 +208,7 @@ def test_a_folder_of_glue_becomes_files_that_are_called_as_its_server_wants(
                 "glue/rte",
                 "--data",
                 str(tmp_path / "glue"),
+                "--dev-on-train",
                 "--output-dir",
                 str(model),
                 "--max-steps",
@@ -368,7 +370,7 @@ THREE = option_rows().replace("a cat,a mat,0", "a cat,,0", 1)
         ),
         ("choose", "x.csv", THREE, option_rows(), "train-x.csv:3: 4 options where 3 are expected"),
         ("choose", "x.csv", option_rows(), THREE, "dev-x.csv:2: 3 options where 4 are expected"),
-        ("classify", "x.doc", DATA, DATA, "rows are read from .csv, .tsv, .jsonl and .parquet"),
+        ("classify", "x.docx", DATA, DATA, "rows are read from .csv, .tsv, .txt, .json"),
     ],
 )
 def test_a_mistake_in_the_data_is_named_with_its_place(
@@ -395,6 +397,7 @@ def test_a_mistake_in_the_data_is_named_with_its_place(
         files[0],
         "--dev",
         files[1],
+        "--dev-on-train",
         "--output-dir",
         tmp_path / "run",
         *options,
@@ -442,6 +445,7 @@ def test_a_mistake_on_the_command_line_is_named_before_anything_is_written(
         "--output-dir": [str(tmp_path / "run")],
         "--train": [str(rows)],
         "--dev": [str(rows)],
+        "--dev-on-train": [],
         "--max-steps": ["2"],
         "--length": ["32"],
     }
@@ -476,6 +480,7 @@ def test_an_output_folder_that_is_a_file_or_somebody_elses_is_refused(
         rows,
         "--dev",
         rows,
+        "--dev-on-train",
         *FEW,
         "--output-dir",
     )
@@ -502,6 +507,7 @@ def test_a_model_that_cannot_be_fine_tuned_is_refused_with_the_reason(
         rows,
         "--dev",
         rows,
+        "--dev-on-train",
         "--output-dir",
         tmp_path / "run",
         *FEW,

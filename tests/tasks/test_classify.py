@@ -111,6 +111,37 @@ def test_columns_are_read_by_their_names(tmp_path: Path) -> None:
     assert found == Text(f"{tmp_path}/a.csv:2", "who?", "me", "yes", "7")
 
 
+def test_columns_are_read_by_their_numbers_from_a_file_without_a_header(tmp_path: Path) -> None:
+    numbers = {"text": "1", "label": "0"}
+    rows = "1,good film\n0,bad film\n"
+    expected = [("good film", "1"), ("bad film", "0")]
+    for found in (
+        read(tmp_path / "a.csv", rows, **numbers),
+        read(tmp_path / "a.txt", rows.replace(",", "\t"), **numbers),
+        read(tmp_path / "a.txt", rows.replace(",", "\t"), with_labels=False, **numbers),
+        read(
+            tmp_path / "a.txt", rows.replace(",", " "), delimiter="space", header=False, **numbers
+        ),
+    ):
+        assert [(text.first, text.label) for text in found] == expected
+
+
+def test_a_label_before_the_text_may_be_coarse_or_fine(tmp_path: Path) -> None:
+    lines = "DESC:manner How did it go ?\nENTY:cremat What film ?\n"
+    for part, label in (("fine", "DESC:manner"), ("coarse", "DESC")):
+        first, _ = read(tmp_path / "train.label", lines, label_part=part)
+        assert (first.first, first.label) == ("How did it go ?", label)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.conll"])
+@pytest.mark.parametrize("with_labels", [True, False])
+def test_conll_columns_are_refused_by_a_classifier(
+    tmp_path: Path, name: str, with_labels: bool
+) -> None:
+    with pytest.raises(UserError, match=r"looks like CoNLL columns.*--task tag"):
+        read(tmp_path / name, "EU\tB-ORG\nrejects\tO\n\nGerman\tO\n", with_labels=with_labels)
+
+
 def test_labels_of_json_are_spelled_as_csv_would_spell_them(tmp_path: Path) -> None:
     found = read(
         tmp_path / "a.jsonl",

@@ -1,0 +1,112 @@
+"""The delimiter and the header line of a table are detected from its first lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra.config import UserError
+from electra.data.tables import Table, find_column, find_table, read_rows, require_column
+
+NUMBERED = ["0", "1"]
+ROWS = [{"label": "1", "text": "bad, really"}, {"label": "0", "text": "fine"}]
+
+
+def write(path: Path, content: str | bytes) -> Table:
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
+    return find_table(path)
+
+
+def rows(source: Table, **options: Any) -> list[dict[str, Any]]:
+    return [row for _, row in read_rows(source, **options)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "label;text\n1;bad, really\n0;fine\n"),
+        ("a.csv", "label\ttext\n1\tbad, really\n0\tfine\n"),
+        ("a.tsv", 'label,text\n1,"bad, really"\n0,fine\n'),
+        ("a.txt", "label\ttext\n1\tbad, really\n0\tfine\n"),
+        ("a.data", "label|text\n1|bad, really\n0|fine\n"),
+        ("a.json", '[{"label": "1", "text": "bad, really"}, {"label": "0", "text": "fine"}]'),
+        ("a.json", '{"label": "1", "text": "bad, really"}\n{"label": "0", "text": "fine"}\n'),
+    ],
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "byte-order mark"])
+def test_rows_come_from_any_delimiter_and_json_with_or_without_a_byte_order_mark(
+    tmp_path: Path, name: str, content: str, mark: bytes
+) -> None:
+    assert rows(write(tmp_path / name, mark + content.encode())) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "between"),
+    [("tab", "\t"), (r"\t", "\t"), ("semicolon", ";"), ("::", "::"), ("space", " "), ("^", "^")],
+)
+def test_a_delimiter_may_be_named(tmp_path: Path, delimiter: str, between: str) -> None:
+    content = f"label{between}text\n1{between}how nice\n"
+    write(tmp_path / "a.txt", content)
+    table = Table(find_table(tmp_path / "a.txt").source, "text", delimiter=delimiter)
+    assert rows(table) == [{"label": "1", "text": "how nice"}]
+
+
+def test_text_that_no_delimiter_separates_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.txt: no delimiter.*--delimiter tab"):
+        rows(write(tmp_path / "a.txt", "one text\nanother, longer text\n"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "1,good film\n0,bad film\n",
+        "pos,good\nneg,bad\npos,nice\n",
+        f"pos,{'a long text ' * 5}\nneg,bad\n",
+    ],
+    ids=["a number", "a label that comes again", "a long text"],
+)
+def test_a_first_line_that_is_data_is_a_row_where_columns_are_asked_for_by_number(
+    tmp_path: Path, content: str
+) -> None:
+    found = rows(write(tmp_path / "a.csv", content), columns=NUMBERED)
+    assert [list(row.values()) for row in found] == [
+        line.split(",") for line in content.splitlines()
+    ]
+    assert list(found[0]) == NUMBERED
+
+
+def test_a_header_line_is_none_of_the_rows_though_columns_are_numbers(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.csv", "label,text\n1,bad\n0,fine\n")
+    with pytest.warns(UserWarning, match=r"read as a header line \(label, text\); --no-header"):
+        (first, _) = rows(source, columns=NUMBERED)
+    assert first == {"label": "1", "text": "bad"}
+    assert (find_column(first, "1"), find_column(first, "2")) == ("text", "2")
+    unnamed = write(tmp_path / "b.csv", "0,1\npos,good\n")  # as pandas names columns without names
+    assert rows(unnamed, columns=NUMBERED) == [{"0": "pos", "1": "good"}]
+
+
+@pytest.mark.parametrize(("header", "count"), [(True, 1), (False, 2)])
+def test_the_user_may_say_whether_there_is_a_header_line(
+    tmp_path: Path, header: bool, count: int
+) -> None:
+    write(tmp_path / "a.csv", "1,good\n0,bad\n")
+    table = Table(find_table(tmp_path / "a.csv").source, "csv", header=header)
+    assert len(rows(table, columns=["text"])) == count
+
+
+def test_a_column_missing_from_names_that_look_like_data_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UserError, match=r"no header line, say --no-header .* --text 1 --label 0$"):
+        require_column({"1": "0", "good film": "bad film"}, "text", "a.csv:2", flag="--text")
+
+
+def test_a_label_before_the_first_space_is_found_as_trec_and_fasttext_write_it(
+    tmp_path: Path,
+) -> None:
+    trec = write(tmp_path / "a.label", "DESC:manner How did it go ?\nENTY:cremat What film ?\n")
+    assert rows(trec)[0] == {"label": "DESC:manner", "text": "How did it go ?"}
+    fasttext = write(tmp_path / "a.txt", "__label__a one text\n__label__b another\n")
+    assert rows(fasttext)[1] == {"label": "__label__b", "text": "another"}
