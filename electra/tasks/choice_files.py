@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,14 @@ def read_choice_rows(source: Table) -> Iterator[LocatedRow]:
         return
     for number, row in enumerate(value, start=1):
         yield f"{source}, row {number}", checked_row(row, source)
+
+
+def read_questions(tables: Iterable[Table]) -> Iterator[LocatedRow]:
+    """Yield a row for each question in these tables."""
+    for source in tables:
+        for where, row in read_choice_rows(source):
+            for question in split_questions(row, where):
+                yield where, question
 
 
 def checked_row(row: Any, source: Table) -> dict[str, Any]:
@@ -76,35 +84,51 @@ def complete(question: str, option: str) -> str:
     return f"{question} {option}"
 
 
-def option_index(label: Any, options: Sequence[str], where: str, *, may_be_text: bool) -> int:
-    """Return the option that a label means: a number from 0, a letter from A, or its text."""
+def first_position(labels: Iterable[Any], *, count: int) -> int:
+    """Return the number of the first option: 1 if labels are numbers from 1 to the count, else 0.
+
+    WinoGrande numbers its two options 1 and 2. A 0 among the labels, or no label that is the count,
+    means that they are numbered from 0.
+    """
+    spellings = {str(label).strip() for label in labels if label is not None}
+    positions = {str(number) for number in range(1, count + 1)}
+    if str(count) in spellings and spellings <= positions:
+        return 1
+    return 0
+
+
+def option_index(
+    label: Any, options: Sequence[str], where: str, *, may_be_text: bool, first: int = 0
+) -> int:
+    """Return the option that a label means: a number from `first`, a letter from A, or its text."""
     spelling = str(label).strip()
     letters = [chr(ord("A") + index) for index in range(len(options))]
     same_text = []
     if may_be_text:
         same_text = [i for i, option in enumerate(options) if option.strip() == spelling]
-    position = position_of(spelling, letters)
+    position = position_of(spelling, letters, first=first)
     if position is not None:
         if isinstance(label, str) and same_text and position not in same_text:
             raise UserError(
                 f"{where}: label {label!r} is a position and also the text of option "
-                f"{same_text[0]} (from 0); write {letters[position]!r} or "
+                f"{same_text[0] + first} (from {first}); write {letters[position]!r} or "
                 f"{letters[same_text[0]]!r} for the one that is meant"
             )
         return position
     if len(same_text) != 1:
         problem = "the text of several options" if same_text else "none of the options"
         raise UserError(
-            f"{where}: label {label!r} is {problem}; write a number from 0 to {len(options) - 1}, "
-            f"a letter from A to {letters[-1]}, or the text of one option"
+            f"{where}: label {label!r} is {problem}; write a number from {first} to "
+            f"{len(options) - 1 + first}, a letter from A to {letters[-1]}, or the text of one "
+            "option"
         )
     return same_text[0]
 
 
-def position_of(spelling: str, letters: Sequence[str]) -> int | None:
+def position_of(spelling: str, letters: Sequence[str], *, first: int = 0) -> int | None:
     """Return the position that a letter or a number names, if there is such an option."""
     if spelling.upper() in letters:
         return letters.index(spelling.upper())
-    if spelling.isdecimal() and int(spelling) < len(letters):
-        return int(spelling)
+    if spelling.isdecimal() and first <= int(spelling) < len(letters) + first:
+        return int(spelling) - first
     return None

@@ -1,7 +1,7 @@
 """Multiple choice: what happens next (SWAG), what answers a question (RACE), or one's own options.
 
 Own data: a `context`, perhaps a `question`, `options` (a list in one column, or several columns)
-and a `label`: the position of the right one from 0, its letter from A, or its text.
+and a `label`: the position of the right one from 0 or from 1, its letter from A, or its text.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from electra.config import UserError
 from electra.data.lines import check_encodable
+from electra.data.sources import warn
 from electra.data.tables import Table, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout
@@ -27,10 +28,10 @@ from electra.model.gelu import gelu
 from electra.model.weight_files import CONFIG
 from electra.tasks.choice_files import (
     complete,
+    first_position,
     option_index,
     race_splits,
-    read_choice_rows,
-    split_questions,
+    read_questions,
 )
 from electra.tasks.features import Array, Features, Row, TaskBatch
 from electra.tasks.splits import files_of, find_splits
@@ -48,6 +49,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "choose": {},
 }
 IDS = ("id", "example_id")
+WARNED_FROM = 10  # questions, if they all have the same answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Choice:
     options: tuple[str, ...]  # as the file has them
     answer: int | None = None
     id: str | None = None
+    first_label: int = 0  # the number that the file gives the first option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,7 @@ class Choose(Task[Choice, Array]):
     options: tuple[str, ...] = ("options",)  # one column with a list, or a column for each option
     label: str = "label"
     count: int = 0  # options of a question; 0 until fit_labels, and in a model that others trained
+    first_label: int | None = None  # the number of the first option, 0 or 1; None: detected
     # A dense layer before the score, as transformers has it by default; ours have none.
     projected: bool = False
 
@@ -87,10 +91,25 @@ class Choose(Task[Choice, Array]):
         return files_of(race_splits(Path(data).expanduser()) or find_splits(data))
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Choice]:
-        for source in tables:
-            for where, row in read_choice_rows(source):
-                for question in split_questions(row, where):
-                    yield self.choice(question, where, labelled=labelled)
+        if self.first_label is None and labelled and self.name == "choose":
+            return self.with_first_label(tables).read(tables, labelled=True)
+        return self.read_tables(tables, labelled=labelled)
+
+    def read_tables(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Choice]:
+        for where, question in read_questions(tables):
+            yield self.choice(question, where, labelled=labelled)
+
+    def with_first_label(self, tables: Sequence[Table]) -> Self:
+        """Return the task with the number that the labels of these tables give the first option."""
+        labels, count = set(), 0
+        for where, question in read_questions(tables):
+            options = self.read_options(question, where)
+            label = str(question.get(self.label)).strip()
+            if label in options:  # labels are texts, though these may be numbers
+                return replace(self, first_label=0)
+            labels.add(label)
+            count = max(count, len(options))
+        return replace(self, first_label=first_position(labels, count=count))
 
     def choice(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Choice:
         options = self.read_options(row, where)
@@ -101,7 +120,8 @@ class Choose(Task[Choice, Array]):
         completions = tuple(complete(question, option) for option in options)
         answer = self.read_answer(row, options, where, labelled=labelled)
         ids = [str(row[name]) for name in IDS if row.get(name) is not None]
-        return Choice(where, context, completions, options, answer, next(iter(ids), None))
+        id, first = next(iter(ids), None), self.first_label or 0
+        return Choice(where, context, completions, options, answer, id, first)
 
     def read_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
         """Return the options of a row; raise UserError unless there are as many as in others."""
@@ -137,7 +157,8 @@ class Choose(Task[Choice, Array]):
                     "needs its answer"
                 )
             return None
-        return option_index(label, options, where, may_be_text=self.name == "choose")
+        may_be_text, first = self.name == "choose", self.first_label or 0
+        return option_index(label, options, where, may_be_text=may_be_text, first=first)
 
     def check_count(self, count: int, where: str, *, expected: int) -> None:
         if count < 2 or (expected and count != expected):
@@ -147,11 +168,20 @@ class Choose(Task[Choice, Array]):
             )
 
     def fit_labels(self, examples: Sequence[Choice]) -> Self:
-        """Return the task with the number of options that every question has."""
+        """Return the task with the number of options, and the number that the first one has."""
+        warn_of_one_answer(examples)
+        count = self.count_options(examples)
+        return replace(self, count=count, first_label=examples[0].first_label)
+
+    def count_options(self, examples: Sequence[Choice]) -> int:
+        """Return the number of options that every question has."""
         count = self.count or len(examples[0].options)
         for choice in examples:
             self.check_count(len(choice.options), choice.where, expected=count)
-        return replace(self, count=count)
+        return count
+
+    def stratum(self, example: Choice) -> str:
+        return str(example.answer)
 
     @property
     def description(self) -> str:
@@ -160,6 +190,7 @@ class Choose(Task[Choice, Array]):
     def check(self, examples: Sequence[Choice]) -> None:
         for choice in examples:
             self.check_count(len(choice.options), choice.where, expected=self.count)
+        warn_of_one_answer(examples)
 
     # ---- features and head -----------------------------------------------------------------------
 
@@ -168,7 +199,7 @@ class Choose(Task[Choice, Array]):
     ) -> Features:
         room, count = length - 3, self.count
         if examples:
-            count = self.fit_labels(examples).count
+            count = self.count_options(examples)
         texts: dict[str, None] = {}  # RACE asks several questions about one passage
         for choice in examples:
             texts |= dict.fromkeys((choice.context, *choice.completions))
@@ -228,16 +259,27 @@ class Choose(Task[Choice, Array]):
         return max(counts.values(), default=0) / max(1, len(examples))
 
     def record(self, example: Choice, answer: Array) -> dict[str, Any]:
-        best = int(answer.argmax())
+        best, first = int(answer.argmax()), example.first_label
         record: dict[str, Any] = {}
         if example.id is not None:
             record["id"] = example.id
-        record["choice"] = best
+        record["choice"] = best + first
         record["option"] = example.options[best]
         record["probabilities"] = [round(float(p), 6) for p in answer]
         if example.answer is not None:
-            record["gold"] = example.answer
+            record["gold"] = example.answer + first
         return record
+
+
+def warn_of_one_answer(examples: Sequence[Choice]) -> None:
+    """Warn of questions whose right answer has always the same position."""
+    answers = {choice.answer for choice in examples}
+    if len(answers) == 1 and None not in answers and len(examples) >= WARNED_FROM:
+        warn(
+            f"{examples[0].where}: the right answer is the same option "
+            f"({answers.pop()}, counted from 0) in all {len(examples):,} questions; to choose it "
+            "always needs no text. Check --label, or shuffle the options"
+        )
 
 
 class ChoiceHead(Head):

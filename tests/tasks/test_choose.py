@@ -129,6 +129,44 @@ def test_a_label_is_a_position_a_letter_or_a_text(tmp_path: Path, label: Any) ->
     )
 
 
+def test_positions_are_counted_from_1_if_the_training_labels_are(tmp_path: Path) -> None:
+    lines = "context,a,b,answer\nit was _,sat,ran,1\nit was _,sat,ran,2\n"
+    task = Choose.from_name("choose", options=("a", "b"), label="answer")
+    examples = read(task, written(tmp_path / "train.csv", lines))
+    assert [example.answer for example in examples] == [0, 1]
+    fitted = task.fit_labels(examples)
+    assert fitted.first_label == 1
+    (dev,) = read(fitted, written(tmp_path / "dev.csv", "context,a,b,answer\nit,sat,ran,1\n"))
+    assert dev.answer == 0  # though this file alone might count from 0
+    said = fitted.record(dev, np.array([0.1, 0.9]))
+    assert (said["choice"], said["option"], said["gold"]) == (2, "ran", 1)
+    with pytest.raises(UserError, match="write a number from 1 to 2"):
+        read(fitted, written(tmp_path / "dev.csv", "context,a,b,answer\nit,sat,ran,0\n"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "first"),
+    [([1, 2, 3, 4], "sat|ran|is|on", 1), ([0, 3], "sat|ran|is|on", 0), ([1, 2], "1|2|3|4", 0)],
+)
+def test_labels_are_counted_from_0_if_one_is_0_or_is_the_text_of_an_option(
+    tmp_path: Path, labels: list[int], options: str, first: int
+) -> None:
+    lines = [row(label=label, options=options.split("|")) for label in labels]
+    table = find_table(written(tmp_path / "a.jsonl", "\n".join(lines)))
+    assert Choose.from_name("choose").with_first_label([table]).first_label == first
+
+
+def test_questions_whose_answer_is_always_the_first_are_a_warning_about_the_data(
+    tmp_path: Path,
+) -> None:
+    task = Choose.from_name("choose")
+    examples = read(task, written(tmp_path / "a.jsonl", "\n".join([row()] * 10)))
+    with pytest.warns(UserWarning, match=r"a\.jsonl:1: the right answer is the same option \(0"):
+        fitted = task.fit_labels(examples)
+    with pytest.warns(UserWarning, match="Check --label, or shuffle the options"):
+        fitted.check(examples)
+
+
 def test_options_may_stand_in_columns_of_their_own(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "context,a,b,label\nthe dog,sat,ran,b\n")
     assert read(Choose.from_name("choose", options=("a", "b")), path)[0].options == ("sat", "ran")
