@@ -24,8 +24,8 @@ PRETRAIN = (
 )
 FINETUNE = (
     f"finetune ../inputs/model --task classify --train ../inputs/rows.csv --dev ../inputs/rows.csv "
-    f"--output-dir {OUTPUT} --seeds 2 --max-steps 3 --save-steps 1 --batch-size 4 --length 32 "
-    "--logging-steps 1"
+    f"--dev-on-train --output-dir {OUTPUT} --seeds 2 --max-steps 3 --save-steps 1 --batch-size 4 "
+    "--length 32 --logging-steps 1"
 )
 SHARD = (
     f"shard ../inputs/text.txt ../inputs/more.txt --tokenizer ../inputs/tokenizer "

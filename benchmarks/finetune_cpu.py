@@ -130,7 +130,9 @@ def write_texts(path: Path, count: int) -> None:
 def ours(model: Path, texts: Path) -> Side:
     """Return a function that trains ours once and predicts every example."""
     task = find_task("classify")
-    options = FinetuneOptions(train=[texts], dev=[texts], flags=["--epochs", "1"])
+    options = FinetuneOptions(
+        train=[texts], dev=[texts], dev_on_train=True, flags=["--epochs", "1"]
+    )
     setup = prepare_finetuning(model, task, options, say=ignore)
     rows = setup.train
 

@@ -180,7 +180,8 @@ def task_sources(options: argparse.Namespace, folder: Path) -> dict[str, dict[st
     if options.quick:
         count = 64
     write_texts(texts, count)
-    return {"texts of 5 to 120 words": {"task": "classify", "train": [texts], "dev": [texts]}}
+    source = {"task": "classify", "train": [texts], "dev": [texts], "dev_on_train": True}
+    return {"texts of 5 to 120 words": source}
 
 
 def compute_rate(marks: Marks) -> dict[str, float]:

@@ -97,7 +97,7 @@ CASES = [
         "model: finetune",
         "model",
         "finetune INPUT --task classify --train GOOD/tables/a.csv --dev GOOD/tables/a.csv "
-        f"--output-dir OUTPUT/f {' '.join(TUNING)}",
+        f"--dev-on-train --output-dir OUTPUT/f {' '.join(TUNING)}",
         cost=10,
     ),
     Case(
@@ -108,7 +108,7 @@ CASES = [
         "tuned: finetune again",
         "tuned",
         "finetune GOOD/model --task classify --train GOOD/tables/a.csv --dev GOOD/tables/a.csv "
-        f"--output-dir INPUT {' '.join(TUNING)}",
+        f"--dev-on-train --output-dir INPUT {' '.join(TUNING)}",
         in_place=True,
         cost=5,
     ),
@@ -144,7 +144,9 @@ def make_models(good: Path) -> None:
     run("pretrain GOOD/recipe/a.toml --data GOOD/shards --output-dir GOOD/run --quiet", good)
     shutil.copytree(good / "run", good / "stopped")
     shutil.copytree(good / "run" / "discriminator", good / "model")
-    files = "--train GOOD/tables/a.csv --dev GOOD/tables/a.csv --output-dir GOOD/tuned"
+    files = (
+        "--train GOOD/tables/a.csv --dev GOOD/tables/a.csv --dev-on-train --output-dir GOOD/tuned"
+    )
     run(f"finetune GOOD/model --task classify {files} {' '.join(TUNING)}", good)
     write_sweep(good / "sweep", good / "run")
     (good / "findings").mkdir()

@@ -164,14 +164,15 @@ def test_the_same_run_stands_on_one_node_or_on_several(home):
 def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
     shutil.copytree(tiny, home / "runs/mine/discriminator")
     reviews(home / "train.csv", column="review", label="stars")
-    shutil.copy(home / "train.csv", home / "dev.csv")
+    reviews(home / "dev.csv", column="review", label="stars", animal="cat")
     (home / "new.csv").write_text("review\nan old dog\na green house\n", encoding="utf8")
     (home / "glue/RTE").mkdir(parents=True)
     for split in ("train", "dev"):
         (home / f"glue/RTE/{split}.tsv").write_text(
             "index\tsentence1\tsentence2\tlabel\n"
             + "".join(
-                f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment\n" for n in range(6)
+                f"{split}-{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment\n"
+                for n in range(6)
             ),
             encoding="utf8",
         )
@@ -193,9 +194,10 @@ def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
     assert (home / "vectors.parquet").stat().st_size > 0
 
 
-def reviews(path, *, column, label):
+def reviews(path, *, column, label, animal="dog"):
     path.write_text(
-        f"{column},{label}\n" + "".join(f"a {word} dog,{word}\n" for word in ("good", "bad") * 8),
+        f"{column},{label}\n"
+        + "".join(f"a {word} {animal},{word}\n" for word in ("good", "bad") * 8),
         encoding="utf8",
     )
 
@@ -207,7 +209,7 @@ def test_the_python_of_the_readme_runs(home, monkeypatch):
     small = small.replace("seeds=3", 'flags=["--max-steps", "2"]')
     assert small != program
     reviews(home / "train.csv", column="text", label="label")
-    shutil.copy(home / "train.csv", home / "dev.csv")
+    reviews(home / "dev.csv", column="text", label="label", animal="cat")
     subprocess.run(
         [sys.executable, "-c", small],
         cwd=home,

@@ -65,6 +65,8 @@ class FeatureEncoder:
             "length": self.config.length,
             "training": training,
             "max_train_examples": self.config.max_train_examples,
+            "max_dev_examples": self.config.max_dev_examples,
+            "dev_share": self.config.dev_share,
             "files": [table.fingerprint() for table in tables],
         }
         return cache_folder() / f"{fingerprint(key)}.safetensors"

@@ -29,10 +29,13 @@ class FinetuneOptions:
         Folder with the official files in their official layout, or with train.* and dev.*; or a
         name on the hub.
     train
-        Training files, instead of those in --data: .csv .tsv .jsonl .parquet, or the task's own
-        format.
+        Training files, instead of those in --data: .csv .tsv .txt .json .jsonl .parquet, or the
+        task's own format.
     dev
-        Files to score on, instead of those in --data.
+        Files to score on, instead of those in --data. --dev-share 0.1 takes a part of the training
+        data.
+    dev_on_train
+        Allow a training file as dev data: its score shows only what was learnt by heart.
     seeds
         Number of runs. All are reported, and their median.
     seed
@@ -60,6 +63,7 @@ class FinetuneOptions:
     data: str | None = None
     train: Paths = ()
     dev: Paths = ()
+    dev_on_train: bool = False
     seeds: int = 1
     seed: int = 0
     recipe: str = "paper"
@@ -90,6 +94,7 @@ class FinetuneKeywords(TypedDict, total=False):
     data: str | None
     train: Sequence[str | Path]
     dev: Sequence[str | Path]
+    dev_on_train: bool
     seeds: int
     seed: int
     recipe: str

@@ -25,6 +25,7 @@ AT_LEAST_ONE = (
     "save_steps",
     "max_steps",
     "max_train_examples",
+    "max_dev_examples",
     "micro_batch_size",
     "eval_steps",
 )
@@ -57,6 +58,9 @@ class FinetuneConfig:
     # what stands for a whole row; mean: ModernBERT alone
     pooling: Literal["cls", "mean"] = "cls"
     max_train_examples: int | None = None  # a random part of the data, the same for every seed
+    max_dev_examples: int | None = None  # likewise
+    # of the training data to score on instead of dev data: the same for every seed and every label
+    dev_share: float | None = None
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     cuda_graph: Switch = "auto"  # auto: with the kernels
@@ -78,6 +82,8 @@ class FinetuneConfig:
             raise SettingError("dropout", "must be in [0, 1)", self)
         if not 0 <= self.warmup_ratio <= 1:
             raise SettingError("warmup_ratio", "must be in [0, 1]", self)
+        if self.dev_share is not None and not 0 < self.dev_share <= 0.5:
+            raise SettingError("dev_share", "must be in (0, 0.5]", self)
         if self.epochs <= 0:
             raise SettingError("epochs", "must be above 0", self)
         self.optimizer(steps=1)  # checks the settings of the optimizer

@@ -14,6 +14,7 @@ from electra.console import redirect_warnings
 from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.tables import Table, find_table
 from electra.data.wordpiece import WordPiece
+from electra.finetuning.dev_data import refuse_same_data, split_off_dev
 from electra.finetuning.feature_cache import FeatureEncoder
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
@@ -79,9 +80,11 @@ def prepare_finetuning(
     config = resolve_config(task, options, shape)
     task = replace(task, pooling=config.pooling)
     with redirect_warnings(say):
-        files = find_files(task, options)
-    task, examples, dev = read_examples(task, files, say)
+        files = find_files(task, options, dev_share=config.dev_share)
+    task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
     examples = select_examples(examples, config.max_train_examples)
+    for name, split in dev.items():
+        dev[name] = select_examples(split, config.max_dev_examples)
     if task.description:
         say(f"{task.name}: {task.description}")
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
@@ -135,13 +138,20 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
     return config
 
 
-def find_files(task: AnyTask, options: FinetuneOptions) -> Files:
-    """Return the files of --data, except where --train or --dev name others."""
+def find_files(task: AnyTask, options: FinetuneOptions, *, dev_share: float | None = None) -> Files:
+    """Return the files of --data, except where --train or --dev name others.
+
+    With `dev_share` the files of the dev data are those of the training data.
+    """
     files = Files(train=(), dev={}, test={})
     if options.data:
         files = task.locate(options.data)
     if options.train:
         files = replace(files, train=tuple(find_table(path) for path in options.train))
+    if options.dev and dev_share:
+        raise UserError(
+            f"--dev-share {dev_share:g} takes the dev data from the training data; leave out --dev"
+        )
     if options.dev:
         files = replace(files, dev={"dev": tuple(find_table(path) for path in options.dev)})
     if not files.train and options.data:
@@ -151,15 +161,20 @@ def find_files(task: AnyTask, options: FinetuneOptions) -> Files:
             f"{task.name}: no training data; name files with --train, or a folder that holds them "
             "with --data"
         )
+    if dev_share:
+        return replace(files, dev={"dev": files.train})
     if not files.dev:
         raise UserError(
-            f"{options.data or task.name}: no dev data to score on; name a file with --dev"
+            f"{options.data or task.name}: no dev data to score on; name a file with --dev, or set "
+            "a part of the training data aside with --dev-share 0.1"
         )
+    if not options.dev_on_train:
+        refuse_same_data(files)
     return files
 
 
 def read_examples(
-    task: AnyTask, files: Files, say: Callable[[str], None]
+    task: AnyTask, files: Files, say: Callable[[str], None], *, dev_share: float | None = None
 ) -> tuple[AnyTask, list[Example], dict[str, list[Example]]]:
     """Return the task with what it learnt from training data, the training and the dev examples."""
     with redirect_warnings(say):
@@ -167,11 +182,15 @@ def read_examples(
         if not examples:
             raise UserError(f"{join_names(files.train)}: no examples to train on")
         task = task.fit_labels(examples)
+        if dev_share:
+            examples, held_out = split_off_dev(task, examples, dev_share)
+            return task, examples, {"dev": held_out}
         dev = {name: list(task.read(tables, labelled=True)) for name, tables in files.dev.items()}
-    for name, split in dev.items():
-        if not split:
-            raise UserError(f"{join_names(files.dev[name])}: no examples; the {name} set is empty")
-        task.check(split)
+        for name, split in dev.items():
+            if not split:
+                names = join_names(files.dev[name])
+                raise UserError(f"{names}: no examples; the {name} set is empty")
+            task.check(split)
     return task, examples, dev
 
 

@@ -123,6 +123,10 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[ExampleT]:
         """Yield the examples; `labelled` ones must have their label, others may have one."""
 
+    def stratum(self, example: ExampleT) -> str:
+        """Return the label whose share is to be the same in training and in dev data, if any."""
+        return ""
+
     def fit_labels(self, examples: Sequence[ExampleT]) -> Self:
         """Return the task with what the training examples determine: its labels, for instance."""
         return self

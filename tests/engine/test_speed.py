@@ -134,6 +134,7 @@ def test_a_refused_finetuning_leaves_no_folder_behind(
         str(data),
         "--dev",
         str(data),
+        "--dev-on-train",
         "--output-dir",
         str(tmp_path / "run"),
         "--max-steps",

@@ -414,13 +414,15 @@ def glue_folder(folder: Path) -> Path:
     for split in ("train", "dev"):
         written(
             folder / "CoLA" / f"{split}.tsv",
-            "".join(f"x\t{n % 2}\t*\tthe {'dog' if n % 2 else 'cat'} sat\n" for n in range(8)),
+            "".join(
+                f"{split}\t{n % 2}\t*\tthe {'dog' if n % 2 else 'cat'} sat\n" for n in range(8)
+            ),
         )
         written(
             folder / "RTE" / f"{split}.tsv",
             "index\tsentence1\tsentence2\tlabel\n"
             + "".join(
-                f"{n}\tthe dog ran\tthe {'dog' if n % 2 else 'cat'} "
+                f"{split}-{n}\tthe dog ran\tthe {'dog' if n % 2 else 'cat'} "
                 f"ran\t{'' if n % 2 else 'not_'}entailment\n"
                 for n in range(8)
             ),

@@ -59,6 +59,7 @@ def state_of(
     options = FinetuneOptions(
         train=[data],
         dev=[data],
+        dev_on_train=True,
         flags=as_flags({"batch_size": 8, "length": 32, "dropout": 0.0} | settings),
     )
     task = find_task(toy.task, **toy.options)
@@ -201,6 +202,7 @@ def command_of(tiny: Path, data: Path, run: Path, *more: str) -> list[str]:
         str(data),
         "--dev",
         str(data),
+        "--dev-on-train",
         "--output-dir",
         str(run),
         *FEW,

@@ -36,7 +36,7 @@ def setup(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finetu
     monkeypatch.setattr(module, "environment", dict)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
     data = written(tmp_path / "rows.csv", keyword_rows(8))
-    options = FinetuneOptions(train=[data], dev=[data], flags=["--length", "32"])
+    options = FinetuneOptions(train=[data], dev=[data], dev_on_train=True, flags=["--length", "32"])
     return prepare_finetuning(tiny, find_task("classify"), options, say=lambda text: None)
 
 

@@ -47,7 +47,7 @@ def prepare(tiny: Path, tmp_path: Path, messages: list[str]) -> Prepare:
         **settings: Any,
     ) -> FinetuneSetup:
         flags = as_flags({"length": 32} | settings)
-        options = FinetuneOptions(train=[train], dev=[dev], flags=flags)
+        options = FinetuneOptions(train=[train], dev=[dev], dev_on_train=True, flags=flags)
         return prepare_finetuning(
             model, task or find_task("classify"), options, say=messages.append
         )
@@ -131,7 +131,11 @@ def test_another_shape_is_another_fine_tuning(
 ) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(12))
     options = FinetuneOptions(
-        train=[data], dev=[data], flags=["--length", "16"], random_weights=random_weights
+        train=[data],
+        dev=[data],
+        dev_on_train=True,
+        flags=["--length", "16"],
+        random_weights=random_weights,
     )
     first, second = (
         prepare_finetuning(model, find_task("classify"), options, say=lambda text: None).identity()

@@ -111,6 +111,7 @@ def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(
         output_dir=tmp_path / "run",
         train=[data],
         dev=[data],
+        dev_on_train=True,
         flags=BY_HEART,
         quiet=True,
     )

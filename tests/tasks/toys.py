@@ -204,7 +204,14 @@ class Toy:
             model,
             find_task(self.task, **self.options),
             output_dir=output_dir,
-            **{"train": [data], "dev": [data], "flags": BY_HEART, "quiet": True} | options,
+            **{
+                "train": [data],
+                "dev": [data],
+                "dev_on_train": True,
+                "flags": BY_HEART,
+                "quiet": True,
+            }
+            | options,
         )
         assert summary is not None
         return summary

@@ -1,0 +1,69 @@
+"""The dev data of a fine-tuning: a share of the training data, and never the same data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from electra.config import UserError
+from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.tables import Table
+from electra.tasks.task import AnyTask, Example, Files
+
+
+def split_off_dev(
+    task: AnyTask, examples: Sequence[Example], share: float
+) -> tuple[list[Example], list[Example]]:
+    """Return the examples to train on and those to score on, each in the order of the file.
+
+    Every label has the same share in both. The split is the same for every seed. A label with one
+    example stays in training, where the model can learn it.
+    """
+    labels = [task.stratum(example) for example in examples]
+    counts = Counter(labels)
+    count = len(examples)
+    shuffled = shuffle_indices(np.arange(count), size=count, key=random_key("dev share"))
+    candidates = [int(index) for index in shuffled if len(counts) == 1 or counts[labels[index]] > 1]
+    # Sorted by label, every (1 / share)-th is taken: at least one of each two neighbours stays.
+    candidates.sort(key=lambda index: labels[index])
+    chosen = set()
+    for rank, index in enumerate(candidates):
+        if int((rank + 0.5) * share + 0.5) > int((rank - 0.5) * share + 0.5):
+            chosen.add(index)
+    if not chosen:
+        raise UserError(
+            f"--dev-share {share:g}: no dev example in {count:,} training examples; raise it, or "
+            "name a file with --dev"
+        )
+    train = [example for index, example in enumerate(examples) if index not in chosen]
+    return train, [examples[index] for index in sorted(chosen)]
+
+
+def refuse_same_data(files: Files) -> None:
+    """Raise UserError where a file to score on is also one to train on, be it a copy."""
+    for tables in files.dev.values():
+        for table in tables:
+            for train in files.train:
+                if is_same_data(table, train):
+                    raise UserError(
+                        f"{table} is the same data as {train}, which is trained on: its score "
+                        "would show what was learnt by heart. Name another file with --dev, set a "
+                        "part of the training data aside with --dev-share 0.1, or say "
+                        "--dev-on-train if that is what you want to see"
+                    )
+
+
+def is_same_data(one: Table, other: Table) -> bool:
+    """Return whether two tables have the same content. Files of different sizes are not read."""
+    if (one.format == "hub") != (other.format == "hub") or one.split != other.split:
+        return False
+    if one.format == "hub":
+        return one.fingerprint() == other.fingerprint()
+    if one.source.size != other.source.size or not one.source.size:
+        return False
+    if one.source.path.resolve() == other.source.path.resolve():
+        return True
+    name = {"name": ""}
+    return one.fingerprint() | name == other.fingerprint() | name

@@ -1,0 +1,80 @@
+"""Dev data is a share of the training data, or other data, and never the same."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from electra.config import SettingError, UserError
+from electra.finetuning.dev_data import split_off_dev
+from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.recipe import FinetuneConfig
+from electra.finetuning.setup import find_files, prepare_finetuning
+from electra.tasks import find_task
+from electra.tasks.classify import Classify, Text
+from tests.tasks.toys import keyword_rows, written
+
+
+def examples(**counts: int) -> list[Text]:
+    labels = [label for label, count in counts.items() for _ in range(count)]
+    return [Text(f"a:{n}", f"text {n}", None, label) for n, label in enumerate(labels)]
+
+
+def test_every_label_has_its_share_of_the_dev_data() -> None:
+    given = examples(a=500, b=100, c=10, d=1)
+    train, dev = split_off_dev(Classify.from_name(regression=False), given, 0.1)
+    assert Counter(example.label for example in dev) == {"a": 50, "b": 10, "c": 1}
+    assert sorted([*train, *dev], key=lambda example: int(example.where[2:])) == given
+    assert dev == sorted(dev, key=lambda example: int(example.where[2:]))
+    again = split_off_dev(Classify.from_name(regression=False), given, 0.1)
+    assert again == (train, dev)
+    assert [example.where for example in dev] != [f"a:{n}" for n in range(61)]
+
+
+def test_no_label_is_lost_to_the_dev_data_and_scores_are_drawn_as_one() -> None:
+    pairs = examples(a=2, b=2, c=2)
+    train, _ = split_off_dev(Classify.from_name(regression=False), pairs, 0.5)
+    assert {example.label for example in train} == {"a", "b", "c"}
+    scores = [Text(f"a:{n}", "text", None, str(n / 7)) for n in range(40)]
+    _, dev = split_off_dev(Classify.from_name(regression=True), scores, 0.25)
+    assert len(dev) == 10
+
+
+def test_a_share_of_too_few_examples_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--dev-share 0\.1: no dev example in 2"):
+        split_off_dev(Classify.from_name(regression=False), examples(a=1, b=1), 0.1)
+    with pytest.raises(SettingError, match=r"dev_share.*\(0, 0\.5\]"):
+        FinetuneConfig(dev_share=0.9)
+
+
+def test_a_fine_tuning_records_its_dev_share_and_the_numbers_of_examples(
+    tiny: Path, tmp_path: Path
+) -> None:
+    data = written(tmp_path / "rows.csv", keyword_rows(40))
+    flags = ["--length", "16", "--dev-share", "0.25", "--max-dev-examples", "6"]
+    options = FinetuneOptions(train=[data], flags=flags)
+    setup = prepare_finetuning(tiny, find_task("classify"), options, say=lambda text: None)
+    identity = setup.identity()
+    assert (identity["config"]["dev_share"], identity["config"]["max_dev_examples"]) == (0.25, 6)
+    assert identity["data"]["train"]["examples"] == len(setup.train) == 30
+    assert identity["data"]["dev"]["dev"]["examples"] == len(setup.dev["dev"].examples) == 6
+
+
+def test_the_same_data_to_train_and_to_score_on_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    data = written(tmp_path / "rows.csv", keyword_rows(4))
+    copy = shutil.copy(data, tmp_path / "copy.csv")
+    for dev in (data, copy):
+        with pytest.raises(UserError, match=r"is the same data as .*rows\.csv.*--dev-share 0\.1"):
+            find_files(find_task("classify"), FinetuneOptions(train=[data], dev=[dev]))
+    other = written(tmp_path / "other.csv", keyword_rows(4, seed=1))
+    assert find_files(find_task("classify"), FinetuneOptions(train=[data], dev=[other])).dev
+
+
+def test_a_dev_file_and_a_dev_share_exclude_each_other(tmp_path: Path) -> None:
+    data = written(tmp_path / "rows.csv", keyword_rows(4))
+    options = FinetuneOptions(train=[data], dev=[data])
+    with pytest.raises(UserError, match="leave out --dev"):
+        find_files(find_task("classify"), options, dev_share=0.1)
