@@ -27,7 +27,17 @@ from electra.cli.describe import describe_recipe
 from electra.pretraining.recipe import load_recipe
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-RECIPES = ("tiny", "small", "base", "large", "bert-small", "bert-base", "bert-large")
+RECIPES = (
+    "modern-tiny",
+    "modern-small",
+    "tiny",
+    "small",
+    "base",
+    "large",
+    "bert-small",
+    "bert-base",
+    "bert-large",
+)
 
 
 def recipes() -> str:
@@ -161,8 +171,7 @@ def quickstart_rows() -> list[tuple[str, str]]:
             f"({scores['replaced_fraction']:.3f})",
         ),
         (
-            "… fine-tuned to name the library of a paragraph, dev accuracy (from random weights; "
-            "baseline)",
+            "… fine-tuned to put missing articles back, dev F1 (from random weights; baseline)",
             f"{finetuned['pretrained']['median']:.1%} ({random['median']:.1%}; "
             f"{random['baseline']:.1%}), median of {len(random['runs'])} seeds",
         ),

@@ -280,7 +280,7 @@ def test_quickstart_shows_what_it_learned(tmp_path):
         "held-out scores",
         "average precision",
         "discriminator",
-        "swapped",
+        "articles",
         "quickstart.svg",
         "pre-trained",
         "random",
@@ -290,4 +290,4 @@ def test_quickstart_shows_what_it_learned(tmp_path):
         assert part in output
     assert (tmp_path / "quick" / "generator" / "model.safetensors").exists()
     (predict,) = re.findall(r"electra predict .*", output)
-    assert '"probability"' in run(predict, tmp_path).splitlines()[-1]
+    assert '"probabilities"' in run(predict, tmp_path).splitlines()[-1]

@@ -15,5 +15,5 @@ dataset.py, shuffle.py               memory-mapped rows; the shuffle of an epoch
 batches.py, dataloader.py            collate rows into batches; load and prefetch them by step
 tables.py                            labelled rows for fine-tuning and inference
 docstring_corpus.py                  a first corpus from installed libraries
-swapped_words.py                     a first classification data set from that corpus
+missing_articles.py                  a first data set for tagging from that corpus
 """

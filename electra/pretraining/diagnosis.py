@@ -38,7 +38,9 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
     generator = workload.generator
     if generator is None or not workload.generator_is_trained:
         return warnings  # a frozen generator is as large as the first stage was, and that is right
-    if generator.width > width / 2:
+    # One encoder for both has one width; a generator of fewer layers may have all of it (COCO-LM).
+    is_shallow = generator.layers <= recipe.encoder.layers / 2
+    if generator.width > width / 2 and workload.tie != "all" and not is_shallow:
         warnings.append(
             f"the generator is {generator.width} wide beside a discriminator of {width}; the "
             "paper found a quarter to a half best, a stronger one makes the task too hard"
