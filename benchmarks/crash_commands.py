@@ -200,7 +200,7 @@ COMMANDS = {
     "sweep": Command("`electra trials run`, one arm and one task", [SWEEP], MODEL),
     "fsdp": Command(
         "`electra pretrain --parallel fsdp`, two processes",
-        [f"{PRETRAIN} --parallel fsdp --timeout-minutes 0.5"],
+        [f"{PRETRAIN} --parallel fsdp --timeout-minutes 5"],
         SHARDS,
         processes=2,
     ),

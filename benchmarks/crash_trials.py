@@ -25,7 +25,7 @@ from electra.config import RunFailed
 from electra.file_lock import LOCK
 from electra.runs.run_dir import get_status
 
-SECONDS = 180.0  # after which a run counts as hanging
+SECONDS = 900.0  # after which a run counts as hanging, even on a machine with much else to do
 KILL = -1  # what a supervisor answers instead of an error number
 # Values that differ between two runs without a fault: times, speeds and where the code came from.
 VARYING = {
