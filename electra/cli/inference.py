@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -128,7 +129,7 @@ def predict(
     ----------
     models_and_input
         MODEL [MODEL …] INPUT: fine-tuned models of one task, then a file in any format that the
-        task reads.
+        task reads, - for standard input, or a sentence in quotes.
     output
         .jsonl, .csv or .tsv; by default JSON lines on standard output.
     task
@@ -140,24 +141,33 @@ def predict(
     paths, flags = split_flags(models_and_input)
     if len(paths) < 2:
         raise UserError(
-            "name at least one model and, last, the file to read: electra predict MODEL INPUT"
+            "name at least one model and, last, the file to read, - for standard input, or a "
+            "sentence: electra predict MODEL INPUT"
         )
     *folders, source = paths
     check_prediction_files(source, output, form)
     models = load_models(folders, task, flags, command="predict")
-    with redirect_warnings(to_stderr):
-        count = write_predictions(models, source, output, form)
+    with redirect_warnings(to_stderr), as_file(source, models[0].task) as path:
+        count = write_predictions(models, path, output, form)
     if output is not None:
         to_stdout(f"{output}: {count:,} predictions")
     return DONE
+
+
+def as_file(source: str, task: AnyTask) -> AbstractContextManager[str]:
+    """Return a context with the path of the input, which may be standard input or a sentence."""
+    from electra.tasks.input_text import as_file
+
+    return as_file(source, task)
 
 
 def check_prediction_files(source: str, output: Path | None, form: str) -> None:
     """Refuse an input that is missing and an output that cannot be written, before any work."""
     from electra.data.tables import find_table
     from electra.tasks import prediction_files
+    from electra.tasks.input_text import is_file
 
-    if form == "records":
+    if form == "records" and is_file(source):
         find_table(source)
     prediction_files.check_output(output, form=form)
 

@@ -157,7 +157,9 @@ def has_columns(source: Source, columns: Sequence[str]) -> bool:
     if layout is None:
         return False
     first = layout.split(lines)[0]
-    numbers = [str(number) for number in range(len(first))]
+    numbers: list[str] = []
+    if layout.delimiter != ",":  # which prose has, too
+        numbers = [str(number) for number in range(len(first))]
     return all(name in first or name in numbers for name in columns)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -63,6 +63,7 @@ class Choice:
     answer: int | None = None
     id: str | None = None
     first_label: int = 0  # the number that the file gives the first option
+    row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,8 @@ class Choose(Task[Choice, Array]):
         answer = self.read_answer(row, options, where, labelled=labelled)
         ids = [str(row[name]) for name in IDS if row.get(name) is not None]
         id, first = next(iter(ids), None), self.first_label or 0
-        return Choice(where, context, completions, options, answer, id, first)
+        kept = None if labelled else row
+        return Choice(where, context, completions, options, answer, id, first, kept)
 
     def read_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
         """Return the options of a row; raise UserError unless there are as many as in others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -58,6 +58,7 @@ class Text:
     second: str | None = None
     label: str | None = None
     id: str | None = None
+    row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
 
 
 class Columns(NamedTuple):
@@ -153,7 +154,7 @@ class Classify(Task[Text, Array]):
             second = require_text(row, columns.text_pair, where)
         if id is not None:
             id = str(id)
-        return Text(where, first, second, label, id)
+        return Text(where, first, second, label, id, None if labelled else row)
 
     def canonical_label(self, label: str | None) -> str | None:
         """Return the label that a spelling stands for."""

@@ -141,11 +141,31 @@ def ensemble_task(models: Sequence[FinetunedModel]) -> AnyTask:
 def predict(
     models: Sequence[FinetunedModel], inputs: Sequence[str | Path]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a prediction for each example in the files: a label, an answer, tags or a choice."""
+    """Yield a prediction for each example in the files: a label, an answer, tags or a choice.
+
+    The columns of the row that an example was read from come before it.
+    """
     task = ensemble_task(models)
     examples = task.read([find_table(path) for path in inputs], labelled=False)
     for example, answer in stream_answers(models, examples):
-        yield task.record(example, answer)
+        yield add_input_columns(task.record(example, answer), getattr(example, "row", None))
+
+
+def add_input_columns(
+    prediction: Mapping[str, Any], row: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return a prediction after the columns of its row.
+
+    A column that has the name of a field of the prediction is called input_NAME, unless the
+    prediction holds the same value, as its id or as the gold label.
+    """
+    columns = {}
+    for name, value in (row or {}).items():
+        if name not in prediction:
+            columns[name] = value
+        elif name != "id" and str(value).strip() not in ("", "None", str(prediction.get("gold"))):
+            columns[f"input_{name}"] = value
+    return columns | dict(prediction)
 
 
 def evaluate(

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from electra.tasks.models import FinetunedModel
 from electra.tasks.submissions import server_file, write_glue, write_squad
 from electra.tasks.task import AnyTask
 
+OPENING = 1_000  # records that decide the columns of a table
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", *DELIMITERS)
 # By --form: the kind of task, and what writes its answers.
@@ -128,16 +130,35 @@ def print_json_lines(records: Iterable[dict[str, Any]]) -> int:
 
 
 def write_delimited(records: Iterable[dict[str, Any]], stream: IO[str], *, delimiter: str) -> int:
-    count, writer = 0, None
-    for record in records:
-        if writer is None:
-            # Some rows may lack an id or a gold label, and a table has the columns of its first
-            # row.
-            writer = csv.DictWriter(stream, record, delimiter=delimiter, extrasaction="ignore")
-            writer.writeheader()
-        writer.writerow({key: to_cell(value) for key, value in record.items()})
+    """Write a table with a column for each field of the first records."""
+    flat = map(flatten_record, records)
+    # Some rows may lack an id or a gold label.
+    opening = list(islice(flat, OPENING))
+    columns: dict[str, None] = {}
+    for record in opening:
+        columns |= dict.fromkeys(record)
+    count = 0
+    writer = csv.DictWriter(stream, columns, delimiter=delimiter, extrasaction="ignore")
+    if opening:
+        writer.writeheader()
+    for record in chain(opening, flat):
+        writer.writerow(record)
         count += 1
     return count
+
+
+def flatten_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with a field for each probability; other nested values become JSON."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if key != "probabilities":
+            flat[key] = to_cell(value)
+            continue
+        items: Iterable[tuple[object, float]] = enumerate(value)
+        if isinstance(value, Mapping):
+            items = value.items()
+        flat |= {f"probability_{label}": probability for label, probability in items}
+    return flat
 
 
 def to_cell(value: Any) -> Any:

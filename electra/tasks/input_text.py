@@ -1,0 +1,92 @@
+"""Inputs of a prediction that are no files: standard input, and a sentence on the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from electra.config import UserError
+from electra.data.sources import compression_suffix
+from electra.data.tables import FORMATS
+from electra.tasks.classify import Classify
+from electra.tasks.tag import Tag
+from electra.tasks.task import AnyTask
+
+STANDARD_INPUT = "-"
+JSON_LIST = re.compile(rb"\s*\[\s*\{")
+JSON_LINE = re.compile(rb"\s*\{")
+HEAD_BYTES = 4_096
+
+
+def is_file(source: str) -> bool:
+    """Return whether an input names a file (or a data set), be it one that does not exist.
+
+    A sentence has a blank in it and does not end as a table does.
+    """
+    if source == STANDARD_INPUT:
+        return False
+    try:
+        if Path(source).expanduser().exists():
+            return True
+    except (OSError, RuntimeError):  # too long for a path, or "~someone is here"
+        return False
+    path = Path(source)
+    is_table = path.suffix.lower() in (".txt", *FORMATS) or bool(compression_suffix(path))
+    return is_table or len(source.split()) < 2
+
+
+@contextmanager
+def as_file(source: str, task: AnyTask) -> Iterator[str]:
+    """Yield the path of the input; what is no file is written to a temporary one."""
+    if is_file(source):
+        yield source
+        return
+    with TemporaryDirectory() as folder:
+        if source == STANDARD_INPUT:
+            yield str(copy_standard_input(Path(folder)))
+        else:
+            yield str(write_sentence(source, task, Path(folder)))
+
+
+def copy_standard_input(folder: Path) -> Path:
+    """Write standard input to a file: JSON if it begins as such, otherwise text."""
+    stream = sys.stdin.buffer
+    head = stream.read(HEAD_BYTES)
+    suffix = ".txt"
+    if JSON_LIST.match(head):
+        suffix = ".json"
+    elif JSON_LINE.match(head):
+        suffix = ".jsonl"
+    path = folder / f"standard-input{suffix}"
+    with path.open("wb") as file:
+        file.write(head)
+        shutil.copyfileobj(stream, file)
+    return path
+
+
+def write_sentence(sentence: str, task: AnyTask, folder: Path) -> Path:
+    """Write one text to a file that the task reads."""
+    path = folder / "sentence.txt"
+    content = " ".join(sentence.split())
+    if isinstance(task, Classify):
+        columns = task.columns({})
+        if columns.text_pair:
+            raise UserError(
+                f"{task.name} reads pairs of texts; write them to a file with the columns "
+                f"{columns.text} and {columns.text_pair}, and name it"
+            )
+        path = folder / "sentence.jsonl"
+        content = json.dumps({columns.text: sentence})
+    elif not isinstance(task, Tag):
+        raise UserError(
+            f"{task.name} reads more than one text for each answer; write its columns to a file, "
+            "and name it"
+        )
+    path.write_text(content + "\n", encoding="utf8")
+    return path
