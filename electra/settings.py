@@ -85,10 +85,10 @@ def find_recipe(name: str, folder: Path = RECIPES, *, kind: str = "recipe") -> P
 
 
 def parse_flags(tokens: Sequence[str], cls: type, *, other_flags: Sequence[str] = ()) -> Layer:
-    """Return `--optimizer.learning-rate 3e-4 --seed=7` as a layer of settings of `cls`.
+    """Return `--optimizer.learning-rate 3e-4 --seed=7 --cased` as a layer of settings of `cls`.
 
-    A section may be left out where the last word is unique. `other_flags` are no settings, but a
-    misspelt one may have meant them.
+    A section may be left out where the last word is unique, and the value where it is true.
+    `other_flags` are no settings, but a misspelt one may have meant them.
     """
     layer: Layer = {}
     remaining = list(tokens)
@@ -103,7 +103,9 @@ def parse_flags(tokens: Sequence[str], cls: type, *, other_flags: Sequence[str] 
         if has_value and not equals:
             value = remaining.pop(0)
         key = find_key(name, value, cls, other_flags)
-        if not has_value:
+        if not has_value and dict(setting_hints(cls))[key] is bool:
+            value = "true"  # as for options: `electra vocab --cased`
+        elif not has_value:
             raise UserError(f"--{name} needs a value")
         set_key(layer, key, Flag(value))
     return layer
@@ -169,15 +171,21 @@ def as_variable(key: str, prefix: str) -> str:
     return prefix + key.replace(".", "_").upper()
 
 
-def setting_keys(cls: type, prefix: str = "") -> Iterator[str]:
+def setting_keys(cls: type) -> Iterator[str]:
     """Yield every dotted key that a config of this class may hold, once."""
+    for key, _ in setting_hints(cls):
+        yield key
+
+
+def setting_hints(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every dotted key that a config of this class may hold, once, with its type."""
     for name, hint in typing.get_type_hints(cls).items():
         members = variants_of(hint) or (hint, *typing.get_args(hint))
         sections = [member for member in members if dataclasses.is_dataclass(member)]
-        keys: dict[str, None] = {}  # members of a union have keys in common
+        hints: dict[str, Any] = {}  # members of a union have keys in common
         for section in sections:
-            keys |= dict.fromkeys(setting_keys(typing.cast(type, section), f"{prefix}{name}."))
-        yield from keys or [prefix + name]
+            hints |= dict(setting_hints(typing.cast(type, section), f"{prefix}{name}."))
+        yield from hints.items() or [(prefix + name, hint)]
 
 
 # ---- writing and comparing -----------------------------------------------------------------------

@@ -450,6 +450,12 @@ def test_a_flag_takes_the_type_of_its_field(text: str, expected: bool) -> None:
     assert from_flags("--tubeless", text).wheel.tubeless is expected
 
 
+def test_a_flag_that_is_true_or_false_is_true_without_a_value() -> None:
+    assert from_flags("--tubeless").wheel.tubeless
+    both = from_flags("--tubeless", "--width", "3")
+    assert (both.wheel.tubeless, both.wheel.width) == (True, 3.0)
+
+
 def test_a_flag_may_be_a_list_or_nothing_or_negative() -> None:
     assert from_flags("--gears", "3,9").gears == (3, 9)
     assert from_flags("--lock", "none").lock is None

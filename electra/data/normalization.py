@@ -21,9 +21,9 @@ SURVEY_FILES = 64
 # for; Chinese characters have neither case nor marks. An English corpus quotes other scripts in
 # about one letter of a hundred.
 MIN_LATIN_SHARE = 0.95
-# Vietnamese and Yoruba: more than 20 %. European languages: up to 15 %, English 0.1 %.
-MAX_STRIPPED_SHARE = 0.15
-NOTABLE_ACCENTS = 0.005
+# Vietnamese has an accent on about every fourth letter, which tells most of its words apart.
+MAX_STRIPPED_SHARE = 0.2
+NOTABLE_ACCENTS = 0.005  # English has fewer
 # Thai, Lao, Myanmar, Khmer, Hiragana, Katakana, half-width Katakana
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\uaa60-\uaa7f\uff66-\uff9f"
 UNSPACED_RUN = re.compile(f"[{UNSPACED}]+")

@@ -25,7 +25,7 @@ class DataConfig:
     length: int = 128
     vocab_size: int = 30_522
     cased: bool = False
-    keep_accents: bool = False
+    keep_accents: bool = False  # false strips them from Latin text only
     held_out: float = 0.005
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from electra.data.manifest_checks import check_checksum
 from electra.data.options import describe_changes
 from electra.data.records import INPUTS, read_inputs, read_record, write_inputs, write_record
 from electra.data.sources import Report
-from electra.data.wordpiece import WordPiece
+from electra.data.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 
 MAX_UNKNOWN = 0.01  # share of [UNK] in the text without a warning
 MIN_FILL = 0.5  # share of the rows that is not padding without a warning
@@ -229,8 +229,10 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
     messages = []
     if manifest.unknown > MAX_UNKNOWN:
         messages.append(
-            f"{manifest.unknown:.1%} of the text is [UNK]: the tokenizer does not know this "
-            "language or script; train a vocabulary on this corpus with `electra vocab`"
+            f"{manifest.unknown:.1%} of the text is [UNK]; if the tokenizer was made for another "
+            "language, train a vocabulary on this corpus with `electra vocab`; if it was made for "
+            f"this one, look for words of more than {MAX_WORD_CHARACTERS} characters, or choose a "
+            "larger --vocab-size for a script of many characters"
         )
     if manifest.long_words:
         messages.append(

@@ -18,7 +18,13 @@ from electra.data.corpus import Progress, ignore_progress, read_sources
 from electra.data.normalization import choose_normalization
 from electra.data.options import VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
-from electra.data.wordpiece import ROLES, SPECIAL_TOKENS, WordPiece, default_config
+from electra.data.wordpiece import (
+    MAX_WORD_CHARACTERS,
+    ROLES,
+    SPECIAL_TOKENS,
+    WordPiece,
+    default_config,
+)
 from electra.file_lock import folder_lock
 from electra.files import read_json_object
 
@@ -29,13 +35,13 @@ if TYPE_CHECKING:
 SAMPLE_BYTES = 256 * 1024 * 1024
 # Share of the characters that get an entry; the others, rare scripts and noise, become [UNK].
 CHARACTER_COVERAGE = 0.9999
+CHARACTERS_DIVISOR = 3  # at most a third of the entries are characters
+MAX_LEFT_OUT = 0.001  # share of the text in characters without an entry, without a warning
 RECORD = "vocabulary.json"
 OBJECT_BYTES = 64  # what Python adds to every document held in memory
 READING_SHARE = 0.4  # of the time, for the progress bar
 DEFAULTS = VocabularyOptions()
-# WordPiece's max_input_chars_per_word: a longer word becomes [UNK]. The trainer takes time by the
-# square of a word's length.
-MAX_WORD_CHARACTERS = 100
+# The trainer takes time by the square of a word's length.
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_WORD_CHARACTERS + 1},}}")
 
 
@@ -89,7 +95,10 @@ def train_and_write(
     sample = Sample.draw(texts, max_bytes=settings["sample_bytes"])
     long_words.report(report)
     alphabet = choose_alphabet(
-        join_texts(sample.documents), backend, max_size=options.vocab_size // 3
+        join_texts(sample.documents),
+        backend,
+        max_size=options.vocab_size // CHARACTERS_DIVISOR,
+        report=report,
     )
     vocab = train_vocab(backend, sample, alphabet, vocab_size=options.vocab_size, progress=progress)
     if len(vocab) < options.vocab_size:
@@ -248,10 +257,33 @@ class Sample:
         return sample
 
 
-def choose_alphabet(texts: Iterable[bytes], backend: Tokenizer, *, max_size: int) -> list[str]:
+def choose_alphabet(
+    texts: Iterable[bytes], backend: Tokenizer, *, max_size: int, report: Report
+) -> list[str]:
     """Return the characters that make up nearly all of the normalized text, in code point order."""
+    frequency = count_characters(texts, backend)
+    target, covered = CHARACTER_COVERAGE * frequency.total(), 0
+    wanted: list[str] = []
+    for character, count in sorted(frequency.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= target:
+            break
+        wanted.append(character)
+        covered += count
+    left_out = sum(frequency[character] for character in wanted[max_size:])
+    if left_out > MAX_LEFT_OUT * frequency.total():
+        report(
+            f"the text has {len(wanted):,} characters, of which {max_size:,} get an entry; the "
+            f"others, {left_out / frequency.total():.1%} of the text, become [UNK]; choose "
+            f"--vocab-size {CHARACTERS_DIVISOR * len(wanted)} or larger"
+        )
+    return sorted(wanted[:max_size])
+
+
+def count_characters(texts: Iterable[bytes], backend: Tokenizer) -> Counter[str]:
+    """Count the characters of the normalized text, white space left out."""
     occurrences = np.zeros(0x110000, dtype=np.int64)
     for text in texts:
+        # Else a letter and its accent, apart in the text, would not count as the letter é.
         composed = unicodedata.normalize("NFC", text.decode())
         points = np.frombuffer(composed.encode("utf-32-le"), dtype=np.uint32)
         occurrences += np.bincount(points, minlength=len(occurrences))
@@ -260,14 +292,7 @@ def choose_alphabet(texts: Iterable[bytes], backend: Tokenizer, *, max_size: int
         for character in backend.normalizer.normalize_str(chr(point)):
             if not character.isspace():
                 frequency[character] += int(occurrences[point])
-    target, covered = CHARACTER_COVERAGE * frequency.total(), 0
-    alphabet: list[str] = []
-    for character, count in sorted(frequency.items(), key=lambda item: (-item[1], item[0])):
-        if covered >= target or len(alphabet) == max_size:
-            break
-        alphabet.append(character)
-        covered += count
-    return sorted(alphabet)
+    return frequency
 
 
 def join_texts(texts: list[bytes]) -> Iterator[bytes]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL_TOKENS = list(ROLES.values())  # the trainer numbers them in this order
 ENCODE_BATCH_LINES = 8_192
+# WordPiece's max_input_chars_per_word: a longer word becomes [UNK].
+MAX_WORD_CHARACTERS = 100
 # An embedding table has a row for every id up to the largest. Ids may have gaps, but not be mostly
 # gaps: one id of 2^28 would take gigabytes.
 MAX_IDS_PER_TOKEN = 2

@@ -221,3 +221,15 @@ def test_text_without_spaces_is_announced_and_trains_without_unknown_tokens(
         report=messages.append,
     )
     assert not any("[UNK]" in message for message in messages)
+
+
+def test_a_vocabulary_too_small_for_a_script_is_announced_with_the_size_that_it_needs(
+    tmp_path: Path,
+) -> None:
+    messages: list[str] = []
+    syllables = "".join(chr(ord("가") + 28 * n) for n in range(40))
+    train(tmp_path, syllables, messages, vocab_size=100)
+    assert wording("a_vocabulary_too_small_for_a_script") in messages
+    messages.clear()
+    train(tmp_path, syllables, messages, vocab_size=120, overwrite=True)
+    assert not any("[UNK]" in message for message in messages)
