@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from electra.config import (
     RECIPES,
@@ -29,8 +28,6 @@ from electra.config import (
     variants_of,
 )
 from electra.renamed import RENAMED, find_renamed
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
@@ -224,27 +221,3 @@ def differing_keys(ours: Layer, theirs: Layer) -> list[str]:
     """Return the dotted keys in which two layers differ, sorted."""
     a, b = dict(flatten(ours)), dict(flatten(theirs))
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
-
-
-# ---- options of Python functions -----------------------------------------------------------------
-
-
-def takes_options(options: type) -> Callable[[Function], Function]:
-    """Return a decorator that shows the fields of an options dataclass as keywords of a function.
-
-    The function takes them as `**options`. `help()` then lists each with its type and default, and
-    explains it as the command line does.
-    """
-    explanation = inspect.getdoc(options) or ""
-    _, _, fields = explanation.partition("Parameters\n")
-
-    def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        added = [p for p in inspect.signature(options).parameters.values() if p.name != "self"]
-        shown = signature.replace(parameters=[*own, *added])
-        function.__signature__ = shown  # type: ignore[attr-defined]
-        function.__doc__ = f"{inspect.getdoc(function)}\n\nParameters\n{fields}"
-        return function
-
-    return decorate

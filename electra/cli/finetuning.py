@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from electra.cli import DONE, STOPPED_EARLY, Settings, app, check_flags
 from electra.config import UserError
 from electra.console import print_data, wide_terminal
-from electra.finetuning.options import DEFAULTS, FinetuneOptions
+from electra.finetuning.options import DEFAULTS, FinetuneOptions, FrozenEncoder
 
 if TYPE_CHECKING:
     from electra.finetuning.results import Summary
@@ -32,36 +32,6 @@ tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioe
 
 choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrozenEncoder:
-    """Whether the encoder is trained, and which of its layers a task reads if it is not.
-
-    Parameters
-    ----------
-    frozen
-        Do not train the encoder: its vectors are features for a small network (for tags a two-layer
-        BiLSTM).
-    layer
-        With --frozen: last, sum-last-4, concat-last-4 (the default), mix, or a number.
-    """
-
-    frozen: bool = False
-    layer: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.layer and not self.frozen:
-            raise UserError(
-                f"--layer {self.layer} goes with --frozen: an encoder that is trained is read at "
-                "its last layer"
-            )
-
-    def task_options(self) -> dict[str, str]:
-        """Return the options that a task takes of a frozen encoder."""
-        if not self.frozen:
-            return {}
-        return {"frozen": self.layer or "concat-last-4"}
 
 
 TRAINED = FrozenEncoder()

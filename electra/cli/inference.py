@@ -4,63 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from electra.cli import DONE, StringList, app
+from electra.cli import DONE, app
 from electra.config import UserError, suggest
 from electra.console import print_data, redirect_warnings, to_stderr, to_stdout
 from electra.tasks.embed_options import DEFAULTS, EmbedOptions
+from electra.tasks.evaluation_options import EvaluationData
 
 if TYPE_CHECKING:
-    from electra.data.tables import Table
     from electra.tasks.models import FinetunedModel
-    from electra.tasks.task import AnyTask
 
 # Options of the task may stand among these.
 Arguments = Annotated[str, Parameter(allow_leading_hyphen=True)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationData:
-    """The data to score on.
-
-    Parameters
-    ----------
-    data
-        Folder with the official files in their official layout, or a name on the hub.
-    dev
-        Files to score on, instead of those in --data.
-    split
-        dev or test, where the test data has its answers.
-    """
-
-    data: str | None = None
-    dev: StringList = None
-    split: Literal["dev", "test"] = "dev"
-
-    def __post_init__(self) -> None:
-        if self.dev and (self.data or self.split != "dev"):
-            raise UserError(
-                "--dev names files; leave out --data and --split, which choose files in a folder"
-            )
-
-    def find_tables(self, task: AnyTask) -> Mapping[str, Sequence[Table]]:
-        """Return the files of each part of the data."""
-        from electra.data.tables import find_table
-
-        if self.dev:
-            return {"dev": [find_table(path) for path in self.dev]}
-        if not self.data:
-            raise UserError("give --data (a folder or hub name) or --dev (files)")
-        files = task.locate(self.data)
-        tables = {"dev": files.dev, "test": files.test}[self.split]
-        if not tables:
-            raise UserError(f"{self.data}: no {self.split} data there; name files with --dev")
-        return tables
 
 
 NO_DATA = EvaluationData()
@@ -206,17 +165,12 @@ def load_models(
 ) -> list[FinetunedModel]:
     """Load fine-tuned models, with the options of their task that the flags change."""
     from electra import tasks
+    from electra.tasks.inference import load_for_task, set_columns
 
     models = load_for_task(folders, task)
     first = models[0]
     options, unknown = tasks.split_options(type(first.task), flags)
-    for name in options:
-        if name not in first.task.inference_options:
-            allowed = ", ".join(as_flag(option) for option in first.task.inference_options)
-            raise UserError(
-                f"{as_flag(name)} was decided when {first.folder} was fine-tuned; what may follow "
-                f"is {allowed}"
-            )
+    models = set_columns(models, options)
     if unknown:
         known: list[str] = []
         for argument in app[command].assemble_argument_collection():
@@ -224,47 +178,7 @@ def load_models(
         hint = suggest(unknown[0].partition("=")[0], known)
         hint = hint or f"; electra {command} --help and electra finetune --help"
         raise UserError(f"unknown option {unknown[0]} for {first.task.name}{hint}")
-    return [replace(model, task=replace(model.task, **options)) for model in models]
-
-
-def as_flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def load_for_task(folders: Sequence[str], task: str | None) -> list[FinetunedModel]:
-    """Load fine-tuned models. A named task decides how data is read, not what was learnt."""
-    from electra import tasks
-    from electra.tasks.models import load_tuned
-
-    if not folders:
-        raise UserError("name at least one model")
-    if task is None:
-        return [load_tuned(folder) for folder in folders]
-    named = tasks.find_task(task)
-    models = [load_tuned(folder, task=named) for folder in folders]
-    first = models[0]
-    if named.name == first.task.name:
-        return models
-    check_span_tasks(first, named)
-    # A model that finds answers finds them in any data set of questions.
-    return [replace(model, task=replace(model.task, name=named.name)) for model in models]
-
-
-def check_span_tasks(model: FinetunedModel, named: AnyTask) -> None:
-    """Raise UserError unless the model can answer the questions of another task."""
-    from electra.tasks.span import Span
-
-    learnt = model.task
-    if not isinstance(learnt, Span) or not isinstance(named, Span):
-        raise UserError(
-            f"{model.folder} was fine-tuned for {learnt.name}, not for {named.name}; leave out "
-            "--task, or fine-tune a model for it"
-        )
-    if named.unanswerable and not learnt.unanswerable:
-        raise UserError(
-            f"{model.folder} was fine-tuned for {learnt.name}, where every question has an answer; "
-            f"it cannot say that {named.name} has none"
-        )
+    return models
 
 
 # ---- embeddings ----------------------------------------------------------------------------------

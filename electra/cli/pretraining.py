@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,7 @@ from electra.cli import (
 from electra.config import UserError
 from electra.console import Terminal, print_data, progress_bars, to_stdout
 from electra.data.options import ShardOptions, VocabularyOptions
-from electra.pretraining.options import PretrainOptions
+from electra.pretraining.options import PretrainOptions, RecipeOverrides
 
 if TYPE_CHECKING:
     from electra.pretraining.recipe import Recipe
@@ -148,34 +147,6 @@ def verify_shards(folder: Path) -> int:
     return DONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecipeOverrides:
-    """Options that override settings of a recipe.
-
-    Parameters
-    ----------
-    max_steps
-        Steps to train for.
-    seed
-        Seed of everything that is random.
-    config
-        TOML files that change settings of the recipe; later ones win, and settings on this line win
-        over all.
-    """
-
-    max_steps: Integer | None = None
-    seed: Integer | None = None
-    config: PathList = None
-
-    def flags(self) -> list[str]:
-        """Return the options that are settings of the recipe as its flags."""
-        flags = []
-        for name, value in {"--max-steps": self.max_steps, "--seed": self.seed}.items():
-            if value is not None:
-                flags += [name, str(value)]
-        return flags
-
-
 NO_OPTIONS, NO_OVERRIDES = PretrainOptions(), RecipeOverrides()
 
 
@@ -217,21 +188,23 @@ def pretrain(
     return start_pretraining(recipe, flags, overrides.config, output_dir, options)
 
 
-def print_recipe(recipe: str, flags: list[str], config: PathList, *, with_costs: bool) -> int:
+def print_recipe(
+    recipe: str, flags: list[str], config: Sequence[Path] | None, *, with_costs: bool
+) -> int:
     """Print the settings of a recipe as TOML, and what it costs where that is asked for."""
     from electra.settings import as_toml
 
     print_data(as_toml(load_with_flags(recipe, flags, config, "pretrain")).rstrip())
     if with_costs:
         to_stdout("")
-        return describe(recipe, *flags, config=config)
+        return describe(recipe, *flags, config=list(config or ()))
     return DONE
 
 
 def start_pretraining(
     recipe: str,
     flags: list[str],
-    config: PathList,
+    config: Sequence[Path] | None,
     output_dir: Path | None,
     options: PretrainOptions,
 ) -> int:
@@ -246,7 +219,9 @@ def start_pretraining(
     return STOPPED_EARLY
 
 
-def load_with_flags(recipe: str, flags: Sequence[str], config: PathList, command: str) -> Recipe:
+def load_with_flags(
+    recipe: str, flags: Sequence[str], config: Sequence[Path] | None, command: str
+) -> Recipe:
     """Load a recipe; an unknown flag is refused with the option or setting it may have meant."""
     from electra.pretraining.recipe import Recipe, load_recipe
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +47,7 @@ class Table:
     # Of text with columns; where they are not given, they are detected.
     delimiter: str = ""
     header: bool | None = None  # whether the first line names the columns
+    rows: Sequence[LocatedRow] | None = None  # held in memory instead of a file
 
     def __str__(self) -> str:
         if self.split:
@@ -53,12 +56,26 @@ class Table:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what identifies the content of the table."""
+        if self.rows is not None:
+            return {"name": self.source.name, "rows": len(self.rows), "sha256": self.hash_rows()}
         return {**self.source.fingerprint(), "split": self.split}
 
     @property
     def is_delimited(self) -> bool:
         """Whether its columns stand between delimiters."""
         return self.format in ("csv", "tsv", "text")
+
+    def hash_rows(self) -> str:
+        """Return a hash of the rows in memory; the places they come from are no part of it."""
+        digest = hashlib.sha256()
+        for _, row in self.rows or ():
+            digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+        return digest.hexdigest()
+
+
+def table_of_rows(rows: Sequence[LocatedRow], *, name: str) -> Table:
+    """Return a table of rows in memory. A message calls it `name`."""
+    return Table(Source(display_name=name, name=name, kind="jsonl"), "jsonl", rows=rows)
 
 
 def find_table(given: str | Path, *, split: str | None = None, format: str | None = None) -> Table:
@@ -108,6 +125,8 @@ def read_rows(
     by which columns will be asked for: numbers mean that there may be no header line. Lines with
     too many or too few fields are reported to `ragged`; without it, the first one is an error.
     """
+    if table.rows is not None:
+        return iter(table.rows)
     if table.format == "jsonl":
         return read_json_lines(table.source)
     if table.format == "json":

@@ -14,12 +14,14 @@ from electra.console import Terminal, ignore, redirect_warnings, without_readers
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.finetuning.loop import finetune_seed
-from electra.finetuning.options import FinetuneKeywords, FinetuneOptions, document_keywords
+from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
 from electra.finetuning.output_dir import open_output_dir, set_status
 from electra.finetuning.results import SeedResult, Summary, summarize
 from electra.finetuning.scoring import remove_checkpoints
 from electra.finetuning.setup import (
+    NO_TABLES,
     FinetuneSetup,
+    Tables,
     find_files,
     prepare_finetuning,
     read_examples,
@@ -29,7 +31,6 @@ from electra.runs.signals import stop_signals
 from electra.tasks.task import AnyTask
 
 
-@document_keywords
 def finetune(
     model: str | Path,
     task: str | AnyTask,
@@ -48,7 +49,11 @@ def finetune(
 
 
 def finetune_with_options(
-    model: str | Path, task: AnyTask, output_dir: Path, options: FinetuneOptions
+    model: str | Path,
+    task: AnyTask,
+    output_dir: Path,
+    options: FinetuneOptions,
+    tables: Tables = NO_TABLES,
 ) -> Summary | None:
     """Fine-tune in a process group of its own, with the folder locked against other processes."""
     with (
@@ -57,7 +62,7 @@ def finetune_with_options(
         stop_signals() as interrupted,
         run_lock(output_dir, world),
     ):
-        return finetune_task(model, task, output_dir, options, world, interrupted)
+        return finetune_task(model, task, output_dir, options, world, interrupted, tables)
 
 
 # ---- one task ------------------------------------------------------------------------------------
@@ -70,10 +75,11 @@ def finetune_task(
     options: FinetuneOptions,
     world: World,
     interrupted: Callable[[], bool],
+    tables: Tables = NO_TABLES,
 ) -> Summary | None:
     """Fine-tune a model once for each seed. Return None when it was stopped early."""
     say = reporter(quiet=options.quiet or not world.is_main)
-    setup = prepare_finetuning(model, task, options, say=say)
+    setup = prepare_finetuning(model, task, options, tables=tables, say=say)
     open_output_dir(setup, output_dir, options, world)
     announce(setup, options, say)
     runs: list[SeedResult] = []

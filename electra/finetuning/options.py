@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Literal, TypedDict
 
 from cyclopts import Parameter
 
 from electra.config import UserError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 # One flag takes all the values that follow it: --train a.csv b.csv
 Paths = Annotated[Sequence[str | Path], Parameter(consume_multiple=True, show_default=False)]
 # The command line collects these itself: it takes settings without the word --flags.
@@ -77,6 +76,10 @@ class FinetuneOptions:
     verbose: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("train", "dev", "config"):  # from Python, one path may come without a list
+            value = getattr(self, name)
+            if isinstance(value, (str, PathLike)):
+                object.__setattr__(self, name, [value])
         if self.seeds < 1:
             raise UserError(f"--seeds {self.seeds}: at least one run is needed")
         if self.seed < 0:
@@ -86,6 +89,36 @@ class FinetuneOptions:
 
 
 DEFAULTS = FinetuneOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenEncoder:
+    """Whether the encoder is trained, and which of its layers a task reads if it is not.
+
+    Parameters
+    ----------
+    frozen
+        Do not train the encoder: its vectors are features for a small network (for tags a two-layer
+        BiLSTM).
+    layer
+        With --frozen: last, sum-last-4, concat-last-4 (the default), mix, or a number.
+    """
+
+    frozen: bool = False
+    layer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.layer and not self.frozen:
+            raise UserError(
+                f"--layer {self.layer} goes with --frozen: an encoder that is trained is read at "
+                "its last layer"
+            )
+
+    def task_options(self) -> dict[str, str]:
+        """Return the options that a task takes of a frozen encoder."""
+        if not self.frozen:
+            return {}
+        return {"frozen": self.layer or "concat-last-4"}
 
 
 class FinetuneKeywords(TypedDict, total=False):
@@ -106,15 +139,3 @@ class FinetuneKeywords(TypedDict, total=False):
     overwrite: bool
     quiet: bool
     verbose: bool
-
-
-def document_keywords(function: Function) -> Function:
-    """Show the fields of `FinetuneOptions` in the help of a function that takes them as `**`."""
-    signature, fields = inspect.signature(function), inspect.signature(FinetuneOptions)
-    own = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
-    keywords = fields.parameters.values()
-    _, heading, descriptions = (FinetuneOptions.__doc__ or "").partition("Parameters\n")
-    documented: Any = function
-    documented.__signature__ = signature.replace(parameters=[*own, *keywords])
-    documented.__doc__ = f"{function.__doc__ or ''}\n    {heading}{descriptions}"
-    return function

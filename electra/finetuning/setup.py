@@ -26,6 +26,9 @@ from electra.tasks.features import Features
 from electra.tasks.models import load_pretrained, weights_hash
 from electra.tasks.task import AnyTask, Example, Files
 
+Tables = Mapping[str, Sequence[Table]]  # rows in memory instead of files: "train", "dev"
+NO_TABLES: Tables = {}
+
 
 @dataclass(frozen=True)
 class DevSplit:
@@ -72,15 +75,19 @@ class FinetuneSetup:
 
 
 def prepare_finetuning(
-    model: str | Path, task: AnyTask, options: FinetuneOptions, *, say: Callable[[str], None]
+    model: str | Path,
+    task: AnyTask,
+    options: FinetuneOptions,
+    *,
+    tables: Tables = NO_TABLES,
+    say: Callable[[str], None],
 ) -> FinetuneSetup:
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
-    shape = source.encoder.shape
-    config = resolve_config(task, options, shape)
+    config = resolve_config(task, options, source.encoder.shape)
     task = replace(task, pooling=config.pooling)
     with redirect_warnings(say):
-        files = find_files(task, options, dev_share=config.dev_share)
+        files = find_files(task, options, tables, dev_share=config.dev_share)
     task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
     examples = select_examples(examples, config.max_train_examples)
     for name, split in dev.items():
@@ -90,18 +97,14 @@ def prepare_finetuning(
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     splits = {}
     with redirect_warnings(say):
-        for name, tables in files.dev.items():
-            splits[name] = DevSplit(dev[name], encoder.encode(dev[name], tables, training=False))
+        for name, part in files.dev.items():
+            splits[name] = DevSplit(dev[name], encoder.encode(dev[name], part, training=False))
         train = encoder.encode(examples, files.train, training=True)
-    if not len(train):
-        raise UserError(
-            f"{join_names(files.train)}: none of its {len(examples):,} examples can be learnt "
-            f"from in rows of {config.length} tokens; raise --length"
-        )
+    check_learnable(train, files, config, examples=len(examples))
     return FinetuneSetup(
         model=source.folder,
         loaded=source.loaded,
-        shape=shape,
+        shape=source.encoder.shape,
         tokenizer=source.tokenizer,
         task=task,
         config=config,
@@ -110,6 +113,17 @@ def prepare_finetuning(
         dev=splits,
         data=describe_data(files, examples, dev),
     )
+
+
+def check_learnable(
+    features: Features, files: Files, config: FinetuneConfig, *, examples: int
+) -> None:
+    """Raise UserError where no training example leaves anything to learn from."""
+    if not len(features):
+        raise UserError(
+            f"{join_names(files.train)}: none of its {examples:,} examples can be learnt from in "
+            f"rows of {config.length} tokens; raise --length"
+        )
 
 
 def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape) -> FinetuneConfig:
@@ -138,22 +152,39 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
     return config
 
 
-def find_files(task: AnyTask, options: FinetuneOptions, *, dev_share: float | None = None) -> Files:
-    """Return the files of --data, except where --train or --dev name others.
+def find_files(
+    task: AnyTask,
+    options: FinetuneOptions,
+    tables: Tables = NO_TABLES,
+    *,
+    dev_share: float | None = None,
+) -> Files:
+    """Return the files of --data, except where --train, --dev or tables in memory replace them.
 
     With `dev_share` the files of the dev data are those of the training data.
     """
     files = Files(train=(), dev={}, test={})
     if options.data:
         files = task.locate(options.data)
-    if options.train:
-        files = replace(files, train=tuple(find_table(path) for path in options.train))
-    if options.dev and dev_share:
+    if train := tables.get("train") or [find_table(path) for path in options.train]:
+        files = replace(files, train=tuple(train))
+    dev = tables.get("dev") or [find_table(path) for path in options.dev]
+    if dev and dev_share:
         raise UserError(
             f"--dev-share {dev_share:g} takes the dev data from the training data; leave out --dev"
         )
-    if options.dev:
-        files = replace(files, dev={"dev": tuple(find_table(path) for path in options.dev)})
+    if dev:
+        files = replace(files, dev={"dev": tuple(dev)})
+    if dev_share:
+        files = replace(files, dev={"dev": files.train})
+    check_files(task, files, options)
+    if not dev_share and not options.dev_on_train:
+        refuse_same_data(files)
+    return files
+
+
+def check_files(task: AnyTask, files: Files, options: FinetuneOptions) -> None:
+    """Raise UserError where there is nothing to train on or to score on."""
     if not files.train and options.data:
         raise UserError(f"{options.data}: no training data; name files with --train")
     if not files.train:
@@ -161,16 +192,11 @@ def find_files(task: AnyTask, options: FinetuneOptions, *, dev_share: float | No
             f"{task.name}: no training data; name files with --train, or a folder that holds them "
             "with --data"
         )
-    if dev_share:
-        return replace(files, dev={"dev": files.train})
     if not files.dev:
         raise UserError(
             f"{options.data or task.name}: no dev data to score on; name a file with --dev, or set "
             "a part of the training data aside with --dev-share 0.1"
         )
-    if not options.dev_on_train:
-        refuse_same_data(files)
-    return files
 
 
 def read_examples(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from electra.config import UserError
 from electra.data.sources import DocumentUnit, check_outside_corpus
@@ -49,7 +53,9 @@ class PretrainOptions:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        # Callers from Python may write paths as strings.
+        # Callers from Python may write paths as strings, and one path without a list.
+        if isinstance(self.corpus, (str, PathLike)):
+            object.__setattr__(self, "corpus", [self.corpus])
         for name in ("data", "tokenizer", "init_from"):
             value = getattr(self, name)
             if value is not None:
@@ -70,6 +76,34 @@ class PretrainOptions:
             raise UserError(
                 "--tokenizer goes with --corpus; the shards of --data were cut with their own"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOverrides:
+    """Options that override settings of a recipe.
+
+    Parameters
+    ----------
+    max_steps
+        Steps to train for.
+    seed
+        Seed of everything that is random.
+    config
+        TOML files that change settings of the recipe; later ones win, and settings that are given
+        beside them win over all.
+    """
+
+    max_steps: int | None = None
+    seed: int | None = None
+    config: Annotated[Sequence[Path] | None, Parameter(consume_multiple=True)] = None
+
+    def flags(self) -> list[str]:
+        """Return the options that are settings of the recipe as its flags."""
+        flags = []
+        for name, value in {"--max-steps": self.max_steps, "--seed": self.seed}.items():
+            if value is not None:
+                flags += [name, str(value)]
+        return flags
 
 
 def check_init_from(init_from: Path, output_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Python function `pretrain`: set a run up, train it, export its models."""
+"""Pre-training from beginning to end: set a run up, train it, export its models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from electra.runs import run_dir
 from electra.runs.journal import Journal
 from electra.runs.lock import run_lock
 from electra.runs.signals import hold_early_signals, stop_signals
-from electra.settings import takes_options
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Outcome:
     scores: dict[str, float]
 
 
-@takes_options(PretrainOptions)
 def pretrain(recipe: Recipe, *, output_dir: str | Path, **options: Any) -> Outcome:
     """Pre-train the networks of a recipe, on text (`corpus`) or on shards (`data`).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from electra import tasks
 from electra.config import UserError
 from electra.data.sources import warn
 from electra.data.tables import Table, find_table
+from electra.settings import as_flag
 from electra.tasks.features import Array, Features, group_by_length
-from electra.tasks.models import FinetunedModel
+from electra.tasks.models import FinetunedModel, load_tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
@@ -192,3 +195,54 @@ def check_same_task(models: Sequence[FinetunedModel]) -> None:
                 f"{first.task.name}, or their labels or heads differ; only models of one task can "
                 "be averaged"
             )
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def load_for_task(folders: Sequence[str], task: str | None) -> list[FinetunedModel]:
+    """Load fine-tuned models. A named task decides how data is read, not what was learnt."""
+    if not folders:
+        raise UserError("name at least one model")
+    if task is None:
+        return [load_tuned(folder) for folder in folders]
+    named = tasks.find_task(task)
+    models = [load_tuned(folder, task=named) for folder in folders]
+    first = models[0]
+    if named.name == first.task.name:
+        return models
+    check_span_tasks(first, named)
+    # A model that finds answers finds them in any data set of questions.
+    return [replace(model, task=replace(model.task, name=named.name)) for model in models]
+
+
+def check_span_tasks(model: FinetunedModel, named: AnyTask) -> None:
+    """Raise UserError unless the model can answer the questions of another task."""
+    from electra.tasks.span import Span
+
+    learnt = model.task
+    if not isinstance(learnt, Span) or not isinstance(named, Span):
+        raise UserError(
+            f"{model.folder} was fine-tuned for {learnt.name}, not for {named.name}; leave out "
+            "--task, or fine-tune a model for it"
+        )
+    if named.unanswerable and not learnt.unanswerable:
+        raise UserError(
+            f"{model.folder} was fine-tuned for {learnt.name}, where every question has an answer; "
+            f"it cannot say that {named.name} has none"
+        )
+
+
+def set_columns(
+    models: Sequence[FinetunedModel], options: Mapping[str, Any]
+) -> list[FinetunedModel]:
+    """Return models that read other columns; raise UserError for what was decided in training."""
+    first = models[0]
+    for name in options:
+        if name not in first.task.inference_options:
+            allowed = ", ".join(as_flag(option) for option in first.task.inference_options)
+            raise UserError(
+                f"{as_flag(name)} was decided when {first.folder} was fine-tuned; what may follow "
+                f"is {allowed}"
+            )
+    return [replace(model, task=replace(model.task, **options)) for model in models]
