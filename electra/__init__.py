@@ -1,13 +1,14 @@
 """Pre-train text encoders by replaced token detection (ELECTRA), from plain text to a model that
 transformers loads.
 
-    from electra import finetune, load_recipe, load_tuned, predict, pretrain, shard, train_wordpiece
+    import electra
 
-    tokenizer = train_wordpiece(["texts/"], "vocabulary")
-    shard(["texts/"], tokenizer=tokenizer, output_dir="rows")
-    pretrain(load_recipe("small"), data="rows", output_dir="runs/small")
-    finetune("runs/small", "glue/rte", data="glue/", output_dir="runs/rte", seeds=5)
-    answers = list(predict([load_tuned("runs/rte")], ["new.tsv"]))
+    run = electra.pretrain("small", corpus="texts/", max_steps=50_000)
+    tuned = electra.finetune(run, "classify", train="reviews.csv", text="review", label="stars")
+    model = electra.load(tuned)
+    model.predict(["A film to see twice.", "Two hours of rain."])
+    electra.evaluate(model, "test.csv").score
+    electra.embed(run, ["one text", "another"]).vectors
 
 The folders, each of which imports only from itself and from those above it:
 
@@ -25,6 +26,7 @@ The folders, each of which imports only from itself and from those above it:
     recipes/        the settings of published runs, as TOML files
     experiments/    the trials of the paper: plan, arms, budget, sweep, findings
     reports/        tables, plots and pages of the findings
+    api/            the functions below: the options of the commands as keywords
     cli/            the commands: they parse, call and print
 
 Nine concepts: Document, WordPiece, Shard, Batch, Encoder, Objective, Task, Recipe, Trial.
@@ -46,10 +48,11 @@ PUBLIC = {
     "Shards": "electra.data.shards",
     "Recipe": "electra.pretraining.recipe",
     "load_recipe": "electra.pretraining.recipe",
-    "pretrain": "electra.pretraining.pretrain",
-    "finetune": "electra.finetuning.finetune",
-    "load_tuned": "electra.tasks.models",
-    "predict": "electra.tasks.inference",
+    "pretrain": "electra.api.pretraining",
+    "finetune": "electra.api.finetuning",
+    "load": "electra.api.model",
+    "evaluate": "electra.api.model",
+    "embed": "electra.api.model",
 }
 __all__ = [
     "Recipe",
@@ -57,26 +60,26 @@ __all__ = [
     "UserError",
     "WordPiece",
     "__version__",
+    "embed",
+    "evaluate",
     "finetune",
+    "load",
     "load_recipe",
-    "load_tuned",
-    "predict",
     "pretrain",
     "shard",
     "train_wordpiece",
 ]
 
 if TYPE_CHECKING:
+    from electra.api.finetuning import finetune
+    from electra.api.model import embed, evaluate, load
+    from electra.api.pretraining import pretrain
     from electra.config import UserError
     from electra.data.sharding import shard
     from electra.data.shards import Shards
     from electra.data.vocabulary import train_wordpiece
     from electra.data.wordpiece import WordPiece
-    from electra.finetuning.finetune import finetune
-    from electra.pretraining.pretrain import pretrain
     from electra.pretraining.recipe import Recipe, load_recipe
-    from electra.tasks.inference import predict
-    from electra.tasks.models import load_tuned
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,9 @@
+"""The functions of `import electra`: the options of the commands as keywords, results as objects.
+
+keywords        options become keywords that `help` lists; messages speak of keywords
+rows            tables from files, DataFrames and lists of dicts
+results         what the functions return, also as HTML for notebooks
+pretraining     pretrain
+finetuning      finetune
+model           load, evaluate, embed, and the methods of a model
+"""

@@ -1,0 +1,174 @@
+"""The function `electra.finetune`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from electra import tasks
+from electra.api.keywords import as_flags, field_values, takes_keywords
+from electra.api.results import FinetuneResult
+from electra.api.rows import Data, PathName, find_tables, hold_out
+from electra.config import UserError
+from electra.data.tables import Table
+from electra.finetuning.finetune import finetune_with_options, reporter
+from electra.finetuning.options import FinetuneOptions, FrozenEncoder
+from electra.tasks.task import AnyTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns of the data, where they have other names than those of the task.
+
+    Parameters
+    ----------
+    text
+        classify: the column of the text.
+    text_pair
+        classify: the column of a second text.
+    label
+        classify, choose: the column of the label.
+    question
+        span, choose: the column of the question.
+    context
+        span, choose: the column of the passage.
+    answers
+        span: the column of the answers.
+    words
+        tag: the column of the words, a list in each row.
+    tags
+        tag: the column of the tags, a list in each row.
+    options
+        choose: the column with the list of options, or a column for each option.
+    """
+
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    question: str | None = None
+    context: str | None = None
+    answers: str | None = None
+    words: str | None = None
+    tags: str | None = None
+    options: str | Sequence[str] | None = None
+
+    def given(self) -> dict[str, object]:
+        """Return the columns that were named."""
+        names = [each.name for each in fields(Columns)]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneArguments(FinetuneOptions, FrozenEncoder, Columns):
+    """The arguments of `finetune`.
+
+    Parameters
+    ----------
+    model
+        A run folder, a model folder of transformers, owner/name on the hub, or what `pretrain`,
+        `finetune` or `load` returned.
+    task
+        classify, span, tag or choose for data of your own; glue/rte, squad-2.0, ner and others for
+        a benchmark; or a Task of your own.
+    output_dir
+        Folder for the results, and for the model and the predictions of each seed. The default is
+        runs/MODEL-TASK. The fine-tuning that it holds is continued.
+    train
+        Training data: a file (.csv .tsv .jsonl .parquet, or the task's own format), a list of
+        files, a DataFrame, or a list of dicts.
+    dev
+        Data to score on, of the same kinds. Without it, and without `data`, a tenth of the rows of
+        `train` is held out.
+    regression
+        classify: whether labels are scores; by default, whether they look like scores.
+    settings
+        Further settings of the recipe or options of the task: {"learning_rate": 1e-4, "epochs": 5,
+        "length": 256}.
+    """
+
+    model: PathName = field(kw_only=False)
+    task: str | AnyTask = field(kw_only=False)
+    train: Data | None = None  # type: ignore[assignment]
+    dev: Data | None = None  # type: ignore[assignment]
+    data: PathName | None = None  # type: ignore[assignment]
+    output_dir: PathName | None = None
+    settings: Mapping[str, object] | None = None
+    regression: bool | None = None
+    config: PathName | Sequence[PathName] = ()  # type: ignore[assignment]
+    flags: Sequence[str] = field(init=False, default=())
+
+
+@takes_keywords(FinetuneArguments)
+def finetune(arguments: FinetuneArguments) -> FinetuneResult:
+    """Fine-tune a model on a task, once for each seed, and score it.
+
+        result = electra.finetune(
+            "runs/small", "classify", train="reviews.csv", text="review", label="stars"
+        )
+        electra.load(result).predict(["A film to see twice."])
+
+    Ctrl-C, or the interrupt of a notebook, writes a checkpoint before it raises KeyboardInterrupt;
+    the same call goes on from there.
+    """
+    task, flags = build_task(arguments)
+    tables = find_data(arguments)
+    values = field_values(FinetuneOptions, arguments) | {"train": (), "dev": (), "flags": flags}
+    if arguments.data is not None:
+        values["data"] = str(Path(arguments.data))
+    output_dir = result_folder(arguments, task)
+    summary = finetune_with_options(
+        Path(arguments.model), task, output_dir, FinetuneOptions(**values), tables
+    )
+    if summary is None:
+        raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call goes on")
+    return FinetuneResult(
+        output_dir, summary.task, summary.metric, summary.median, summary.baseline, summary
+    )
+
+
+def build_task(arguments: FinetuneArguments) -> tuple[AnyTask, list[str]]:
+    """Return the task with its options, and the settings of the recipe as flags."""
+    given = arguments.given()
+    if arguments.regression is not None:
+        given["regression"] = arguments.regression
+    flags, task = as_flags(arguments.settings), arguments.task
+    if not isinstance(task, str):
+        if given:
+            raise UserError(f"{next(iter(given))}= goes with the name of a task, not with a Task")
+        return task, flags
+    if task.lower() == "glue":
+        raise UserError("task='glue': nine tasks, each with a model of its own; name one: glue/rte")
+    kind = tasks.task_class(task)
+    options, flags = tasks.split_options(kind, [*flags, *as_flags(given)])
+    for name in given:
+        if name not in options:
+            own = [each.name for each in fields(kind) if each.name not in tasks.NOT_OPTIONS]
+            raise UserError(f"{name}= does not go with task={task!r}, which has {', '.join(own)}")
+    encoder = FrozenEncoder(**field_values(FrozenEncoder, arguments))
+    return tasks.find_task(task, **options, **encoder.task_options()), flags
+
+
+def find_data(arguments: FinetuneArguments) -> dict[str, list[Table]]:
+    """Return the tables of train and dev, those that were given; without dev, rows are held out."""
+    tables: dict[str, list[Table]] = {}
+    given: dict[str, Data | None] = {"train": arguments.train, "dev": arguments.dev}
+    for name, data in given.items():
+        if data is not None:
+            tables[name] = find_tables(data, name=name)
+    if "train" not in tables or "dev" in tables or arguments.data is not None:
+        return tables
+    divided = hold_out(tables["train"])
+    if divided:
+        rows = len(divided["dev"][0].rows or ())
+        say = reporter(quiet=arguments.quiet)
+        say(f"no dev data: {rows:,} rows of train, a tenth, are held out to score on")
+    return divided or tables
+
+
+def result_folder(arguments: FinetuneArguments, task: AnyTask) -> Path:
+    """Return the folder that was named, or the default one of the model and the task."""
+    if arguments.output_dir is not None:
+        return Path(arguments.output_dir)
+    model = Path(arguments.model).absolute().name
+    return Path("runs") / f"{model}-{task.name.replace('/', '-')}"

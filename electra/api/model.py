@@ -1,0 +1,241 @@
+"""The functions `electra.load`, `electra.evaluate` and `electra.embed`, and a model's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from electra.api.finetuning import Columns
+from electra.api.keywords import field_values, python_messages, takes_keywords
+from electra.api.results import Embeddings, Evaluation, Predictions
+from electra.api.rows import Data, PathName, as_items, find_tables, input_tables, is_path
+from electra.config import UserError
+from electra.data.sources import warn
+from electra.data.tables import Table, is_hub_name
+from electra.data.wordpiece import WordPiece
+from electra.model.encoder import Encoder
+from electra.model.huggingface import architecture_of
+from electra.model.weight_files import CONFIG, read_json
+from electra.tasks.embed import Embedding, read_texts
+from electra.tasks.embed import embed as embed_texts
+from electra.tasks.embed_options import EmbedOptions
+from electra.tasks.evaluation_options import EvaluationData
+from electra.tasks.inference import (
+    default_device,
+    ensemble_task,
+    load_for_task,
+    set_columns,
+    stream_answers,
+)
+from electra.tasks.inference import evaluate as score_models
+from electra.tasks.models import (
+    TASK,
+    TASK_KINDS,
+    FinetunedModel,
+    Pretrained,
+    load_pretrained,
+    model_folder,
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in memory: a fine-tuned one, several whose answers are averaged, or a pre-trained
+    one, which has embeddings alone.
+    """
+
+    folder: Path
+    task: str | None  # None for a pre-trained model
+    models: tuple[FinetunedModel, ...] = field(repr=False)
+    pretrained: Pretrained | None = field(repr=False)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def predict(
+        self,
+        inputs: PathName | Sequence[object],
+        *,
+        text: str | None = None,
+        text_pair: str | None = None,
+        question: str | None = None,
+        context: str | None = None,
+        words: str | None = None,
+    ) -> Predictions:
+        """Return a prediction for each input: a label, an answer, tags or a choice.
+
+        Inputs are texts, pairs (a text and another, or a question and a passage), lists of words
+        for tags, dicts, a DataFrame, or the path of a file. The other keywords name the columns of
+        dicts, DataFrames and files, where they are not those of the training data.
+        """
+        names = dict(
+            text=text, text_pair=text_pair, question=question, context=context, words=words
+        )
+        with python_messages({"inputs": None, **names}):
+            given = {name: column for name, column in names.items() if column is not None}
+            models = set_columns(self.finetuned(), given)
+            task = ensemble_task(models)
+            examples = task.read(input_tables(task, inputs), labelled=False)
+            answered = stream_answers(models, examples)
+            return Predictions(tuple(task.record(*each) for each in answered))
+
+    def encoder(self) -> tuple[Encoder, WordPiece]:
+        """Return the network whose vectors are the embeddings, and its tokenizer."""
+        if self.pretrained is not None:
+            return self.pretrained.encoder, self.pretrained.tokenizer
+        return self.models[0].network.encoder, self.models[0].tokenizer
+
+    def finetuned(self) -> Sequence[FinetunedModel]:
+        """Return the models that answer; raise UserError for a model without a task."""
+        if not self.models:
+            raise UserError(
+                f"{self.folder}: pre-trained, but without a task; fine-tune it first with "
+                "electra.finetune"
+            )
+        return self.models
+
+
+def load(model: PathName | Sequence[PathName], *, task: str | None = None) -> Model:
+    """Load a fine-tuned model, several whose answers are averaged, or a pre-trained model.
+
+        model = electra.load("runs/stars")
+        model.predict(["one text", "another"])
+
+    Parameters
+    ----------
+    model
+        A folder of ours or of transformers, owner/name on the hub, what `pretrain` or `finetune`
+        returned, or a list of fine-tuned models of one task.
+    task
+        For a model that transformers fine-tuned: how its data is read.
+    """
+    with python_messages({"model": model, "task": task}):
+        folders = [model_folder(Path(each)) for each in as_items(model, name="model")]
+        if not folders:
+            raise UserError("name at least one model")
+        if task is None and len(folders) == 1 and not has_task(folders[0]):
+            return Model(folders[0], None, (), load_pretrained(folders[0]))
+        models = load_for_task([str(folder) for folder in folders], task)
+        return Model(folders[0], models[0].task.name, tuple(models), None)
+
+
+def has_task(folder: Path) -> bool:
+    """Return whether a model folder holds the head of a task."""
+    config = read_json(folder, CONFIG)
+    return TASK in config or architecture_of(config) in TASK_KINDS
+
+
+def as_model(model: Model | PathName | Sequence[PathName], task: str | None = None) -> Model:
+    if isinstance(model, Model) and task is None:
+        return model
+    return load(model, task=task)
+
+
+# ---- evaluate ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateArguments(Columns):
+    """The arguments of `evaluate`.
+
+    Parameters
+    ----------
+    model
+        What `load` or `finetune` returned, the folder of a fine-tuned model, or a list of folders
+        whose answers are averaged.
+    data
+        Labelled data: a file, a list of files, a DataFrame, a list of dicts; or the folder of a
+        benchmark with its official files, or its name on the hub.
+    split
+        Of a folder or a name on the hub: dev, or test where the test data has its answers.
+    task
+        The task of the data; by default the one that the model was fine-tuned for.
+    """
+
+    model: Model | PathName | Sequence[PathName] = field(kw_only=False)
+    data: Data = field(kw_only=False)
+    split: Literal["dev", "test"] = "dev"
+    task: str | None = None
+
+
+@takes_keywords(EvaluateArguments)
+def evaluate(arguments: EvaluateArguments) -> Evaluation:
+    """Score a fine-tuned model, or several that are averaged, on labelled data.
+
+    electra.evaluate("runs/stars", "test.csv").score
+    """
+    model = as_model(arguments.model, arguments.task)
+    models = set_columns(model.finetuned(), arguments.given())
+    scores = score_models(models, labelled_tables(arguments, models[0]))
+    return Evaluation(models[0].task.name, models[0].task.metric, scores)
+
+
+def labelled_tables(
+    arguments: EvaluateArguments, model: FinetunedModel
+) -> Mapping[str, Sequence[Table]]:
+    """Return the data by its parts: those of a folder, or one."""
+    data: Any = arguments.data
+    if is_path(data) and (Path(data).expanduser().is_dir() or is_hub_name(data)):
+        return EvaluationData(data=str(data), split=arguments.split).find_tables(model.task)
+    return {"dev": find_tables(data, name="data")}
+
+
+# ---- embed ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedArguments(EmbedOptions):
+    """The arguments of `embed`.
+
+    Parameters
+    ----------
+    model
+        What `load`, `pretrain` or `finetune` returned, or any ELECTRA folder, ours or
+        transformers'.
+    texts
+        A list of texts, a column of a DataFrame, a DataFrame, a list of dicts, or the path of a
+        file: .txt (a text a line), .csv, .tsv, .jsonl or .parquet.
+    text
+        The column that holds the text of dicts, DataFrames and files.
+    """
+
+    model: Model | PathName = field(kw_only=False)
+    texts: PathName | Sequence[object] = field(kw_only=False)
+    text: str = "text"
+
+
+@takes_keywords(EmbedArguments)
+def embed(arguments: EmbedArguments) -> Embeddings:
+    """Compute the embeddings of texts.
+
+    electra.embed("runs/small", ["one text", "another"]).vectors
+    """
+    texts, model = find_texts(arguments), as_model(arguments.model)
+    options = EmbedOptions(**field_values(EmbedOptions, arguments))
+    encoder, tokenizer = model.encoder()
+    found = list(embed_texts(encoder, tokenizer, texts, options, device=default_device()))
+    warn_truncated(found)
+    vectors: Any = tuple(each.vectors for each in found)
+    if options.pool != "tokens" and found:
+        vectors = np.stack(vectors)
+    return Embeddings(tuple(each.text for each in found), vectors)
+
+
+def find_texts(arguments: EmbedArguments) -> list[str]:
+    """Return the texts that were given, or those of a file or of rows."""
+    data: Any = arguments.texts
+    items = as_items(data, name="texts")
+    if not is_path(data) and all(isinstance(item, str) for item in items):
+        return items
+    tables = find_tables(data, name="texts")
+    return [text for table in tables for text in read_texts(table, arguments.text)]
+
+
+def warn_truncated(embeddings: Sequence[Embedding]) -> None:
+    count = sum(each.truncated for each in embeddings)
+    if count:
+        warn(f"{count:,} of {len(embeddings):,} texts are longer than the model reads and were cut")

@@ -1,0 +1,179 @@
+"""Data that a Python program holds, as tables: files by name, DataFrames, lists of dicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from electra.config import UserError
+from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.tables import FORMATS, LocatedRow, Table, find_table, read_rows, table_of_rows
+from electra.tasks.glue import Glue
+from electra.tasks.task import AnyTask
+
+
+class DataFrame(Protocol):
+    """A table of pandas, or any object that gives its rows in the same way."""
+
+    def to_dict(self, orient: Any, /) -> Any: ...
+
+
+PathName: TypeAlias = str | os.PathLike[str]
+Rows: TypeAlias = Sequence[Mapping[str, Any]] | DataFrame
+Data: TypeAlias = PathName | Sequence[PathName] | Rows
+# How polars, pyarrow, data sets of the hub, columns, arrays and pandas give their rows.
+TO_ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("to_dicts", ()),
+    ("to_pylist", ()),
+    ("to_list", ()),
+    ("tolist", ()),
+    ("to_dict", ("records",)),
+)
+HELD_OUT = 10  # one row in ten is held out where no dev data is given
+# The fields of a task that name the columns of its inputs.
+INPUTS = {
+    "classify": ("text", "text_pair"),
+    "span": ("question", "context"),
+    "tag": ("words",),
+    "choose": ("context", "question", "options"),
+}
+MISSING = ("NAType", "NaTType")  # what pandas writes for a value that is not there
+
+
+def is_path(data: object) -> bool:
+    return isinstance(data, (str, os.PathLike))
+
+
+def as_items(data: object, *, name: str) -> list[Any]:
+    """Return the rows, paths or texts of a list or a DataFrame; a string is one path."""
+    if isinstance(data, (str, os.PathLike)):
+        return [data]
+    if not isinstance(data, Mapping):
+        for method, arguments in TO_ROWS:
+            if hasattr(data, method):
+                return list(getattr(data, method)(*arguments))
+        if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
+            return list(data)
+    raise UserError(
+        f"{name} is a {type(data).__name__}; give a path, a list of paths, a list of dicts with a "
+        "row each, or a DataFrame"
+    )
+
+
+def holds_rows(items: Sequence[object], *, name: str) -> bool:
+    """Return whether the items are rows and not paths; raise UserError where they are mixed."""
+    rows = [isinstance(item, Mapping) for item in items]
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, Mapping) and (any(rows) or not is_path(item)):
+            raise UserError(
+                f"{name}, item {number} is a {type(item).__name__}; give paths alone, or a dict "
+                "for each row"
+            )
+    return any(rows)
+
+
+def find_tables(data: Data, *, name: str) -> list[Table]:
+    """Return the tables of files, or one table of rows, which messages call `name`."""
+    items = as_items(data, name=name)
+    if not items:
+        raise UserError(f"{name} is empty; give at least one file or one row")
+    if not holds_rows(items, name=name):
+        return [find_table(item) for item in items]
+    return [rows_table(items, name=name)]
+
+
+def rows_table(rows: Iterable[Mapping[str, Any]], *, name: str) -> Table:
+    """Return a table of dicts in memory."""
+    located: list[LocatedRow] = []
+    for number, row in enumerate(rows, start=1):
+        plain = {str(column): to_plain(value) for column, value in row.items()}
+        located.append((f"{name}, row {number}", plain))
+    return table_of_rows(located, name=name)
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value of NumPy or pandas as Python's own, and a missing one as None."""
+    if type(value).__name__ in MISSING:
+        return None
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    return value
+
+
+def hold_out(tables: Sequence[Table]) -> dict[str, list[Table]]:
+    """Divide rows into training and dev data; nothing where there are too few, or no rows."""
+    if not all(table.format in FORMATS.values() and table.format != "json" for table in tables):
+        return {}
+    rows: list[LocatedRow] = []
+    for table in tables:
+        rows += read_rows(table)
+    # At random, since labels may alternate; the same rows in every call.
+    positions, key = np.arange(len(rows) // HELD_OUT), random_key("held-out rows")
+    chosen = set(shuffle_indices(positions, size=len(rows), key=key).tolist())
+    if not chosen:
+        return {}
+    name = ", ".join(map(str, tables))
+    train = [row for index, row in enumerate(rows) if index not in chosen]
+    dev = [row for index, row in enumerate(rows) if index in chosen]
+    return {
+        "train": [table_of_rows(train, name=name)],
+        "dev": [table_of_rows(dev, name=f"{name}, held-out rows")],
+    }
+
+
+# ---- inputs to predict ---------------------------------------------------------------------------
+
+
+def input_tables(task: AnyTask, inputs: object) -> list[Table]:
+    """Return the table of what a model is to answer: a file, rows, or bare texts and pairs."""
+    if isinstance(inputs, (str, os.PathLike)):
+        return [find_input(inputs)]
+    rows = []
+    for number, item in enumerate(as_items(inputs, name="inputs"), start=1):
+        rows.append(input_row(task, item, f"inputs, row {number}"))
+    return [rows_table(rows, name="inputs")]
+
+
+def find_input(path: PathName) -> Table:
+    try:
+        return find_table(Path(path))
+    except UserError as error:
+        remedy = f"a text to answer goes into a list: [{str(path)[:40]!r}]"
+        raise UserError(f"{error} ({remedy})") from None
+
+
+def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
+    """Return one input as a row with the columns of the task."""
+    if isinstance(item, Mapping):
+        return item
+    values: list[object] = [item]
+    if task.kind == "tag" and isinstance(item, str):
+        values = [item.split()]
+    elif task.kind != "tag" and isinstance(item, (list, tuple)):
+        values = list(item)
+    columns = input_columns(task)
+    if len(values) != len(columns):
+        expected = " and ".join(columns) or "a dict with its columns"
+        raise UserError(
+            f"{where}: {len(values)} values, where this model takes {len(columns)}: {expected}"
+        )
+    return dict(zip(columns, values, strict=True))
+
+
+def input_columns(task: AnyTask) -> list[str]:
+    """Return the columns that a bare input fills, in the order of its parts."""
+    if isinstance(task, Glue):
+        pairs = ((task.text, task.layout.first), (task.text_pair, task.layout.second))
+        return [own or official[0] for own, official in pairs if own or official]
+    columns: list[str] = []
+    for field in INPUTS.get(task.kind, ()):
+        value = getattr(task, field)
+        if isinstance(value, tuple):
+            columns += value
+        elif value:
+            columns.append(value)
+    return columns

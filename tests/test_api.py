@@ -1,0 +1,319 @@
+"""The functions of `import electra`, as a program or a notebook calls them."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import electra
+from electra.api.results import FinetuneResult, PretrainResult
+from electra.pretraining.recipe import load_recipe
+from tests.tasks.toys import keyword_rows, written
+
+pytestmark = pytest.mark.usefixtures("few_threads")
+
+FUNCTIONS = [electra.pretrain, electra.finetune, electra.evaluate, electra.embed, electra.load]
+ROWS = [
+    {"review": line.split(",")[0], "stars": line.split(",")[1]}
+    for line in keyword_rows(30).splitlines()[1:]
+]
+FEW = {"max_steps": 3, "batch_size": 4, "length": 16}
+TINY_RUN = {
+    "batch_size": 4,
+    "micro_batch_size": 4,
+    "eval_rows": 4,
+    "encoder": {"layers": 1, "width": 16, "heads": 2, "feedforward": 16, "embedding": 8},
+    "data": {"length": 16, "vocab_size": 150},
+}
+
+
+class Frame:
+    """A DataFrame, as far as we know one."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def to_dict(self, orient: str) -> list[dict[str, Any]]:
+        assert orient == "records"
+        return self.rows
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
+    return electra.finetune(
+        tiny,
+        "classify",
+        train=Frame(ROWS),
+        text="review",
+        label="stars",
+        output_dir=tmp_path_factory.mktemp("tuned") / "run",
+        settings=FEW,
+        quiet=True,
+    )
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
+def test_help_names_and_explains_every_keyword(function: Callable[..., object]) -> None:
+    documentation = inspect.getdoc(function)
+    assert documentation is not None
+    for name, parameter in inspect.signature(function).parameters.items():
+        assert parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        assert parameter.annotation is not parameter.empty
+        assert "Parameter(" not in str(parameter.annotation)
+        assert f"\n{name}\n    " in documentation
+    assert "--" not in documentation.replace("----------", "")
+
+
+def test_a_keyword_that_is_misspelt_is_refused_with_the_one_that_was_meant(tiny: Path) -> None:
+    with pytest.raises(TypeError, match=r"^pretrain\(\) .*'max_step'; did you mean max_steps\?$"):
+        electra.pretrain("tiny", corpus="x.txt", max_step=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r'settings=\{"learning_rate": …\}$'):
+        electra.pretrain("tiny", corpus="x.txt", learning_rate=1e-3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^finetune\(\) missing a required argument: 'task'$"):
+        electra.finetune(tiny)  # type: ignore[call-arg]
+
+
+# ---- pretrain ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainResult:
+    return electra.pretrain(
+        "tiny",
+        corpus=str(toy_corpus),
+        max_steps=2,
+        settings=TINY_RUN,
+        output_dir=tmp_path_factory.mktemp("pretrained") / "run",
+        quiet=True,
+    )
+
+
+def test_pretrain_takes_one_path_as_a_string_and_settings_as_a_dict(run: PretrainResult) -> None:
+    assert run.step == 2
+    assert (run.output_dir / "discriminator" / "model.safetensors").is_file()
+    assert electra.embed(run, ["the old dog"]).vectors.shape == (1, 16)
+    assert str(run.output_dir) in run._repr_html_()
+
+
+def test_pretrain_prints_nothing_when_quiet_and_leaves_the_signal_handlers_alone(
+    toy_corpus: Path, run: PretrainResult, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    again = electra.pretrain(
+        "tiny",
+        corpus=toy_corpus,
+        max_steps=2,
+        settings=TINY_RUN,
+        output_dir=run.output_dir,
+        quiet=True,
+    )
+    assert (again.step, again.output_dir) == (run.step, run.output_dir)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_interrupt_writes_a_checkpoint_and_is_raised(
+    run: PretrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object, step: int) -> None:
+        if step == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("electra.runs.journal.Journal.advance", interrupt)
+    recipe = load_recipe("tiny", flags=["--batch-size", "4", "--micro-batch-size", "4"])
+    with pytest.raises(KeyboardInterrupt):
+        electra.pretrain(
+            recipe,
+            data=run.output_dir / "data" / "shards",
+            max_steps=50,
+            output_dir=tmp_path / "run",
+            settings=TINY_RUN,
+            quiet=True,
+        )
+    assert list((tmp_path / "run").glob("checkpoint-*"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_pretrain_reads_the_rows_of_a_frame(tmp_path: Path) -> None:
+    frame = Frame([{"body": f"the {row['review']} ."} for row in ROWS])
+    with pytest.raises(electra.UserError, match="corpus, row 1: no column 'bodi'; did you mean"):
+        electra.pretrain("tiny", corpus=frame, text_field="bodi", output_dir=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, r"give either corpus= \(text files\) or data= \(shards from `electra.shard`\)"),
+        ({"corpus": 3}, "corpus is a int; give a path"),
+        ({"corpus": "x.txt", "resume": "auto", "overwrite": True}, "overwrite=True .*'never'"),
+        ({"data": "x", "init_from": "no folder"}, "init_from='no folder': no such folder"),
+        ({"settings": {"learning_rat": 1}}, 'settings: unknown .*mean settings."learning_rate"'),
+        ({"settings": {"seed": 1.5}}, "settings: training.seed must be a whole number"),
+        ({"settings": ["--seed"]}, "settings is a list; give a dict"),
+    ],
+)
+def test_the_checks_of_the_command_line_speak_of_keywords(
+    tmp_path: Path, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(electra.UserError, match=message):
+        electra.pretrain("tiny", output_dir=tmp_path / "run", **keywords)
+
+
+# ---- finetune ------------------------------------------------------------------------------------
+
+
+def test_finetune_holds_out_a_tenth_of_the_rows_without_dev_data(tuned: FinetuneResult) -> None:
+    data = tuned.summary.made["data"]
+    assert (data["train"]["examples"], data["dev"]["dev"]["examples"]) == (27, 3)
+    assert data["train"]["files"][0]["name"] == "train"
+    assert (tuned.task, tuned.metric) == ("classify", "accuracy")
+    assert tuned.score == tuned.summary.median
+
+
+def test_a_finished_finetuning_is_found_again_by_the_same_rows(
+    tiny: Path, tuned: FinetuneResult
+) -> None:
+    keywords: dict[str, Any] = {"text": "review", "label": "stars", "settings": FEW, "quiet": True}
+    again = electra.finetune(tiny, "classify", train=ROWS, output_dir=tuned.output_dir, **keywords)
+    assert again.summary.runs == tuned.summary.runs
+    with pytest.raises(electra.UserError, match=r"holds another [^∎]*Use another output_dir="):
+        electra.finetune(tiny, "classify", train=ROWS[:20], output_dir=tuned.output_dir, **keywords)
+
+
+def test_finetune_reads_files_and_has_a_folder_of_its_own_by_default(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = written(tmp_path / "train.csv", keyword_rows(20))
+    result = electra.finetune(tiny, "classify", train=str(train), settings=FEW)
+    assert result.output_dir == Path("runs/tiny-classify")
+    assert "2 rows of train, a tenth, are held out to score on" in capsys.readouterr().err
+    both = electra.evaluate([result, result], train)
+    assert both.score == electra.evaluate(result, [train]).score
+    assert "accuracy" in both._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("task", "keywords", "message"),
+    [
+        ("classify", {}, "no training data; name files with train="),
+        ("classify", {"train": ROWS[:3]}, "no dev data to score on; name a file with dev="),
+        ("classify", {"train": []}, "train is empty"),
+        ("classify", {"train": {"text": ["a"]}}, "train is a dict; give a path"),
+        ("classify", {"train": [*ROWS, "x.csv"]}, "train, item 31 is a str; give paths alone"),
+        ("classify", {"train": ROWS}, r"train, row \d+: no column 'text'.*right one with text="),
+        ("classify", {"train": ROWS, "words": "review"}, "words= does not go with task='classify'"),
+        ("classify", {"train": ROWS, "seeds": 0}, "^seeds=0: at least one run is needed"),
+        ("classify", {"train": ROWS, "layer": "mix"}, "layer='mix' goes with frozen=True"),
+        ("classify", {"train": ROWS, "settings": {"length": 999}}, '"] = 999: the model'),
+        ("classifi", {"train": ROWS}, "^task='classifi': unknown; did you mean classify"),
+        ("glue", {"data": "glue"}, "name one: glue/rte"),
+    ],
+)
+def test_finetune_says_which_keyword_is_wrong(
+    tiny: Path, tmp_path: Path, task: str, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(electra.UserError, match=message):
+        electra.finetune(tiny, task, output_dir=tmp_path / "run", quiet=True, **keywords)
+
+
+# ---- load, predict, evaluate, embed --------------------------------------------------------------
+
+
+def test_predict_answers_texts_rows_frames_and_files_alike(
+    tuned: FinetuneResult, tmp_path: Path
+) -> None:
+    model = electra.load(tuned)
+    texts = [row["review"] for row in ROWS[:4]]
+    answers = model.predict(texts)
+    assert [set(answer) for answer in answers] == [{"label", "probability", "probabilities"}] * 4
+    labels = [answer["label"] for answer in answers]
+    file = written(tmp_path / "new.csv", "\n".join(["review", *texts]) + "\n")
+    renamed = [{"body": text} for text in texts]
+    for same in (
+        model.predict(file),
+        model.predict([{"review": text} for text in texts]),
+        model.predict(Frame([{"review": text} for text in texts])),  # type: ignore[arg-type]
+        model.predict(renamed, text="body"),
+        electra.load([tuned, tuned]).predict(texts),
+    ):
+        assert [answer["label"] for answer in same] == labels
+    assert len(answers[1:3]) == 2
+    assert not model.predict([])
+
+
+def test_a_pair_is_given_as_a_tuple(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"text": r["review"], "text_pair": r["review"], "label": r["stars"]} for r in ROWS]
+    result = electra.finetune(
+        tiny,
+        "classify",
+        train=rows,
+        dev=rows,
+        text_pair="text_pair",
+        settings=FEW,
+        output_dir=tmp_path / "run",
+        quiet=True,
+    )
+    model = electra.load(result)
+    assert len(model.predict([("a dog", "the dog")])) == 1
+    with pytest.raises(electra.UserError, match=r"inputs, row 2: 1 values.*takes 2: text and"):
+        model.predict([("a dog", "the dog"), "alone"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "item"),
+    [("tags", "anna lives in paris"), ("tags", ["anna", "lives"]), ("joint", ("who", "anna sat"))],
+)
+def test_bare_inputs_fit_the_task(kind: str, item: object, by_heart: Callable[[str], Path]) -> None:
+    assert len(electra.load(by_heart(kind)).predict([item])) == 1
+
+
+def test_a_string_is_a_path_and_the_message_shows_how_a_text_is_given(
+    tuned: FinetuneResult,
+) -> None:
+    with pytest.raises(electra.UserError, match=r"a dog: no such file .*list: \['a dog'\]"):
+        electra.load(tuned).predict("a dog")
+
+
+def test_a_pretrained_model_has_embeddings_and_no_predictions(tiny: Path) -> None:
+    model = electra.load(tiny)
+    assert model.task is None
+    embeddings = electra.embed(model, ["a dog", "a cat sat"])
+    assert np.asarray(embeddings).shape == (2, 32)
+    assert embeddings.texts == ("a dog", "a cat sat")
+    with pytest.raises(electra.UserError, match="pre-trained, but without a task"):
+        model.predict(["a dog"])
+
+
+def test_embed_takes_rows_columns_and_files(tuned: FinetuneResult, tmp_path: Path) -> None:
+    file = written(tmp_path / "texts.txt", "a dog\na cat sat\n")
+    first = electra.embed(tuned, file)
+    rows = electra.embed(tuned, [{"review": "a dog"}, {"review": "a cat sat"}], text="review")
+    column = electra.embed(tuned, np.array(["a dog", "a cat sat"]))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(first.vectors, rows.vectors)
+    np.testing.assert_array_equal(first.vectors, column.vectors)
+    tokens = electra.embed(tuned, ["a dog", "a cat sat"], pool="tokens")
+    assert [len(vectors) for vectors in tokens.vectors] == [4, 5]
+    with pytest.raises(electra.UserError, match="pool='max': unknown"):
+        electra.embed(tuned, file, pool="max")  # type: ignore[arg-type]
+
+
+def test_evaluate_scores_rows(tuned: FinetuneResult) -> None:
+    scores = electra.evaluate(tuned, ROWS)
+    assert scores.score == scores.scores["dev"]["accuracy"]
+    with pytest.raises(electra.UserError, match="data, row 1: no column 'rating'"):
+        electra.evaluate(tuned, ROWS, label="rating")
+
+
+def test_a_model_that_is_not_there_is_refused_in_python_words(tmp_path: Path) -> None:
+    with pytest.raises(electra.UserError, match=r"run folder of `electra\.pretrain`"):
+        electra.load(tmp_path)
