@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -317,3 +318,22 @@ def test_evaluate_scores_rows(tuned: FinetuneResult) -> None:
 def test_a_model_that_is_not_there_is_refused_in_python_words(tmp_path: Path) -> None:
     with pytest.raises(electra.UserError, match=r"run folder of `electra\.pretrain`"):
         electra.load(tmp_path)
+
+
+# ---- the notebook --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = Path(electra.__file__).parents[1] / "docs" / "notebook.ipynb"
+    cells = json.loads(notebook.read_text(encoding="utf8"))["cells"]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "clear the outputs before the notebook is committed"
+            exec("".join(cell["source"]), names)
+    assert names["run"].step == 60
+    assert names["tuned"].score > names["tuned"].baseline
+    assert [answer["label"] for answer in names["answers"]] == ["cats", "dogs"]
+    assert names["vectors"].shape == (2, 64)

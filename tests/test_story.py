@@ -204,10 +204,13 @@ def reviews(path, *, column, label, animal="dog"):
 
 def test_the_python_of_the_readme_runs(home, monkeypatch):
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    flags = ", ".join(repr(word) for word in SMALLER)
-    small = program.replace('"--max-steps", "50000"', flags).replace("runs/mine", "runs/python")
-    small = small.replace("seeds=3", 'flags=["--max-steps", "2"]')
-    assert small != program
+    keys = [flag.removeprefix("--").replace("-", "_") for flag in SMALLER[::2]]
+    settings = dict(zip(keys, SMALLER[1::2], strict=True))
+    small = program.replace("max_steps=50_000", f"settings={settings}")
+    small = small.replace("seeds=3", 'settings={"max_steps": 2}').replace(
+        "runs/mine", "runs/python"
+    )
+    assert small.count("settings=") == 2
     reviews(home / "train.csv", column="text", label="label")
     reviews(home / "dev.csv", column="text", label="label", animal="cat")
     subprocess.run(

@@ -126,7 +126,7 @@ def load(model: PathName | Sequence[PathName], *, task: str | None = None) -> Mo
 def has_task(folder: Path) -> bool:
     """Return whether a model folder holds the head of a task."""
     config = read_json(folder, CONFIG)
-    return TASK in config or architecture_of(config) in TASK_KINDS
+    return TASK in config or architecture_of(config).partition("For")[2] in TASK_KINDS
 
 
 def as_model(model: Model | PathName | Sequence[PathName], task: str | None = None) -> Model:
