@@ -197,17 +197,27 @@ def test_finetune_reads_files_and_has_a_folder_of_its_own_by_default(
     train = written(tmp_path / "train.csv", keyword_rows(20))
     result = electra.finetune(tiny, "classify", train=str(train), settings=FEW)
     assert result.output_dir == Path("runs/tiny-classify")
-    assert "2 rows of train, a tenth, are held out to score on" in capsys.readouterr().err
+    assert "no dev data: a share of 0.1 of train is held out" in capsys.readouterr().err
     both = electra.evaluate([result, result], train)
     assert both.score == electra.evaluate(result, [train]).score
     assert "accuracy" in both._repr_html_()
+
+
+def test_rows_to_train_on_are_no_rows_to_score_on(tiny: Path, tmp_path: Path) -> None:
+    keywords: dict[str, Any] = {"text": "review", "label": "stars", "output_dir": tmp_path / "run"}
+    with pytest.raises(electra.UserError, match=r"dev is the same data .*dev_on_train=True"):
+        electra.finetune(tiny, "classify", train=ROWS, dev=Frame(ROWS), **keywords)
 
 
 @pytest.mark.parametrize(
     ("task", "keywords", "message"),
     [
         ("classify", {}, "no training data; name files with train="),
-        ("classify", {"train": ROWS[:3]}, "no dev data to score on; name a file with dev="),
+        (
+            "classify",
+            {"train": ROWS[:3], "text": "review", "label": "stars"},
+            "no dev example in 3 .* with dev=",
+        ),
         ("classify", {"train": []}, "train is empty"),
         ("classify", {"train": {"text": ["a"]}}, "train is a dict; give a path"),
         ("classify", {"train": [*ROWS, "x.csv"]}, "train, item 31 is a str; give paths alone"),
@@ -259,6 +269,7 @@ def test_a_pair_is_given_as_a_tuple(tiny: Path, tmp_path: Path) -> None:
         "classify",
         train=rows,
         dev=rows,
+        dev_on_train=True,
         text_pair="text_pair",
         settings=FEW,
         output_dir=tmp_path / "run",

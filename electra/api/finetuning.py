@@ -9,12 +9,14 @@ from pathlib import Path
 from electra import tasks
 from electra.api.keywords import as_flags, field_values, takes_keywords
 from electra.api.results import FinetuneResult
-from electra.api.rows import Data, PathName, find_tables, hold_out
+from electra.api.rows import Data, PathName, find_tables
 from electra.config import UserError
 from electra.data.tables import Table
 from electra.finetuning.finetune import finetune_with_options, reporter
 from electra.finetuning.options import FinetuneOptions, FrozenEncoder
 from electra.tasks.task import AnyTask
+
+DEV_SHARE = 0.1  # of the training data, where no dev data is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +80,8 @@ class FinetuneArguments(FinetuneOptions, FrozenEncoder, Columns):
         Training data: a file (.csv .tsv .jsonl .parquet, or the task's own format), a list of
         files, a DataFrame, or a list of dicts.
     dev
-        Data to score on, of the same kinds. Without it, and without `data`, a tenth of the rows of
-        `train` is held out.
+        Data to score on, of the same kinds. Without it, and without `data`, a tenth of `train` is
+        held out; settings={"dev_share": 0.2} holds out another share.
     regression
         classify: whether labels are scores; by default, whether they look like scores.
     settings
@@ -113,7 +115,8 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
     """
     task, flags = build_task(arguments)
     tables = find_data(arguments)
-    values = field_values(FinetuneOptions, arguments) | {"train": (), "dev": (), "flags": flags}
+    values = field_values(FinetuneOptions, arguments) | {"train": (), "dev": ()}
+    values["flags"] = [*dev_flags(arguments), *flags]
     if arguments.data is not None:
         values["data"] = str(Path(arguments.data))
     output_dir = result_folder(arguments, task)
@@ -150,20 +153,24 @@ def build_task(arguments: FinetuneArguments) -> tuple[AnyTask, list[str]]:
 
 
 def find_data(arguments: FinetuneArguments) -> dict[str, list[Table]]:
-    """Return the tables of train and dev, those that were given; without dev, rows are held out."""
+    """Return the tables of train and dev, those that were given."""
     tables: dict[str, list[Table]] = {}
     given: dict[str, Data | None] = {"train": arguments.train, "dev": arguments.dev}
     for name, data in given.items():
         if data is not None:
             tables[name] = find_tables(data, name=name)
-    if "train" not in tables or "dev" in tables or arguments.data is not None:
-        return tables
-    divided = hold_out(tables["train"])
-    if divided:
-        rows = len(divided["dev"][0].rows or ())
-        say = reporter(quiet=arguments.quiet)
-        say(f"no dev data: {rows:,} rows of train, a tenth, are held out to score on")
-    return divided or tables
+    return tables
+
+
+def dev_flags(arguments: FinetuneArguments) -> list[str]:
+    """Return the setting that holds dev data out where none is given, and say so."""
+    if arguments.train is None or arguments.dev is not None or arguments.data is not None:
+        return []
+    if "dev_share" in (arguments.settings or {}):
+        return []
+    say = reporter(quiet=arguments.quiet)
+    say(f"no dev data: a share of {DEV_SHARE} of train is held out to score on")
+    return as_flags({"dev_share": DEV_SHARE})
 
 
 def result_folder(arguments: FinetuneArguments, task: AnyTask) -> Path:

@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
-from electra.data.tables import FORMATS, LocatedRow, Table, find_table, read_rows, table_of_rows
+from electra.data.tables import LocatedRow, Table, find_table, table_of_rows
 from electra.tasks.glue import Glue
 from electra.tasks.task import AnyTask
 
@@ -33,7 +30,6 @@ TO_ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tolist", ()),
     ("to_dict", ("records",)),
 )
-HELD_OUT = 10  # one row in ten is held out where no dev data is given
 # The fields of a task that name the columns of its inputs.
 INPUTS = {
     "classify": ("text", "text_pair"),
@@ -102,27 +98,6 @@ def to_plain(value: Any) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     return value
-
-
-def hold_out(tables: Sequence[Table]) -> dict[str, list[Table]]:
-    """Divide rows into training and dev data; nothing where there are too few, or no rows."""
-    if not all(table.format in FORMATS.values() and table.format != "json" for table in tables):
-        return {}
-    rows: list[LocatedRow] = []
-    for table in tables:
-        rows += read_rows(table)
-    # At random, since labels may alternate; the same rows in every call.
-    positions, key = np.arange(len(rows) // HELD_OUT), random_key("held-out rows")
-    chosen = set(shuffle_indices(positions, size=len(rows), key=key).tolist())
-    if not chosen:
-        return {}
-    name = ", ".join(map(str, tables))
-    train = [row for index, row in enumerate(rows) if index not in chosen]
-    dev = [row for index, row in enumerate(rows) if index in chosen]
-    return {
-        "train": [table_of_rows(train, name=name)],
-        "dev": [table_of_rows(dev, name=f"{name}, held-out rows")],
-    }
 
 
 # ---- inputs to predict ---------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from electra.api.rows import as_items, find_tables, hold_out, rows_table
+from electra.api.rows import as_items, find_tables, rows_table
 from electra.data.tables import read_rows
 
 
@@ -27,14 +27,3 @@ def test_rows_are_identified_by_their_content() -> None:
     assert first == rows_table([{"a": 1}, {"a": 2}], name="train").fingerprint()
     assert first != rows_table([{"a": 1}, {"a": 3}], name="train").fingerprint()
     assert first["rows"] == 2
-
-
-def test_a_tenth_of_the_rows_is_held_out_at_random_and_always_the_same() -> None:
-    table = rows_table([{"a": number} for number in range(100)], name="train")
-    divided = hold_out([table])
-    train, dev = (list(read_rows(divided[part][0])) for part in ("train", "dev"))
-    assert (len(train), len(dev)) == (90, 10)
-    assert {where for where, _ in [*train, *dev]} == {where for where, _ in read_rows(table)}
-    assert {row["a"] % 2 for _, row in dev} == {0, 1}
-    assert hold_out([table]) == divided
-    assert hold_out([rows_table([{"a": 1}], name="train")]) == {}
