@@ -25,6 +25,7 @@ from electra.tasks.embed import embed as embed_texts
 from electra.tasks.embed_options import EmbedOptions
 from electra.tasks.evaluation_options import EvaluationData
 from electra.tasks.inference import (
+    add_input_columns,
     default_device,
     ensemble_task,
     load_for_task,
@@ -66,7 +67,7 @@ class Model:
         context: str | None = None,
         words: str | None = None,
     ) -> Predictions:
-        """Return a prediction for each input: a label, an answer, tags or a choice.
+        """Return the columns of each input with a label, an answer, tags or a choice.
 
         Inputs are texts, pairs (a text and another, or a question and a passage), lists of words
         for tags, dicts, a DataFrame, or the path of a file. The other keywords name the columns of
@@ -80,8 +81,11 @@ class Model:
             models = set_columns(self.finetuned(), given)
             task = ensemble_task(models)
             examples = task.read(input_tables(task, inputs), labelled=False)
-            answered = stream_answers(models, examples)
-            return Predictions(tuple(task.record(*each) for each in answered))
+            records = []
+            for example, answer in stream_answers(models, examples):
+                row = getattr(example, "row", None)
+                records.append(add_input_columns(task.record(example, answer), row))
+            return Predictions(tuple(records))
 
     def encoder(self) -> tuple[Encoder, WordPiece]:
         """Return the network whose vectors are the embeddings, and its tokenizer."""

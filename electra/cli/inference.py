@@ -17,6 +17,7 @@ from electra.tasks.evaluation_options import EvaluationData
 
 if TYPE_CHECKING:
     from electra.tasks.models import FinetunedModel
+    from electra.tasks.task import AnyTask
 
 # Options of the task may stand among these.
 Arguments = Annotated[str, Parameter(allow_leading_hyphen=True)]
