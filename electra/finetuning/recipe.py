@@ -52,8 +52,8 @@ class FinetuneConfig:
     batch_size: int = 32  # examples in a step, over all processes
     micro_batch_size: int | None = None  # examples in one pass; by default what fits in memory
     length: int = 128  # tokens in a row
-    # text that does not fit in a row; spans and tags take further windows instead
-    too_long: Literal["cut", "refuse"] = "cut"
+    # text that does not fit in a row; spans and tags always take further windows
+    too_long: Literal["cut", "window", "refuse"] = "cut"
     dropout: float = 0.1
     # what stands for a whole row; mean: ModernBERT alone
     pooling: Literal["cls", "mean"] = "cls"

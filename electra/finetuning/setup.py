@@ -85,7 +85,7 @@ def prepare_finetuning(
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
     config = resolve_config(task, options, source.encoder.shape)
-    task = replace(task, pooling=config.pooling)
+    task = configure_task(task, config)
     with redirect_warnings(say):
         files = find_files(task, options, tables, dev_share=config.dev_share)
     task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
@@ -124,6 +124,13 @@ def check_learnable(
             f"{join_names(files.train)}: none of its {examples:,} examples can be learnt from in "
             f"rows of {config.length} tokens; raise --length"
         )
+
+
+def configure_task(task: AnyTask, config: FinetuneConfig) -> AnyTask:
+    """Return the task with the settings that its model has to remember."""
+    if config.too_long == "window":
+        task = task.with_windows()
+    return replace(task, pooling=config.pooling)
 
 
 def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape) -> FinetuneConfig:

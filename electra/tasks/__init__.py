@@ -49,7 +49,17 @@ NAMES = {  # the kind of each task that the command line names; GLUE's nine are 
 }
 FIELD_OF_FLAG = {"head": "head_kind"}  # the method `head` has taken that name
 # Fields that training data, the recipe or a model folder decides.
-NOT_OPTIONS = ("name", "labels", "metrics", "frozen", "pooling", "count", "extent", "projected")
+NOT_OPTIONS = (
+    "name",
+    "labels",
+    "metrics",
+    "frozen",
+    "pooling",
+    "count",
+    "extent",
+    "projected",
+    "windows",
+)
 
 
 def kind_class(kind: str) -> type[AnyTask]:

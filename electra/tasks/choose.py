@@ -86,6 +86,12 @@ class Choose(Task[Choice, Array]):
     def from_name(cls, name: str, **options: Any) -> Self:
         return cls(name=name, **COLUMNS[name] | options)
 
+    def with_windows(self) -> Self:
+        raise UserError(
+            f"--too-long window: {self.name} reads a context in one row with each option; use cut "
+            "or refuse, or raise --length"
+        )
+
     # ---- examples --------------------------------------------------------------------------------
 
     def locate(self, data: str) -> Files:

@@ -32,7 +32,7 @@ from electra.tasks.classification_heads import (
     LinearHead,
 )
 from electra.tasks.conll import refuse_conll
-from electra.tasks.features import Array, Features, encode_pair
+from electra.tasks.features import Array, Features, encode_pair, split_windows
 from electra.tasks.labels import (
     are_scores,
     class_metrics,
@@ -92,6 +92,7 @@ class Classify(Task[Text, Array]):
     extent: tuple[float, ...] = ()  # of a regression: the least and the greatest training label
     metrics: tuple[str, ...] = ()
     swapped: bool = False  # train on B, A as well as on A, B
+    windows: bool | None = None  # read a long text in several rows, whose answers are averaged
     # coarse: only what stands before the first colon
     label_part: Literal["fine", "coarse"] | None = None
     delimiter: str | None = None  # of files with columns; None: detected
@@ -100,6 +101,9 @@ class Classify(Task[Text, Array]):
     @classmethod
     def from_name(cls, name: str = "classify", **options: Any) -> Self:
         return cls(name=name, **options)
+
+    def with_windows(self) -> Self:
+        return replace(self, windows=True)
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -276,10 +280,14 @@ class Classify(Task[Text, Array]):
                 orders = [(first, second)]
                 if training and self.swapped:
                     orders.append((second, first))
-            for a, b in orders:
-                row = encode_pair(index, tokenizer, a, b, length=length)
-                row.row_labels = {"target": self.target(example)}
-                encoded.append(row)
+            for order in orders:
+                parts = [order]
+                if self.windows:
+                    parts = split_windows(*order, length=length)
+                for a, b in parts:
+                    row = encode_pair(index, tokenizer, a, b, length=length)
+                    row.row_labels = {"target": self.target(example)}
+                    encoded.append(row)
         return Features.from_rows(encoded)
 
     @property
@@ -328,7 +336,7 @@ class Classify(Task[Text, Array]):
             exponentials = np.exp(answers - answers.max(axis=1, keepdims=True))
             answers = exponentials / exponentials.sum(axis=1, keepdims=True)
         summed = np.zeros((len(examples), self.num_outputs))
-        np.add.at(summed, features.examples, answers)  # A, B and B, A are one example
+        np.add.at(summed, features.examples, answers)  # A, B and B, A; windows of A
         return list(summed / np.bincount(features.examples, minlength=len(examples))[:, None])
 
     def combine(self, answers: Sequence[Array]) -> Array:

@@ -237,6 +237,37 @@ def encode_pair(
     return Row(example, ids, kept[0] + 2, truncated=len(first) + len(second) > room)
 
 
+def split_windows(
+    first: Sequence[int], second: Sequence[int] | None, *, length: int
+) -> list[tuple[Sequence[int], Sequence[int] | None]]:
+    """Split a text or pair that does not fit in a row into windows of its longer text.
+
+    Neighbours share a quarter of a window, so that a phrase at a border is whole in one of them. A
+    shorter text stands in every row, cut to half of it.
+    """
+    if second is None:
+        return [(part, None) for part in overlapping_parts(first, length - 2)]
+    room = length - 3
+    if len(first) + len(second) <= room:
+        return [(first, second)]
+    if len(first) > len(second):
+        kept = second[: room // 2]
+        return [(part, kept) for part in overlapping_parts(first, room - len(kept))]
+    kept = first[: room // 2]
+    return [(kept, part) for part in overlapping_parts(second, room - len(kept))]
+
+
+def overlapping_parts(ids: Sequence[int], size: int) -> list[Sequence[int]]:
+    """Return parts of at most `size` that share a quarter, or more at the end."""
+    parts = []
+    start, step = 0, max(1, size - size // 4)
+    while start + size < len(ids):
+        parts.append(ids[start : start + size])
+        start += step
+    parts.append(ids[max(0, len(ids) - size) :])
+    return parts
+
+
 # ---- batches -------------------------------------------------------------------------------------
 
 

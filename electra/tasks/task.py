@@ -113,6 +113,10 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
         """Return the fields of the task and its kind as plain data."""
         return {"kind": self.kind, **asdict(self)}
 
+    def with_windows(self) -> Self:
+        """Return the task that reads texts longer than a row in several rows."""
+        return self
+
     # ---- examples --------------------------------------------------------------------------------
 
     @abstractmethod

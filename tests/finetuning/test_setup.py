@@ -72,6 +72,17 @@ def test_texts_that_are_too_long_are_refused_when_asked(prepare: Prepare) -> Non
         prepare(length=8, too_long="refuse")
 
 
+def test_texts_that_are_too_long_are_read_in_windows_when_asked(
+    prepare: Prepare, messages: list[str]
+) -> None:
+    setup = prepare(length=8, too_long="window")
+    assert len(setup.train) > 12
+    assert setup.identity()["task"]["windows"] is True
+    assert not any("were cut" in message for message in messages)
+    with pytest.raises(UserError, match=r"--too-long window: choose reads a context in one row"):
+        prepare(task=find_task("choose"), too_long="window")
+
+
 def test_a_length_beyond_the_models_positions_is_refused(prepare: Prepare) -> None:
     with pytest.raises(UserError, match=wording("a_length_beyond_the_models_positions_is_refused")):
         prepare(length=65)

@@ -19,7 +19,7 @@ from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
 from electra.tasks.classification_heads import ElectraClassificationHead, LinearHead
 from electra.tasks.classify import Classify, Text
-from electra.tasks.features import Array
+from electra.tasks.features import Array, split_windows
 from electra.tasks.task import Network
 from tests.conftest import NOUNS, VERBS
 from tests.wording import wording_of
@@ -339,6 +339,36 @@ def test_text_that_does_not_fit_is_cut_and_marked(tokenizer: WordPiece) -> None:
     features = task.features(examples, tokenizer, length=16, training=False)
     assert (features.lengths.max(), features.truncated.tolist()) == (16, [True, False])
     assert features.row_labels["target"].tolist() == [1, 0]
+
+
+def test_a_long_text_is_read_in_windows_whose_probabilities_are_averaged(
+    tokenizer: WordPiece,
+) -> None:
+    task = Classify.from_name(labels=("0", "1"), regression=False).with_windows()
+    words = " ".join(["dog", "cat", "mat", "home"] * 5)
+    examples = [Text("a:1", words, None, "1"), Text("a:2", "dog", None, "0")]
+    for training in (True, False):
+        features = task.features(examples, tokenizer, length=10, training=training)
+        *windows, short = features.examples.tolist()
+        assert len(windows) > 1
+        assert (set(windows), short, features.truncated.any()) == ({0}, 1, False)
+        assert features.row_labels["target"].tolist() == [1] * len(windows) + [0]
+    sure, unsure = np.array([-9.0, 9.0]), np.array([0.0, 0.0])
+    outputs = [{"logits": sure}] + [{"logits": unsure}] * len(windows)
+    first, second = task.decode(examples, features, outputs)
+    assert first[1] == pytest.approx((1 + 0.5 * (len(windows) - 1)) / len(windows), abs=1e-6)
+    assert second.tolist() == [0.5, 0.5]
+
+
+def test_windows_hold_every_token_and_the_shorter_text_of_a_pair() -> None:
+    for first, second in ((range(30), None), (range(30), [98, 99]), ([98, 99], range(30))):
+        windows = split_windows(list(first), second and list(second), length=12)
+        seen = {token for a, b in windows for token in [*a, *(b or [])]}
+        assert seen >= set(range(30))
+        for a, b in windows:
+            assert len(a) + len(b or []) <= 12 - 2 - (b is not None)
+            assert second is None or {98, 99} <= {*a, *(b or [])}
+    assert split_windows([1, 2], [3], length=12) == [([1, 2], [3])]
 
 
 def test_both_ways_round_are_one_answer(tokenizer: WordPiece) -> None:
