@@ -119,6 +119,8 @@ def find_column(row: Mapping[str, Any], name: str) -> str:
     """Return the column of a row that a name, or else a number counted from 0, means."""
     if name in row or not name.isdecimal() or int(name) >= len(row):
         return name
+    if any(column.isdecimal() for column in row):  # then numbers are names
+        return name
     return list(row)[int(name)]
 
 

@@ -30,6 +30,7 @@ def test_a_sentence_is_one_example_with_all_its_commas(options: dict[str, str]) 
     with as_file("good, but long", task) as path:
         (example,) = task.read([find_table(path)], labelled=False)
         assert getattr(example, "first") == "good, but long"  # noqa: B009
+        assert getattr(example, "label") is None  # noqa: B009
     assert not Path(path).exists()
 
 
