@@ -15,6 +15,7 @@ from electra.api.rows import Data, PathName, as_items, holds_rows, rows_table
 from electra.config import UserError
 from electra.data.tables import Table, require_text
 from electra.files import read_toml
+from electra.pretraining.budget import apply_budget
 from electra.pretraining.options import PretrainOptions, RecipeOverrides
 from electra.pretraining.pretrain import pretrain as run_pretraining
 from electra.pretraining.recipe import Recipe, load_recipe
@@ -94,11 +95,12 @@ def build_recipe(arguments: PretrainArguments) -> Recipe:
     if arguments.config is not None:
         files = [Path(file) for file in as_items(arguments.config, name="config")]
     if not isinstance(arguments.recipe, Recipe):
-        return load_recipe(str(arguments.recipe), files=files, flags=flags)
+        recipe = load_recipe(str(arguments.recipe), files=files, flags=flags)
+        return apply_budget(recipe, arguments.budget, flags)
     layers = {"recipe": as_dict(arguments.recipe)}
     layers |= {str(file): read_toml(file) for file in files}
     layers["command line"] = parse_flags(flags, Recipe)
-    return build_layers(Recipe, layers)
+    return apply_budget(build_layers(Recipe, layers), arguments.budget, flags)
 
 
 def find_corpus(arguments: PretrainArguments, output_dir: Path) -> Sequence[str | Path] | None:

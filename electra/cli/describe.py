@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from electra.config import UserError, build
+from electra.console import Terminal, to_stdout
 from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
@@ -29,6 +30,7 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
+from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 
 # Tokens in one forward pass, where the recipe leaves the micro-batch size to the machine.
@@ -194,6 +196,19 @@ def print_description(description: Description, console: Console) -> None:
     console.print(size_table(description))
     console.print(cost_table(description))
     console.print(memory_table(description))
+
+
+def print_dry_run(
+    name: str, recipe: Recipe, output_dir: Path | None, options: PretrainOptions
+) -> None:
+    """Print what a recipe costs, and what a run of it would find on this machine."""
+    from electra.pretraining.dry_run import inspect_run
+
+    facts = inspect_run(recipe, options, output_dir)
+    to_stdout("")
+    print_description(describe_recipe(recipe, name=name), Terminal())
+    for title, fact in facts.items():
+        to_stdout(f"{title}: {fact}")
 
 
 def network_table(description: Description) -> Table:

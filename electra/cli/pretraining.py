@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,9 +22,10 @@ from electra.cli import (
     require_corpus,
 )
 from electra.config import UserError
-from electra.console import Terminal, print_data, progress_bars, to_stdout
+from electra.console import Terminal, print_data, progress_bars, to_stderr, to_stdout
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.pretraining.options import PretrainOptions, RecipeOverrides
+from electra.setting_docs import as_commented_toml
 
 if TYPE_CHECKING:
     from electra.pretraining.recipe import Recipe
@@ -178,55 +180,83 @@ def pretrain(
         The run folder: models, checkpoints, metrics.jsonl, status.json. Not needed with --dry-run
         or --print-config.
     dry_run
-        Print the settings, the sizes and the costs, and do nothing else.
+        Print the settings, the sizes and the costs, look at the data, the disk and the memory,
+        measure the time of a step, and write nothing.
     print_config
-        Print the settings as TOML and do nothing else.
+        Print all settings as TOML, with their choices and what they mean, and do nothing else.
     """
     flags = [*settings, *overrides.flags()]
+    loaded = load_with_flags(recipe, flags, overrides.config, "pretrain", budget=overrides.budget)
     if dry_run or print_config:
-        return print_recipe(recipe, flags, overrides.config, with_costs=dry_run)
-    return start_pretraining(recipe, flags, overrides.config, output_dir, options)
+        return print_recipe(recipe, loaded, output_dir, options if dry_run else None)
+    return start_pretraining(loaded, output_dir, options)
 
 
 def print_recipe(
-    recipe: str, flags: list[str], config: Sequence[Path] | None, *, with_costs: bool
+    name: str, recipe: Recipe, output_dir: Path | None, dry_run: PretrainOptions | None
 ) -> int:
-    """Print the settings of a recipe as TOML, and what it costs where that is asked for."""
-    from electra.settings import as_toml
+    """Print the settings of a recipe, and what a run with the options of a dry run would find."""
+    print_data(as_commented_toml(recipe).rstrip())
+    if dry_run is not None:
+        from electra.cli.describe import print_dry_run
 
-    print_data(as_toml(load_with_flags(recipe, flags, config, "pretrain")).rstrip())
-    if with_costs:
-        to_stdout("")
-        return describe(recipe, *flags, config=list(config or ()))
+        print_dry_run(name, recipe, output_dir, dry_run)
     return DONE
 
 
-def start_pretraining(
-    recipe: str,
-    flags: list[str],
-    config: Sequence[Path] | None,
-    output_dir: Path | None,
-    options: PretrainOptions,
-) -> int:
-    loaded = load_with_flags(recipe, flags, config, "pretrain")
+def start_pretraining(recipe: Recipe, output_dir: Path | None, options: PretrainOptions) -> int:
+    """Pre-train, and print the verdict and what to type next."""
     if output_dir is None:
         raise UserError("--output-dir is missing: the folder to keep this run in")
     from electra.pretraining.pretrain import pretrain as run
 
-    outcome = run(loaded, output_dir=output_dir, **vars(options))
+    outcome = run(recipe, output_dir=output_dir, **vars(options))
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts this in every process
+        if options.quiet and outcome.verdict.fine_tuning == "unlikely":
+            to_stderr(f"warning: {output_dir}: {outcome.verdict.text}")
+        if outcome.status == "finished" and not options.quiet:
+            print_next_commands(output_dir)
     if outcome.status == "finished":
         return DONE
     return STOPPED_EARLY
 
 
+def print_next_commands(run: Path) -> None:
+    """Print the commands that use the models of a finished run."""
+    model = run / "encoder"
+    commands = []
+    if (run / "discriminator").is_dir():
+        model = run / "discriminator"
+        if (run / "generator").is_dir():
+            commands.append(f'electra show {run} "A sentence of your own."')
+    task = "--task classify --train train.csv --dev dev.csv"
+    commands += [
+        f"electra finetune {run} {task} --output-dir {run}-classify",
+        f"electra embed {model} texts.txt --output {run}-embeddings.parquet",
+    ]
+    to_stderr("next, for example:")
+    for command in commands:
+        to_stderr(f"  {command}")
+
+
 def load_with_flags(
-    recipe: str, flags: Sequence[str], config: Sequence[Path] | None, command: str
+    recipe: str,
+    flags: Sequence[str],
+    config: Sequence[Path] | None,
+    command: str,
+    *,
+    budget: str | None = None,
 ) -> Recipe:
-    """Load a recipe; an unknown flag is refused with the option or setting it may have meant."""
+    """Load a recipe, at a budget if one is given.
+
+    An unknown flag is refused with the option or setting it may have meant.
+    """
+    from electra.pretraining.budget import apply_budget
     from electra.pretraining.recipe import Recipe, load_recipe
 
     check_flags(flags, command, Recipe)
-    return load_recipe(recipe, files=config or [], flags=flags)
+    loaded = load_recipe(recipe, files=config or [], flags=flags)
+    return apply_budget(loaded, budget, flags)
 
 
 @app.command

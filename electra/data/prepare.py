@@ -22,11 +22,11 @@ class DataConfig:
     shards are made from a corpus.
     """
 
-    length: int = 128
-    vocab_size: int = 30_522
-    cased: bool = False
+    length: int = 128  # tokens in a row
+    vocab_size: int = 30_522  # entries of the vocabulary
+    cased: bool = False  # keep upper case
     keep_accents: bool = False  # false strips them from Latin text only
-    held_out: float = 0.005
+    held_out: float = 0.005  # share of the documents to measure progress on
 
     def __post_init__(self) -> None:
         if self.length < 8:

@@ -21,15 +21,15 @@ class OptimizerConfig:
     Defaults are the official code's for Small (paper, table 6).
     """
 
-    learning_rate: float = 5e-4
-    warmup_steps: int = 10_000
+    learning_rate: float = 5e-4  # at the end of warm-up
+    warmup_steps: int = 10_000  # steps in which the rate rises from zero
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     decay_ratio: float = 0.4  # the last part of the steps, in which "wsd" decays
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-6
+    weight_decay: float = 0.01  # of weight matrices; biases and norms have none
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    epsilon: float = 1e-6  # of Adam
     bias_correction: bool = False  # official code: none
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = 1.0  # a longer gradient is clipped to it
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:

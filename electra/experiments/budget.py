@@ -1,13 +1,11 @@
 """How long each arm trains: the recipes of its stages at a scale and budget. No torch.
 
-A budget scales steps, and the warm-up with them: every run has a fresh schedule that decays to its
-end. No run is the beginning of a longer one.
+A budget means here what it means to `electra pretrain` (pretraining/budget.py).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,33 +15,12 @@ from electra.experiments.plan import Arm, Scale, Stage, Trial
 from electra.files import read_toml
 from electra.model.flops import official, standard
 from electra.model.shape import EncoderShape
+from electra.pretraining.budget import schedule_settings
 from electra.pretraining.recipe import MAY_CHANGE, Recipe
 from electra.settings import as_dict, build_layers, find_recipe, merge, set_key
 
-MIN_BUDGET, MAX_BUDGET = Fraction(1, 10**9), 1000
-OUT_OF_BOUNDS = f"must be between {MIN_BUDGET} and {MAX_BUDGET} of a scale's steps"
 WIDTH_MULTIPLE = 16  # widths are multiples of what a GPU multiplies well
-EVAL_POINTS = 20  # of a held-out curve
-CHECKPOINTS = 4  # of a run that is shorter than its recipe's interval
 Vocabularies = Mapping[int, int]  # length of a shard's rows → size of its vocabulary
-
-
-def parse_budget(text: str) -> Fraction:
-    """Parse a share of a scale's steps: 1/256, 0.01 or 1."""
-    # A fraction with an exponent of three digits may take forever to compute.
-    if re.search(r"e[+-]?\d{3,}", text, re.IGNORECASE):
-        raise UserError(f"--budget {text}: {OUT_OF_BOUNDS}")
-    try:
-        budget = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise UserError(
-            f"--budget {text}: neither a number nor a fraction; write 1/256, 0.01, or smoke"
-        ) from None
-    if budget <= 0:
-        raise UserError(f"--budget {text}: must be above 0")
-    if not MIN_BUDGET <= budget <= MAX_BUDGET:
-        raise UserError(f"--budget {text}: {OUT_OF_BOUNDS}")
-    return budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,26 +174,11 @@ def resize(encoder: EncoderShape, share: float) -> Layer:
 def with_schedule(
     stage: PlannedStage, steps: int, scale: Scale, *, seed: int, longer: float
 ) -> PlannedStage:
-    """Return the stage with a schedule that decays within these steps.
-
-    It warms up as for `steps / longer` of them, is evaluated often enough for a curve, and is saved
-    often enough for a resume.
-    """
-    training = stage.recipe.training
-    warmup_ratio = scale.warmup_ratio
-    if warmup_ratio is None:
-        warmup_ratio = stage.recipe.optimizer.warmup_steps / training.max_steps
-    logging_steps = min(training.logging_steps, math.ceil(steps / (5 * EVAL_POINTS)))
-    eval_steps = min(training.eval_steps, math.ceil(steps / EVAL_POINTS))
-    schedule = {
-        "max_steps": steps,
-        "seed": seed,
-        "logging_steps": logging_steps,
-        "eval_steps": -(-eval_steps // logging_steps) * logging_steps,
-        "save_steps": min(training.save_steps, math.ceil(steps / CHECKPOINTS)),
-    }
-    warmup_steps = round(warmup_ratio * (steps / longer))
-    changes = {"training": schedule, "optimizer": {"warmup_steps": warmup_steps}}
+    """Return the stage with a schedule for these steps; it warms up as for `steps / longer`."""
+    changes = schedule_settings(
+        stage.recipe, steps, warmup_ratio=scale.warmup_ratio, warmup_for=steps / longer
+    )
+    changes["training"]["seed"] = seed
     layer = merge(as_dict(stage.recipe), changes)
     source = f"{stage.name}, {steps} steps"
     return PlannedStage(name=stage.name, recipe=build(Recipe, layer, source=source))

@@ -10,9 +10,9 @@ from pathlib import Path
 from electra.config import UserError, suggest
 from electra.data.sources import check_outside_corpus
 from electra.experiments.arms import at_scale
-from electra.experiments.budget import parse_budget
 from electra.experiments.options import SMOKE, SweepOptions
 from electra.experiments.plan import Arm, Scale, Trial, load_scale, load_trial, trial_names
+from electra.pretraining.budget import parse_budget
 
 
 @dataclass(frozen=True, kw_only=True)

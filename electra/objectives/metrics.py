@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# A network has left the plateau when its held-out loss is below this fraction of its baseline's.
+PLATEAU_RATIO = 0.97
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
@@ -19,7 +22,7 @@ class Metric:
     network: str  # the network whose number it is
     baseline: str | float  # the key of its baseline, or the baseline itself
     form: str = "{:.3f}"
-    # A loss above this fraction of its baseline says that the network has learned nothing yet.
+    # A loss not below this fraction of its baseline: the network has learned nothing yet.
     plateau_ratio: float | None = None
     predicts: str = ""  # what a network with such a loss predicts
     plateau_meaning: str = ""  # what the network does there
@@ -35,7 +38,7 @@ class Metric:
         baseline = self.baseline_in(scores)
         if self.plateau_ratio is None or baseline is None or self.name not in scores:
             return False
-        return scores[self.name] > self.plateau_ratio * baseline
+        return not scores[self.name] < self.plateau_ratio * baseline
 
 
 def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric, ...]:
@@ -45,7 +48,7 @@ def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric,
     """
     ratio = None
     if is_trained_by_it:
-        ratio = 0.98
+        ratio = PLATEAU_RATIO
     return (
         Metric(
             name="mlm_loss",
@@ -73,7 +76,7 @@ RTD_METRICS = (
         network="discriminator",
         baseline="baseline_rtd_loss",
         form="{:.4f}",
-        plateau_ratio=0.99,
+        plateau_ratio=PLATEAU_RATIO,
         predicts="replaced or original",
         plateau_meaning="the discriminator only knows how many tokens are replaced",
     ),
@@ -109,7 +112,7 @@ RESTORE_METRICS = (
         title="loss",
         network="encoder",
         baseline="baseline_restore_loss",
-        plateau_ratio=0.99,
+        plateau_ratio=PLATEAU_RATIO,
         predicts="original words",
         plateau_meaning=(
             "the encoder only copies the tokens it reads, and knows how frequent words are"
@@ -140,7 +143,7 @@ LEFT_TO_RIGHT_METRICS = (
         title="next word, loss",
         network="encoder",
         baseline="baseline_lm_loss",
-        plateau_ratio=0.98,
+        plateau_ratio=PLATEAU_RATIO,
         predicts="next words",
         plateau_meaning="the left-to-right LM only knows how frequent words are",
     ),

@@ -1,4 +1,4 @@
-"""Warnings about recipes, plateaus and numbers that are not finite."""
+"""Warnings about recipes and numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from electra.pretraining.run import Run
 
 MANY_EPOCHS = 40
-# A healthy small network may take tens of millions of tokens to leave the plateau (docs/log.md).
-PLATEAU_TOKENS = 50_000_000
 
 
 def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
@@ -45,26 +43,6 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
             f"the generator is {generator.width} wide beside a discriminator of {width}; the "
             "paper found a quarter to a half best, a stronger one makes the task too hard"
         )
-    return warnings
-
-
-def plateau_warnings(scores: dict[str, float], recipe: Recipe, *, step: int) -> list[str]:
-    """Return warnings about networks that are no better than their baseline long after warm-up.
-
-    The total loss alone does not show it.
-    """
-    tokens = step * recipe.training.batch_size * recipe.data.length
-    if tokens < PLATEAU_TOKENS or step < 1.5 * recipe.optimizer.warmup_steps:
-        return []
-    warnings = []
-    for metric in recipe.objective.metrics():
-        if metric.is_at_baseline(scores):
-            loss, baseline = scores[metric.name], metric.baseline_in(scores)
-            warnings.append(
-                f"step {step}: {metric.plateau_meaning} (loss {loss:.4f}; {baseline:.4f} without "
-                "looking at the context); a lower learning rate, a longer warm-up or a smaller "
-                "batch usually frees it"
-            )
     return warnings
 
 

@@ -17,6 +17,7 @@ from electra.model.networks import Discriminator, Generator
 from electra.model.verify import verify
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.objective import Objective
+from electra.pretraining.verdict import judge
 from electra.settings import as_dict
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def training_facts(run: Run) -> dict[str, object]:
         "Precision": settings.precision,
         "electra": __version__,
     }
+    verdict = judge(run.scores, run.recipe)
+    facts["Verdict"] = " ".join(f"{sentence}." for sentence in (verdict.text, *verdict.networks))
     for name, value in run.scores.items():
         facts[f"Held-out {name.replace('_', ' ')}"] = f"{value:.4f}"
     return facts

@@ -19,9 +19,9 @@ from electra.engine.fsdp import reshard
 from electra.engine.hardware import autocast, peak_flops
 from electra.engine.training_state import contribute_shards
 from electra.model.flops import standard
-from electra.pretraining import diagnosis
 from electra.pretraining.run import Run
-from electra.runs import checkpoint, run_dir
+from electra.pretraining.verdict import plateau_warnings, update_left_plateau
+from electra.runs import checkpoint
 from electra.runs.journal import Journal, MetricsWindow
 from electra.settings import as_dict
 
@@ -118,6 +118,7 @@ def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float)
     metrics["tokens_seen"] = run.tokens_seen
     metrics["epoch"] = run.step * settings.batch_size / len(run.shards.train)
     journal.record(run.step, metrics)
+    run.update_status()
 
 
 def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> bool:
@@ -175,9 +176,13 @@ def held_out_scores(
 
 
 def log_scores(run: Run, journal: Journal) -> None:
-    """Write the held-out scores to the journal, and warn of a network on a plateau."""
+    """Write the held-out scores to the journal, and say which networks are off the plateau."""
     journal.record(run.step, run.scores, prefix="eval_")
-    for warning in diagnosis.plateau_warnings(run.scores, run.recipe, step=run.step):
+    for message in update_left_plateau(
+        run.left_plateau, run.scores, run.recipe, step=run.step, tokens=run.tokens_seen
+    ):
+        journal.info(message)
+    for warning in plateau_warnings(run.scores, run.recipe, step=run.step):
         journal.warn(warning)
 
 
@@ -201,7 +206,8 @@ def save(run: Run, checkpointer: AsyncCheckpointer) -> None:
         try:
             path = checkpoint.write(run.output_dir, tensors, step=step, state=state)
             checkpoint.rotate(run.output_dir, keep=keep)
-            run_dir.set_status(run.output_dir, "running", step=step, checkpoint=path.name)
+            run.checkpoint = path.name
+            run.set_status("running")
         except (OSError, SafetensorError) as error:
             message = f"the checkpoint of step {step} could not be written: {error}"
             raise RunFailed(message) from error
@@ -220,5 +226,6 @@ def checkpoint_state(run: Run) -> dict[str, Any]:
         "scaler": run.scaler.state_dict(),
         "scores": run.scores,
         "evaluation_due": run.evaluation_due,
+        "left_plateau": dict(run.left_plateau),  # it changes while this is written
         "electra": __version__,
     }

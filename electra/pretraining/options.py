@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from electra.config import UserError
 from electra.data.sources import DocumentUnit, check_outside_corpus
+
+ResumeSchedule = Literal["same", "stretch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,9 @@ class PretrainOptions:
         With a corpus: what is a document in .txt: what blank lines separate, or the whole file.
     resume
         auto (continue the run in the run folder, if there is one), never, or a checkpoint folder.
+    resume_schedule
+        When a run goes on with other --max-steps: same (the default) refuses those under which the
+        learning rate would rise, stretch follows the schedule of the new number of steps.
     overwrite
         With resume set to never: start over in a folder that holds a run.
     init_from
@@ -48,6 +53,7 @@ class PretrainOptions:
     text_field: str = "text"
     document: DocumentUnit = "blank-line"
     resume: str = "auto"
+    resume_schedule: ResumeSchedule = "same"
     overwrite: bool = False
     init_from: Path | None = None
     quiet: bool = False
@@ -85,7 +91,10 @@ class RecipeOverrides:
     Parameters
     ----------
     max_steps
-        Steps to train for.
+        Steps to train for; the warm-up stays as it is.
+    budget
+        Share of the recipe's steps to train for, as 1/16: the warm-up is scaled with it, as in
+        `electra trials`.
     seed
         Seed of everything that is random.
     config
@@ -94,6 +103,7 @@ class RecipeOverrides:
     """
 
     max_steps: int | None = None
+    budget: str | None = None
     seed: int | None = None
     config: Annotated[Sequence[Path] | None, Parameter(consume_multiple=True)] = None
 

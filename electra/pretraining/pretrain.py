@@ -22,6 +22,7 @@ from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.run import Run
 from electra.pretraining.setup import full_objective, prepare_run
+from electra.pretraining.verdict import Verdict, judge
 from electra.runs import run_dir
 from electra.runs.journal import Journal
 from electra.runs.lock import run_lock
@@ -36,6 +37,7 @@ class Outcome:
     step: int
     output_dir: Path
     scores: dict[str, float]
+    verdict: Verdict
 
 
 def pretrain(recipe: Recipe, *, output_dir: str | Path, **options: Any) -> Outcome:
@@ -109,12 +111,13 @@ def finish(run: Run, journal: Journal) -> Outcome:
     status: run_dir.Status = "stopped"
     if run.step >= run.recipe.training.max_steps and not run.evaluation_due:
         status = "finished"
-    objective = full_objective(run)
+    objective, verdict = full_objective(run), judge(run.scores, run.recipe)
     with run.world.without_timeout("models", main_only=True):
         if run.world.is_main:
             folders = export(run, objective, verified=status == "finished")
-            run_dir.set_status(
-                run.output_dir, status, step=run.step, checkpoint=f"checkpoint-{run.step}"
-            )
+            run.checkpoint = f"checkpoint-{run.step}"
+            run.set_status(status, verdict=verdict.facts())
             journal.info(f"{status} at step {run.step:,}; models in {', '.join(map(str, folders))}")
-    return Outcome(status, run.step, run.output_dir, run.scores)
+            for line in verdict.lines:
+                journal.info(line)
+    return Outcome(status, run.step, run.output_dir, run.scores, verdict)

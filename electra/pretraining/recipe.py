@@ -30,11 +30,11 @@ class TrainingConfig:
     evaluates and saves.
     """
 
-    max_steps: int = 1_000_000
+    max_steps: int = 1_000_000  # steps to train for
     batch_size: int = 128  # sequences in a step, over all processes
     # sequences in one forward pass; by default as many as fit in memory, kept when a run resumes
     micro_batch_size: int | None = None
-    seed: int = 0
+    seed: int = 0  # of everything that is random
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     # replay a forward and backward pass as one CUDA graph; auto: with the kernels
@@ -46,12 +46,12 @@ class TrainingConfig:
     activation_checkpointing: bool = False
     # compiled GPU runs resume bit for bit only with it; with the kernels all do
     deterministic: bool = False
-    logging_steps: int = 100
-    eval_steps: int = 5_000
-    eval_rows: int = 2_048
-    save_steps: int = 5_000
-    save_total_limit: int = 2
-    report_to: Literal["none", "tensorboard"] = "none"
+    logging_steps: int = 100  # steps between two entries of metrics.jsonl
+    eval_steps: int = 5_000  # steps between two evaluations on held-out rows
+    eval_rows: int = 2_048  # held-out rows of an evaluation, at most
+    save_steps: int = 5_000  # steps between two checkpoints
+    save_total_limit: int = 2  # checkpoints to keep
+    report_to: Literal["none", "tensorboard"] = "none"  # in addition to metrics.jsonl
     # without progress, until a run of several processes gives up
     timeout_minutes: float = TIMEOUT_MINUTES
     # updates, in the whole run, that may be skipped because their gradient was not finite

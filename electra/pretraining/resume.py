@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from electra import atomic
 from electra.config import UserError, build, convert, flatten
+from electra.engine.optimizer import learning_rate_factor
 from electra.files import read_toml
 from electra.model.family import Role
+from electra.pretraining.options import ResumeSchedule
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, TrainingConfig
 from electra.provenance import environment
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
-from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS, check_output_dir
+from electra.runs.run_dir import (
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    STATUS,
+    TENSORBOARD,
+    check_output_dir,
+)
 from electra.settings import as_dict, as_toml, differing_keys
+
+# What may lie in a run folder before config.toml does: what an interrupted start, the quickstart or
+# a sweep leaves there, and models, of which `find_resume_point` says more.
+OUR_FILES = {
+    "data",
+    "corpus",
+    "swapped-words",
+    "finetuned",
+    "quickstart.svg",
+    "error.txt",
+    "concurrency.json",
+    ENVIRONMENT,
+    METRICS,
+    STATUS,
+    TENSORBOARD,
+    *get_args(Role),
+}
 
 
 def find_resume_point(
-    recipe: Recipe, run: Path, *, resume: str, overwrite: bool
+    recipe: Recipe,
+    run: Path,
+    *,
+    resume: str,
+    overwrite: bool,
+    resume_schedule: ResumeSchedule = "same",
 ) -> tuple[Recipe, Checkpoint | None]:
     """Return the recipe with the choices of an earlier start, and the checkpoint to resume from.
 
@@ -28,6 +60,7 @@ def find_resume_point(
     """
     check_output_dir(run)
     check_model_folders(run)
+    check_holds_nothing_else(run)
     if overwrite and resume != "never":
         raise UserError(
             f"--overwrite starts a run over and so needs --resume never; found --resume {resume}"
@@ -51,6 +84,8 @@ def find_resume_point(
         resumed = open_named_checkpoint(Path(resume))
     if resumed is not None:
         recipe = check_resumable(recipe, resumed, run, last)
+        if resume_schedule == "same":
+            check_schedule(recipe, resumed)
     return recipe, resumed
 
 
@@ -61,6 +96,23 @@ def check_model_folders(run: Path) -> None:
             raise UserError(
                 f"{run / role} holds something else than a model; choose another --output-dir"
             )
+
+
+def check_holds_nothing_else(run: Path) -> None:
+    """Raise UserError where a folder without a run holds what no start of a run leaves."""
+    if not run.is_dir() or (run / CONFIG).exists() or checkpoint.list_checkpoints(run):
+        return
+    strangers = sorted(path.name for path in run.iterdir() if not is_ours(path))
+    if strangers:
+        raise UserError(
+            f"{run} holds something else than a run: {', '.join(strangers[:3])}; choose another "
+            "--output-dir"
+        )
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether a run, or what started it, writes a file of this name."""
+    return path.name in OUR_FILES or path.name.startswith(".")
 
 
 def check_holds_no_run(run: Path) -> None:
@@ -91,6 +143,47 @@ def check_resumable(
             f"{resumed.step} or more"
         )
     return recipe
+
+
+def rates_around(recipe: Recipe, resumed: Checkpoint) -> tuple[float, float]:
+    """Return the learning rate of the next step: by the checkpoint's schedule, and by this one.
+
+    A schedule that has ended has the rate zero.
+    """
+    step, before = resumed.step + 1, resumed.state["recipe"]["training"]["max_steps"]
+    rates = []
+    for max_steps in (before, recipe.training.max_steps):
+        factor = learning_rate_factor(
+            recipe.optimizer, step=min(step, max_steps + 1), max_steps=max_steps
+        )
+        rates.append(recipe.optimizer.learning_rate * factor)
+    return rates[0], rates[1]
+
+
+def check_schedule(recipe: Recipe, resumed: Checkpoint) -> None:
+    """Raise UserError where other steps would lift the learning rate in the middle of a run."""
+    before, now = rates_around(recipe, resumed)
+    if resumed.step >= recipe.training.max_steps or now <= before * (1 + 1e-9):
+        return
+    raise UserError(
+        f"{resumed.folder}: with --max-steps {recipe.training.max_steps} the learning rate would "
+        f"rise from {before:.3g} to {now:.3g} at step {resumed.step + 1:,}, since the "
+        f"{recipe.optimizer.schedule} schedule is made for a number of steps; pass "
+        "--resume-schedule stretch to take it so, start a run of its own from the models with "
+        "--init-from, or train with --schedule constant or wsd, which can be extended (wsd before "
+        "its decay)"
+    )
+
+
+def schedule_messages(recipe: Recipe, resumed: Checkpoint) -> list[str]:
+    """Return a message where the learning rate jumps because the number of steps changed."""
+    before, now = rates_around(recipe, resumed)
+    if resumed.step >= recipe.training.max_steps or math.isclose(before, now):
+        return []
+    return [
+        f"the learning rate goes from {before:.3g} to {now:.3g} at step {resumed.step + 1:,}: its "
+        f"schedule now has {recipe.training.max_steps:,} steps"
+    ]
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:

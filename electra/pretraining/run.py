@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +18,8 @@ from electra.engine.train_step import TrainStep
 from electra.objectives.objective import Objective
 from electra.pretraining.recipe import Recipe
 from electra.runs import checkpoint, run_dir
+
+STATUS_SECONDS = 10.0  # between two updates of status.json; each waits for the disk
 
 
 @dataclass
@@ -34,9 +39,14 @@ class Run:
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     evaluation_due: bool = False  # the one of this step was interrupted
+    left_plateau: dict[str, int] = field(default_factory=dict)  # a network's loss → step
     warnings: list[str] = field(default_factory=list)  # about its start
     messages: list[str] = field(default_factory=list)  # about its start
     advice: str = "The same command goes on from there once that is put right."
+    checkpoint: str | None = None  # the folder of the newest one
+    status_time: float = 0.0  # when status.json was written, by the monotonic clock
+    # The thread that writes checkpoints writes status.json, too.
+    status_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def micro_batch_size(self) -> int:
@@ -52,19 +62,32 @@ class Run:
             seed=self.recipe.training.seed,
         )
 
+    def set_status(self, status: run_dir.Status, **facts: Any) -> None:
+        """Write how the run stands now to status.json."""
+        with self.status_lock:
+            self.status_time = time.monotonic()
+            run_dir.set_status(
+                self.output_dir,
+                status,
+                step=self.step,
+                max_steps=self.recipe.training.max_steps,
+                tokens_seen=self.tokens_seen,
+                checkpoint=self.checkpoint,
+                **facts,
+            )
+
+    def update_status(self) -> None:
+        """Write status.json again where the last one is no longer current."""
+        if self.world.is_main and time.monotonic() - self.status_time >= STATUS_SECONDS:
+            self.set_status("running")
+
     def failure_message(self, failure: Exception | str) -> str:
         """Return what happened, what is safe and what to do, and write it to status.json."""
         last = checkpoint.latest(self.output_dir)
-        name, safe = None, "no checkpoint had been written yet"
+        self.checkpoint, safe = None, "no checkpoint had been written yet"
         if last is not None:
-            name, safe = last.folder.name, f"the last good checkpoint is {last.folder}"
+            self.checkpoint, safe = last.folder.name, f"the last good checkpoint is {last.folder}"
         if self.world.is_main:
             with contextlib.suppress(OSError):
-                run_dir.set_status(
-                    self.output_dir,
-                    "failed",
-                    step=self.step,
-                    message=str(failure),
-                    checkpoint=name,
-                )
+                self.set_status("failed", message=str(failure))
         return f"after step {self.step}: {failure}; {safe}. {self.advice}"

@@ -40,7 +40,7 @@ from electra.pretraining.resolve import (
     resolve_recipe,
     resolve_recipe_speed,
 )
-from electra.pretraining.resume import find_resume_point, write_run_files
+from electra.pretraining.resume import find_resume_point, schedule_messages, write_run_files
 from electra.pretraining.run import Run
 from electra.provenance import environment, environment_differences
 from electra.runs import checkpoint, run_dir
@@ -73,6 +73,7 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     if resumed is not None:
         restore_run(run, resumed)
         run.messages += resume_messages(resumed, options)
+        run.messages += schedule_messages(recipe, resumed)
     run.train_step = build_run_train_step(run, resumed)
     world.barrier()  # no process writes before all have read
     if world.is_main:
@@ -95,7 +96,11 @@ def find_start(
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
         recipe, resumed = find_resume_point(
-            recipe, output_dir, resume=options.resume, overwrite=options.overwrite
+            recipe,
+            output_dir,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            resume_schedule=options.resume_schedule,
         )
     start_warnings = [str(warning.message) for warning in damaged]
     resolve_recipe_speed(recipe, world)
@@ -207,6 +212,7 @@ def load_checkpoint(run: Run, resumed: Checkpoint) -> None:
     run.tokens_seen = int(state["tokens_seen"])
     run.scores = dict(state["scores"])
     run.evaluation_due = state.get("evaluation_due", False)
+    run.left_plateau = dict(state.get("left_plateau", {}))
 
 
 def resume_messages(resumed: Checkpoint, options: PretrainOptions) -> list[str]:
@@ -252,14 +258,13 @@ def build_run_train_step(run: Run, resumed: Checkpoint | None) -> TrainStep:
 
 def record_start(run: Run, resumed: Checkpoint | None) -> None:
     """Write the files of a run folder that say what runs in it, and since when."""
-    name = None
     if resumed is not None:
-        name = resumed.folder.name
+        run.checkpoint = resumed.folder.name
         checkpoint.remove_after(run.output_dir, resumed.step)
         # A process that was killed between its last checkpoint and this left one too many.
         checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
     write_run_files(run.output_dir, run.recipe, is_fresh=resumed is None)
-    run_dir.set_status(run.output_dir, "running", step=run.step, checkpoint=name)
+    run.set_status("running")
 
 
 def full_objective(run: Run) -> Objective:

@@ -12,10 +12,10 @@ from typing import Any
 
 from electra.experiments.findings import Finding, Findings
 from electra.experiments.plan import Arm
+from electra.objectives.metrics import PLATEAU_RATIO
 from electra.objectives.settings import ObjectiveConfig
 from electra.reports.samples import findings_of
 
-LEFT = 0.97  # below this for good, a network has left the plateau
 HEAD = (
     "arm",
     "task",
@@ -75,7 +75,8 @@ def loss_shares(finding: Finding) -> dict[int, float]:
 def step_left(finding: Finding) -> int | None:
     """Return the step of its stage from which a network is always below the plateau."""
     shares = loss_shares(finding)
-    last_on_plateau = max((step for step, share in shares.items() if share >= LEFT), default=-1)
+    on_plateau = [step for step, share in shares.items() if share >= PLATEAU_RATIO]
+    last_on_plateau = max(on_plateau, default=-1)
     after = [step - finding.earlier_steps for step in shares if step > last_on_plateau]
     return min(after, default=None)
 

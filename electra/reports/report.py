@@ -15,6 +15,7 @@ from electra.config import UserError
 from electra.escape import file_name
 from electra.experiments import findings_file
 from electra.experiments.findings import Findings
+from electra.objectives.metrics import PLATEAU_RATIO
 from electra.reports import figures
 from electra.reports.banner import banner
 from electra.reports.blocks import Block, Bullets, Contents, Grid, Heading, Paragraph, Picture
@@ -22,7 +23,7 @@ from electra.reports.html import render_html
 from electra.reports.markdown import render_markdown
 from electra.reports.missing import missing_section
 from electra.reports.order import order_section
-from electra.reports.plateau import HEAD, LEFT, plateau_rows
+from electra.reports.plateau import HEAD, plateau_rows
 from electra.reports.settings import environment_section, settings_section
 from electra.reports.tables import cost_table, describe_scoring, score_table
 
@@ -37,8 +38,8 @@ INTRODUCTION = (
 PLATEAU = (
     "Each network's own loss on held-out rows at the end: mean ± standard deviation over seeds. "
     "100 % is the plateau, where a network knows how frequent things are and no more; it has left "
-    f"where its loss stays below {100 * LEFT:.0f} %. Losses of different tasks do not compare, "
-    "nor do those of discriminators with different generators."
+    f"where its loss stays below {100 * PLATEAU_RATIO:.0f} %. Losses of different tasks do not "
+    "compare, nor do those of discriminators with different generators."
 )
 
 

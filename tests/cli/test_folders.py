@@ -91,6 +91,26 @@ def test_checkpoints_of_another_program_are_left_alone(
         assert theirs.is_file()
 
 
+def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    for more in ((), ("--resume", "never"), ("--resume", "never", "--overwrite"), ("--dry-run",)):
+        message = complaint(*pretrain_argv(tmp_path, *more, data=toy_shards))
+        assert "holds something else than a run: thesis.tex" in message
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.tex"]
+
+
+def test_a_finished_run_is_not_extended_by_a_learning_rate_that_jumps_up(
+    copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    before = content(copied)
+    message = complaint(*pretrain_argv(copied, data=toy_shards, max_steps=8))
+    assert "the learning rate would rise from 0 to 0.002 at step 5" in message
+    assert "--resume-schedule stretch" in message
+    assert content(copied) == before
+
+
 @pytest.mark.parametrize("name", ["file", "file/run"])
 def test_an_output_folder_that_is_a_file_is_refused(
     tmp_path: Path, toy_shards: Path, complaint: Callable[..., str], name: str

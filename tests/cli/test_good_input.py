@@ -6,6 +6,7 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,7 +53,8 @@ def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Pa
 
 
 def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
-    assert main(pretrain_argv(copied, data=toy_shards, max_steps=6)) == 0
+    words = pretrain_argv(copied, "--resume-schedule", "stretch", data=toy_shards, max_steps=6)
+    assert main(words) == 0
     assert [
         entry["step"] for entry in journal.read_metrics(copied / "metrics.jsonl") if "loss" in entry
     ] == [1, 2, 3, 4, 5, 6]
@@ -62,7 +64,8 @@ def test_more_steps_continue_the_run(copied: Path, toy_shards: Path) -> None:
 def test_a_torn_journal_does_not_keep_a_run_from_going_on(copied: Path, toy_shards: Path) -> None:
     with (copied / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 5, "lo\xff\x00')
-    assert main(pretrain_argv(copied, data=toy_shards, max_steps=5)) == 0
+    words = pretrain_argv(copied, "--resume-schedule", "stretch", data=toy_shards, max_steps=5)
+    assert main(words) == 0
     lines = (copied / "metrics.jsonl").read_text(encoding="utf8").splitlines()
     assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [
         1,
@@ -115,7 +118,68 @@ def test_a_dry_run_prints_the_costs_and_writes_nothing(
     output = capsys.readouterr().out
     assert "training, whole run" in output
     assert "max_steps = 4" in output
+    for fact in ("run: a new one in", "epochs: ", "tokenizer: ", "disk: ", "memory: "):
+        assert f"\n{fact}" in output
+    assert "time: about 0m00s for 4 steps of" in output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_of_text_counts_its_files(
+    tmp_path: Path, toy_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = pretrain_argv(tmp_path / "run", "--dry-run", "--corpus", toy_corpus)
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    assert "corpus: 1 files, " in output
+    assert "time: not measured" in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_of_a_finished_run_says_where_it_goes_on(
+    finished: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(pretrain_argv(finished, "--dry-run", data=toy_shards)) == 0
+    assert f"run: goes on from {finished}/checkpoint-4 at step 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--data", "--corpus", "--init-from", "--tokenizer"])
+def test_a_dry_run_with_a_wrong_path_is_refused(
+    tmp_path: Path, toy_shards: Path, toy_corpus: Path, option: str
+) -> None:
+    words = pretrain_argv(tmp_path / "run", "--dry-run", option, tmp_path / "missing")
+    if option == "--init-from":
+        words += ["--data", str(toy_shards)]
+    if option == "--tokenizer":
+        words += ["--corpus", str(toy_corpus)]
+    assert main(words) == 2
+
+
+def test_a_dry_run_without_room_on_the_disk_is_refused(
+    tmp_path: Path, toy_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert main(pretrain_argv(tmp_path / "run", "--dry-run", data=toy_shards)) == 2
+
+
+def test_a_finished_run_names_the_next_commands_with_its_paths(
+    copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = pretrain_argv(copied, data=toy_shards)
+    words.remove("--quiet")
+    assert main(words) == 0
+    printed = capsys.readouterr().err
+    after = printed[printed.index("finished at step 4") :]
+    assert "verdict: " in after
+    assert f"electra show {copied} " in after
+    assert f"electra finetune {copied} --task classify" in after
+    assert f"electra embed {copied}/discriminator texts.txt" in after
+
+
+def test_a_quiet_run_still_warns_of_a_model_that_is_not_worth_fine_tuning(
+    copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(pretrain_argv(copied, data=toy_shards)) == 0
+    assert "unlikely to help" in capsys.readouterr().err
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.training_state import restore
 from electra.pretraining import loop, pretrain, resume
 from electra.pretraining.recipe import load_recipe
+from electra.pretraining.run import Run
 from electra.runs import checkpoint, run_dir
 
 OPERATIONS = {
@@ -35,32 +36,30 @@ OPERATIONS = {
 RECIPE = load_recipe("tiny", flags=["--save-total-limit", "1"])
 
 
-def run_at_step(step: int, output_dir: Path) -> SimpleNamespace:
+def run_at_step(step: int, output_dir: Path) -> Run:
     """The parts of a run that saving reads; its weights equal the step."""
     module = nn.Linear(3, 2)
     nn.init.constant_(module.weight, step)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.0)
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    return SimpleNamespace(
-        train_step=SimpleNamespace(
-            synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)
-        ),
-        world=SimpleNamespace(is_main=True, report_progress=lambda *_: None),
-        shards=SimpleNamespace(fingerprint=""),
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        tokens_seen=0,
-        evaluation_due=False,
+    run = Run(
         recipe=RECIPE,
-        scores={},
+        shards=SimpleNamespace(fingerprint=""),
+        world=SimpleNamespace(is_main=True, report_progress=lambda *_: None),
         output_dir=output_dir,
-        step=step,
         objective=module,
         optimizer=optimizer,
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+        step=step,
     )
+    run.train_step = SimpleNamespace(
+        synchronize=lambda: 0.0, skipped=0, skip_budget=SimpleNamespace(used=0)
+    )
+    return run
 
 
-def save(run: SimpleNamespace) -> None:
+def save(run: Run) -> None:
     with AsyncCheckpointer() as writer:
         loop.save(run, writer)
 
@@ -80,7 +79,7 @@ def disk_full(event: str, arguments: tuple[object, ...]) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def interrupt_save(run: SimpleNamespace, inject, number: int) -> bool:
+def interrupt_save(run: Run, inject, number: int) -> bool:
     """Save in a child process and interrupt its file operation of this number (with a full disk
     also those after it); return whether there were so many.
     """

@@ -1,4 +1,4 @@
-"""Warnings about recipes and plateaus, and the first tensor that is not finite."""
+"""Warnings about recipes, and the first tensor that is not finite."""
 
 from __future__ import annotations
 
@@ -12,70 +12,9 @@ from electra.data.shards import Shards
 from electra.model.shape import EncoderShape
 from electra.objectives.rtd import ReplacedTokenDetection
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from electra.pretraining.diagnosis import first_non_finite_output, plateau_warnings, recipe_warnings
+from electra.pretraining.diagnosis import first_non_finite_output, recipe_warnings
 from electra.pretraining.recipe import load_recipe
 from tests.conftest import ToyVocabulary, toy_batch
-
-RECIPE = load_recipe("small")  # 16,384 tokens a step
-LATE = 20_000
-HEALTHY = {"rtd_loss": 0.2, "baseline_rtd_loss": 0.35, "mlm_loss": 3.0, "baseline_mlm_loss": 6.0}
-
-
-# ---- plateaus ------------------------------------------------------------------------------------
-
-
-def test_a_run_that_learns_gives_no_warning() -> None:
-    assert plateau_warnings(HEALTHY, RECIPE, step=LATE) == []
-
-
-def test_a_discriminator_that_calls_everything_original_gives_a_warning() -> None:
-    (warning,) = plateau_warnings({**HEALTHY, "rtd_loss": 0.3499}, RECIPE, step=LATE)
-    assert warning.startswith("step 20000: the discriminator only knows how many tokens are")
-    assert "(loss 0.3499; 0.3500 without looking at the context)" in warning
-
-
-def test_a_generator_that_knows_only_frequencies_gives_a_warning() -> None:
-    (warning,) = plateau_warnings({**HEALTHY, "mlm_loss": 5.99}, RECIPE, step=LATE)
-    assert warning.startswith("step 20000: the masked LM only copies, and knows how frequent words")
-    assert "(loss 5.9900; 6.0000 without looking at the context)" in warning
-
-
-RESTORING = {
-    "restore_loss": 0.3,
-    "baseline_restore_loss": 0.5,
-    "mlm_loss": 3.0,
-    "baseline_mlm_loss": 6.0,
-}
-
-
-@pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
-def test_an_encoder_that_only_copies_gives_a_warning(name: str) -> None:
-    recipe = load_recipe(name)
-    assert plateau_warnings(RESTORING, recipe, step=LATE) == []
-    (warning,) = plateau_warnings({**RESTORING, "restore_loss": 0.4999}, recipe, step=LATE)
-    assert warning.startswith("step 20000: the encoder only copies the tokens it reads")
-    assert "(loss 0.4999; 0.5000 without looking at the context)" in warning
-
-
-@pytest.mark.parametrize("name", ["adversarial-base", "two-stage-base"])
-def test_a_generator_that_does_not_learn_to_be_likely_gives_no_warning(name: str) -> None:
-    recipe, unlikely = load_recipe(name), {**HEALTHY, "mlm_loss": 9.0}
-    assert plateau_warnings(unlikely, recipe, step=LATE) == []
-    assert len(plateau_warnings({**unlikely, "rtd_loss": 0.35}, recipe, step=LATE)) == 1
-
-
-def test_there_is_no_warning_during_warm_up_or_before_a_network_can_have_learnt() -> None:
-    ignorant = {**HEALTHY, "rtd_loss": 1.0, "mlm_loss": 9.0}
-    assert plateau_warnings(ignorant, RECIPE, step=14_999) == []
-    assert len(plateau_warnings(ignorant, RECIPE, step=15_000)) == 2
-    quick = load_recipe("small", flags=["--warmup-steps", "100"])
-    assert plateau_warnings(ignorant, quick, step=3_051) == [], "fewer than 50 million tokens"
-    assert len(plateau_warnings(ignorant, quick, step=3_052)) == 2
-
-
-def test_a_masked_lm_gives_no_warning_about_a_discriminator() -> None:
-    assert plateau_warnings({"mlm_loss": 3.0, "baseline_mlm_loss": 6.0}, RECIPE, step=LATE) == []
-
 
 # ---- recipes -------------------------------------------------------------------------------------
 

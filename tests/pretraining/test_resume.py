@@ -16,7 +16,7 @@ from electra.config import UserError
 from electra.engine.training_state import capture
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, load_recipe
-from electra.pretraining.resume import find_resume_point, write_run_files
+from electra.pretraining.resume import find_resume_point, schedule_messages, write_run_files
 from electra.pretraining.setup import record_start, resume_messages
 from electra.runs import checkpoint, run_dir
 from electra.settings import as_dict
@@ -89,7 +89,7 @@ def test_a_resume_removes_the_checkpoint_that_a_killed_process_left_beyond_the_l
     settings = recipe(training__save_total_limit=1)
     make_run(tmp_path, settings, 4, 12)
     _, resumed = find_resume_point(settings, tmp_path, resume="auto", overwrite=False)
-    run = SimpleNamespace(output_dir=tmp_path, recipe=settings, step=12)
+    run = SimpleNamespace(output_dir=tmp_path, recipe=settings, set_status=lambda status: None)
     record_start(run, resumed)  # type: ignore[arg-type]
     assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [12]
 
@@ -158,6 +158,35 @@ def test_its_length_and_how_steps_are_computed_may_change_when_a_run_continues(
     )
     assert resumed is not None
     assert same == changed != recipe()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "is_refused"),
+    [
+        ("linear", 1_400, True),
+        ("cosine", 1_400, True),
+        ("linear", 700, True),
+        ("constant", 1_400, False),
+        ("wsd", 800, False),  # of 1,400 steps the last 560 decay
+        ("wsd", 1_000, True),
+        ("wsd", 1_400, True),
+    ],
+)
+def test_a_run_is_extended_only_where_its_learning_rate_does_not_rise(
+    tmp_path: Path, schedule: str, step: int, is_refused: bool
+) -> None:
+    make_run(tmp_path, recipe(schedule=schedule), step)
+    longer = recipe(schedule=schedule, training__max_steps=2_800)
+    if is_refused:
+        with pytest.raises(UserError, match="--resume-schedule stretch"):
+            find_resume_point(longer, tmp_path, resume="auto", overwrite=False)
+    else:
+        find_resume_point(longer, tmp_path, resume="auto", overwrite=False)
+    _, resumed = find_resume_point(
+        longer, tmp_path, resume="auto", overwrite=False, resume_schedule="stretch"
+    )
+    assert resumed is not None
+    assert len(schedule_messages(longer, resumed)) == is_refused
 
 
 def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> None:

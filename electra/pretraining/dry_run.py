@@ -1,0 +1,172 @@
+"""Look at everything that a run would need, and write nothing."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from electra.config import UserError
+from electra.data.manifest import MANIFEST
+from electra.data.shards import Shards
+from electra.data.sources import resolve
+from electra.data.wordpiece import WordPiece
+from electra.engine.distributed import World, process_group
+from electra.engine.hardware import free_bytes
+from electra.model.flops import parameters
+from electra.model.workload import FLOAT
+from electra.pretraining import diagnosis
+from electra.pretraining.export import find_tokenizer_folder
+from electra.pretraining.options import PretrainOptions
+from electra.pretraining.recipe import Recipe
+from electra.pretraining.resolve import fit_micro_batch, micro_batch_bytes, resolve_recipe
+from electra.pretraining.resume import find_resume_point
+from electra.pretraining.setup import (
+    build_objective_from_recipe,
+    build_run_train_step,
+    place_on_device,
+)
+from electra.runs.journal import format_duration
+
+CPU_ROWS = 4  # of a measured micro-batch: enough for an estimate on a CPU
+MEASURED_PASSES = 3
+CHECKPOINT_BYTES = 3 * FLOAT  # of a parameter: itself and Adam's two moments
+
+
+def inspect_run(
+    recipe: Recipe, options: PretrainOptions, output_dir: Path | None
+) -> dict[str, str]:
+    """Return what a run would find: its folder, data, disk, memory and time.
+
+    Raise UserError for what would stop it. Without data, only what is known without them.
+    """
+    facts: dict[str, str] = {}
+    if options.corpus is not None or options.data is not None:
+        options.check(output_dir or Path("run"))
+    if output_dir is not None:
+        recipe, resumed = find_resume_point(
+            recipe,
+            output_dir,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            resume_schedule=options.resume_schedule,
+        )
+        facts["run"] = f"a new one in {output_dir}"
+        if resumed is not None:
+            facts["run"] = f"goes on from {resumed.folder} at step {resumed.step:,}"
+    with process_group() as world:
+        shards = find_shards(options, output_dir)
+        if shards is not None:
+            recipe = resolve_recipe(recipe, shards, world)
+            facts |= describe_shards(shards, recipe)
+        facts |= describe_sources(options, is_cut=shards is not None)
+        facts["disk"] = describe_disk(recipe, output_dir or Path())
+        facts["memory"] = describe_memory(recipe, world)
+        if shards is not None:
+            facts["time"] = describe_time(recipe, shards, world)
+    return facts
+
+
+def find_shards(options: PretrainOptions, output_dir: Path | None) -> Shards | None:
+    """Open the shards of a run, if they are there already."""
+    if options.data is not None:
+        return Shards.open(options.data)
+    if options.corpus is not None and output_dir is not None:
+        folder = output_dir / "data" / "shards"
+        if (folder / MANIFEST).is_file():
+            return Shards.open(folder)
+    return None
+
+
+def describe_shards(shards: Shards, recipe: Recipe) -> dict[str, str]:
+    rows, held_out = len(shards.train), len(shards.held_out)
+    epochs = recipe.training.max_steps * recipe.training.batch_size / rows
+    facts = {
+        "shards": (
+            f"{shards.folder}: {rows:,} rows of {shards.length} and {held_out:,} held out, "
+            f"{shards.manifest.tokens:,} tokens; their checksums are verified at the start"
+        ),
+        "tokenizer": f"{shards.tokenizer.size:,} entries",
+        "epochs": f"{epochs:,.2f}",
+    }
+    if warnings := diagnosis.recipe_warnings(recipe, shards):
+        facts["warning"] = "; ".join(warnings)
+    return facts
+
+
+def describe_sources(options: PretrainOptions, *, is_cut: bool) -> dict[str, str]:
+    """Return what is known of a corpus before it is read."""
+    if options.corpus is None:
+        return {}
+    sources = resolve(options.corpus, report=lambda text: None)
+    size = sum(source.size for source in sources)
+    facts = {"corpus": f"{len(sources):,} files, {size / 1e6:,.1f} MB"}
+    tokenizer = options.tokenizer or find_tokenizer_folder(options.init_from)
+    if tokenizer is not None:
+        facts["tokenizer"] = f"{tokenizer}: {WordPiece.load(tokenizer).size:,} entries"
+    if not is_cut:
+        facts["time"] = "not measured: the text is not cut into shards yet (`electra shard`)"
+    return facts
+
+
+def describe_disk(recipe: Recipe, output_dir: Path) -> str:
+    """Return the space for checkpoints and models; raise UserError where there is too little."""
+    count = parameters(recipe.workload(recipe.data.vocab_size)).total
+    # One checkpoint is written before the oldest is removed.
+    checkpoints = recipe.training.save_total_limit + 1
+    needed = count * (CHECKPOINT_BYTES * checkpoints + FLOAT)
+    existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"{needed / 1e9:.2f} GB for checkpoints and models, {free / 1e9:.1f} GB free"
+    if needed > free:
+        raise UserError(
+            f"--output-dir {output_dir}: {text}; name a folder on another disk, or lower "
+            "--save-total-limit"
+        )
+    return text
+
+
+def describe_memory(recipe: Recipe, world: World) -> str:
+    """Return the rows of a forward pass that fit in memory; raise UserError where none does."""
+    vocabulary, rows = recipe.data.vocab_size, recipe.training.micro_batch_size
+    if rows is None:
+        rows = fit_micro_batch(recipe, vocabulary, world)
+    needed, free = micro_batch_bytes(recipe, vocabulary, world, rows), free_bytes(world.device)
+    return (
+        f"{needed / 1e9:.2f} GB for {rows} rows at a time, of {free / 1e9:.1f} GB on "
+        f"{world.device.type}"
+    )
+
+
+def describe_time(recipe: Recipe, shards: Shards, world: World) -> str:
+    """Measure a few forward and backward passes and return the time of the whole run."""
+    if world.device.type == "cpu":
+        recipe = with_few_rows(recipe)
+    objective = build_objective_from_recipe(recipe, shards)
+    run = place_on_device(recipe, shards, world, Path(), objective)
+    run.train_step = build_run_train_step(run, None)
+    loader = run.train_loader()
+    (batch,) = loader.load_step(1, [0])
+    seconds = []
+    for number in range(MEASURED_PASSES):
+        before = time.monotonic()
+        run.train_step.forward_backward([(number, batch)])
+        if world.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.monotonic() - before)
+    # The first pass compiles or allocates. An update of the weights is little beside the passes.
+    step = min(seconds[1:]) * loader.micro_batches_per_step / world.size
+    total = format_duration(step * recipe.training.max_steps)
+    return f"about {total} for {recipe.training.max_steps:,} steps of {step:.3g} s, measured here"
+
+
+def with_few_rows(recipe: Recipe) -> Recipe:
+    """Return the recipe with micro-batches that a CPU computes quickly."""
+    training, fewest = recipe.training, recipe.objective.min_micro_batch_size
+    sizes = range(fewest, training.batch_size + 1)
+    divisors = [rows for rows in sizes if training.batch_size % rows == 0]
+    few = [rows for rows in divisors if rows <= CPU_ROWS] or divisors[:1]
+    return replace(recipe, training=replace(training, micro_batch_size=few[-1]))

@@ -1,0 +1,163 @@
+"""What the networks of a run know beyond their baselines, and what that means for fine-tuning.
+
+The criterion is that of the trials: a network has left the plateau when its held-out loss is below
+`PLATEAU_RATIO` of its baseline's. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from electra.objectives.metrics import Metric
+from electra.pretraining.recipe import Recipe
+
+FineTuning = Literal["likely", "doubtful", "unlikely", "unknown"]  # to help
+SENTENCES: dict[FineTuning, str] = {
+    "likely": "fine-tuning from this model is likely to help: its network uses the context",
+    "doubtful": (
+        "fine-tuning from this model may help a little: its network finds replacements, but its "
+        "generator is untaught, and what that makes is easy to find"
+    ),
+    "unlikely": (
+        "fine-tuning from this model is unlikely to help, and random weights may score higher: its "
+        "network knows no more than an answer that ignores the context"
+    ),
+    "unknown": (
+        "whether fine-tuning from this model helps is not known: no held-out rows have been scored"
+    ),
+}
+LEFT_PLATEAU_SHARE = 0.1  # of a run: a network that is still on the plateau then is warned of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a run has taught its networks, in plain words."""
+
+    fine_tuning: FineTuning
+    networks: tuple[str, ...]  # a sentence for each
+    change: str  # what to change; empty where nothing is amiss
+
+    @property
+    def text(self) -> str:
+        """The verdict in one sentence."""
+        return SENTENCES[self.fine_tuning]
+
+    @property
+    def lines(self) -> list[str]:
+        """Everything the verdict says, a sentence a line."""
+        lines = [f"verdict: {self.text}", *self.networks]
+        if self.change:
+            lines.append(f"what to change: {self.change}")
+        return lines
+
+    def facts(self) -> dict[str, Any]:
+        """Return the verdict as JSON values, for status.json."""
+        return {
+            "fine_tuning": self.fine_tuning,
+            "text": self.text,
+            "networks": list(self.networks),
+            "change": self.change,
+        }
+
+
+def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
+    """Return the verdict about networks with these held-out scores."""
+    metrics = recipe.objective.metrics()
+    judged = [metric for metric in judged_metrics(metrics) if metric.name in scores]
+    if not judged:
+        return Verdict(fine_tuning="unknown", networks=(), change="")
+    untaught = [metric for metric in judged if metric.is_at_baseline(scores)]
+    fine_tuning: FineTuning = "likely"
+    if judged[0] in untaught:  # objectives list the loss of the network to fine-tune first
+        fine_tuning = "unlikely"
+    elif untaught:
+        fine_tuning = "doubtful"
+    change = ""
+    if untaught:
+        change = what_to_change(recipe)
+    sentences = [describe_network(metric, metrics, scores) for metric in judged]
+    return Verdict(fine_tuning=fine_tuning, networks=tuple(sentences), change=change)
+
+
+def judged_metrics(metrics: Sequence[Metric]) -> list[Metric]:
+    """Return the losses that show whether a network has left the plateau."""
+    return [metric for metric in metrics if metric.plateau_ratio is not None]
+
+
+def describe_network(metric: Metric, metrics: Sequence[Metric], scores: Mapping[str, float]) -> str:
+    """Return what a network knows, with its numbers beside those of an answer without context."""
+    state = "has learned to use the context"
+    if metric.is_at_baseline(scores):
+        state = f"has learned nothing yet ({metric.plateau_meaning})"
+    numbers = [describe_score(metric, scores)]
+    # The number after a loss is the one that people know: an AUC or an accuracy.
+    following = metrics[metrics.index(metric) + 1 :][:1]
+    numbers += [describe_score(other, scores) for other in following if other.name in scores]
+    return f"{metric.network}: {state}; {', '.join(numbers)}"
+
+
+def describe_score(metric: Metric, scores: Mapping[str, float]) -> str:
+    name = metric.title.rpartition(", ")[2]
+    text = f"{name} {metric.form.format(scores[metric.name])}"
+    baseline = metric.baseline_in(scores)
+    if baseline is None:
+        return text
+    return f"{text} ({metric.form.format(baseline)} without looking at the context)"
+
+
+def what_to_change(recipe: Recipe) -> str:
+    """Return the settings that usually bring a network off the plateau."""
+    if recipe.encoder.family == "modernbert":
+        return "train for more steps, or raise --learning-rate"
+    return (
+        "train for more steps (the paper's networks need tens of thousands to leave the plateau), "
+        "raise --learning-rate, or begin with `electra pretrain modern-tiny` or `modern-small` "
+        '(encoder.family = "modernbert"), which leave it within hundreds'
+    )
+
+
+# ---- during the run ------------------------------------------------------------------------------
+
+
+def update_left_plateau(
+    left: dict[str, int], scores: Mapping[str, float], recipe: Recipe, *, step: int, tokens: int
+) -> list[str]:
+    """Note the step at which each loss left the plateau, and return a message for each new one.
+
+    A network that falls back is no longer noted.
+    """
+    messages = []
+    for metric in judged_metrics(recipe.objective.metrics()):
+        if metric.name not in scores or metric.is_at_baseline(scores):
+            left.pop(metric.name, None)
+        elif metric.name not in left:
+            left[metric.name] = step
+            messages.append(
+                f"step {step:,}: the {metric.network} has left the plateau after {tokens:,} "
+                f"tokens; {describe_score(metric, scores)}"
+            )
+    return messages
+
+
+def plateau_warnings(scores: Mapping[str, float], recipe: Recipe, *, step: int) -> list[str]:
+    """Return warnings about networks on the plateau, at the evaluation after a tenth of the run.
+
+    The total loss alone does not show it. The end of the run has its own verdict.
+    """
+    training = recipe.training
+    previous = (step - 1) // training.eval_steps * training.eval_steps
+    # During warm-up no network is expected to have learned anything.
+    due = max(LEFT_PLATEAU_SHARE * training.max_steps, recipe.optimizer.warmup_steps)
+    if not previous < due <= step < training.max_steps:
+        return []
+    warnings = []
+    for metric in judged_metrics(recipe.objective.metrics()):
+        if metric.is_at_baseline(scores):
+            warnings.append(
+                f"step {step:,}, {step / training.max_steps:.0%} of the run: "
+                f"{metric.plateau_meaning}; {describe_score(metric, scores)}. If that stays so: "
+                f"{what_to_change(recipe)}"
+            )
+    return warnings

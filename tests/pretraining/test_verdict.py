@@ -1,0 +1,157 @@
+"""What a run says about its networks: while it trains, and at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from electra.objectives.metrics import PLATEAU_RATIO
+from electra.pretraining.pretrain import pretrain
+from electra.pretraining.recipe import Recipe, load_recipe
+from electra.pretraining.verdict import judge, plateau_warnings, update_left_plateau
+from tests.conftest import TOY_FLAGS
+
+RECIPE = load_recipe("small")  # 1,000,000 steps, evaluated every 5,000
+TENTH = 100_000
+HEALTHY = {
+    "rtd_loss": 0.2,
+    "baseline_rtd_loss": 0.35,
+    "auc": 0.9,
+    "mlm_loss": 3.0,
+    "baseline_mlm_loss": 6.0,
+    "mlm_accuracy": 0.4,
+    "baseline_mlm_accuracy": 0.195,
+}
+NO_DISCRIMINATOR = HEALTHY | {"rtd_loss": 0.3499, "auc": 0.54}
+NO_GENERATOR = HEALTHY | {"mlm_loss": 6.01, "mlm_accuracy": 0.194}
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+
+def test_networks_that_use_the_context_are_worth_fine_tuning() -> None:
+    verdict = judge(HEALTHY, RECIPE)
+    assert (verdict.fine_tuning, verdict.change) == ("likely", "")
+    assert len(verdict.networks) == 2
+    assert verdict.networks[0].startswith("discriminator: has learned to use the context")
+
+
+def test_a_model_that_is_worse_than_none_says_so_and_what_to_change() -> None:
+    verdict = judge(NO_DISCRIMINATOR | NO_GENERATOR | {"rtd_loss": 0.3499, "auc": 0.54}, RECIPE)
+    assert verdict.fine_tuning == "unlikely"
+    assert "AUC 0.540 (0.500 without looking at the context)" in verdict.networks[0]
+    assert "accuracy 19.4% (19.5% without looking at the context)" in verdict.networks[1]
+    for remedy in ("more steps", "--learning-rate", "modern-small", "modernbert"):
+        assert remedy in verdict.change
+
+
+def test_a_modernbert_is_not_told_to_become_one() -> None:
+    change = judge(NO_DISCRIMINATOR, load_recipe("modern-tiny")).change
+    assert "more steps" in change
+    assert "modernbert" not in change
+
+
+def test_a_discriminator_beside_an_untaught_generator_is_doubtful() -> None:
+    assert judge(NO_GENERATOR, RECIPE).fine_tuning == "doubtful"
+
+
+def test_the_criterion_is_that_of_the_trials() -> None:
+    at = HEALTHY | {"rtd_loss": PLATEAU_RATIO * 0.35}
+    assert judge(at, RECIPE).fine_tuning == "unlikely"
+    assert judge(at | {"rtd_loss": at["rtd_loss"] - 1e-6}, RECIPE).fine_tuning == "likely"
+
+
+def test_a_run_without_scores_has_no_verdict_on_them() -> None:
+    assert judge({}, RECIPE).fine_tuning == "unknown"
+
+
+def test_a_loss_that_is_not_a_number_is_not_a_success() -> None:
+    assert judge(HEALTHY | {"rtd_loss": float("nan")}, RECIPE).fine_tuning == "unlikely"
+
+
+@pytest.mark.parametrize("name", ["adversarial-base", "two-stage-base"])
+def test_a_generator_that_does_not_learn_to_be_likely_is_not_judged(name: str) -> None:
+    verdict = judge(NO_GENERATOR, load_recipe(name))
+    assert (verdict.fine_tuning, len(verdict.networks)) == ("likely", 1)
+
+
+# ---- while it trains -----------------------------------------------------------------------------
+
+
+def test_a_run_that_learns_gives_no_warning() -> None:
+    assert plateau_warnings(HEALTHY, RECIPE, step=TENTH) == []
+
+
+def test_a_network_on_the_plateau_is_warned_of_once_after_a_tenth_of_the_run() -> None:
+    warned = []
+    for step in range(5_000, 1_000_001, 5_000):
+        warned += [step] * len(plateau_warnings(NO_DISCRIMINATOR, RECIPE, step=step))
+    assert warned == [TENTH]
+    (warning,) = plateau_warnings(NO_DISCRIMINATOR, RECIPE, step=TENTH)
+    assert "10% of the run: the discriminator only knows how many tokens are" in warning
+    assert "more steps" in warning
+
+
+def test_a_run_of_a_few_hundred_steps_is_warned_too() -> None:
+    recipe = load_recipe("tiny")  # 1,400 steps, evaluated every 350
+    assert len(plateau_warnings(NO_DISCRIMINATOR | NO_GENERATOR, recipe, step=350)) == 1
+    assert plateau_warnings(NO_GENERATOR, recipe, step=700) == []
+    assert plateau_warnings(NO_GENERATOR, recipe, step=1_400) == [], "the verdict says it"
+
+
+def test_there_is_no_warning_during_warm_up() -> None:
+    recipe = load_recipe("tiny", flags=["--warmup-steps", "600"])
+    assert plateau_warnings(NO_GENERATOR, recipe, step=350) == []
+    assert len(plateau_warnings(NO_GENERATOR, recipe, step=700)) == 1
+
+
+@pytest.mark.parametrize("name", ["replace-mlm-base", "all-tokens-mlm-base"])
+def test_an_encoder_that_only_copies_gives_a_warning(name: str) -> None:
+    recipe = load_recipe(name)
+    scores = {"restore_loss": 0.4999, "baseline_restore_loss": 0.5}
+    step = -(-recipe.training.max_steps // 10 // 5_000) * 5_000
+    (warning,) = plateau_warnings(scores, recipe, step=step)
+    assert "the encoder only copies the tokens it reads" in warning
+
+
+def messages(
+    left: dict[str, int], scores: dict[str, float], recipe: Recipe, step: int
+) -> list[str]:
+    return update_left_plateau(left, scores, recipe, step=step, tokens=100 * step)
+
+
+def test_a_network_that_leaves_the_plateau_is_said_to_once_with_step_and_tokens() -> None:
+    left: dict[str, int] = {}
+    assert len(messages(left, NO_DISCRIMINATOR, RECIPE, 10)) == 1, "the generator"
+    (message,) = messages(left, HEALTHY, RECIPE, 20)
+    assert message.startswith("step 20: the discriminator has left the plateau after 2,000 tokens")
+    assert messages(left, HEALTHY, RECIPE, 30) == []
+    assert left == {"mlm_loss": 10, "rtd_loss": 20}
+
+
+def test_a_network_that_falls_back_has_not_left_the_plateau() -> None:
+    left = {"mlm_loss": 10, "rtd_loss": 20}
+    assert messages(left, NO_DISCRIMINATOR, RECIPE, 30) == []
+    assert left == {"mlm_loss": 10}
+
+
+# ---- at its end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few_threads")
+def test_the_verdict_is_printed_and_written_to_the_status_and_the_model_card(
+    toy_shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = load_recipe("tiny", flags=[*TOY_FLAGS, "--max-steps", "2", "--warmup-steps", "1"])
+    outcome = pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run")
+    assert outcome.verdict.fine_tuning == "unlikely"
+    printed = capsys.readouterr().err
+    assert all(line in printed for line in outcome.verdict.lines)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["verdict"]["fine_tuning"] == "unlikely"
+    assert status["verdict"]["networks"] == list(outcome.verdict.networks)
+    assert (status["step"], status["max_steps"]) == (2, 2)
+    card = (tmp_path / "run" / "discriminator" / "README.md").read_text()
+    assert "| Verdict | fine" in card
