@@ -58,9 +58,7 @@ def find_resume_point(
     `auto` continues the same run and starts a new one in an empty folder; the folder of another
     run is refused.
     """
-    check_output_dir(run)
-    check_model_folders(run)
-    check_holds_nothing_else(run)
+    check_folder(run)
     if overwrite and resume != "never":
         raise UserError(
             f"--overwrite starts a run over and so needs --resume never; found --resume {resume}"
@@ -84,9 +82,15 @@ def find_resume_point(
         resumed = open_named_checkpoint(Path(resume))
     if resumed is not None:
         recipe = check_resumable(recipe, resumed, run, last)
-        if resume_schedule == "same":
-            check_schedule(recipe, resumed)
+        check_schedule(recipe, resumed, resume_schedule)
     return recipe, resumed
+
+
+def check_folder(run: Path) -> None:
+    """Raise UserError where a folder cannot be that of a run."""
+    check_output_dir(run)
+    check_model_folders(run)
+    check_holds_nothing_else(run)
 
 
 def check_model_folders(run: Path) -> None:
@@ -160,10 +164,14 @@ def rates_around(recipe: Recipe, resumed: Checkpoint) -> tuple[float, float]:
     return rates[0], rates[1]
 
 
-def check_schedule(recipe: Recipe, resumed: Checkpoint) -> None:
+def check_schedule(recipe: Recipe, resumed: Checkpoint, resume_schedule: ResumeSchedule) -> None:
     """Raise UserError where other steps would lift the learning rate in the middle of a run."""
     before, now = rates_around(recipe, resumed)
-    if resumed.step >= recipe.training.max_steps or now <= before * (1 + 1e-9):
+    if (
+        resume_schedule == "stretch"
+        or resumed.step >= recipe.training.max_steps
+        or now <= before * (1 + 1e-9)
+    ):
         return
     raise UserError(
         f"{resumed.folder}: with --max-steps {recipe.training.max_steps} the learning rate would "

@@ -113,7 +113,7 @@ def what_to_change(recipe: Recipe) -> str:
         return "train for more steps, or raise --learning-rate"
     return (
         "train for more steps (the paper's networks need tens of thousands to leave the plateau), "
-        "raise --learning-rate, or begin with `electra pretrain modern-tiny` or `modern-small` "
+        "try another --learning-rate, or begin with `electra pretrain modern-tiny` or `modern-small` "
         '(encoder.family = "modernbert"), which leave it within hundreds'
     )
 
