@@ -113,8 +113,8 @@ def what_to_change(recipe: Recipe) -> str:
         return "train for more steps, or raise --learning-rate"
     return (
         "train for more steps (the paper's networks need tens of thousands to leave the plateau), "
-        "try another --learning-rate, or begin with `electra pretrain modern-tiny` or `modern-small` "
-        '(encoder.family = "modernbert"), which leave it within hundreds'
+        "try another --learning-rate, or begin with `electra pretrain modern-tiny` or "
+        '`modern-small` (encoder.family = "modernbert"), which leave it within hundreds'
     )
 
 
