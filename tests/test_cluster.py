@@ -106,7 +106,7 @@ def test_the_command_line_understands_what_a_training_script_says(
     assert launched[0] == "torchrun"
     program = launched.index("-m")
     assert launched[program : program + 3] == ["-m", "electra", "pretrain"]
-    assert main([*launched[program + 2 :], "--dry-run"]) == 0
+    assert main([*launched[program + 2 :], "--print-config"]) == 0
     assert f"{words[0][2:].replace('-', '_')} = {words[1]}" in capsys.readouterr().out
     check_torchrun(launched[1:])
 
@@ -259,7 +259,9 @@ def test_the_commands_after_cleaning_run_as_documented(
     monkeypatch.chdir(cleaned)
     (block,) = re.findall(r"```sh\n(.*?)```", CLEANING, flags=re.DOTALL)
     for command in block.splitlines():
-        program, *words = shlex.split(command.replace("30522", "300"))
+        # A dry run takes a step of `large`, which needs a GPU or a while.
+        smaller = command.replace("30522", "300").replace("--dry-run", "--print-config")
+        program, *words = shlex.split(smaller)
         assert program == "electra"
         assert main(words) == 0, command
     shards = Shards.open("shards")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from electra.__main__ import main
+from electra.checksums import write_checksums
 from electra.config import RunFailed, UserError
 from electra.engine.distributed import World
 from electra.engine.hardware import KernelDemands, Speed, resolve_speed
@@ -18,6 +19,7 @@ from electra.finetuning.recipe import FinetuneConfig
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import TrainingConfig, load_recipe
 from electra.pretraining.resolve import resolve_recipe_speed
+from electra.runs import checkpoint
 from tests.conftest import TOY_FLAGS
 from tests.tasks.toys import keyword_rows, written
 from tests.wording import wording_of
@@ -159,6 +161,7 @@ def test_a_run_begun_with_kernels_goes_on_without_them_when_told(
             data=toy_shards,
             output_dir=tmp_path,
             quiet=True,
+            resume_schedule="stretch",
         )
 
     go("--max-steps", "4")
@@ -168,6 +171,8 @@ def test_a_run_begun_with_kernels_goes_on_without_them_when_told(
             .replace('kernels = "off"', 'kernels = "on"')
             .replace('"kernels": "off"', '"kernels": "on"')
         )
+        if path.name == "state.json":
+            write_checksums(path.parent, [*checkpoint.TENSORS, checkpoint.STATE])
     with pytest.raises(
         UserError, match=wording("a_run_begun_with_kernels_goes_on_without_them_when_told")
     ):

@@ -25,10 +25,9 @@ def toy_glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
             else f"{n}\tthe dog sees\tthe cat sees\t{'not_' * (n % 2)}entailment"
             for n in range(8)
         ]
-        for split in ("train", "dev"):
-            (folder / name / f"{split}.tsv").write_text(
-                "\n".join([header, *rows]) + "\n", encoding="utf8"
-            )
+        for split, animal in (("train", "dog"), ("dev", "horse")):
+            text = "\n".join([header, *rows]).replace("dog", animal)
+            (folder / name / f"{split}.tsv").write_text(f"{text}\n", encoding="utf8")
     return folder
 
 

@@ -104,6 +104,7 @@ def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
     learn(seeds=2)
     model = [
         "README.md",
+        "checksums.sha256",
         "config.json",
         "model.safetensors",
         "tokenizer.json",

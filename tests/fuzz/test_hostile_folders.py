@@ -79,7 +79,7 @@ def behaviours(work: Path) -> Iterator[tuple[str, object]]:
         return 0
 
     def take_much_memory(_: object) -> int:
-        return len(b"1" * (20 * 1024**2)) * 0
+        return len(b"1" * (100 * 1024**2)) * 0
 
     yield "traceback", fail
     yield "traceback", print_an_unexpected_error

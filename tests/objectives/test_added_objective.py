@@ -117,7 +117,9 @@ def test_it_is_trained_measured_exported_and_resumed(
     short = load_recipe(recipe_file, flags=[*TOY_FLAGS, "--max-steps", "8"])
     pretrain(short, data=toy_shards, output_dir=run, quiet=True)
     whole = load_recipe(recipe_file, flags=TOY_FLAGS)
-    outcome = pretrain(whole, data=toy_shards, output_dir=run, quiet=True)
+    outcome = pretrain(
+        whole, data=toy_shards, output_dir=run, quiet=True, resume_schedule="stretch"
+    )
     assert (outcome.status, outcome.step) == ("finished", 20)
     losses = [
         entry["segments"]

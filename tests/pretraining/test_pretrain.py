@@ -181,6 +181,7 @@ def test_a_run_that_torchrun_restarts_resumes_from_its_own_checkpoints_however_i
         data=toy_shards,
         output_dir=run,
         quiet=True,
+        resume_schedule="stretch",
         **how,
     )
     assert (run / "checkpoint-6").stat().st_mtime_ns == written
@@ -337,7 +338,13 @@ def test_a_whole_checkpoint_with_tensors_or_values_of_another_run_is_refused(
         UserError,
         match=wording("a_whole_checkpoint_with_tensors_or_values_of_another_run_is_refused"),
     ):
-        pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
+        pretrain(
+            toy("--max-steps", "12"),
+            data=toy_shards,
+            output_dir=run,
+            quiet=True,
+            resume_schedule="stretch",
+        )
     assert checkpoint.open_checkpoint(run / "checkpoint-8").step == 8
 
 
@@ -353,7 +360,13 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(eight_steps, toy
         r".* is .*checkpoint-8"
     )
     with pytest.raises(RunFailed, match=message):
-        pretrain(toy("--max-steps", "12"), data=toy_shards, output_dir=run, quiet=True)
+        pretrain(
+            toy("--max-steps", "12"),
+            data=toy_shards,
+            output_dir=run,
+            quiet=True,
+            resume_schedule="stretch",
+        )
     assert json.loads((run / "status.json").read_text())["status"] == "failed"
 
 
@@ -483,10 +496,17 @@ def test_a_clock_that_jumps_changes_no_rate_and_no_weight(toy_shards, tmp_path, 
     assert all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
-def test_what_a_user_keeps_in_the_output_folder_is_not_touched(toy_shards, tmp_path):
+def test_what_a_user_keeps_in_the_folder_of_a_run_is_not_touched(toy_shards, tmp_path):
+    pretrain(toy("--max-steps", "1"), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     (tmp_path / "run" / "checkpoint-best").mkdir(parents=True)
     (tmp_path / "run" / "checkpoint-notes.txt").write_text("mine")
-    pretrain(toy("--max-steps", "2"), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+    pretrain(
+        toy("--max-steps", "2"),
+        data=toy_shards,
+        output_dir=tmp_path / "run",
+        quiet=True,
+        resume_schedule="stretch",
+    )
     assert (tmp_path / "run" / "checkpoint-best").is_dir()
     assert (tmp_path / "run" / "checkpoint-notes.txt").read_text() == "mine"
 

@@ -33,9 +33,13 @@ def test_a_second_ctrl_c_raises_keyboard_interrupt():
 
 
 def test_a_terminal_that_is_closed_stops_a_run_as_sigterm_does():
-    with stop_signals() as asked:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert asked()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        with stop_signals() as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert asked()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed():
