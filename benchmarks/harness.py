@@ -87,13 +87,15 @@ def write_record(path: str | Path, rows: list[dict[str, Any]]) -> None:
     from electra.provenance import environment
 
     made, path = environment(), Path(path)
+    made["command"][0] = f"python -m benchmarks.{Path(made['command'][0]).stem}"
+    commands = [re.sub(r"(^|[ =])/\S*/", r"\1", " ".join(made["command"]))]
     earlier = read_earlier(path)
     if earlier.get("commit") == made["commit"]:
         done = {row["what"] for row in rows}
         rows = [*(row for row in earlier["rows"] if row["what"] not in done), *rows]
-    made["command"][0] = f"python -m benchmarks.{Path(made['command'][0]).stem}"
+        commands = list(dict.fromkeys([*earlier["command"].split("; "), *commands]))
     record = {
-        "command": re.sub(r"(^|[ =])/\S*/", r"\1", " ".join(made["command"])),
+        "command": "; ".join(commands),
         "commit": made["commit"],
         "date": time.strftime("%Y-%m-%d"),
         "versions": {"python": made["python"], **made["packages"]},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from benchmarks.harness import Result
 from benchmarks.markdown import (
     RESULTS,
@@ -95,8 +97,9 @@ def format_count(value: int | str) -> str:
 
 
 def provenance_note(result: Result) -> str:
+    command = re.sub(r" --(folder|output) [^\s;]+", "", result["command"]).replace("; ", "`, `")
     return (
-        f"`{result['command']}`, {result['date']} (torch {result['versions']['torch']}, "
+        f"`{command}`, {result['date']} (torch {result['versions']['torch']}, "
         f"{short_commit(result['commit'])})."
     )
 
