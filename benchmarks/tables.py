@@ -13,6 +13,7 @@ from benchmarks import finetuning_tables, pretraining_tables, reliability_tables
 from benchmarks.finetuning_tables import held_out, proof
 from benchmarks.harness import Result
 from benchmarks.markdown import (
+    RESULTS,
     ROOT,
     format_entry,
     format_thousands,
@@ -153,6 +154,9 @@ def peak_memory() -> str:
 
 
 def quickstart_rows() -> list[tuple[str, str]]:
+    """Return what `python -m benchmarks.quickstart` measured; nothing before it has run."""
+    if not (RESULTS / "quickstart.json").is_file():
+        return []
     result = read_result("quickstart")
     scores, finetuned = result["scores"], result["finetuned"]
     random = finetuned["random"]
