@@ -159,7 +159,7 @@ def test_a_json_document_that_unpacks_to_a_gigabyte_is_refused(tmp_path: Path) -
         ("a.csv", b"a," * 1_000_000, "row of more than 16 million characters; split it"),
         ("a.tsv", b"a\t" * 1_000_000, "row of more than 16 million characters; split it"),
         ("a.csv", b'"\n",' * 1_000_000, "row of more than 16 million characters; split it"),
-        ("a.jsonl", b'{"a":' * 200_000, "a line of more than 64 MB"),
+        ("a.jsonl", b'{"a":' * 200_000, "a line longer than 64 MB"),
     ],
 )
 def test_a_row_of_ten_million_fields_is_refused(
