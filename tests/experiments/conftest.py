@@ -51,8 +51,9 @@ def toy_squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "version": version,
             "data": [{"title": "toy", "paragraphs": [{"context": context, "qas": questions}]}],
         }
-        for split in ("train", "dev"):
-            (folder / f"{split}-v{version}.json").write_text(json.dumps(whole), encoding="utf8")
+        for split, colour in (("train", "green"), ("dev", "brown")):
+            text = json.dumps(whole).replace("green", colour)
+            (folder / f"{split}-v{version}.json").write_text(text, encoding="utf8")
     return folder
 
 
