@@ -85,7 +85,8 @@ CASES = [
     Case(
         "run: resume",
         "stopped",
-        "pretrain GOOD/recipe/a.toml --data GOOD/shards --output-dir INPUT --max-steps 3 --quiet",
+        "pretrain GOOD/recipe/a.toml --data GOOD/shards --output-dir INPUT --max-steps 3 "
+        "--resume-schedule stretch --quiet",
         in_place=True,
         cost=10,
     ),

@@ -220,8 +220,8 @@ def test_curves_of_several_settings_are_kept_with_their_baselines(toy_shards, tm
 @pytest.mark.slow
 def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tmp_path):
     (tmp_path / "SST-2").mkdir()
-    for part in ("train", "dev"):
-        rows = [f"the old dog {'sees' if n % 2 else 'runs'}\t{n % 2}" for n in range(8)]
+    for part, animal in (("train", "dog"), ("dev", "horse")):
+        rows = [f"the old {animal} {'sees' if n % 2 else 'runs'}\t{n % 2}" for n in range(8)]
         (tmp_path / "SST-2" / f"{part}.tsv").write_text(
             "\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf8"
         )
