@@ -9,7 +9,7 @@ from pathlib import Path
 
 from electra import atomic
 from electra.config import UserError
-from electra.files import read_bounded_text
+from electra.files import MAX_BYTES, read_bounded_text
 
 CHECKSUMS = "checksums.sha256"
 
@@ -58,6 +58,9 @@ def verify_file(path: Path, checksums: dict[str, str]) -> None:
     stated = checksums.get(path.name)
     if stated is None:
         raise DamagedFile(f"{path.parent / CHECKSUMS} is damaged: it lacks {path.name}")
+    size = path.stat().st_size
+    if path.suffix != ".safetensors" and size > MAX_BYTES:  # hashing it might take hours
+        raise DamagedFile(f"{path} is damaged: {size:,} bytes long")
     try:
         is_same = hash_file(path) == stated
     except OSError as error:

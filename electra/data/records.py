@@ -72,6 +72,8 @@ def read_inputs(folder: Path, inputs: dict[str, Any], *, remedy: str) -> list[di
     path, digest = folder / INPUTS, hashlib.sha256()
     files: list[dict[str, Any]] = []
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("a folder, a pipe or a device, not a plain file")
         with path.open("rb") as stream:
             while line := stream.readline(MAX_INPUT_BYTES):
                 digest.update(line)
