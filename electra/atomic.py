@@ -52,6 +52,26 @@ def open_write(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def check_output_file(path: Path) -> None:
+    """Raise UserError, before any work, where `--output` names a file that cannot be written.
+
+    A file is created and removed: no permission says whether a disk is mounted read-only.
+    """
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UserError(f"--output {path} is a folder; name a file")
+    partial = sibling(path, "partial")
+    try:
+        partial.unlink(missing_ok=True)
+        partial.touch(exist_ok=False)
+        partial.unlink()
+    except OSError as error:
+        raise UserError(
+            f"--output {path}: cannot be written: {error.strerror}; name a file elsewhere"
+        ) from None
+
+
 def write_json(path: Path, values: Any) -> None:
     """Replace the content of a file by JSON."""
     write(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")

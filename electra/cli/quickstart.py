@@ -20,6 +20,7 @@ from electra.finetuning.finetune import finetune
 from electra.finetuning.results import Summary
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
+from electra.runs.run_dir import create_output_dir
 
 SEEDS = 3
 # The settings of both fine-tunings were found by trial (docs/log.md): the paper's are for deeper,
@@ -36,6 +37,7 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     if max_steps is not None:
         step_flags = ["--max-steps", str(max_steps)]
     recipe = load_recipe("modern-tiny", flags=step_flags)
+    create_output_dir(output_dir)
     for name in ("corpus", "articles", "finetuned/pretrained", "finetuned/random"):
         atomic.check_links(output_dir / name, inside=output_dir)
     console.rule("text: what Python and its installed libraries say about themselves")

@@ -142,14 +142,13 @@ def prediction_table(tokens: Sequence[TracedToken]) -> Table:
 
 
 def check_picture(path: Path) -> None:
-    """Raise UserError for a picture file of an unknown format or in a missing folder."""
+    """Raise UserError for a picture file of an unknown format or that cannot be written."""
     if path.suffix not in PICTURE_SUFFIXES:
         raise UserError(
             f"--output {path}: ends in {path.suffix or 'nothing'!r}; a picture ends in "
             f"{' or '.join(PICTURE_SUFFIXES)}"
         )
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
+    atomic.check_output_file(path)
 
 
 def draw_picture(tokens: Sequence[TracedToken], path: Path, *, run: Path | None = None) -> None:

@@ -182,8 +182,7 @@ def check_output(path: Path, *, pool: str) -> None:
             f"--output {path}: texts have different numbers of tokens, which one array cannot "
             "hold; write --pool tokens to a .parquet file"
         )
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: no folder {path.parent}; make it first")
+    atomic.check_output_file(path)
 
 
 def write_npy(stream: IO[bytes], embeddings: Iterable[Embedding]) -> WrittenCount:

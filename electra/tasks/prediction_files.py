@@ -39,8 +39,9 @@ def check_output(output: Path | None, *, form: str) -> None:
         return
     if form == "records" and output.suffix not in SUFFIXES:
         raise UserError(f"--output {output}: predictions are written as {', '.join(SUFFIXES)}")
-    if not output.absolute().parent.is_dir():
-        raise UserError(f"--output {output}: no folder {output.parent}; make it first")
+    if form == "glue" and output.is_dir():
+        output = output / "AX.tsv"  # any file in it
+    atomic.check_output_file(output)
 
 
 def write_official(
@@ -148,10 +149,14 @@ def write_delimited(records: Iterable[dict[str, Any]], stream: IO[str], *, delim
 
 
 def flatten_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with a field for each probability; other nested values become JSON."""
+    """Return a record with a field for each label's or option's probability.
+
+    Other nested values become JSON, also the probabilities of words: sentences differ in length.
+    """
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        if key != "probabilities":
+        of_words = isinstance(value, list) and "choice" not in record
+        if key != "probabilities" or of_words:
             flat[key] = to_cell(value)
             continue
         items: Iterable[tuple[object, float]] = enumerate(value)

@@ -144,6 +144,41 @@ def test_an_output_folder_that_not_even_root_can_write_is_refused(
     assert message.endswith("; name another folder")
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a place that nobody can write to, as Linux has"
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("predict", "model", "a sentence", "--output", "/proc/said.csv"),
+        ("embed", "model", "texts.txt", "--output", "/proc/said.npy"),
+        ("show", "run", "--output", "/proc/said.svg"),
+    ],
+)
+def test_an_output_file_that_cannot_be_written_is_refused_before_the_model_is_read(
+    command: tuple[str, ...], complaint: Callable[..., str]
+) -> None:
+    message = complaint(*command)
+    assert message.startswith(f"--output {command[-1]}: cannot be written: ")
+    assert message.endswith("; name a file elsewhere")
+
+
+def test_an_output_file_that_is_a_folder_is_refused(
+    tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    (tmp_path / "said.csv").mkdir()
+    message = complaint("predict", "model", "a sentence", "--output", tmp_path / "said.csv")
+    assert message == f"--output {tmp_path / 'said.csv'} is a folder; name a file"
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a place that nobody can write to, as Linux has"
+)
+def test_quickstart_refuses_a_folder_that_cannot_be_written(complaint: Callable[..., str]) -> None:
+    message = complaint("quickstart", "--output-dir", "/proc/quick")
+    assert message.startswith("--output-dir /proc/quick: ")
+
+
 def test_a_checkpoint_to_resume_must_be_one(
     tmp_path: Path, finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
