@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from electra.config import UserError
@@ -29,6 +29,7 @@ class Sentence:
     where: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
+    row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
 
 
 # ---- columns -------------------------------------------------------------------------------------
@@ -142,18 +143,18 @@ def sentences_from_rows(
     A cell is a list, or a text with blanks between.
     """
     for where, row in read_rows(table):
-        sentence_words = text_list(require_column(row, words, where), words, where)
+        sentence_words = text_list(require_column(row, words, where, flag="--words"), words, where)
         column = next((name for name in tags if name in row), tags[0])
         if not labelled and row.get(column) is None:
-            yield Sentence(where, sentence_words, None)
+            yield Sentence(where, sentence_words, None, row)
             continue
-        sentence_tags = text_list(require_column(row, column, where), column, where)
+        sentence_tags = text_list(require_column(row, column, where, flag="--tags"), column, where)
         if len(sentence_tags) != len(sentence_words):
             raise UserError(
                 f"{where}: {len(sentence_words)} words in {words!r}, but {len(sentence_tags)} tags "
                 f"in {column!r}; each word needs one"
             )
-        yield Sentence(where, sentence_words, sentence_tags)
+        yield Sentence(where, sentence_words, sentence_tags, None if labelled else row)
 
 
 def text_list(value: Any, name: str, where: str) -> tuple[str, ...]:

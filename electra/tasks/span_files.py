@@ -18,7 +18,7 @@ Offsets count characters. Where there is none, the first occurrence of the text 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,7 @@ class Question:
     references: tuple[str, ...] = ()
     # The answer to learn: its first character, and the one behind its last.
     span: tuple[int, int] | None = None
+    row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +114,10 @@ class QuestionReader:
     def squad(self, source: Table) -> Iterator[Question]:
         for a, article in enumerate(list_of_objects(read_json(source), "data", str(source))):
             where = f"{source}, data[{a}]"
+            title = {"title": article["title"]} if "title" in article else {}
             for p, paragraph in enumerate(list_of_objects(article, "paragraphs", where)):
-                yield from self.squad_paragraph(paragraph, source, f"{where}.paragraphs[{p}]")
+                titled = title | paragraph
+                yield from self.squad_paragraph(titled, source, f"{where}.paragraphs[{p}]")
 
     def squad_paragraph(
         self, paragraph: Mapping[str, Any], source: Table, where: str
@@ -127,6 +130,8 @@ class QuestionReader:
             question = Question(f"{source}, question {id}", id, question_text, context)
             if self.labelled:
                 question = self.with_squad_answers(question, entry)
+            else:
+                question = replace(question, row=question_row(paragraph, entry))
             yield question
 
     def with_squad_answers(self, question: Question, entry: Mapping[str, Any]) -> Question:
@@ -155,6 +160,8 @@ class QuestionReader:
             question = Question(entry_where, id, question_text, context)
             if self.labelled:
                 question = with_mrqa_answers(question, entry)
+            else:
+                question = replace(question, row=question_row(paragraph, entry))
             yield question
 
     def row(self, row: Mapping[str, Any], where: str) -> Question:
@@ -168,7 +175,7 @@ class QuestionReader:
         context = require_text(row, self.context, where)
         question = Question(question_where, str(id), question_text, context)
         if not self.labelled:
-            return question
+            return replace(question, row=row)
         column = self.answers
         if column not in row and "answer" in row:
             column = "answer"
@@ -189,6 +196,11 @@ class QuestionReader:
             f"{question.where}: no answer; if questions may have none, use --task squad-2.0 or "
             "--unanswerable"
         )
+
+
+def question_row(paragraph: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a question: those of its paragraph, and its own."""
+    return {key: value for key, value in paragraph.items() if key != "qas"} | dict(entry)
 
 
 def refuse_repeated_ids(questions: Iterator[Question]) -> Iterator[Question]:

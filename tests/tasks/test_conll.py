@@ -161,8 +161,8 @@ def test_rows_without_tags_can_be_read_to_be_tagged(tmp_path: Path) -> None:
             "'tags' holds 3, which is int, not text; write tags by their names",
         ),
         ({"tokens": 7, "tags": ["O"]}, "'tokens' is int; a list of texts is expected"),
-        ({"tokens": ["a"]}, "no column 'tags'"),
-        ({"word": ["a"]}, "no column 'tokens'.*columns here are word"),
+        ({"tokens": ["a"]}, "no column 'tags'.*with --tags"),
+        ({"word": ["a"]}, "no column 'tokens'.*columns here are word.*with --words"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_refused_by_its_line(

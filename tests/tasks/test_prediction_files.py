@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from electra.tasks.choose import Choose
 from electra.tasks.classify import Classify
 from electra.tasks.inference import add_input_columns
 from electra.tasks.prediction_files import write_records
+from electra.tasks.span import Candidate, Span, SpanAnswer
+from electra.tasks.tag import Tag
 
 RECORDS = [
     {"text": "the dog", "label": "dogs", "probabilities": {"cats": 0.25, "dogs": 0.75}},
@@ -48,6 +51,48 @@ def test_a_question_keeps_its_columns_too_and_labelled_rows_are_not_held(tmp_pat
     assert (said["source"], said["option"]) == ("book", "ran")
     (labelled,) = task.read([find_table(path)], labelled=True)
     assert labelled.row is None
+
+
+def test_a_question_about_a_paragraph_keeps_the_columns_of_all_layouts(tmp_path: Path) -> None:
+    asked = {"id": "q7", "question": "Who sat?", "level": "easy"}
+    paragraph = {"context": "A dog sat.", "qas": [asked]}
+    squad = {"data": [{"title": "Dogs", "paragraphs": [paragraph]}]}
+    (tmp_path / "squad.json").write_text(json.dumps(squad), encoding="utf8")
+    (tmp_path / "mrqa.jsonl").write_text(json.dumps(paragraph | {"title": "Dogs"}), encoding="utf8")
+    row = {"title": "Dogs", "context": "A dog sat."} | asked
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf8")
+    task = Span.from_name("span")
+    for name in ("squad.json", "mrqa.jsonl", "rows.jsonl"):
+        (question,) = task.read([find_table(tmp_path / name)], labelled=False)
+        answer = SpanAnswer((Candidate(0, 5, 0.75),))
+        said = add_input_columns(task.record(question, answer), question.row)
+        assert (said["id"], said["title"], said["level"]) == ("q7", "Dogs", "easy")
+        assert (said["question"], said["answer"]) == ("Who sat?", "A dog")
+
+
+def test_a_tagged_sentence_keeps_its_columns_and_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "asked.jsonl"
+    row = {"id": 3, "tokens": ["Anna", "sat"], "tags": ["B-PER", "O"], "source": "book"}
+    path.write_text(json.dumps(row), encoding="utf8")
+    task = Tag.from_name("tag", labels=("O", "B-PER", "I-PER"))
+    (sentence,) = task.read([find_table(path)], labelled=False)
+    said = add_input_columns(task.record(sentence, np.eye(3)[[1, 0]]), sentence.row)
+    assert (said["id"], said["source"], said["gold"]) == (3, "book", ["B-PER", "O"])
+    assert "input_tags" not in said
+    (labelled,) = task.read([find_table(path)], labelled=True)
+    assert labelled.row is None
+
+
+def test_the_probabilities_of_words_are_one_field_of_a_table(tmp_path: Path) -> None:
+    records = [
+        {"words": ["a"], "tags": ["O"], "probabilities": [0.5]},
+        {"words": ["a", "b"], "tags": ["O", "O"], "probabilities": [0.5, 0.25]},
+    ]
+    write_records(records, tmp_path / "said.csv")
+    with (tmp_path / "said.csv").open(encoding="utf8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["words", "tags", "probabilities"]
+    assert rows[1]["probabilities"] == "[0.5, 0.25]"
 
 
 def test_a_table_has_a_column_for_each_probability_and_for_what_only_some_rows_have(
