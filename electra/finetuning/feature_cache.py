@@ -18,6 +18,7 @@ from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.finetuning.recipe import FinetuneConfig
 from electra.settings import fingerprint
+from electra.tasks.classify import Classify
 from electra.tasks.features import Features
 from electra.tasks.task import AnyTask, Example
 
@@ -87,9 +88,12 @@ class FeatureEncoder:
                 f"{first}: longer than {length} tokens{others}; raise --length, shorten the text, "
                 "or let it be cut with --too-long cut"
             )
+        remedy = ""
+        if isinstance(self.task, Classify):
+            remedy = "; --too-long window reads all of a text, in several rows"
         self.say(
             f"{', '.join(map(str, tables))}: {len(cut):,} of {len(examples):,} texts are longer "
-            f"than {length} tokens and were cut, {first} for one"
+            f"than {length} tokens and were cut, {first} for one{remedy}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,31 @@ def inference_batches(features: Features, device: torch.device) -> list[Array]:
     return group_by_length(features.lengths, tokens=tokens)
 
 
+@dataclass
+class TruncationCount:
+    """Counts the texts that were cut, over all chunks of the data."""
+
+    examples: int = 0
+    truncated: int = 0
+    first: str = ""  # the place of the first text that was cut
+
+    def add(self, features: Features, examples: Sequence[Example]) -> None:
+        """Count the texts of a chunk."""
+        truncated = np.unique(features.examples[features.truncated])
+        if len(truncated) and not self.truncated:
+            self.first = examples[truncated[0]].where
+        self.examples += len(examples)
+        self.truncated += len(truncated)
+
+    def warn(self, *, length: int) -> None:
+        """Warn, once, of the texts that were cut."""
+        if self.truncated:
+            warn(
+                f"{self.truncated:,} of {self.examples:,} texts are longer than the {length} "
+                f"tokens that the model was fine-tuned with and were cut, {self.first} for one"
+            )
+
+
 def answer_examples(
     models: Sequence[FinetunedModel],
     examples: Sequence[Example],
@@ -81,7 +106,19 @@ def answer_examples(
     device: torch.device | None = None,
 ) -> list[Answer]:
     """Return one answer for each example: the model's, or several models' combined."""
-    device = device or default_device()
+    count = TruncationCount()
+    answers = answer_chunk(models, examples, count, device or default_device())
+    count.warn(length=models[0].length)
+    return answers
+
+
+def answer_chunk(
+    models: Sequence[FinetunedModel],
+    examples: Sequence[Example],
+    count: TruncationCount,
+    device: torch.device,
+) -> list[Answer]:
+    """Return one answer for each example, and count those that were cut."""
     bf16 = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
     answers = []
     for model in models:
@@ -89,7 +126,7 @@ def answer_examples(
             examples, model.tokenizer, length=model.length, training=False
         )
         if model is models[0]:
-            warn_truncated(features, examples, length=model.length)
+            count.add(features, examples)
         network = model.network.to(device)
         outputs = compute_outputs(network, features, device=device, autocast=bf16)
         in_order = [outputs[unit] for unit in range(len(features))]
@@ -97,16 +134,6 @@ def answer_examples(
     if len(models) == 1:
         return answers[0]
     return [models[0].task.combine(several) for several in zip(*answers, strict=True)]
-
-
-def warn_truncated(features: Features, examples: Sequence[Example], *, length: int) -> None:
-    truncated = np.unique(features.examples[features.truncated])
-    if len(truncated):
-        warn(
-            f"{len(truncated):,} of {len(examples):,} texts are longer than the {length} tokens "
-            f"that the model was fine-tuned with and were cut, {examples[truncated[0]].where} for "
-            "one"
-        )
 
 
 def stream_answers(
@@ -117,8 +144,10 @@ def stream_answers(
 ) -> Iterator[tuple[Example, Answer]]:
     """Yield each example with its answer, in order; no more than a chunk of them is held."""
     check_same_task(models)
+    count, device = TruncationCount(), device or default_device()
     for chunk in chunk_examples(examples):
-        yield from zip(chunk, answer_examples(models, chunk, device=device), strict=True)
+        yield from zip(chunk, answer_chunk(models, chunk, count, device), strict=True)
+    count.warn(length=models[0].length)
 
 
 def chunk_examples(examples: Iterable[Example]) -> Iterator[list[Example]]:

@@ -114,6 +114,19 @@ def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(
     assert np.allclose([said for _, said in found], answer_examples(two[:1], examples), atol=1e-6)
 
 
+def test_texts_that_were_cut_are_counted_over_all_chunks_and_warned_of_once(
+    two: list[FinetunedModel], rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = list(two[0].task.read([find_table(rows)], labelled=True))
+    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 2)
+    short = replace(two[0], length=4)
+    with pytest.warns(UserWarning, match="were cut") as warned:
+        list(stream_answers([short], examples))
+    (message,) = [str(warning.message) for warning in warned]
+    assert message.startswith(f"{len(examples)} of {len(examples)} texts are longer than the 4 ")
+    assert examples[0].where in message
+
+
 def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are(
     by_heart: ByHeart,
 ) -> None:
