@@ -16,6 +16,7 @@ from electra.data.table_layout import Layout, detect_layout, looks_like_data
 # Of CSV or TSV; a row that is split into its fields takes some twenty times as much memory.
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 10_000
+MAX_NAME_WORDS = 3  # of a column; a name with more may be a row of data
 
 
 def read_delimited(
@@ -136,9 +137,15 @@ def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str =
     )
     if flag:
         message += f"; name the right one with {flag}"
-    if flag and any(looks_like_data(str(column)) for column in row):
+    takes_numbers = flag in ("--text", "--text-pair", "--label")  # of classifiers
+    if takes_numbers and any(is_hardly_a_name(str(column)) for column in row):
         message += (
             "; if the file has no header line, say --no-header and name columns by number, "
             "counted from 0: --text 1 --label 0"
         )
     raise UserError(message)
+
+
+def is_hardly_a_name(column: str) -> bool:
+    """Return whether a column seems to be named by a row of data: by a number or a sentence."""
+    return looks_like_data(column) or len(column.split()) > MAX_NAME_WORDS

@@ -120,9 +120,11 @@ class Choose(Task[Choice, Array]):
 
     def choice(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Choice:
         options = self.read_options(row, where)
+        require_column(row, self.context, where, flag="--context")
         context = require_text(row, self.context, where)
         question = ""
         if self.question:
+            require_column(row, self.question, where, flag="--question")
             question = require_text(row, self.question, where)
         completions = tuple(complete(question, option) for option in options)
         answer = self.read_answer(row, options, where, labelled=labelled)
@@ -133,7 +135,8 @@ class Choose(Task[Choice, Array]):
 
     def read_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
         """Return the options of a row; raise UserError unless there are as many as in others."""
-        values = [require_column(row, name, where) for name in self.options]
+        flag = "--options (--options a,b,c,d for a column each)"
+        values = [require_column(row, name, where, flag=flag) for name in self.options]
         if len(values) == 1:
             options = values[0]
         else:
@@ -155,7 +158,7 @@ class Choose(Task[Choice, Array]):
     ) -> int | None:
         """Return the index of the right option; None where the row does not say."""
         if labelled:
-            require_column(row, self.label, where)
+            require_column(row, self.label, where, flag="--label")
         label = row.get(self.label)
         # The hub writes −1 for an answer that is kept secret.
         if label is None or label in ("", -1, "-1"):

@@ -98,9 +98,14 @@ def test_the_user_may_say_whether_there_is_a_header_line(
     assert len(rows(table, columns=["text"])) == count
 
 
-def test_a_column_missing_from_names_that_look_like_data_is_refused_with_the_remedy() -> None:
+@pytest.mark.parametrize(
+    "row", [{"1": "0", "good film": "bad film"}, {"good": "bad", "a film to see": "a film to miss"}]
+)
+def test_a_column_missing_from_names_that_look_like_data_is_refused_with_the_remedy(
+    row: dict[str, str],
+) -> None:
     with pytest.raises(UserError, match=r"no header line, say --no-header .* --text 1 --label 0$"):
-        require_column({"1": "0", "good film": "bad film"}, "text", "a.csv:2", flag="--text")
+        require_column(row, "text", "a.csv:2", flag="--text")
 
 
 def test_a_label_before_the_first_space_is_found_as_trec_and_fasttext_write_it(

@@ -172,6 +172,16 @@ def test_options_may_stand_in_columns_of_their_own(tmp_path: Path) -> None:
     assert read(Choose.from_name("choose", options=("a", "b")), path)[0].options == ("sat", "ran")
 
 
+def test_a_missing_column_of_options_is_refused_with_the_flag_that_names_several(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path / "a.csv", "context,a,b,answer\nthe dog,sat,ran,2\n")
+    with pytest.raises(UserError, match=r"no column 'options'.*--options a,b,c,d for a column"):
+        read(Choose.from_name("choose"), path)
+    with pytest.raises(UserError, match=r"no column 'label'.*with --label$"):
+        read(Choose.from_name("choose", options=("a", "b")), path)
+
+
 @pytest.mark.parametrize("label", [None, "", -1])
 def test_an_answer_may_lack_only_where_none_is_needed(tmp_path: Path, label: Any) -> None:
     path = written(tmp_path / "a.jsonl", row(label=label))
