@@ -77,7 +77,8 @@ def named_sections() -> Iterator[tuple[str, Section]]:
         seen.append(section)
         title = f"Pre-training: [{section.key}]"
         for setting in section.settings:
-            if setting.name == "name":
+            # The name of an objective has one choice. That of the optimizer is a plain setting.
+            if setting.name == "name" and "," not in setting.choices:
                 title += f", name = {setting.default}"
         yield title, section
     for section in list_sections(FinetuneConfig):

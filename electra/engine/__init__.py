@@ -1,4 +1,5 @@
-"""One update: train_step, cuda_graph, optimizer, flat_optimizer, flat_adamw, hardware, settings.
+"""One update: train_step, cuda_graph, optimizer, muon, hardware, settings.
+In flat buffers: flat_optimizer, flat_adamw, flat_muon.
 Processes: distributed, collectives, rendezvous, heartbeat, fsdp.
 State: training_state, async_checkpoint.
 """

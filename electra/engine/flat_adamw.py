@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from electra.engine.flat_optimizer import FlatOptimizer
 
@@ -36,40 +37,51 @@ class FlatAdamW(FlatOptimizer):
             raise ValueError("FlatAdamW has one pair of betas for all parameter groups")
         self.max_grad_norm = max_grad_norm
         self.exp_avg = torch.zeros_like(self.flat_param)
-        self.exp_avg_sq = torch.zeros_like(self.flat_param)
+        blocks = self.adamw_blocks
+        values = blocks * self.block_size
+        self.exp_avg_sq = torch.zeros_like(self.flat_param[:values])
         self.update_count = torch.tensor(0.0)  # on the host, where `step` reads it
         self.buffers = AdamWBuffers(
-            weight=self.flat_param,
-            gradient=self.flat_grad,
-            exp_avg=self.exp_avg,
+            weight=self.flat_param[:values],
+            gradient=self.flat_grad[:values],
+            exp_avg=self.exp_avg[:values],
             exp_avg_sq=self.exp_avg_sq,
-            low_precision=self.flat_low_precision,
-            group_index=self.group_indices,
+            low_precision=self.flat_low_precision[:values],
+            group_index=self.group_indices[:blocks],
             norm=self.grad_norm,
             failed_step=self.nonfinite_update,
         )
         self.set_state_views()
 
+    @property
+    def adamw_blocks(self) -> int:
+        """The blocks of the parameters that AdamW updates, the first of all blocks."""
+        return len(self.group_indices)
+
+    def state_views(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return a parameter's part of the flat buffers of the state."""
+        return {
+            "exp_avg": self.view(self.exp_avg, parameter),
+            "exp_avg_sq": self.view(self.exp_avg_sq, parameter),
+        }
+
     def set_state_views(self) -> None:
         """Make every parameter's state views of the flat buffers."""
         for parameter in self.parameters:
-            self.state[parameter] = {
-                "step": self.update_count,
-                "exp_avg": self.view(self.exp_avg, parameter),
-                "exp_avg_sq": self.view(self.exp_avg_sq, parameter),
-            }
+            self.state[parameter] = {"step": self.update_count, **self.state_views(parameter)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copy a state dict of this class or of torch.optim.AdamW into the flat buffers."""
+        """Copy a state dict of this class or of its plain counterpart into the flat buffers."""
         super().load_state_dict(state_dict)  # replaces the views by tensors of its own
         for parameter in self.parameters:
-            if state := self.state.get(parameter):
-                self.view(self.exp_avg, parameter).copy_(state["exp_avg"])
-                self.view(self.exp_avg_sq, parameter).copy_(state["exp_avg_sq"])
+            state = self.state.get(parameter)
+            for key, view in self.state_views(parameter).items():
+                if state:
+                    view.copy_(state[key])
+                else:
+                    view.zero_()
+            if state and "step" in state:
                 self.update_count.fill_(float(state["step"]))
-            else:
-                self.view(self.exp_avg, parameter).zero_()
-                self.view(self.exp_avg_sq, parameter).zero_()
         if not self.state:
             self.update_count.zero_()
         self.set_state_views()
@@ -96,10 +108,14 @@ class FlatAdamW(FlatOptimizer):
             ]
             for group in self.param_groups
         ]
-        group_settings = torch.tensor(rows, pin_memory=self.flat_param.is_cuda)
         adamw.adamw_step(
             self.buffers,
-            group_settings.to(self.flat_param.device, non_blocking=True),
+            self.copy_to_device(rows),
             max_norm=self.max_grad_norm,
             betas=betas,
         )
+
+    def copy_to_device(self, rows: list[list[float]]) -> Tensor:
+        """Copy a table to the device, without waiting for it."""
+        table = torch.tensor(rows, pin_memory=self.flat_param.is_cuda)
+        return table.to(self.flat_param.device, non_blocking=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from electra.engine.flat_adamw import FlatAdamW
+from electra.engine.flat_muon import FlatMuon
 from electra.engine.fsdp import full_tensor
+from electra.engine.muon import MuonWithAdamW, hidden_matrices, is_muon, muon_groups
 from electra.engine.settings import OptimizerConfig
 
 
@@ -22,34 +24,41 @@ def build_optimizer(
     lr_scale: Callable[[str], float] = lambda name: 1.0,
     low_precision: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """Build torch's fused AdamW, or FlatAdamW where kernels read weights in `low_precision`.
+    """Build torch's fused AdamW, or FlatAdamW where kernels read weights in `low_precision`; or
+    their counterparts with Muon.
 
     `lr_scale` gives the factor of a parameter's learning rate by its name.
     """
     groups = parameter_groups(module, config, lr_scale)
-    lr, betas, eps = config.learning_rate, config.betas, config.epsilon
+    adamw: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "betas": config.betas,
+        "eps": config.epsilon,
+    }
+    flat: dict[str, Any] = {"max_grad_norm": config.max_grad_norm, "low_precision": low_precision}
+    if config.name == "muon":
+        groups += muon_groups(module, config, lr_scale)
+        if low_precision is None:
+            return MuonWithAdamW(groups, **adamw)
+        return FlatMuon(groups, momentum=config.muon_momentum, **adamw, **flat)
     if low_precision is None:
-        return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
-    return FlatAdamW(
-        groups,
-        lr=lr,
-        betas=betas,
-        eps=eps,
-        max_grad_norm=config.max_grad_norm,
-        low_precision=low_precision,
-    )
+        return torch.optim.AdamW(groups, **adamw, fused=True)
+    return FlatAdamW(groups, **adamw, **flat)
 
 
 def parameter_groups(
     module: nn.Module, config: OptimizerConfig, lr_scale: Callable[[str], float]
 ) -> list[dict[str, Any]]:
-    """Group trainable parameters by learning-rate scale and weight decay.
+    """Group the trainable parameters of AdamW by learning-rate scale and weight decay.
 
     LayerNorms and biases have no weight decay.
     """
+    matrices: Collection[Tensor] = ()
+    if config.name == "muon":
+        matrices = hidden_matrices(module)
     groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():  # a shared tensor comes once
-        if parameter.requires_grad:
+        if parameter.requires_grad and parameter not in matrices:
             decay = config.weight_decay if parameter.ndim >= 2 else 0.0
             groups.setdefault((lr_scale(name), decay), []).append((name, parameter))
     return [
@@ -74,7 +83,7 @@ def set_learning_rate(
 
     The official code leaves out Adam's bias correction. Torch always corrects: its step is
     lr/(1−β₁ᵗ) and its root is √v/√(1−β₂ᵗ). Scaling lr by s = (1−β₁ᵗ)/√(1−β₂ᵗ), epsilon by
-    1/√(1−β₂ᵗ) and decay by 1/s undoes just that.
+    1/√(1−β₂ᵗ) and decay by 1/s undoes just that. Muon has no bias to correct.
     """
     rate = config.learning_rate * learning_rate_factor(config, step=step, max_steps=max_steps)
     scale, epsilon = 1.0, config.epsilon
@@ -84,6 +93,10 @@ def set_learning_rate(
         scale = (1 - config.betas[0] ** updates) / root
         epsilon = config.epsilon / root
     for group in optimizer.param_groups:
+        if is_muon(group):
+            group["lr"] = rate * group["lr_scale"]
+            group["weight_decay"] = group["decay"]
+            continue
         group["lr"] = rate * scale * group["lr_scale"]
         group["eps"] = epsilon
         group["weight_decay"] = group["decay"] / scale

@@ -16,11 +16,14 @@ TIMEOUT_MINUTES = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW and its learning-rate scheduler.
+    """The optimizer and its learning-rate scheduler.
 
     Defaults are the official code's for Small (paper, table 6).
     """
 
+    # muon: Muon (Jordan et al. 2024) for the matrices of encoder blocks, AdamW for all else; not
+    # with FSDP
+    name: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 5e-4  # at the end of warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from zero
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
@@ -30,15 +33,23 @@ class OptimizerConfig:
     epsilon: float = 1e-6  # of Adam
     bias_correction: bool = False  # official code: none
     max_grad_norm: float = 1.0  # a longer gradient is clipped to it
+    # of Muon, by default `learning_rate`: its updates are as large as AdamW's (Liu et al. 2025)
+    muon_learning_rate: float | None = None
+    muon_momentum: float = 0.95  # Jordan et al. 2024
+    # of Muon's matrices; it bounds their norms (Liu et al. 2025)
+    muon_weight_decay: float = 0.1
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
             raise SettingError("warmup_steps", "must not be negative", self)
-        if self.weight_decay < 0:
-            raise SettingError("weight_decay", "must not be negative", self)
-        for name in ("learning_rate", "epsilon", "max_grad_norm"):
-            if getattr(self, name) <= 0:
+        for name in ("weight_decay", "muon_weight_decay"):
+            if getattr(self, name) < 0:
+                raise SettingError(name, "must not be negative", self)
+        for name in ("learning_rate", "epsilon", "max_grad_norm", "muon_learning_rate"):
+            if (value := getattr(self, name)) is not None and value <= 0:
                 raise SettingError(name, "must be above 0", self)
+        if not 0 <= self.muon_momentum < 1:
+            raise SettingError("muon_momentum", "must be in [0, 1)", self)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise SettingError("betas", "must be two numbers in [0, 1)", self)
         if not 0 < self.decay_ratio <= 1:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from electra.engine.fsdp import full_tensor, is_dtensor, shard_like
+from electra.engine.muon import is_muon
 
-STATE_KEYS = ("exp_avg", "exp_avg_sq")
+ADAMW_KEYS = ("exp_avg", "exp_avg_sq")
+MUON_KEYS = ("momentum_buffer",)
 TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights, optimizer state; by name
 
 
@@ -42,13 +43,23 @@ def restore(
         return
     names = {parameter: name for name, parameter in parameters.items()}
     states: dict[int, dict[str, Tensor]] = {}
-    groups = (group["params"] for group in optimizer.param_groups)
-    for number, parameter in enumerate(itertools.chain.from_iterable(groups)):
+    for number, (parameter, keys) in enumerate(state_keys(optimizer)):
         name = names[parameter]
         # A parameter that no loss uses has no gradient, and so no state.
-        if not optimizer_state or any(f"{name}.{key}" in optimizer_state for key in STATE_KEYS):
-            states[number] = parameter_state(name, parameter, optimizer_state, updates)
+        if not optimizer_state or any(f"{name}.{key}" in optimizer_state for key in keys):
+            tensors = {key: optimizer_state[f"{name}.{key}"] for key in keys}
+            states[number] = parameter_state(name, parameter, tensors, updates)
     optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
+
+
+def state_keys(
+    optimizer: torch.optim.Optimizer,
+) -> Iterator[tuple[nn.Parameter, tuple[str, ...]]]:
+    """Yield the parameters of an optimizer, each with the names of the tensors of its state."""
+    for group in optimizer.param_groups:
+        keys = MUON_KEYS if is_muon(group) else ADAMW_KEYS
+        for parameter in group["params"]:
+            yield parameter, keys
 
 
 def parameter_state(
@@ -56,8 +67,7 @@ def parameter_state(
 ) -> dict[str, Tensor]:
     """Return one parameter's part of an optimizer's state dict; raise for one of another shape."""
     restored = {"step": torch.tensor(float(updates), device=parameter.device)}
-    for key in STATE_KEYS:
-        tensor = state[f"{name}.{key}"]
+    for key, tensor in state.items():
         if tensor.shape != parameter.shape:
             raise ValueError(f"{name}.{key} is of another shape than its weight")
         restored[key] = shard_like(tensor, parameter)
@@ -82,11 +92,12 @@ def with_tied_weights(weights: dict[str, Tensor], module: nn.Module) -> dict[str
 def optimizer_state_of(
     module: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool = True
 ) -> dict[str, Tensor]:
-    """Return the optimizer state, gathered, as `PARAMETER.exp_avg` and `PARAMETER.exp_avg_sq`."""
+    """Return the optimizer state, gathered, as `PARAMETER.exp_avg` and so on."""
     tensors: dict[str, Tensor] = {}
+    keys_of = dict(state_keys(optimizer))
     for name, parameter in module.named_parameters():
         if parameter in optimizer.state:
-            for key in STATE_KEYS:
+            for key in keys_of[parameter]:
                 tensors[f"{name}.{key}"] = optimizer.state[parameter][key]
     return gather(tensors, keep=keep)
 
@@ -161,9 +172,8 @@ class PinnedStaging:
 def data_pointers(optimizer: torch.optim.Optimizer) -> list[int]:
     """Return the addresses of everything that training changes; it changes no shapes."""
     parameters, state = [], []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameters.append(parameter.data_ptr())
-            if parameter in optimizer.state:
-                state += [optimizer.state[parameter][key].data_ptr() for key in STATE_KEYS]
+    for parameter, keys in state_keys(optimizer):
+        parameters.append(parameter.data_ptr())
+        if parameter in optimizer.state:
+            state += [optimizer.state[parameter][key].data_ptr() for key in keys]
     return parameters + state

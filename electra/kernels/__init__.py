@@ -18,6 +18,7 @@ same step gives the same bits.
     linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
     block                 a transformer block of these and matrix products
     adamw                 clipping and AdamW over all weights at once
+    muon                  momentum and update of all hidden matrices at once
     column_sums           sums of the partial results of several programs
     low_precision         the optimizer's low-precision copies of weights
     fused_modules         the modules of model and objectives, by these functions

@@ -89,6 +89,10 @@ def check_length(length: int, positions: int) -> None:
 class Block(nn.Module, ABC):
     """One layer of an encoder: attention, then feed-forward."""
 
+    attention: Attention
+    expand: nn.Linear
+    contract: nn.Linear
+    stacked_in_expand = 1  # matrices, by rows: two where the feed-forward layer is gated
     activation_checkpointing = False  # backward computes the block again instead of keeping it
 
     def forward(self, hidden: Tensor, *context: Tensor) -> Tensor:
@@ -104,6 +108,15 @@ class Block(nn.Module, ABC):
 
     @abstractmethod
     def attend_and_transform(self, hidden: Tensor, *context: Tensor) -> Tensor: ...
+
+    def weight_matrices(self) -> dict[Tensor, int]:
+        """Return every weight matrix, with the number of matrices that it stacks by rows."""
+        return {
+            self.attention.query_key_value.weight: 3,
+            self.attention.output.weight: 1,
+            self.expand.weight: self.stacked_in_expand,
+            self.contract.weight: 1,
+        }
 
 
 class Attention(nn.Module):

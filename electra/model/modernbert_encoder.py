@@ -137,6 +137,8 @@ class ModernBertEmbeddings(nn.Module):
 class ModernBertBlock(Block):
     """Norm and attention, then norm and feed-forward; each is added to its input."""
 
+    stacked_in_expand = 2  # what is activated, and its gate
+
     def __init__(self, shape: EncoderShape, number: int) -> None:
         super().__init__()
         # The first block reads what the embeddings have normalised already.

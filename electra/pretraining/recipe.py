@@ -127,6 +127,13 @@ class Recipe:
                 f"{{training.micro_batch_size:name}} to {fewest} or more",
                 self,
             )
+        if self.optimizer.name == "muon" and self.training.parallel == "fsdp":
+            raise SettingError(
+                "optimizer.name",
+                "orthogonalises whole matrices, and {training.parallel} leaves a process its part "
+                "of them; choose adamw, or ddp",
+                self,
+            )
         with in_section("objective"):
             self.workload(self.data.vocab_size)
 
