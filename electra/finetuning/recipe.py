@@ -55,6 +55,8 @@ class FinetuneConfig:
     # text that does not fit in a row; spans and tags always take further windows
     too_long: Literal["cut", "window", "refuse"] = "cut"
     dropout: float = 0.1
+    # of a fresh head: Glorot's uniform distribution, or the encoder's normal one of deviation 0.02
+    head_init: Literal["glorot", "normal"] = "glorot"
     # what stands for a whole row; mean: ModernBERT alone
     pooling: Literal["cls", "mean"] = "cls"
     max_train_examples: int | None = None  # a random part of the data, the same for every seed

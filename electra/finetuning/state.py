@@ -83,7 +83,9 @@ def build_state(setup: FinetuneSetup, seed: int, output_dir: Path, world: World)
     source = load_pretrained(
         setup.model, dropout=config.dropout, random_weights=setup.loaded is None
     )
-    network = build_network(source, setup.task, dropout=config.dropout).to(world.device)
+    network = build_network(
+        source, setup.task, dropout=config.dropout, head_init=config.head_init
+    ).to(world.device)
     max_steps = config.steps(len(setup.train))
     optimizer_config = config.optimizer(steps=max_steps)
     precision = resolve_precision(config.precision, world.device)

@@ -23,7 +23,7 @@ from electra.data.sources import warn
 from electra.data.tables import Table, require_column, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.dropout import Dropout
-from electra.model.encoder import initialise
+from electra.model.encoder import initialise_glorot
 from electra.model.gelu import gelu
 from electra.model.weight_files import CONFIG
 from electra.tasks.choice_files import (
@@ -304,7 +304,7 @@ class ChoiceHead(Head):
         self.dense = nn.Linear(width, width) if projected else None
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, 1)
-        initialise(self.output)
+        initialise_glorot(self.output)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
         vectors = hidden[:, 0]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from electra.model.dropout import Dropout
-from electra.model.encoder import initialise
+from electra.model.encoder import initialise, initialise_glorot
 from electra.model.gelu import gelu
 from electra.tasks.features import TaskBatch
 from electra.tasks.task import Head
@@ -47,7 +47,7 @@ class LinearHead(ClassificationHead):
         super().__init__(regression=regression)
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, outputs)
-        initialise(self.output)
+        initialise_glorot(self.output)  # reference code: its framework's default
 
     def logits(self, vectors: Tensor) -> Tensor:
         logits: Tensor = self.output(self.dropout(vectors))

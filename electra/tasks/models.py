@@ -18,7 +18,7 @@ from electra.data.wordpiece import WordPiece
 from electra.files import check_inside
 from electra.model import huggingface
 from electra.model.card import task_card
-from electra.model.encoder import Encoder
+from electra.model.encoder import Encoder, initialise
 from electra.model.families import build_encoder
 from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
@@ -164,12 +164,16 @@ def load_tokenizer(folder: Path) -> WordPiece:
     return tokenizer
 
 
-def build_network(source: Pretrained, task: Task[Any, Any], *, dropout: float) -> Network:
+def build_network(
+    source: Pretrained, task: Task[Any, Any], *, dropout: float, head_init: str = "glorot"
+) -> Network:
     """Build a network with a fresh head on an encoder.
 
     The family's prediction head keeps what it learnt in pre-training, as in stock transformers.
     """
     head = task.head(head_input_width(task, source.encoder.shape), dropout=dropout)
+    if head_init == "normal":
+        head.apply(initialise)
     network = Network(source.encoder, head, frozen=task.frozen, pooling=task.pooling)
     if network.prediction_head is not None:
         network.prediction_head = source.prediction_head

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from electra.model.encoder import initialise, initialise_glorot
+from electra.model.encoder import initialise_glorot
 from electra.model.gelu import gelu
 from electra.tasks.features import Array, TaskBatch
 from electra.tasks.task import Head, Outputs
@@ -118,7 +118,7 @@ class SimpleHead(Head):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.output = nn.Linear(width, 2)
-        self.apply(initialise)
+        initialise_glorot(self.output)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
         starts, ends = self.output(hidden).float().unbind(-1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from electra.model.dropout import Dropout
-from electra.model.encoder import initialise
+from electra.model.encoder import initialise_glorot
 from electra.tasks.features import IGNORE_INDEX, TaskBatch
 from electra.tasks.task import Head
 
@@ -24,7 +24,7 @@ class TagHead(Head):
         super().__init__()
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, labels)
-        initialise(self.output)
+        initialise_glorot(self.output)
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
         return {"logits": self.output(self.dropout(hidden))}  # [R, T, labels]

@@ -112,6 +112,11 @@ def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
     )
 
 
+def test_a_fresh_head_is_initialised_as_in_the_code_that_a_recipe_follows() -> None:
+    inits = [load_config(recipe).head_init for recipe in ("paper", "official", "bert")]
+    assert inits == ["glorot", "glorot", "normal"]
+
+
 def test_the_default_settings_are_the_paper_recipe_for_small() -> None:
     assert load_config() == FinetuneConfig()
 

@@ -441,11 +441,12 @@ def test_a_stored_model_gets_the_head_that_its_class_has() -> None:
     assert isinstance(task.stored_head(WIDTH, architecture="Electra"), LinearHead)
 
 
-def test_a_fresh_head_begins_as_the_encoder_does() -> None:
-    head = learnt("a", "b").head(768, dropout=0.1)
+def test_a_fresh_head_has_the_initial_weights_of_the_official_code() -> None:
+    torch.manual_seed(0)
+    head = learnt("a", "b").head(256, dropout=0.1)
     assert isinstance(head, LinearHead)
     assert head.dropout.rate == 0.1
-    assert head.output.weight.abs().max() <= 0.04
+    assert head.output.weight.std().item() == pytest.approx(0.088, abs=0.005)
     assert not head.output.bias.any()
 
 

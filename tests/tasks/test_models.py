@@ -16,12 +16,21 @@ import transformers
 from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.data.tables import find_table
+from electra.model.families import build_encoder
 from electra.model.networks import Generator
+from electra.model.shape import EncoderShape
 from electra.model.verify import stock_logits
 from electra.tasks import find_task
 from electra.tasks.features import TaskBatch
 from electra.tasks.inference import answer_examples, predict
-from electra.tasks.models import FinetunedModel, load_pretrained, load_tuned, model_folder
+from electra.tasks.models import (
+    FinetunedModel,
+    Pretrained,
+    build_network,
+    load_pretrained,
+    load_tuned,
+    model_folder,
+)
 from electra.tasks.task import move_last_to_first
 from tests.tasks.toys import TOYS, tiny_model, toy_tokenizer, written
 from tests.wording import wording_of
@@ -66,6 +75,48 @@ def transformers_inputs(batch: TaskBatch) -> dict[str, torch.Tensor]:
         "token_type_ids": batch.token_type_ids,
         "attention_mask": batch.attention_mask.long(),
     }
+
+
+# ---- a fresh head --------------------------------------------------------------------------------
+
+FRESH = {
+    "classes": ("classify", {"labels": ("a", "b"), "regression": False}),
+    "scores": ("classify", {"regression": True}),
+    "tags": ("tag", {"labels": ("O", "B-x", "I-x")}),
+    "choices": ("choose", {}),
+    "simple": ("span", {"head_kind": "simple"}),
+    "joint": ("span", {"unanswerable": True}),
+}
+
+
+@pytest.mark.parametrize("name", FRESH)
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_a_fresh_head_begins_with_glorots_weights_unless_berts_are_asked_for(
+    family: Any, name: str
+) -> None:
+    torch.manual_seed(0)
+    task_name, options = FRESH[name]
+    task = find_task(task_name, **options)
+    shape = EncoderShape(family=family, layers=1, width=256, heads=4, feedforward=8, embedding=8)
+    source = Pretrained(
+        Path(),
+        toy_tokenizer(),
+        build_encoder(shape, vocabulary=9),
+        prediction_head=None,
+        loaded=None,
+    )
+    for layer in linear_layers(build_network(source, task, dropout=0.0).head):
+        outputs, inputs = layer.weight.shape
+        deviation = (2 / (inputs + outputs)) ** 0.5  # 0.088 for 256 and 2
+        assert layer.weight.std().item() == pytest.approx(deviation, rel=0.15)
+        assert layer.weight.abs().max() <= 3**0.5 * deviation
+        assert not layer.bias.any()
+    for layer in linear_layers(build_network(source, task, dropout=0.0, head_init="normal").head):
+        assert layer.weight.abs().max() <= 0.04
+
+
+def linear_layers(head: torch.nn.Module) -> list[torch.nn.Linear]:
+    return [layer for layer in head.modules() if isinstance(layer, torch.nn.Linear)]
 
 
 # ---- ours, in transformers -----------------------------------------------------------------------
