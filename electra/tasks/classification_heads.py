@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,23 +19,32 @@ ARCHITECTURE = "SequenceClassification"
 
 
 class ClassificationHead(Head):
-    """Logits [R, labels] from the vector of [CLS], with cross-entropy; or a score, with MSE."""
+    """Logits [R, labels] from the vector of [CLS], with cross-entropy; or a score, with MSE.
 
-    def __init__(self, *, regression: bool) -> None:
+    A regression learns the range `extent` of the labels as 0 to 1 (official code), so that its loss
+    has the same size whatever their unit. `forward` returns scores in the labels' unit.
+    """
+
+    def __init__(self, *, regression: bool, extent: Sequence[float] = ()) -> None:
         super().__init__()
         self.regression = regression
+        self.low, high = extent or (0.0, 1.0)
+        self.scale = (high - self.low) or 1.0
 
     @abstractmethod
     def logits(self, vectors: Tensor) -> Tensor:
         """Compute logits [R, labels] from vectors [R, D]."""
 
     def forward(self, hidden: Tensor, batch: TaskBatch) -> dict[str, Tensor]:
-        return {"logits": self.logits(hidden[:, 0])}
+        logits = self.logits(hidden[:, 0])
+        if self.regression:
+            logits = self.low + self.scale * logits.float()
+        return {"logits": logits}
 
     def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
         logits, target = self.logits(hidden[:, 0]).float(), batch.labels["target"]
         if self.regression:
-            return F.mse_loss(logits[:, 0], target, reduction="sum")
+            return F.mse_loss(logits[:, 0], (target - self.low) / self.scale, reduction="sum")
         return F.cross_entropy(logits, target, reduction="sum")
 
 
@@ -43,8 +53,16 @@ class LinearHead(ClassificationHead):
 
     architecture = ARCHITECTURE
 
-    def __init__(self, width: int, outputs: int, *, dropout: float, regression: bool) -> None:
-        super().__init__(regression=regression)
+    def __init__(
+        self,
+        width: int,
+        outputs: int,
+        *,
+        dropout: float,
+        regression: bool,
+        extent: Sequence[float] = (),
+    ) -> None:
+        super().__init__(regression=regression, extent=extent)
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, outputs)
         initialise_glorot(self.output)  # reference code: its framework's default
@@ -59,6 +77,18 @@ class LinearHead(ClassificationHead):
             return None
         return self.architecture
 
+    def fold(self) -> LinearHead:
+        """Return a head without a range, whose weights compute the scores in the labels' unit."""
+        if (self.low, self.scale) == (0.0, 1.0):
+            return self
+        outputs, width = self.output.weight.shape
+        folded = LinearHead(width, outputs, dropout=0.0, regression=self.regression)
+        folded = folded.to(self.output.weight)
+        with torch.no_grad():
+            folded.output.weight.copy_(self.scale * self.output.weight)
+            folded.output.bias.copy_(self.scale * self.output.bias + self.low)
+        return folded
+
     def to_transformers(self, family: str) -> ClassificationHead:
         """Return a head of transformers that computes the same logits.
 
@@ -68,16 +98,17 @@ class LinearHead(ClassificationHead):
         dense: [W; −W; 0]        output: [I, −I, 0]
         """
         outputs, width = self.output.weight.shape
+        folded = self.fold()
         if family != "electra" or self.class_in(family) is None:
-            return self
+            return folded
         head = ElectraClassificationHead(width, outputs, regression=self.regression)
         head = head.to(self.output.weight)
         with torch.no_grad():
             for parameter in head.parameters():
                 parameter.zero_()
             for sign, rows in ((1, slice(0, outputs)), (-1, slice(outputs, 2 * outputs))):
-                head.dense.weight[rows] = sign * self.output.weight
-                head.dense.bias[rows] = sign * self.output.bias
+                head.dense.weight[rows] = sign * folded.output.weight
+                head.dense.bias[rows] = sign * folded.output.bias
                 head.output.weight[:, rows] = sign * torch.eye(outputs)
         return head
 

@@ -89,7 +89,8 @@ class Classify(Task[Text, Array]):
     label: str = "label"
     labels: tuple[str, ...] = ()
     regression: bool | None = None
-    extent: tuple[float, ...] = ()  # of a regression: the least and the greatest training label
+    # of a regression: the least and the greatest label, by default of the training data
+    extent: tuple[float, ...] = ()
     metrics: tuple[str, ...] = ()
     swapped: bool = False  # train on B, A as well as on A, B
     windows: bool | None = None  # read a long text in several rows, whose answers are averaged
@@ -196,7 +197,9 @@ class Classify(Task[Text, Array]):
             regression = len(values) == len(numbers) and are_scores(values)
         if not regression:
             return replace(self, regression=False, extent=())
-        extent = (min(values), max(values)) if values else ()
+        extent = self.extent
+        if values and not extent:
+            extent = min(values), max(values)
         metrics = self.metrics or REGRESSION_METRICS
         return replace(self, regression=True, labels=(), extent=extent, metrics=metrics)
 
@@ -295,13 +298,18 @@ class Classify(Task[Text, Array]):
         return 1 if self.regression else len(self.labels)
 
     def head(self, width: int, *, dropout: float) -> ClassificationHead:
-        regression = bool(self.regression)
-        return LinearHead(width, self.num_outputs, dropout=dropout, regression=regression)
+        return LinearHead(
+            width,
+            self.num_outputs,
+            dropout=dropout,
+            regression=bool(self.regression),
+            extent=self.extent,
+        )
 
     def stored_head(self, width: int, *, architecture: str) -> ClassificationHead:
-        if architecture != f"ElectraFor{ARCHITECTURE}":
-            return self.head(width, dropout=0.0)
         regression = bool(self.regression)
+        if architecture != f"ElectraFor{ARCHITECTURE}":
+            return LinearHead(width, self.num_outputs, dropout=0.0, regression=regression)
         return ElectraClassificationHead(width, self.num_outputs, regression=regression)
 
     def config(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Layout:
     label: tuple[str, ...] = ("label",)
     labels: tuple[str, ...] = ("0", "1")
     hub_labels: tuple[str, ...] = ()
+    extent: tuple[float, ...] = ()  # the scores that a regression may have
     metrics: tuple[str, ...] = ("accuracy",)
     swapped: bool = False
     header: tuple[str, ...] = ()  # the columns of files that do not name them
@@ -80,6 +81,7 @@ LAYOUTS = {  # in the order of the paper's tables
         second=("sentence2",),
         label=("score", "label"),
         labels=(),
+        extent=(0.0, 5.0),
         metrics=REGRESSION_METRICS,
         swapped=True,
     ),
@@ -132,6 +134,7 @@ class Glue(Classify):
             "metric": layout.metrics[0],
             "metrics": layout.metrics,
             "labels": layout.labels,
+            "extent": layout.extent,
             "regression": not layout.labels,
             "swapped": layout.swapped,
         }

@@ -209,7 +209,7 @@ def save_tuned(
     facts: Mapping[str, object],
 ) -> Network:
     """Write a transformers folder; return the network in the form that the folder holds."""
-    head = network.head
+    head = network.head.fold()
     family = network.family
     if network.architecture:
         head = head.to_transformers(family.name)

@@ -66,6 +66,10 @@ class Head(nn.Module, ABC):
         """Return `architecture`, or None where this family's class cannot hold the head."""
         return self.architecture
 
+    def fold(self) -> Head:
+        """Return this head with what only training has apart folded into its weights."""
+        return self
+
     def to_transformers(self, family: str) -> Head:
         """Return this head in the form that its transformers class holds."""
         return self

@@ -70,6 +70,7 @@ def state_of(
 
 
 def gradients(state: FinetuneState) -> dict[str, Tensor]:
+    state.network.double()  # examples of a batch nearly cancel: float32 leaves their rounding
     forward_backward(state, np.arange(len(state.setup.train)), step=1)
     return {
         name: p.grad.clone() for name, p in state.network.named_parameters() if p.grad is not None

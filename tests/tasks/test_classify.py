@@ -453,7 +453,7 @@ def test_a_fresh_head_has_the_initial_weights_of_the_official_code() -> None:
 def test_losses_are_summed_cross_entropy_and_squared_error(tokenizer: WordPiece) -> None:
     for task, expected in (
         (learnt("a", "b"), 3 * np.log(2)),
-        (learnt("0.5", "3"), 0.5**2 + 3**2 + 1),
+        (learnt("0.5", "3"), 0 + 1 + 0.6**2),  # 0.5 to 3 is learnt as 0 to 1
     ):
         examples = [
             Text("x", "dog", label=label)
@@ -463,6 +463,31 @@ def test_losses_are_summed_cross_entropy_and_squared_error(tokenizer: WordPiece)
         hidden = torch.zeros(3, 4, WIDTH, dtype=torch.bfloat16)
         head = task.head(WIDTH, dropout=0.0).bfloat16()
         assert head.loss(hidden, batch).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_scores_have_the_unit_of_the_labels_also_where_transformers_computes_them(
+    family: str, tokenizer: WordPiece
+) -> None:
+    torch.manual_seed(0)
+    task = learnt("1.5", "9")
+    head = task.head(WIDTH, dropout=0.0)
+    assert isinstance(head, LinearHead)
+    torch.nn.init.constant_(head.output.bias, 0.5)
+    hidden = torch.randn(3, 4, WIDTH)
+    hidden[0] = 0
+    examples = [Text("x", "dog")] * 3
+    batch = task.features(examples, tokenizer, length=8, training=False).collate(np.arange(3))
+    scores = head(hidden, batch)["logits"]
+    assert scores[0].item() == pytest.approx(1.5 + 0.5 * 7.5)
+    for stored in (head.fold(), head.to_transformers(family)):
+        torch.testing.assert_close(stored.logits(hidden[:, 0]), scores)
+        torch.testing.assert_close(stored(hidden, batch)["logits"], scores)
+
+
+def test_one_score_twice_has_no_range_and_is_learnt_as_it_is() -> None:
+    head = learnt("2", "2.0", regression=True).head(WIDTH, dropout=0.0)
+    assert (head.low, head.scale) == (2.0, 1.0)
 
 
 # ---- answers -------------------------------------------------------------------------------------

@@ -208,6 +208,14 @@ def test_what_was_learnt_survives_a_model_folder() -> None:
     assert Glue.from_settings(json.loads(json.dumps(task.settings()))) == task
 
 
+def test_the_similarity_of_two_sentences_is_learnt_from_0_to_1_whatever_the_training_scores() -> (
+    None
+):
+    examples = [Text("x:1", "a", "b", "1.0"), Text("x:2", "a", "b", "4.5")]
+    head = Glue.from_name("glue/sts-b").fit_labels(examples).head(8, dropout=0.0)
+    assert (head.low, head.scale) == (0.0, 5.0)
+
+
 # ---- what there is -------------------------------------------------------------------------------
 
 

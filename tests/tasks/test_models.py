@@ -30,6 +30,7 @@ from electra.tasks.models import (
     load_pretrained,
     load_tuned,
     model_folder,
+    save_tuned,
 )
 from electra.tasks.task import move_last_to_first
 from tests.tasks.toys import TOYS, tiny_model, toy_tokenizer, written
@@ -327,6 +328,17 @@ def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(
         UserError, match=wording("a_length_beyond_the_positions_is_refused_in_a_folder_too")
     ):
         load_tuned(folder)
+
+
+def test_scores_on_a_frozen_encoder_come_back_in_their_unit(tiny: Path, tmp_path: Path) -> None:
+    task = find_task("glue/sts-b", frozen="last")
+    network = build_network(load_pretrained(tiny), task, dropout=0.0).eval()
+    save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={}, facts={})
+    again = load_tuned(tmp_path / "model").network
+    assert again.architecture is None
+    ids = torch.arange(10)[None]
+    rows = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    torch.testing.assert_close(again.logits(*rows), network.logits(*rows))
 
 
 # ---- a causal encoder ----------------------------------------------------------------------------

@@ -71,6 +71,19 @@ def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
     assert again.pooling == pooling
 
 
+def test_the_scores_of_a_regression_are_the_same_from_its_folder(tmp_path: Path) -> None:
+    task = find_task("glue/sts-b")
+    network = toy_network(task)
+    stored = save_tuned(
+        network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={}, facts={}
+    )
+    assert verify(stored, tmp_path / "model", tolerance=1e-5) < 1e-4
+    again = load_tuned(tmp_path / "model").network
+    ids = torch.arange(10)[None]
+    rows = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
+    torch.testing.assert_close(again.logits(*rows), network.logits(*rows))
+
+
 def test_the_mean_leaves_padding_out() -> None:
     hidden = torch.tensor([[[1.0], [3.0], [100.0]], [[2.0], [4.0], [6.0]]])
     mask = torch.tensor([[True, True, False], [True, True, True]])

@@ -119,5 +119,5 @@ def test_a_task_of_ones_own_is_trained_saved_loaded_and_asked(
     assert (summary.task, summary.baseline, summary.median) == ("how-many", 0.25, 1.0)
     model = load_tuned(tmp_path / "run")
     assert model.task == HowMany()
-    asked = written(tmp_path / "asked.jsonl", json.dumps({"text": "cat dog dog ran home"}) + "\n")
+    asked = written(tmp_path / "asked.jsonl", json.dumps({"text": "dog dog cat ran home"}) + "\n")
     assert [answer["count"] for answer in predict([model], [asked])] == [2]
