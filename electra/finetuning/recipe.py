@@ -50,6 +50,8 @@ class FinetuneConfig:
     epochs: float = 3.0
     max_steps: int | None = None  # instead of epochs
     batch_size: int = 32  # examples in a step, over all processes
+    # by-length: of rows about as long as each other, so that little is padding; or at random
+    batches: Literal["by-length", "random"] = "by-length"
     micro_batch_size: int | None = None  # examples in one pass; by default what fits in memory
     length: int = 128  # tokens in a row
     # text that does not fit in a row; spans and tags always take further windows

@@ -70,7 +70,11 @@ class FinetuneState:
         epoch, index = divmod(step - 1, -(-len(lengths) // config.batch_size))
         if self.epoch != epoch:
             self.epoch_batches = epoch_batches(
-                lengths, batch_size=config.batch_size, seed=self.seed, epoch=epoch
+                lengths,
+                batch_size=config.batch_size,
+                seed=self.seed,
+                epoch=epoch,
+                by_length=config.batches == "by-length",
             )
             self.epoch = epoch
         return self.epoch_batches[index]

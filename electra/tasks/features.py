@@ -22,9 +22,10 @@ from electra.data.wordpiece import WordPiece
 Array = npt.NDArray[Any]
 CHECKSUM = "checksum"  # in the metadata of a file of features
 IGNORE_INDEX = -100  # the label of padding and of tokens that are not scored, as in torch
-# Batches whose rows are sorted by length among themselves: enough that hardly a token is padding,
-# and the order is still random.
+# Batches whose rows are sorted by length among themselves: enough that hardly a token is padding.
 POOL_BATCHES = 64
+# Of an epoch, so that which examples meet in a batch stays random in small data sets too.
+MIN_POOLS = 8
 
 
 class TaskBatch(NamedTuple):
@@ -271,16 +272,20 @@ def overlapping_parts(ids: Sequence[int], size: int) -> list[Sequence[int]]:
 # ---- batches -------------------------------------------------------------------------------------
 
 
-def epoch_batches(lengths: Array, *, batch_size: int, seed: int, epoch: int) -> list[Array]:
+def epoch_batches(
+    lengths: Array, *, batch_size: int, seed: int, epoch: int, by_length: bool = True
+) -> list[Array]:
     """Return the batches of one epoch: shuffled, sorted by length within pools, shuffled again.
 
-    They depend on the seed and the epoch alone, so a resumed run needs nothing but its step. One
-    batch may be smaller than the others. NumPy's generator may change with its version, our
-    `shuffle_indices` does not.
+    Unless `by_length`, a pool is one batch. The batches depend on the seed and the epoch alone, so
+    a resumed run needs nothing but its step. One batch may be smaller than the others. NumPy's
+    generator may change with its version, our `shuffle_indices` does not.
     """
     count = len(lengths)
     order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "epoch", epoch))
-    pool_size = batch_size * POOL_BATCHES
+    pool_size = batch_size
+    if by_length:
+        pool_size *= pool_batches(-(-count // batch_size))
     batches = []
     for start in range(0, len(order), pool_size):
         pool = order[start : start + pool_size]
@@ -289,6 +294,11 @@ def epoch_batches(lengths: Array, *, batch_size: int, seed: int, epoch: int) -> 
     count = len(batches)
     order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "batches", epoch))
     return [batches[index] for index in order]
+
+
+def pool_batches(batches: int) -> int:
+    """Return how many of an epoch's batches are sorted by length among themselves."""
+    return max(1, min(POOL_BATCHES, batches // MIN_POOLS))
 
 
 def group_by_length(lengths: Array, *, tokens: int) -> list[Array]:
