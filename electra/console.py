@@ -16,6 +16,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from electra.escape import printable
@@ -26,7 +27,10 @@ PIPE_WIDTH = 160  # of a table that is not printed on a terminal
 
 
 class Terminal(Console):
-    """A console that shows text as it is: no markup, no emoji names, control characters visible."""
+    """A console that shows text as it is: no markup, no emoji names, control characters visible.
+
+    A cell of a table that is too wide is folded, where rich by itself cuts it.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -39,6 +43,9 @@ class Terminal(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """Yield what is printed; the codes for colours are not yet part of it."""
+        if isinstance(renderable, Table):
+            for column in renderable.columns:
+                column.overflow = "fold"
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -56,6 +56,19 @@ def test_a_table_is_as_wide_as_what_it_shows() -> None:
     assert len({len(line) for line in lines[1:]}) == 1
 
 
+def test_a_table_that_is_too_wide_is_folded_and_nothing_of_it_is_cut() -> None:
+    words = ["discriminator", "training-algorithms", "has_answer_exact_match"]
+    table = Table(*words)
+    table.add_row(*words)
+    stream = io.StringIO()
+    Terminal(file=stream, width=30, highlight=False).print(table)
+    assert "…" not in stream.getvalue()
+    columns = [re.split("[│┃]", line) for line in stream.getvalue().splitlines()]
+    cells = [fields[1:4] for fields in columns if len(fields) == 5]
+    for number, word in enumerate(words):
+        assert "".join(cell[number].strip() for cell in cells) == 2 * word
+
+
 def test_colours_of_ours_are_kept_on_a_terminal() -> None:
     text = printed(Text("\x1b[2J", style="red"), force_terminal=True, color_system="standard")
     assert text == "\x1b[31m\\x1b[2J\x1b[0m\n"

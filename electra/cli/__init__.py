@@ -6,6 +6,8 @@ quick.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ from cyclopts import App, Parameter, Token, convert
 
 from electra import __version__
 from electra.config import UserError
+from electra.console import to_stderr
 from electra.settings import parse_flags
 
 
@@ -61,6 +64,18 @@ def check_output_dir(output_dir: Path) -> Path:
     if output_dir.is_file():
         raise UserError(f"--output-dir {output_dir} is a file; name a folder")
     return output_dir
+
+
+def is_main_rank() -> bool:
+    """Return whether this process prints: torchrun starts a command in every process."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def print_next_commands(*commands: Sequence[str | Path]) -> None:
+    """Print commands that use what a command has made, as they are typed into a shell."""
+    to_stderr("next, for example:")
+    for words in commands:
+        to_stderr(f"  {shlex.join(['electra', *map(str, words)])}")
 
 
 def require_corpus(corpus: Sequence[str]) -> Sequence[str]:

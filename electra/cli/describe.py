@@ -35,7 +35,7 @@ from electra.pretraining.recipe import Recipe
 
 # Tokens in one forward pass, where the recipe leaves the micro-batch size to the machine.
 USUAL_TOKENS = 16_384
-SHAPE_COLUMNS = {
+SHAPE_FIELDS = {
     "layers": "layers",
     "width": "width",
     "heads": "heads",
@@ -215,10 +215,12 @@ def network_table(description: Description) -> Table:
     """Return the shape of each network."""
     table = Table(title=f"{description.name}: networks", title_justify="left")
     table.add_column("")
-    for title in SHAPE_COLUMNS.values():
-        table.add_column(title, justify="right")
-    for name, shape in description.networks.items():
-        table.add_row(name, *(f"{getattr(shape, field):,}" for field in SHAPE_COLUMNS))
+    for name in description.networks:
+        table.add_column(name, justify="right")
+    for field, title in SHAPE_FIELDS.items():
+        table.add_row(
+            title, *(f"{getattr(shape, field):,}" for shape in description.networks.values())
+        )
     return table
 
 

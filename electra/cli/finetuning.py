@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from electra.cli import DONE, STOPPED_EARLY, Settings, app, check_flags
+from electra.cli import (
+    DONE,
+    STOPPED_EARLY,
+    Settings,
+    app,
+    check_flags,
+    is_main_rank,
+    print_next_commands,
+)
 from electra.config import UserError
 from electra.console import print_data, wide_terminal
 from electra.finetuning.options import DEFAULTS, FinetuneOptions, FrozenEncoder
@@ -35,6 +43,8 @@ choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN -
 
 
 TRAINED = FrozenEncoder()
+# Of the files in an example of what to type next, by the kind of task; of others .jsonl.
+SUFFIXES = {"classify": ".csv", "glue": ".tsv", "span": ".json", "tag": ".conll"}
 
 
 @app.command(help=HELP)
@@ -108,6 +118,13 @@ def finetune_one(
     if summary is None:
         return STOPPED_EARLY
     print_summaries([summary], [], as_json=as_json)
+    if is_main_rank() and not (as_json or options.quiet):
+        suffix = SUFFIXES.get(tasks.task_class(task).kind, ".jsonl")
+        answers = f"{output_dir}-predictions.jsonl"
+        print_next_commands(
+            ("predict", output_dir, f"new{suffix}", "--output", answers),
+            ("evaluate", output_dir, "--dev", f"test{suffix}"),
+        )
     return DONE
 
 
@@ -154,21 +171,17 @@ def print_settings(
 
 def print_summaries(summaries: Sequence[Summary], missing: Sequence[str], *, as_json: bool) -> None:
     """Print the summaries from the main rank, as a table or as JSON."""
-    import os
-
-    if int(os.environ.get("RANK", 0)) != 0 or not summaries:
+    if not is_main_rank() or not summaries:
         return
     if as_json:
         print_json(summaries, missing)
         return
-    from electra.finetuning.results import summary_table
+    from electra.finetuning.results import summary_notes, summary_table
 
     console = wide_terminal()
-    console.print(summary_table(summaries, missing=missing))
-    note = f"{summaries[0].protocol}; every run is in results.json"
-    if missing:
-        note += f"; no data for {', '.join(missing)}"
-    console.print(note, highlight=False)
+    console.print(summary_table(summaries))
+    for note in summary_notes(summaries, missing):
+        console.print(note, highlight=False, soft_wrap=True)
 
 
 def print_json(summaries: Sequence[Summary], missing: Sequence[str]) -> None:

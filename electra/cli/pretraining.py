@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +18,8 @@ from electra.cli import (
     app,
     check_flags,
     check_output_dir,
+    is_main_rank,
+    print_next_commands,
     require_corpus,
 )
 from electra.config import UserError
@@ -60,6 +61,10 @@ def vocab(
             report=report,
         )
     to_stdout(f"{output_dir}: {tokenizer.size:,} entries")
+    shards = output_dir.with_name("shards")
+    print_next_commands(
+        ("shard", *corpus, "--tokenizer", output_dir, "--output-dir", shards, "--length", "128")
+    )
     return DONE
 
 
@@ -124,7 +129,16 @@ def cut_shards(
         f"{output_dir}: {manifest.rows:,} rows of {manifest.length}, {manifest.tokens:,} tokens, "
         f"{manifest.fill:.1%} filled; {manifest.held_out_rows:,} rows held out"
     )
+    if options.part is None:
+        print_next_pretraining(output_dir)
     return DONE
+
+
+def print_next_pretraining(shards: Path) -> None:
+    """Print the command that trains on shards."""
+    print_next_commands(
+        ("pretrain", "small", "--data", shards, "--output-dir", shards.with_name("run"))
+    )
 
 
 def merge_shards(folder: Path) -> int:
@@ -136,6 +150,7 @@ def merge_shards(folder: Path) -> int:
     to_stdout(
         f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest"
     )
+    print_next_pretraining(folder)
     return DONE
 
 
@@ -211,32 +226,28 @@ def start_pretraining(recipe: Recipe, output_dir: Path | None, options: Pretrain
     from electra.pretraining.pretrain import pretrain as run
 
     outcome = run(recipe, output_dir=output_dir, **vars(options))
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts this in every process
+    if is_main_rank():
         if options.quiet and outcome.verdict.fine_tuning == "unlikely":
             to_stderr(f"warning: {output_dir}: {outcome.verdict.text}")
         if outcome.status == "finished" and not options.quiet:
-            print_next_commands(output_dir)
+            print_uses(output_dir)
     if outcome.status == "finished":
         return DONE
     return STOPPED_EARLY
 
 
-def print_next_commands(run: Path) -> None:
+def print_uses(run: Path) -> None:
     """Print the commands that use the models of a finished run."""
     model = run / "encoder"
-    commands = []
+    commands: list[tuple[str | Path, ...]] = []
     if (run / "discriminator").is_dir():
         model = run / "discriminator"
         if (run / "generator").is_dir():
-            commands.append(f'electra show {run} "A sentence of your own."')
-    task = "--task classify --train train.csv --dev dev.csv"
-    commands += [
-        f"electra finetune {run} {task} --output-dir {run}-classify",
-        f"electra embed {model} texts.txt --output {run}-embeddings.parquet",
-    ]
-    to_stderr("next, for example:")
-    for command in commands:
-        to_stderr(f"  {command}")
+            commands.append(("show", run, "A sentence of your own."))
+    data = ("--train", "train.csv", "--dev", "dev.csv", "--output-dir", f"{run}-classify")
+    commands.append(("finetune", run, "--task", "classify", *data))
+    commands.append(("embed", model, "texts.txt", "--output", f"{run}-embeddings.parquet"))
+    print_next_commands(*commands)
 
 
 def load_with_flags(

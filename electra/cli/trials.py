@@ -31,12 +31,12 @@ app.command(trials)
 @trials.command(name="list")
 def list_trials() -> int:
     """Name every table and figure that can be run."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from electra.experiments.plan import load_trial, trial_names
 
-    columns = ("name", "title", "source", "arms to run", "published only")
-    table = Table(*columns, box=None, pad_edge=False)
+    columns = ("title", "source", "arms to run", "published only")
+    table = Table(Column("name", no_wrap=True), *columns, box=None, pad_edge=False)
     for name in trial_names():
         trial = load_trial(name)
         count = len(trial.runnable_arms())
@@ -95,8 +95,8 @@ def refuse_torchrun() -> None:
 
 
 def cost_table(sweep: Sweep) -> Table:
-    """Return a table of the steps, tokens and FLOPs of every arm."""
-    from rich.table import Table
+    """Return a table of the steps, tokens and FLOPs of every arm and seed."""
+    from rich.table import Column, Table
 
     from electra.data.shards import Shards
     from electra.experiments.budget import plan_stages
@@ -105,8 +105,10 @@ def cost_table(sweep: Sweep) -> Table:
     if sweep.data is not None:
         shards = Shards.open(sweep.data)
         sizes = {shards.length: shards.manifest.vocab_size}
-    columns = ("trial", "arm", "seeds", "steps", "warm-up", "tokens", "FLOPs")
-    table = Table(*columns, box=None, pad_edge=False)
+    # Names and numbers stay whole in 80 columns; "377,869 + 377,869" may take two lines.
+    names = [Column(name, no_wrap=True) for name in ("trial", "arm")]
+    costs = [Column(name, no_wrap=True) for name in ("tokens", "FLOPs")]
+    table = Table(*names, "steps", "warm-up", *costs, box=None, pad_edge=False)
     for trial, arm in sweep.arms_to_run():
         stages = plan_stages(
             trial, arm, sweep.scale, budget=sweep.budget, seed=sweep.seed, vocabularies=sizes
@@ -114,7 +116,6 @@ def cost_table(sweep: Sweep) -> Table:
         table.add_row(
             trial.name,
             arm.name,
-            str(sweep.seeds),
             " + ".join(f"{stage.steps:,}" for stage in stages),
             " + ".join(f"{stage.recipe.optimizer.warmup_steps:,}" for stage in stages),
             f"{sum(stage.steps * stage.tokens_per_step for stage in stages):.3g}",
@@ -128,8 +129,8 @@ def print_plan(sweep: Sweep, table: Table, missing: Mapping[str, str]) -> None:
     from electra.experiments.plan_file import SCHEDULE
 
     lines = [
-        f"scale {sweep.scale.name}: {sweep.scale.title}; budget {sweep.budget} of its steps. The "
-        f"schedule is {SCHEDULE}."
+        f"scale {sweep.scale.name}: {sweep.scale.title}; budget {sweep.budget} of its steps; "
+        f"seeds of every arm: {sweep.seeds}. The schedule is {SCHEDULE}."
     ]
     for trial, arm in sweep.arms_to_run():
         if arm.also:

@@ -184,34 +184,27 @@ def format_score(value: float, metric: str) -> str:
     return f"{100 * value:.1f}"
 
 
-def summary_table(summaries: Sequence[Summary], *, missing: Sequence[str] = ()) -> Table:
-    """Draw one line a task, then the average, with the number of tasks it is over."""
+def summary_table(summaries: Sequence[Summary]) -> Table:
+    """Draw one line a task, then the average. It fits in 80 columns."""
     from rich import box
-    from rich.table import Column, Table
+    from rich.table import Table
 
     names = ("task", "metric", "median", "mean ± sd", "best", "baseline", "seeds")
-    columns = [Column(name, no_wrap=True) for name in names]
-    table = Table(*columns, "other scores", box=box.SIMPLE_HEAD)
+    table = Table(*names, box=box.SIMPLE_HEAD)
     for summary in summaries:
         table.add_row(*table_cells(summary))
     if len(summaries) > 1:
         average = statistics.fmean(summary.median for summary in summaries)
-        note = ""
-        if missing:
-            note = f"without {', '.join(missing)}"
         table.add_section()
-        empty = [""] * 4
-        table.add_row(f"average of {len(summaries)}", "", f"{100 * average:.1f}", *empty, note)
+        table.add_row(f"average of {len(summaries)}", "", f"{100 * average:.1f}", *[""] * 4)
     return table
 
 
 def table_cells(summary: Summary) -> list[str]:
     metric = summary.metric
-    mean, seeds = format_score(summary.mean, metric), str(len(summary.runs))
+    mean = format_score(summary.mean, metric)
     if summary.sd is not None:
         mean += f" ± {format_score(summary.sd, metric)}"
-    if summary.degenerate:
-        seeds += f" ({len(summary.degenerate)} degenerate)"
     return [
         summary.task,
         metric,
@@ -219,9 +212,25 @@ def table_cells(summary: Summary) -> list[str]:
         mean,
         format_score(summary.best, metric),
         format_score(summary.baseline, metric),
-        seeds,
-        other_scores(summary),
+        str(len(summary.runs)),
     ]
+
+
+def summary_notes(summaries: Sequence[Summary], missing: Sequence[str] = ()) -> list[str]:
+    """Return what the table has no room for: other scores, degenerate seeds, tasks without data."""
+    notes = []
+    for summary in summaries:
+        if scores := other_scores(summary):
+            notes.append(f"{summary.task}, other scores: {scores}")
+        if summary.degenerate:
+            notes.append(
+                f"{summary.task}: degenerate, no better than an answer that ignores the text: seed "
+                f"{', '.join(map(str, summary.degenerate))}"
+            )
+    notes.append(f"{summaries[0].protocol}; every run is in results.json")
+    if missing:
+        notes.append(f"no data for {', '.join(missing)}; the average is without them")
+    return notes
 
 
 def other_scores(summary: Summary) -> str:

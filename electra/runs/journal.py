@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from electra import atomic
 from electra.config import UserError
@@ -67,13 +68,7 @@ class Journal:
             self.file = path.open("a", encoding="utf8")
             if tensorboard:
                 self.writer = summary_writer(path.parent, after)
-        self.progress = Progress(
-            TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}", markup=False),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+        self.progress = progress_bar(self.console)
         self.task = self.progress.add_task("", total=max_steps, completed=after)
         self.is_live = self.console.is_terminal and not self.console.quiet
 
@@ -149,6 +144,18 @@ class Journal:
         if even_if_quiet and not self.is_silent:
             console = Terminal(stderr=True, highlight=False)
         console.print(f"warning: {text}", soft_wrap=True, style="yellow")
+
+
+def progress_bar(console: Terminal) -> Progress:
+    """Return the progress bar of a run. Metrics that do not fit beside it go on below."""
+    whole = Column(no_wrap=True)
+    return Progress(
+        TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
+        BarColumn(bar_width=min(20, console.width // 8), table_column=whole),
+        TextColumn("{task.description}", markup=False, table_column=Column()),
+        TimeRemainingColumn(table_column=whole),
+        console=console,
+    )
 
 
 def finite_or_none(value: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -11,8 +12,15 @@ import pytest
 import torch
 
 from electra.config import UserError
-from electra.console import progress_bars
-from electra.runs.journal import Journal, MetricsWindow, draw_chart, format_duration, read_metrics
+from electra.console import Terminal, progress_bars
+from electra.runs.journal import (
+    Journal,
+    MetricsWindow,
+    draw_chart,
+    format_duration,
+    progress_bar,
+    read_metrics,
+)
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -35,6 +43,19 @@ def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
         journal.record(1, {"loss": math.nan, "grad_norm": math.inf})
     entry = lines(tmp_path / "metrics.jsonl")[0]
     assert (entry["loss"], entry["grad_norm"]) == (None, None)
+
+
+def test_the_progress_of_a_long_run_is_whole_in_80_columns() -> None:
+    screen = io.StringIO()
+    console = Terminal(file=screen, width=80, highlight=False)
+    bar = progress_bar(console)
+    metrics = "mlm 4.286  rtd 0.3811  auc 0.794  2,143,000 tok/s  MFU 21.3%  wait 0.7%"
+    bar.add_task(metrics, total=1_000_000, completed=999_999)
+    console.print(bar.get_renderable())
+    shown = screen.getvalue().split()
+    assert "step 999,999/1,000,000" in " ".join(shown)
+    assert set(metrics.split()) | {"-:--:--"} <= set(shown)
+    assert max(map(len, screen.getvalue().splitlines())) <= 80
 
 
 def test_a_resumed_run_forgets_the_steps_it_takes_again(tmp_path: Path) -> None:
