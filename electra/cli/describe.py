@@ -125,6 +125,7 @@ def estimate_memory(
             kernels=kernels,
             activation_checkpointing=recipe.training.activation_checkpointing,
             sharded_over=recipe.training.weight_shards(world_size),
+            averaged=recipe.training.ema_decay > 0,
         )
     return memory
 

@@ -66,9 +66,9 @@ class FlatAdamW(FlatOptimizer):
         }
 
     def set_state_views(self) -> None:
-        """Make every parameter's state views of the flat buffers."""
+        """Make every parameter's state views of the flat buffers; keep what others have in it."""
         for parameter in self.parameters:
-            self.state[parameter] = {"step": self.update_count, **self.state_views(parameter)}
+            self.state[parameter] |= {"step": self.update_count, **self.state_views(parameter)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy a state dict of this class or of its plain counterpart into the flat buffers."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from electra.engine.cuda_graph import GraphedCallable
 from electra.engine.distributed import World, gradient_accumulation, wrap_module
+from electra.engine.ema import WeightAverage
 from electra.engine.flat_optimizer import FlatOptimizer
 from electra.engine.fsdp import is_sharded
 from electra.engine.hardware import Speed, autocast
@@ -56,7 +58,9 @@ class SkipBudget:
 
 @dataclass(frozen=True)
 class OptimizerSetup:
-    """The optimizer with its schedule, the fp16 scaler, and what was skipped before."""
+    """The optimizer with its schedule, the fp16 scaler, what was skipped before, and the average of
+    the weights, where they are averaged.
+    """
 
     optimizer: torch.optim.Optimizer
     config: OptimizerConfig
@@ -64,6 +68,7 @@ class OptimizerSetup:
     scaler: torch.amp.GradScaler
     skipped: int = 0
     skip_budget: SkipBudget = field(default_factory=SkipBudget)
+    average: WeightAverage | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,17 @@ class TrainStep(ABC):
             max_steps=self.setup.max_steps,
             skipped=self.skipped,
         )
+
+    def update_average(self, step: int) -> None:
+        """Average the weights after the update of a step, where that is asked for."""
+        if self.setup.average is not None:
+            self.setup.average.update(step - self.skipped)
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the networks have averaged weights, where there are some."""
+        if self.setup.average is None:
+            return nullcontext()
+        return self.setup.average.applied()
 
 
 def build_train_step(
@@ -204,7 +220,9 @@ class PlainTrainStep(TrainStep):
             scaler.update()
             return rate
         max_norm = self.setup.config.max_grad_norm
-        if not clip_and_step(self.module, optimizer, scaler, norm=self.norm, max_norm=max_norm):
+        if clip_and_step(self.module, optimizer, scaler, norm=self.norm, max_norm=max_norm):
+            self.update_average(step)
+        else:
             self.skipped += 1
         return rate
 
@@ -258,6 +276,7 @@ class FusedTrainStep(TrainStep):
             self.skipped += 1
         else:
             self.optimizer.step()
+            self.update_average(step)
         return rate
 
     def skip_update(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
+from electra.engine.ema import EMA
 from electra.engine.fsdp import full_tensor, is_dtensor, shard_like
 from electra.engine.muon import is_muon
 
@@ -45,6 +46,8 @@ def restore(
     states: dict[int, dict[str, Tensor]] = {}
     for number, (parameter, keys) in enumerate(state_keys(optimizer)):
         name = names[parameter]
+        if f"{name}.{EMA}" in optimizer_state:
+            keys += (EMA,)
         # A parameter that no loss uses has no gradient, and so no state.
         if not optimizer_state or any(f"{name}.{key}" in optimizer_state for key in keys):
             tensors = {key: optimizer_state[f"{name}.{key}"] for key in keys}
@@ -59,7 +62,10 @@ def state_keys(
     for group in optimizer.param_groups:
         keys = MUON_KEYS if is_muon(group) else ADAMW_KEYS
         for parameter in group["params"]:
-            yield parameter, keys
+            if EMA in optimizer.state.get(parameter, ()):
+                yield parameter, (*keys, EMA)
+            else:
+                yield parameter, keys
 
 
 def parameter_state(

@@ -23,11 +23,13 @@ def training_bytes(
     activation_checkpointing: bool = False,
     sharded_over: int | None = None,
     kernels: bool = False,
+    averaged: bool = False,
 ) -> Terms:
     """Estimate a step's peak memory, itemised, for a micro-batch of `rows` full rows.
 
     `activation_bytes` is 2 under bf16 or fp16. `sharded_over` is the number of processes that FSDP
-    shards weights over. `kernels` says that our own kernels take the step.
+    shards weights over. `averaged` says that an average of the weights is kept, `kernels` that our
+    own kernels take the step.
 
     Without those, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
     recomputed but the logits of every position. A compiler may keep less; an allocator rounds up. A
@@ -35,6 +37,8 @@ def training_bytes(
     are counted: nothing waits for a backward pass.
     """
     terms = state_bytes(work, sharded_over=sharded_over)
+    if averaged:
+        terms["averaged weights"] = terms["gradients"]  # of the same parameters
     if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
         weights = parameters(work).total * FLOAT
         terms["weights in low precision"] = weights * activation_bytes / FLOAT

@@ -117,7 +117,8 @@ def describe_disk(recipe: Recipe, output_dir: Path) -> str:
     count = parameters(recipe.workload(recipe.data.vocab_size)).total
     # One checkpoint is written before the oldest is removed.
     checkpoints = recipe.training.save_total_limit + 1
-    needed = count * (CHECKPOINT_BYTES * checkpoints + FLOAT)
+    checkpoint_bytes = CHECKPOINT_BYTES + FLOAT * (recipe.training.ema_decay > 0)
+    needed = count * (checkpoint_bytes * checkpoints + FLOAT)
     existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     text = f"{needed / 1e9:.2f} GB for checkpoints and models, {free / 1e9:.1f} GB free"

@@ -73,6 +73,8 @@ def training_facts(run: Run) -> dict[str, object]:
         "Precision": settings.precision,
         "electra": __version__,
     }
+    if settings.ema_decay:
+        facts["Weights"] = f"exponential moving average, decay {settings.ema_decay:g}"
     verdict = judge(run.scores, run.recipe)
     facts["Verdict"] = " ".join(f"{sentence}." for sentence in (verdict.text, *verdict.networks))
     for name, value in run.scores.items():

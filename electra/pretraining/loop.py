@@ -127,7 +127,8 @@ def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> boo
     The evaluation is then still due, and a run that is resumed begins with it.
     """
     run.evaluation_due = True
-    scores = held_out_scores(run, journal, interrupted)
+    with run.train_step.averaged_weights():
+        scores = held_out_scores(run, journal, interrupted)
     if scores is None:
         journal.info(
             f"asked to stop during the evaluation of step {run.step}; it begins again when the run "

@@ -83,6 +83,10 @@ def print_start(run: Run, journal: Journal) -> None:
         journal.warn(text, even_if_quiet=True)
     for text in run.messages:
         journal.info(text)
+    if decay := run.recipe.training.ema_decay:
+        journal.info(
+            f"the weights are averaged (decay {decay:g}); evaluation and models have the average"
+        )
     for text in diagnosis.recipe_warnings(run.recipe, run.shards):
         journal.warn(text)
 
@@ -111,13 +115,16 @@ def finish(run: Run, journal: Journal) -> Outcome:
     status: run_dir.Status = "stopped"
     if run.step >= run.recipe.training.max_steps and not run.evaluation_due:
         status = "finished"
-    objective, verdict = full_objective(run), judge(run.scores, run.recipe)
-    with run.world.without_timeout("models", main_only=True):
-        if run.world.is_main:
-            folders = export(run, objective, verified=status == "finished")
-            run.checkpoint = f"checkpoint-{run.step}"
-            run.set_status(status, verdict=verdict.facts())
-            journal.info(f"{status} at step {run.step:,}; models in {', '.join(map(str, folders))}")
-            for line in verdict.lines:
-                journal.info(line)
+    verdict = judge(run.scores, run.recipe)
+    with run.train_step.averaged_weights():
+        objective = full_objective(run)
+        with run.world.without_timeout("models", main_only=True):
+            if run.world.is_main:
+                folders = export(run, objective, verified=status == "finished")
+                run.checkpoint = f"checkpoint-{run.step}"
+                run.set_status(status, verdict=verdict.facts())
+                models = ", ".join(map(str, folders))
+                journal.info(f"{status} at step {run.step:,}; models in {models}")
+                for line in verdict.lines:
+                    journal.info(line)
     return Outcome(status, run.step, run.output_dir, run.scores, verdict)

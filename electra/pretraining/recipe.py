@@ -46,6 +46,9 @@ class TrainingConfig:
     activation_checkpointing: bool = False
     # compiled GPU runs resume bit for bit only with it; with the kernels all do
     deterministic: bool = False
+    # of an exponential moving average of the weights, which evaluation and export then use, as
+    # 0.999; 0: none
+    ema_decay: float = 0.0
     logging_steps: int = 100  # steps between two entries of metrics.jsonl
     eval_steps: int = 5_000  # steps between two evaluations on held-out rows
     eval_rows: int = 2_048  # held-out rows of an evaluation, at most
@@ -73,6 +76,8 @@ class TrainingConfig:
             raise SettingError("timeout_minutes", "must be from 0.05 to 1,000,000", self)
         if self.skip_not_finite < 0:
             raise SettingError("skip_not_finite", "must not be negative", self)
+        if not 0 <= self.ema_decay < 1:
+            raise SettingError("ema_decay", "must be in [0, 1)", self)
         if not 0 <= self.seed < 2**63:
             raise SettingError("seed", "must be a number from 0 to 2^63 − 1", self)
         if self.micro_batch_size is not None and (

@@ -153,5 +153,6 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
         activation_bytes=activation_bytes,
         activation_checkpointing=training.activation_checkpointing,
         sharded_over=training.weight_shards(world.size),
+        averaged=training.ema_decay > 0,
     )
     return sum(terms.values())

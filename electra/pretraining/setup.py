@@ -17,6 +17,7 @@ from electra.data.options import PrepareOptions
 from electra.data.prepare import prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
+from electra.engine.ema import EMA, WeightAverage
 from electra.engine.fsdp import is_sharded, shard
 from electra.engine.hardware import use_deterministic_algorithms
 from electra.engine.optimizer import build_optimizer
@@ -201,8 +202,11 @@ def restore_run(run: Run, resumed: Checkpoint) -> None:
 
 def load_checkpoint(run: Run, resumed: Checkpoint) -> None:
     state = resumed.state
+    tensors = resumed.tensors()
+    if run.recipe.training.ema_decay and not any(name.endswith(f".{EMA}") for name in tensors[1]):
+        raise LookupError("there are no averaged weights in it")
     restore(
-        resumed.tensors(),
+        tensors,
         module=run.objective,
         optimizer=run.optimizer,
         updates=resumed.step - state["skipped"],
@@ -236,6 +240,9 @@ def build_run_train_step(run: Run, resumed: Checkpoint | None) -> TrainStep:
     if resumed is not None:
         skipped, not_finite = resumed.state["skipped"], resumed.state.get("not_finite", 0)
     micro_batches = settings.batch_size // run.micro_batch_size
+    average = None
+    if settings.ema_decay:
+        average = WeightAverage(run.optimizer, settings.ema_decay)
     return build_train_step(
         run.objective,
         lambda loss: {"loss": loss.total, **loss.parts},
@@ -246,6 +253,7 @@ def build_run_train_step(run: Run, resumed: Checkpoint | None) -> TrainStep:
             run.scaler,
             skipped=skipped,
             skip_budget=SkipBudget(settings.skip_not_finite, used=not_finite),
+            average=average,
         ),
         Execution(
             run.world,

@@ -70,6 +70,8 @@ def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
     assert frozen["weights"] == learning["weights"]
     assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
     assert frozen["optimizer"] == 2 * frozen["gradients"]
+    averaged = training_bytes(work, rows=8, averaged=True)
+    assert averaged == {**frozen, "averaged weights": frozen["gradients"]}
     assert frozen["generator activations"] < 0.1 * learning["generator activations"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra.config import UserError
@@ -15,6 +16,7 @@ from electra.objectives.objective import Objective
 from electra.pretraining.export import initialise_from
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
+from electra.runs import checkpoint
 from tests.conftest import TOY_FLAGS
 from tests.wording import wording_of
 
@@ -217,6 +219,22 @@ def test_a_model_folder_says_what_it_is_and_how_it_was_made(
         loader.from_pretrained(finished / role, local_files_only=True).config.vocab_size
         == written["vocab_size"]
     )
+
+
+def test_averaged_weights_are_what_is_exported_and_the_card_says_so(
+    toy_shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    pretrain(toy("tiny", "--ema-decay", "0.5"), data=toy_shards, output_dir=run)
+    assert wording("averaged_weights_are_what_is_exported_and_the_card_says_so") in (
+        capsys.readouterr().err
+    )
+    weights, state = checkpoint.latest(run).tensors()
+    exported = load_file(run / "discriminator" / "model.safetensors")
+    (table,) = [name for name in weights if name.endswith("word_embeddings.weight")]
+    assert exported["electra.embeddings.word_embeddings.weight"].equal(state[f"{table}.ema"])
+    assert not weights[table].equal(state[f"{table}.ema"])
+    assert "exponential moving average, decay 0.5" in (run / "generator/README.md").read_text()
 
 
 def stock_config(shards: Shards, **changes: object) -> ElectraConfig:

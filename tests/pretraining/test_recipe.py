@@ -274,6 +274,11 @@ def test_a_setting_that_counts_something_is_at_least_one(name: str) -> None:
         TrainingConfig(**{name: 0})
 
 
+def test_an_average_that_never_moves_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^ema_decay=1\.0 must be in \[0, 1\)"):
+        TrainingConfig(ema_decay=1.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -284,6 +289,9 @@ def test_a_setting_that_counts_something_is_at_least_one(name: str) -> None:
         ({"weight_decay": -0.1}, "weight_decay=-0.1 must not be negative"),
         ({"betas": (0.9, 1.0)}, "betas=[0.9, 1.0] must be two numbers in [0, 1)"),
         ({"decay_ratio": 0.0}, "decay_ratio=0.0 must be in (0, 1]"),
+        ({"muon_learning_rate": 0.0}, "muon_learning_rate=0.0 must be above 0"),
+        ({"muon_momentum": 1.0}, "muon_momentum=1.0 must be in [0, 1)"),
+        ({"muon_weight_decay": -0.1}, "muon_weight_decay=-0.1 must not be negative"),
     ],
 )
 def test_optimizer_settings_that_cannot_work_are_refused(
