@@ -61,6 +61,8 @@ class FinetuneConfig:
     head_init: Literal["glorot", "normal"] = "glorot"
     # what stands for a whole row; mean: ModernBERT alone
     pooling: Literal["cls", "mean"] = "cls"
+    # of spans and tags: docs/finetuning.md lists what the official code does otherwise
+    conventions: Literal["default", "official"] = "default"
     max_train_examples: int | None = None  # a random part of the data, the same for every seed
     max_dev_examples: int | None = None  # likewise
     # of the training data to score on instead of dev data: the same for every seed and every label

@@ -130,7 +130,7 @@ def configure_task(task: AnyTask, config: FinetuneConfig) -> AnyTask:
     """Return the task with the settings that its model has to remember."""
     if config.too_long == "window":
         task = task.with_windows()
-    return replace(task, pooling=config.pooling)
+    return replace(task, pooling=config.pooling, conventions=config.conventions)
 
 
 def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape) -> FinetuneConfig:

@@ -75,6 +75,11 @@ class ElectraEncoder(Encoder):
     def build_beside(self, shape: EncoderShape) -> ElectraEncoder:
         return ElectraEncoder(shape, vocabulary=self.vocabulary, embeddings=self.embeddings)
 
+    def begin_with_token_type(self, token_type: int) -> None:
+        table = self.embeddings.token_type_embeddings.weight
+        with torch.no_grad():
+            table[0] = table[token_type]
+
     def embed(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return what the first block reads."""
         hidden: Tensor = self.embeddings(input_ids, token_type_ids)

@@ -68,6 +68,10 @@ class Encoder(nn.Module, ABC):
     def build_beside(self, shape: EncoderShape) -> Encoder:
         """Return another encoder of this family that shares this one's embeddings."""
 
+    def begin_with_token_type(self, token_type: int) -> None:
+        """Let the first segment begin with the embedding of this token type, if there are any."""
+        return
+
     def set_dropout(self, rate: float) -> None:
         """Set every dropout rate: fine-tuning has its own, whatever pre-training had."""
         self.shape = replace(self.shape, dropout=rate, attention_dropout=rate)

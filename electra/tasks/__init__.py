@@ -55,6 +55,7 @@ NOT_OPTIONS = (
     "metrics",
     "frozen",
     "pooling",
+    "conventions",
     "count",
     "extent",
     "projected",

@@ -171,6 +171,7 @@ def build_network(
 
     The family's prediction head keeps what it learnt in pre-training, as in stock transformers.
     """
+    source.encoder.begin_with_token_type(task.first_token_type)
     head = task.head(head_input_width(task, source.encoder.shape), dropout=dropout)
     if head_init == "normal":
         head.apply(initialise)

@@ -2,8 +2,8 @@
 
 A paragraph that is too long is read in windows that overlap. In training, the target of a window
 without the answer is [CLS], whether or not the question has an answer elsewhere: it is what lets
-scores of several windows be compared. (Reference code and BERT do the same; there a window counts
-as unanswerable only if its question is.)
+scores of several windows be compared. (Reference code and BERT do the same.) Such a window counts
+as unanswerable; in the official code only those of an unanswerable question do.
 """
 
 from __future__ import annotations
@@ -130,9 +130,7 @@ class Span(Task[Question, SpanAnswer]):
     def features(
         self, examples: Sequence[Question], tokenizer: WordPiece, *, length: int, training: bool
     ) -> Features:
-        """Encode windows. Training omits questions whose answer no window holds: they would teach
-        that there is none.
-        """
+        """Encode windows. Training omits questions whose answer no window holds."""
         rows: list[Row] = []
         omitted: list[str] = []
         encoded = encode_questions(examples, tokenizer)
@@ -148,12 +146,13 @@ class Span(Task[Question, SpanAnswer]):
             ]
             if not training:  # only `decode` reads these; they double the memory of a training set
                 add_characters(question_rows, paragraph, spans)
-            lacks_answer = all(row.row_labels["impossible"] for row in question_rows)
-            if training and question.references and lacks_answer:
+            if training and self.is_omitted(question, question_rows, target):
                 omitted.append(question.where)
                 continue
             for row in question_rows:
                 row.truncated = len(kept) < len(question_ids)
+                if self.conventions == "official":
+                    row.row_labels["impossible"] = int(not question.references)
             rows += question_rows
         if omitted:
             warn(
@@ -162,11 +161,24 @@ class Span(Task[Question, SpanAnswer]):
             )
         return Features.from_rows(rows)
 
+    def is_omitted(
+        self, question: Question, rows: Sequence[Row], target: tuple[int, int] | None
+    ) -> bool:
+        """Say whether no row holds the answer, which is not to be learnt as no answer.
+
+        The official code does learn it so, unless it cannot find the answer at all.
+        """
+        lacks_answer = all(row.row_labels["impossible"] for row in rows)
+        if self.conventions == "official":
+            lacks_answer = target is None
+        return bool(question.references) and lacks_answer
+
     def head(self, width: int, *, dropout: float) -> Head:
         """Build a head; neither has dropout, as in the code they come from."""
         if self.head_kind == "simple":
             return SimpleHead(width)
-        return JointHead(width, beam=self.beam, unanswerable=self.unanswerable)
+        official = self.conventions == "official"
+        return JointHead(width, beam=self.beam, unanswerable=self.unanswerable, official=official)
 
     def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
         return replace(self, head_kind="simple")

@@ -25,19 +25,27 @@ class JointHead(Head):
         h ─ start ─ softmax ┬ p(start) ─ Σ p·h, h_cls ─ 512 ─ gelu ─ answerable
                             └ h_start, h ─ 512 ─ gelu ─ end ─ softmax ─ p(end | start)
 
-    Tokens of the paragraph may be chosen, and [CLS], the target of a row without the answer. No
-    class of transformers holds this head.
+    Training chooses among the tokens of the paragraph and [CLS], the target of a row without the
+    answer; the search among the former alone. In the `official` code both choose among these and
+    the paragraph's [SEP], and every task has the answerability. No class of transformers holds this
+    head.
     """
 
     def __init__(
-        self, width: int, *, beam: int, unanswerable: bool, hidden: int = JOINT_WIDTH
+        self,
+        width: int,
+        *,
+        beam: int,
+        unanswerable: bool,
+        official: bool = False,
+        hidden: int = JOINT_WIDTH,
     ) -> None:
         super().__init__()
-        self.beam = beam
+        self.beam, self.official = beam, official
         self.start = nn.Linear(width, 1)
         self.end_hidden, self.end = nn.Linear(2 * width, hidden), nn.Linear(hidden, 1)
         layers = []
-        if unanswerable:
+        if unanswerable or official:
             layers = [nn.Linear(2 * width, hidden), nn.Linear(hidden, 1)]
         self.answerable = nn.ModuleList(layers)
         for layer in (self.start, self.end_hidden, self.end, *layers):
@@ -48,7 +56,7 @@ class JointHead(Head):
 
         Their scores are log p(start) + log p(end | start).
         """
-        outside = ~in_paragraph(batch)
+        outside = ~self.searched(batch)
         start_scores = self.start_scores(hidden, batch)
         beam = min(self.beam, hidden.shape[1])
         best, starts = start_scores.masked_fill(outside, MASKED_SCORE).topk(beam)  # [R, K]
@@ -86,8 +94,22 @@ class JointHead(Head):
             logits, has_answer, reduction="sum"
         )
 
+    def searched(self, batch: TaskBatch) -> Tensor:
+        """Mark the tokens [R, T] that the search may choose."""
+        if self.official:
+            return self.choosable(batch)
+        return in_paragraph(batch)
+
+    def choosable(self, batch: TaskBatch) -> Tensor:
+        """Mark the tokens [R, T] that training may choose."""
+        allowed = in_paragraph(batch)
+        if self.official:
+            allowed = (batch.token_type_ids == 1) & batch.attention_mask
+        allowed[:, 0] = True
+        return allowed
+
     def start_scores(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
-        return log_softmax_over(self.start(hidden), batch)
+        return log_softmax_over(self.start(hidden), self.choosable(batch))
 
     def end_parts(self, starts: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the two terms of the end's first layer, W [h_start; h_i] + b, apart.
@@ -100,7 +122,8 @@ class JointHead(Head):
 
     def end_scores(self, start_part: Tensor, token_part: Tensor, batch: TaskBatch) -> Tensor:
         """Compute log p(end | start) [R, T] for one start a row."""
-        return log_softmax_over(self.end(gelu(start_part[:, None] + token_part)), batch)
+        logits = self.end(gelu(start_part[:, None] + token_part))
+        return log_softmax_over(logits, self.choosable(batch))
 
     def answerable_logits(self, hidden: Tensor, start_scores: Tensor) -> Tensor:
         """Compute the log-odds [R] that the row holds the answer."""
@@ -134,10 +157,8 @@ class SimpleHead(Head):
         return loss
 
 
-def log_softmax_over(logits: Tensor, batch: TaskBatch) -> Tensor:
-    """Compute log-probabilities [R, T] over the tokens that training may choose, from [R, T, 1]."""
-    allowed = in_paragraph(batch)
-    allowed[:, 0] = True
+def log_softmax_over(logits: Tensor, allowed: Tensor) -> Tensor:
+    """Compute log-probabilities [R, T] over the tokens that are allowed, from [R, T, 1]."""
     return logits.squeeze(-1).float().masked_fill(~allowed, MASKED_SCORE).log_softmax(-1)
 
 

@@ -7,14 +7,12 @@ between.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -34,10 +32,11 @@ from electra.tasks.entities import (
     is_entity_tag,
     split_tag,
 )
-from electra.tasks.features import IGNORE_INDEX, Array, Features, Row
+from electra.tasks.features import IGNORE_INDEX, Array, Features
 from electra.tasks.labels import label_config, labels_from_config, list_labels
 from electra.tasks.splits import HUB_SPLITS, STEMS, files_of, find_splits
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
+from electra.tasks.tag_windows import window_row, windows
 from electra.tasks.task import Files, Outputs, Task
 
 CONLL_STEMS = {
@@ -52,8 +51,8 @@ CHUNK_HUB_SPLITS = {"train": "train", "test": "test"}  # CoNLL-2000 has no dev s
 class Tag(Task[Sentence, Array]):
     """One label a word, decided at its first token.
 
-    Entities are learnt in IOB2 and written in the scheme of the training data. An answer is the
-    probabilities [words, labels] of a sentence.
+    Entities are learnt in IOB2 (in the official code BIOES) and written in the scheme of the
+    training data. An answer is the probabilities [words, labels] of a sentence.
     """
 
     kind: ClassVar[str] = "tag"
@@ -110,7 +109,7 @@ class Tag(Task[Sentence, Array]):
         if scheme == "plain":
             labels = tuple(sorted(set(all_tags(examples))))
         else:
-            labels = iob2_labels(examples)
+            labels = entity_labels(examples, prefixes=self.prefixes)
         if len(labels) < 2:
             problem = f"no tag but {labels[0]!r}" if labels else "no word"
             raise UserError(
@@ -118,6 +117,13 @@ class Tag(Task[Sentence, Array]):
                 "nothing to learn"
             )
         return replace(self, scheme=scheme, labels=labels, metric=metric_of(scheme))
+
+    @property
+    def prefixes(self) -> str:
+        """The labels of each type of entity."""
+        if self.conventions == "official":
+            return "BIES"
+        return "BI"
 
     def training_scheme(self, examples: Sequence[Sentence]) -> str:
         """Return the scheme that was asked for, or detect it.
@@ -174,7 +180,7 @@ class Tag(Task[Sentence, Array]):
 
     @cached_property
     def label_scheme(self) -> str:
-        """The scheme of the labels: IOB2 in ours; a model that others trained may have BIOES."""
+        """The scheme of the labels: IOB2 by default; a model that others trained may have BIOES."""
         prefixes = {split_tag(label)[0] for label in self.labels}
         if prefixes & {"E", "S"}:
             return "bioes"
@@ -214,11 +220,21 @@ class Tag(Task[Sentence, Array]):
         counts: Array = np.diff(scored_before[features.offsets]).astype(np.float64)
         return counts
 
+    @property
+    def first_token_type(self) -> int:
+        """1 in the official code.
+
+        Its row of the table is copied to 0 before training, since transformers reads words with 0.
+        """
+        return int(self.conventions == "official")
+
     def head(self, width: int, *, dropout: float) -> TagHead:
         assert self.labels, "a head needs labels: fit_labels first"
         labels = len(self.labels)
         if self.frozen:
             return BiLSTMHead(width, labels=labels, lstm_width=self.lstm_width, dropout=dropout)
+        if self.conventions == "official":
+            dropout = 0.0
         return TagHead(width, labels=labels, dropout=dropout)
 
     def config(self) -> dict[str, Any]:
@@ -314,8 +330,8 @@ def all_tags(examples: Sequence[Sentence]) -> Iterator[str]:
         yield from sentence.tags or ()
 
 
-def iob2_labels(examples: Sequence[Sentence]) -> tuple[str, ...]:
-    """Return O, and B and I of each type of entity.
+def entity_labels(examples: Sequence[Sentence], *, prefixes: str) -> tuple[str, ...]:
+    """Return O, and these prefixes of each type of entity.
 
     I is a label even where every entity of the type is one word long in training: elsewhere it may
     not be.
@@ -326,7 +342,7 @@ def iob2_labels(examples: Sequence[Sentence]) -> tuple[str, ...]:
     labels = [OUTSIDE]
     for type in sorted(types):
         suffix = f"-{type}" if type else ""
-        labels += [f"B{suffix}", f"I{suffix}"]
+        labels += [f"{prefix}{suffix}" for prefix in prefixes]
     return tuple(labels)
 
 
@@ -340,61 +356,3 @@ def refuse_stray_tag(examples: Sequence[Sentence]) -> None:
                     "I-TYPE, and in BIOES E-TYPE and S-TYPE; correct it, name the --column that "
                     "holds them, or score tags word by word with --scheme plain"
                 )
-
-
-# ---- rows ----------------------------------------------------------------------------------------
-
-
-class Window(NamedTuple):
-    """Words `start` up to `end` are read; of these, `first` up to `last` are decided."""
-
-    start: int
-    end: int
-    first: int
-    last: int
-
-
-def windows(sizes: Sequence[int], *, room: int) -> list[Window]:
-    """Return windows of at most `room` tokens over words of these sizes, each word decided once.
-
-    No word may be larger than `room`. Neighbours share up to half a window, and the middle of what
-    they share is the border between what they decide: so a word is decided with a quarter of a
-    window to either side, where there is that much text.
-    """
-    offsets = [0, *accumulate(sizes)]
-    result: list[Window] = []
-    start = first = 0
-    while True:
-        end = bisect_right(offsets, offsets[start] + room) - 1
-        if end == len(sizes):
-            return [*result, Window(start, end, first, end)]
-        # The next window must hold a word more.
-        reach = max(offsets[end] - room // 2, offsets[end + 1] - room)
-        following = bisect_left(offsets, reach)
-        last = bisect_left(offsets, (offsets[following] + offsets[end]) / 2)
-        result.append(Window(start, end, first, last))
-        start, first = following, last
-
-
-def window_row(
-    example: int,
-    pieces: Sequence[Sequence[int]],
-    targets: Sequence[int],
-    *,
-    window: Window,
-    tokenizer: WordPiece,
-) -> Row:
-    """Build `[CLS] words [SEP]`; a word is labelled at its first token, if it is decided here."""
-    ids, words, labels = [tokenizer.cls], [IGNORE_INDEX], [IGNORE_INDEX]
-    for word in range(window.start, window.end):
-        ids += pieces[word]
-        unscored = [IGNORE_INDEX] * len(pieces[word])
-        words += unscored
-        labels += unscored
-        if window.first <= word < window.last:
-            words[-len(unscored)] = word
-            labels[-len(unscored)] = targets[word]
-    ids.append(tokenizer.sep)
-    words.append(IGNORE_INDEX)
-    labels.append(IGNORE_INDEX)
-    return Row(example, ids, token_labels={"word": words, "target": labels})

@@ -101,6 +101,8 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     frozen: str = ""
     # What stands for a whole row: the vector of [CLS], or the mean of all (ModernBERT alone).
     pooling: Literal["cls", "mean"] = "cls"
+    # How spans and tags are encoded, learnt and searched: our way, or that of the official code.
+    conventions: Literal["default", "official"] = "default"
 
     @classmethod
     def from_name(cls, name: str, **options: Any) -> Self:
@@ -158,6 +160,11 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
         return np.ones(len(features))
 
     # ---- head ------------------------------------------------------------------------------------
+
+    @property
+    def first_token_type(self) -> int:
+        """The pre-trained token type that the first segment of a row begins with."""
+        return 0
 
     @abstractmethod
     def head(self, width: int, *, dropout: float) -> Head:

@@ -102,6 +102,29 @@ def test_epochs_and_lengths_are_those_of_the_task(
     assert (config.epochs, config.length) == (epochs, length)
 
 
+@pytest.mark.parametrize(
+    ("kind", "task", "epochs", "length"),
+    [("tag", "chunk", 3.0, 256), ("span", "naturalquestions", 3.0, 128)],
+)
+def test_the_official_code_has_epochs_and_lengths_of_its_own_for_some_tasks(
+    kind: str, task: str, epochs: float, length: int
+) -> None:
+    config = load_config("official", kind=kind, task=task)
+    assert (config.epochs, config.length) == (epochs, length)
+
+
+def test_batches_are_random_and_conventions_official_in_the_official_recipe_alone() -> None:
+    found = {
+        recipe: (load_config(recipe).batches, load_config(recipe).conventions)
+        for recipe in ("paper", "official", "bert")
+    }
+    assert found == {
+        "paper": ("by-length", "default"),
+        "official": ("random", "official"),
+        "bert": ("by-length", "default"),
+    }
+
+
 def test_swag_by_the_recipe_of_bert_is_as_in_the_bert_paper() -> None:
     config = load_config("bert", size="base", kind="choose", task="swag")
     assert (config.epochs, config.learning_rate, config.batch_size, config.layer_decay) == (

@@ -120,6 +120,18 @@ def linear_layers(head: torch.nn.Module) -> list[torch.nn.Linear]:
     return [layer for layer in head.modules() if isinstance(layer, torch.nn.Linear)]
 
 
+def test_officially_words_are_tagged_with_what_pre_training_learnt_of_the_second_segment(
+    tiny: Path,
+) -> None:
+    types = load_pretrained(tiny).encoder.state_dict()["embeddings.token_type_embeddings.weight"]
+    for conventions, token_type in (("default", 0), ("official", 1)):
+        task = find_task("tag", labels=("O", "B-x", "I-x"), conventions=conventions)
+        network = build_network(load_pretrained(tiny), task, dropout=0.0)
+        table = network.encoder.state_dict()["embeddings.token_type_embeddings.weight"]
+        assert table[0].equal(types[token_type])
+        assert table[1].equal(types[1])
+
+
 # ---- ours, in transformers -----------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from electra.model.shape import EncoderShape
 from electra.tasks.features import Features
 from electra.tasks.span import Candidate, Span, SpanAnswer
 from electra.tasks.span_files import Question
+from electra.tasks.span_heads import JointHead
 from electra.tasks.submissions import write_squad
 from electra.tasks.task import Network
 from tests.wording import wording_of
@@ -119,6 +120,38 @@ def test_training_leaves_out_a_question_whose_answer_no_window_holds_and_says_so
         1,
         2,
     }
+
+
+def test_officially_a_window_is_unanswerable_only_if_its_question_is(tokenizer: WordPiece) -> None:
+    task = Span.from_name("squad-2.0", stride=3, conventions="official")
+    found = task.features(
+        [about("a b c d e", "a"), about("a b", None)], tokenizer, length=8, training=True
+    )
+    assert found.row_labels["start"].tolist() == [3, 0, 0]
+    assert found.row_labels["impossible"].tolist() == [0, 0, 1]
+
+
+def test_officially_an_answer_that_no_window_holds_is_learnt_at_cls(tokenizer: WordPiece) -> None:
+    task = Span.from_name("span", stride=2, conventions="official")
+    examples = [
+        about("a b c d e f", "a b c d e"),
+        Question("x.jsonl:3", "8", "q", "a b", ("elsewhere",)),
+    ]
+    with pytest.warns(UserWarning, match="x.jsonl:3"):
+        found = task.features(examples, tokenizer, length=8, training=True)
+    assert found.examples.tolist() == [0, 0]
+    assert {name: values.tolist() for name, values in found.row_labels.items()} == {
+        "start": [0, 0],
+        "end": [0, 0],
+        "impossible": [0, 0],
+    }
+
+
+def test_squad_1_1_has_answerability_in_the_official_code_alone() -> None:
+    for conventions, layers in (("default", 0), ("official", 2)):
+        head = Span.from_name("squad-1.1", conventions=conventions).head(8, dropout=0.0)
+        assert isinstance(head, JointHead)
+        assert len(head.answerable) == layers
 
 
 def test_a_long_question_is_cut_and_counted_and_leaves_half_the_row_to_the_paragraph(

@@ -34,9 +34,11 @@ def hidden() -> Tensor:
     return torch.randn(2, 9, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def joint(*, beam: int = 20, unanswerable: bool = True) -> JointHead:
+def joint(*, beam: int = 20, unanswerable: bool = True, official: bool = False) -> JointHead:
     torch.manual_seed(0)
-    head = JointHead(WIDTH, beam=beam, unanswerable=unanswerable, hidden=16).double()
+    head = JointHead(
+        WIDTH, beam=beam, unanswerable=unanswerable, official=official, hidden=16
+    ).double()
     for parameter in head.parameters():  # biases too, which begin at zero
         torch.nn.init.normal_(parameter, std=0.5)
     return head
@@ -112,6 +114,30 @@ def test_the_joint_head_scores_every_pair_as_the_chain_rule_does(
         assert float(outputs["answerable"][row]) == pytest.approx(
             float(plain_answerable(head, hidden, row)), abs=1e-5
         )
+
+
+@torch.no_grad()
+def test_officially_cls_and_the_last_separator_take_part_in_the_softmax_and_in_the_search(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
+    head = joint(official=True)
+    outputs = head(hidden, batch)
+    for row, places in enumerate([[0, 4, 5, 6, 7, 8], [0, 3, 4, 5]]):
+        starts = head.start(hidden[row])[places, 0].log_softmax(0)
+        found = head.start_scores(hidden, batch)[row, places]
+        torch.testing.assert_close(found.double(), starts, rtol=1e-5, atol=1e-5)
+        allowed = outputs["scores"][row] > MASKED_SCORE / 2
+        assert set(outputs["ends"][row][allowed].tolist()) == set(places)
+        assert set(outputs["starts"][row][allowed.any(1)].tolist()) == set(places)
+
+
+def test_officially_answerability_is_learnt_where_every_question_has_an_answer(
+    batch: TaskBatch, hidden: Tensor
+) -> None:
+    head = joint(unanswerable=False, official=True)
+    assert "answerable" in head(hidden, batch)
+    head.loss(hidden, batch).backward()
+    assert all(layer.weight.grad.any() for layer in head.answerable)
 
 
 def test_a_narrow_beam_keeps_the_best_starts_and_for_each_its_best_ends(

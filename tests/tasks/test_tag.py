@@ -16,8 +16,9 @@ from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.tasks.conll import Sentence
 from electra.tasks.features import IGNORE_INDEX, Features, TaskBatch
-from electra.tasks.tag import Tag, windows
+from electra.tasks.tag import Tag
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
+from electra.tasks.tag_windows import windows
 from electra.tasks.task import Network
 from tests.tasks.toys import answers, overfit, toy_encoder, toy_tokenizer, written
 from tests.wording import wording_of
@@ -63,6 +64,16 @@ def test_labels_are_iob2_whatever_the_scheme_of_the_data() -> None:
             "B-PER",
             "I-PER",
         )
+
+
+def test_officially_labels_are_bioes_and_answers_in_the_scheme_of_the_data() -> None:
+    task = Tag.from_name("ner", conventions="official")
+    task = task.fit_labels([sentence("anna berg carla", "I-PER I-PER B-PER")])
+    assert task.labels == ("O", "B-PER", "I-PER", "E-PER", "S-PER")
+    said = sentence("anna berg carla", "I-PER I-PER B-PER")
+    assert task.targets(said) == ["B-PER", "E-PER", "S-PER"]
+    record = task.record(said, answer(task, "B-PER E-PER S-PER"))
+    assert record["tags"] == ["I-PER", "I-PER", "B-PER"]
 
 
 def test_a_longer_entity_than_any_in_training_can_be_named() -> None:
@@ -356,6 +367,12 @@ def test_the_head_is_what_transformers_has(ner: Tag) -> None:
         name: p.shape for name, p in head.output.named_parameters()
     }
     assert stock.config.id2label[1] == "B-LOC"
+
+
+def test_officially_a_tagger_has_no_dropout_before_its_output() -> None:
+    for conventions, rate in (("default", 0.1), ("official", 0.0)):
+        task = Tag.from_name("ner", conventions=conventions).fit_labels(EIGHT)
+        assert task.head(32, dropout=0.1).dropout.rate == rate
 
 
 def test_the_loss_is_summed_over_labelled_tokens_alone() -> None:
