@@ -214,10 +214,13 @@ def test_decoding_two_sums_of_logits_equals_brute_force(tokenizer: WordPiece, se
     ) == pytest.approx(best - second, abs=1e-4)
 
 
+@pytest.mark.parametrize("conventions", ["default", "official"])
 @pytest.mark.parametrize("seed", range(3))
 @torch.no_grad()
-def test_joint_decoding_equals_brute_force_over_all_pairs(tokenizer: WordPiece, seed: int) -> None:
-    task = Span.from_name("squad-2.0", answer_length=4, beam=64)
+def test_joint_decoding_equals_brute_force_over_all_pairs(
+    tokenizer: WordPiece, seed: int, conventions: str
+) -> None:
+    task = Span.from_name("squad-2.0", answer_length=4, beam=64, conventions=conventions)
     examples = [about("a b c d e f g h", "b"), about("a b c")]
     features = task.features(examples, tokenizer, length=32, training=False)
     batch = features.collate(np.array([0, 1]))
@@ -240,7 +243,7 @@ def test_joint_decoding_equals_brute_force_over_all_pairs(tokenizer: WordPiece, 
                 *(part[row : row + 1] for part in batch[:3]),
                 {name: values[row : row + 1] for name, values in batch.labels.items()},
             )
-            without = Span.from_name("span").head(16, dropout=0.0)
+            without = Span.from_name("span", conventions=conventions).head(16, dropout=0.0)
             without.load_state_dict(head.state_dict(), strict=False)
             if j - i < 4:
                 pairs.append(
