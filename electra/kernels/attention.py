@@ -2,6 +2,8 @@
 
     S = QKᵀ/√K    P = softmax(S) over the row's keys    A = m · P / (1 − p)    O = AV
 
+Q and K may be turned by rotary positions (`rotary`), and a window may limit the keys of a query.
+
 Scores stay on the chip: forward writes only log Σ exp S for each query, from which the backward
 pass (`attention_backward`) computes P again.
 """
@@ -17,18 +19,16 @@ from torch import Tensor
 
 from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
 from electra.kernels.packing import PackedRows
+from electra.kernels.rotary import (
+    RotaryPositions,
+    load_parts,
+    load_tile,
+    multiply_parts,
+    visible_keys,
+    window_bounds,
+)
 
 LOG2_E = math.log2(math.e)
-
-
-@triton.jit
-def load_tile(base, index, end, stride, column, width):
-    """Load [len(index), len(column)] of one head; zero beyond the row and beyond the head."""
-    return tl.load(
-        base + index[:, None] * stride + column[None, :],
-        mask=(index < end)[:, None] & (column < width)[None, :],
-        other=0.0,
-    )
 
 
 @triton.jit
@@ -55,10 +55,16 @@ def attention_forward(
     tokens,
     heads,
     width,
+    cosine,
+    sine,
+    window,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
+    PART: tl.constexpr,
     DROP: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Write O and log₂ Σ 2^S of one block of a row's queries, for one head."""
     head, start, length, row_offset = row_and_head(cu_seqlens, tokens, heads)
@@ -66,20 +72,25 @@ def attention_forward(
         return
     stride, column = 3 * heads * width, tl.arange(0, WIDTH)
     base = qkv + start * stride + head * width
-    query_index = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
-    query = load_tile(base, query_index, length, stride, column, width)
+    angles, query_index = (cosine, sine), tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    query = load_parts(base, query_index, length, stride, width, angles, PART, ROTARY)
     query_words = random_words(row_offset + query_index, keys, key_row, False)
     running_max = tl.full((QUERIES,), -float("inf"), tl.float32)
     running_sum = tl.zeros((QUERIES,), tl.float32)
     context = tl.zeros((QUERIES, WIDTH), tl.float32)
-    for first in range(0, length, KEYS):
+    begin, end = window_bounds(query_index, length, window, KEYS, WINDOW)
+    for first in range(begin, end, KEYS):
         key_index = first + tl.arange(0, KEYS)
-        key = load_tile(base + heads * width, key_index, length, stride, column, width)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        scores = tl.where((key_index < length)[None, :], scores, -float("inf"))
+        key_base = base + heads * width
+        key = load_parts(key_base, key_index, length, stride, width, angles, PART, ROTARY)
+        scores = multiply_parts(query, key, ROTARY) * scale
+        is_key = visible_keys(query_index[:, None], key_index[None, :], length, window, WINDOW)
+        scores = tl.where(is_key, scores, -float("inf"))
         new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+        if WINDOW:  # a query may see none of the first keys; −∞ − −∞ is not a number
+            new_max = tl.maximum(new_max, -1e30)
         probs, rescale = tl.exp2(scores - new_max[:, None]), tl.exp2(running_max - new_max)
-        running_sum = running_sum * rescale + tl.sum(probs, axis=1)
+        running_sum, running_max = running_sum * rescale + tl.sum(probs, axis=1), new_max
         if DROP:
             key_words = random_words(key_index, keys, key_row, True)
             keep = keep_mask(query_words[:, None], key_words[None, :], threshold)
@@ -87,7 +98,6 @@ def attention_forward(
         value = load_tile(base + 2 * heads * width, key_index, length, stride, column, width)
         rescaled = context * rescale[:, None]
         context = rescaled + tl.dot(probs.to(value.dtype), value, input_precision="ieee")
-        running_max = new_max
     context = context * (keep_scale / running_sum)[:, None]
     target = out + (start + query_index[:, None]) * heads * width + head * width + column[None, :]
     inside = (query_index < length)[:, None] & (column < width)[None, :]
@@ -96,7 +106,13 @@ def attention_forward(
     tl.store(target, running_max + tl.log2(running_sum), mask=query_index < length)
 
 
-def attend(qkv: Tensor, rows: PackedRows, heads: int, site: DropoutSite) -> tuple[Tensor, Tensor]:
+def attend(
+    qkv: Tensor,
+    rows: PackedRows,
+    heads: int,
+    site: DropoutSite,
+    positions: RotaryPositions | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return the context [N, H·K] of projections [N, 3·H·K], and log₂ Σ 2^S of queries [H, N]."""
     tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
@@ -116,14 +132,38 @@ def attend(qkv: Tensor, rows: PackedRows, heads: int, site: DropoutSite) -> tupl
         tokens,
         heads,
         width,
+        *position_arguments(positions),
         QUERIES=block,
         KEYS=block,
-        WIDTH=pad_size(width),
         DROP=site.rate > 0,
+        **position_options(positions, width, rows.max_seqlen),
         num_warps=4,
         num_stages=3,
     )
     return out, log_sums
+
+
+def position_arguments(
+    positions: RotaryPositions | None,
+) -> tuple[Tensor | None, Tensor | None, int]:
+    """Return cosines, sines and the window as kernels take them."""
+    if positions is None:
+        return None, None, 0
+    return positions.cosine, positions.sine, positions.window or 0
+
+
+def position_options(
+    positions: RotaryPositions | None, width: int, length: int
+) -> dict[str, int | bool]:
+    """Return the tiles of heads of `width`, and what decides between kinds of positions.
+
+    A window that every token of a row sees all of is none.
+    """
+    padded = pad_size(width)
+    if positions is None:
+        return {"WIDTH": padded, "PART": padded, "ROTARY": False, "WINDOW": False}
+    window = positions.window is not None and positions.window < length - 1
+    return {"WIDTH": padded, "PART": pad_size(width // 2), "ROTARY": True, "WINDOW": window}
 
 
 def pad_size(size: int) -> int:

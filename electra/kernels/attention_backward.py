@@ -20,9 +20,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.attention import LOG2_E, load_tile, pad_size, row_and_head
-from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
+from electra.kernels.attention import (
+    LOG2_E,
+    pad_size,
+    position_arguments,
+    position_options,
+    row_and_head,
+)
+from electra.kernels.attention_scores import (
+    key_words,
+    load_queries,
+    multiply_both,
+    query_words,
+    scaled_delta,
+    score_gradients,
+    store_gradients,
+    store_sums,
+)
+from electra.kernels.dropout import DropoutSite, drop_threshold
 from electra.kernels.packing import PackedRows
+from electra.kernels.rotary import (
+    RotaryPositions,
+    load_parts,
+    load_tile,
+    visible_keys,
+    window_bounds,
+)
 
 
 class SavedAttention(NamedTuple):
@@ -31,44 +54,39 @@ class SavedAttention(NamedTuple):
     qkv: Tensor  # [N, 3·H·K]
     out: Tensor  # [N, H·K]
     log_sums: Tensor  # [H, N]
+    positions: RotaryPositions | None = None
 
 
 def attend_gradients(
-    saved: SavedAttention, d_out: Tensor, rows: PackedRows, heads: int, site: DropoutSite
-) -> tuple[Tensor, Tensor]:
-    """Return d qkv [N, 3·H·K], and for `reduce_partials` [programs, 3·H·K]: the gradient of the
-    projections' bias.
+    saved: SavedAttention, d_out: Tensor, rows: PackedRows, site: DropoutSite, *, has_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return d qkv [N, 3·H·K]; and where the projections have a bias, for `reduce_partials`
+    [programs, 3·H·K]: its gradient.
     """
-    qkv, out, log_sums = saved
+    qkv, _, log_sums, positions = saved
     d_qkv = torch.empty_like(qkv)
-    tokens, width, count = len(qkv), qkv.shape[1] // (3 * heads), len(rows.cu_seqlens) - 1
+    tokens, heads, count = len(qkv), len(log_sums), len(rows.cu_seqlens) - 1
+    width = qkv.shape[1] // (3 * heads)
     options = launch_options(rows.max_seqlen, tokens // rows.max_seqlen * heads)
-    blocks = triton.cdiv(rows.max_seqlen, options["KEYS"])
-    sums = torch.empty(count * blocks, 3 * heads * width, dtype=torch.float32, device=qkv.device)
+    blocks, sums = triton.cdiv(rows.max_seqlen, options["KEYS"]), None
+    if has_bias:
+        sums = log_sums.new_empty(count * blocks, 3 * heads * width)
     deltas = log_sums  # not read where one block computes them on the way
     if blocks > 1:
         deltas = compute_deltas(saved, d_out, 1 - site.rate)
     attention_backward[(count * heads, blocks)](
         qkv,
         rows.cu_seqlens,
-        out,
-        d_out,
-        log_sums,
-        deltas,
-        d_qkv,
-        sums,
-        site.keys,
-        site.key_row,
-        drop_threshold(site.rate),
-        1 - site.rate,
-        LOG2_E / math.sqrt(width),
-        1 / math.sqrt(width),
-        tokens,
-        heads,
-        width,
-        WIDTH=pad_size(width),
+        saved.out,
+        *(d_out, log_sums, deltas, d_qkv, sums),
+        *(site.keys, site.key_row, drop_threshold(site.rate), 1 - site.rate),
+        *(LOG2_E / math.sqrt(width), 1 / math.sqrt(width)),
+        *(tokens, heads, width),
+        *position_arguments(positions),
         DROP=site.rate > 0,
         ONE_BLOCK=blocks == 1,
+        HAS_BIAS=has_bias,
+        **position_options(positions, width, rows.max_seqlen),
         **options,
     )
     return d_qkv, sums
@@ -120,48 +138,55 @@ def attention_backward(
     tokens,
     heads,
     width,
+    cosine,
+    sine,
+    window,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
+    PART: tl.constexpr,
     DROP: tl.constexpr,
     ONE_BLOCK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Write dK, dV and dQ of one block of a row, for one head, and their sums over the block."""
     head, start, length, row_offset = row_and_head(cu_seqlens, tokens, heads)
-    block, column = tl.program_id(1), tl.arange(0, WIDTH)
-    qkv_stride, out_stride = 3 * heads * width, heads * width
-    if block * KEYS >= length:
-        zeros = tl.zeros((WIDTH,), tl.float32)
-        store_sums(sums, zeros, zeros, zeros, heads, width, column)
+    column, out_stride = tl.arange(0, WIDTH), heads * width
+    own = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    query_sum = tl.zeros((PART,), tl.float32)
+    if tl.program_id(1) * KEYS >= length:
+        if HAS_BIAS:
+            store_sums(sums, query_sum, query_sum, query_sum, heads, width, column)
         return
-    base = qkv + start * qkv_stride + head * width
-    d_base = d_qkv + start * qkv_stride + head * width
+    base = qkv + start * 3 * out_stride + head * width
+    d_base = d_qkv + start * 3 * out_stride + head * width
     out += start * out_stride + head * width
     d_out += start * out_stride + head * width
     inputs = (base, d_out, out, log_sums + row_offset, deltas + row_offset)
-    layout = (length, qkv_stride, out_stride, column, width)
+    layout = (length, 3 * out_stride, out_stride, column, width, (cosine, sine), window)
     dropout = (keys, key_row, threshold, row_offset, keep_prob)
-    scales = (scale, inverse_root)
-    in_head = (column < width)[None, :]
-    own = block * KEYS + tl.arange(0, KEYS)
-    own_offset = own[:, None] * qkv_stride + column[None, :]
-    own_mask = (own < length)[:, None] & in_head
+    scales = (scale, inverse_root / keep_prob)
     d_key, d_value, query_sum = key_value_gradients(
-        inputs, d_base, own, layout, dropout, scales, QUERIES, KEYS, WIDTH, DROP, ONE_BLOCK
+        inputs, d_base, own, layout, dropout, scales, QUERIES, PART, DROP, ONE_BLOCK, ROTARY, WINDOW
     )
-    d_key = d_key * (inverse_root / keep_prob)
+    d_key = (d_key[0] * scales[1], d_key[1] * scales[1])
     d_value = d_value / keep_prob
-    low = qkv.dtype.element_ty
-    tl.store(d_base + out_stride + own_offset, d_key.to(low), mask=own_mask)
-    tl.store(d_base + 2 * out_stride + own_offset, d_value.to(low), mask=own_mask)
+    store_gradients(d_base + out_stride, d_key, own, layout, PART, ROTARY)
+    target = d_base + 2 * out_stride + own[:, None] * (3 * out_stride) + column[None, :]
+    own_mask = (own < length)[:, None] & (column < width)[None, :]
+    tl.store(target, d_value.to(qkv.dtype.element_ty), mask=own_mask)
     if not ONE_BLOCK:
         d_query = query_gradients(
-            inputs, own, layout, dropout, scale, QUERIES, KEYS, WIDTH, DROP
-        ) * (inverse_root / keep_prob)
-        tl.store(d_base + own_offset, d_query.to(low), mask=own_mask)
-        query_sum = tl.sum(d_query, axis=0)
-    key_sum, value_sum = tl.sum(d_key, axis=0), tl.sum(d_value, axis=0)
-    store_sums(sums, query_sum, key_sum, value_sum, heads, width, column)
+            inputs, own, layout, dropout, scale, QUERIES, PART, DROP, ROTARY, WINDOW
+        )
+        d_query = (d_query[0] * scales[1], d_query[1] * scales[1])
+        store_gradients(d_base, d_query, own, layout, PART, ROTARY)
+        query_sum = tl.sum(d_query[0], axis=0)
+    if HAS_BIAS:
+        key_sum, value_sum = tl.sum(d_key[0], axis=0), tl.sum(d_value, axis=0)
+        store_sums(sums, query_sum, key_sum, value_sum, heads, width, column)
 
 
 @triton.jit
@@ -173,45 +198,47 @@ def key_value_gradients(
     dropout,
     scales,
     QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
     DROP: tl.constexpr,
     ONE_BLOCK: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Return (1 − p) √K dK and (1 − p) dV of the program's own keys, going through the queries. If
     one block holds all keys, write dQ and return its sum as well.
     """
-    length, qkv_stride, out_stride, column, width = layout
-    keys, key_row, threshold, row_offset, keep_prob = dropout
-    scale, inverse_root = scales
+    length, stride, out_stride, column, width, angles, window = layout
+    scale, factor = scales
     base = inputs[0]
     low = base.dtype.element_ty
-    in_head = (column < width)[None, :]
-    key = load_tile(base + out_stride, own, length, qkv_stride, column, width)
-    value = load_tile(base + 2 * out_stride, own, length, qkv_stride, column, width)
-    d_key = tl.zeros((KEYS, WIDTH), tl.float32)
-    d_value = tl.zeros((KEYS, WIDTH), tl.float32)
-    query_sum = tl.zeros((WIDTH,), tl.float32)
-    key_words = random_words(own, keys, key_row, True)[:, None]
-    for first in range(0, length, QUERIES):
+    key = load_parts(base + out_stride, own, length, stride, width, angles, PART, ROTARY)
+    value = load_tile(base + 2 * out_stride, own, length, stride, column, width)
+    d_key_first = tl.zeros((own.shape[0], PART), tl.float32)
+    d_key_second = tl.zeros((own.shape[0], PART), tl.float32)
+    d_value = tl.zeros((own.shape[0], column.shape[0]), tl.float32)
+    query_sum = tl.zeros((PART,), tl.float32)
+    own_words = key_words(own, dropout)[:, None]
+    begin, end = window_bounds(own, length, window, QUERIES, WINDOW)
+    for first in range(begin, end, QUERIES):
         index = first + tl.arange(0, QUERIES)
-        query, d_context, log_sum, delta = load_queries(inputs, index, layout, keep_prob, ONE_BLOCK)
-        query_words = random_words(row_offset + index, keys, key_row, False)[None, :]
+        query, d_context, log_sum, delta = load_queries(
+            inputs, index, layout, dropout, PART, ONE_BLOCK, ROTARY
+        )
         sums = (log_sum[None, :], delta[None, :])
-        keep = (query_words, key_words, threshold)
+        is_key = visible_keys(index[None, :], own[:, None], length, window, WINDOW)
+        keep = (query_words(index, dropout)[None, :], own_words, dropout[2])
         probs, d_scores = score_gradients(
-            key, query, value, d_context, sums, keep, (own < length)[:, None], scale, DROP
+            key, query, value, d_context, sums, keep, is_key, scale, DROP, ROTARY
         )
         d_value += tl.dot(probs.to(low), d_context, input_precision="ieee")
-        d_key += tl.dot(d_scores.to(low), query, input_precision="ieee")
+        d_key_first += tl.dot(d_scores.to(low), query[0], input_precision="ieee")
+        if ROTARY:
+            d_key_second += tl.dot(d_scores.to(low), query[1], input_precision="ieee")
         if ONE_BLOCK:
-            d_query = tl.dot(tl.trans(d_scores.to(low)), key, input_precision="ieee") * (
-                inverse_root / keep_prob
-            )
-            target = d_base + index[:, None] * qkv_stride + column[None, :]
-            tl.store(target, d_query.to(low), mask=(index < length)[:, None] & in_head)
-            query_sum += tl.sum(d_query, axis=0)
-    return d_key, d_value, query_sum
+            d_query = multiply_both(tl.trans(d_scores.to(low)), key, factor, ROTARY)
+            store_gradients(d_base, d_query, index, layout, PART, ROTARY)
+            query_sum += tl.sum(d_query[0], axis=0)
+    return (d_key_first, d_key_second), d_value, query_sum
 
 
 @triton.jit
@@ -222,65 +249,35 @@ def query_gradients(
     dropout,
     scale,
     QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
     DROP: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Return (1 − p) √K dQ of the program's own queries, going through the keys."""
-    length, qkv_stride, out_stride, column, width = layout
-    keys, key_row, threshold, row_offset, keep_prob = dropout
-    query, d_context, log_sum, delta = load_queries(inputs, own, layout, keep_prob, False)
-    query_words = random_words(row_offset + own, keys, key_row, False)[:, None]
-    d_query = tl.zeros((KEYS, WIDTH), tl.float32)
-    for first in range(0, length, QUERIES):
+    length, stride, out_stride, column, width, angles, window = layout
+    base = inputs[0]
+    query, d_context, log_sum, delta = load_queries(
+        inputs, own, layout, dropout, PART, False, ROTARY
+    )
+    d_first = tl.zeros((own.shape[0], PART), tl.float32)
+    d_second = tl.zeros((own.shape[0], PART), tl.float32)
+    own_words = query_words(own, dropout)[:, None]
+    begin, end = window_bounds(own, length, window, QUERIES, WINDOW)
+    for first in range(begin, end, QUERIES):
         index = first + tl.arange(0, QUERIES)
-        key = load_tile(inputs[0] + out_stride, index, length, qkv_stride, column, width)
-        value = load_tile(inputs[0] + 2 * out_stride, index, length, qkv_stride, column, width)
+        key = load_parts(base + out_stride, index, length, stride, width, angles, PART, ROTARY)
+        value = load_tile(base + 2 * out_stride, index, length, stride, column, width)
         sums = (log_sum[:, None], delta[:, None])
-        keep = (query_words, random_words(index, keys, key_row, True)[None, :], threshold)
+        is_key = visible_keys(own[:, None], index[None, :], length, window, WINDOW)
+        keep = (own_words, key_words(index, dropout)[None, :], dropout[2])
         _, d_scores = score_gradients(
-            query, key, d_context, value, sums, keep, (index < length)[None, :], scale, DROP
+            query, key, d_context, value, sums, keep, is_key, scale, DROP, ROTARY
         )
-        d_query += tl.dot(d_scores.to(key.dtype), key, input_precision="ieee")
-    return d_query
-
-
-@triton.jit
-def score_gradients(
-    left, right, left_context, right_context, sums, keep, is_key, scale, DROP: tl.constexpr
-):
-    """Return (1 − p) A and (1 − p) √K dS in float32, as [queries, keys] or transposed.
-
-    Transposed, `left` is K and `left_context` V, `right` Q and `right_context` dO, and what belongs
-    to queries or keys lies along their axis.
-    """
-    log_sum, delta = sums
-    query_words, key_words, threshold = keep
-    probs = tl.exp2(tl.dot(left, tl.trans(right), input_precision="ieee") * scale - log_sum)
-    probs = tl.where(is_key, probs, 0.0)  # a query beyond the row has log_sum = ∞
-    d_probs = tl.dot(left_context, tl.trans(right_context), input_precision="ieee")
-    dropped_probs = probs
-    if DROP:
-        mask = keep_mask(query_words, key_words, threshold)
-        dropped_probs = tl.where(mask, probs, 0.0)
-        d_probs = tl.where(mask, d_probs, 0.0)
-    return dropped_probs, probs * (d_probs - delta)
-
-
-@triton.jit
-def load_queries(inputs, index, layout, keep_prob, ONE_BLOCK: tl.constexpr):
-    """Load Q, dO, log₂ Σ 2^S and (1 − p) δ of some queries."""
-    base, d_out, out, log_sums, deltas = inputs
-    length, qkv_stride, out_stride, column, width = layout
-    query = load_tile(base, index, length, qkv_stride, column, width)
-    d_context = load_tile(d_out, index, length, out_stride, column, width)
-    log_sum = tl.load(log_sums + index, mask=index < length, other=float("inf"))
-    if ONE_BLOCK:
-        context = load_tile(out, index, length, out_stride, column, width)
-        delta = scaled_delta(context, d_context, keep_prob)
-    else:
-        delta = tl.load(deltas + index, mask=index < length, other=0.0)
-    return query, d_context, log_sum, delta
+        d_first += tl.dot(d_scores.to(value.dtype), key[0], input_precision="ieee")
+        if ROTARY:
+            d_second += tl.dot(d_scores.to(value.dtype), key[1], input_precision="ieee")
+    return d_first, d_second
 
 
 @triton.jit
@@ -294,20 +291,3 @@ def attention_deltas(
     d_context = load_tile(d_out + head * width, index, tokens, stride, column, width)
     target = deltas + head * tokens + index
     tl.store(target, scaled_delta(context, d_context, keep_prob), mask=index < tokens)
-
-
-@triton.jit
-def scaled_delta(context, d_context, keep_prob):
-    """Return (1 − p) Σ dO · O over K."""
-    return tl.sum(context.to(tl.float32) * d_context.to(tl.float32), axis=1) * keep_prob
-
-
-@triton.jit
-def store_sums(sums, query_sum, key_sum, value_sum, heads, width, column):
-    """Store the program's part of the bias gradients, into [rows · blocks, 3, H, K]."""
-    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    program = row * tl.num_programs(1) + tl.program_id(1)
-    sums += program * 3 * heads * width + head * width + column
-    tl.store(sums, query_sum, mask=column < width)
-    tl.store(sums + heads * width, key_sum, mask=column < width)
-    tl.store(sums + 2 * heads * width, value_sum, mask=column < width)

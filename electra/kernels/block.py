@@ -169,7 +169,8 @@ def block_backward(
     d_output_weight = weight_grad(d_attention.t(), saved.context)
     d_context = d_attention @ saved.output_weight
     attention = SavedAttention(saved.qkv, saved.context, saved.log_sums)
-    d_qkv, qkv_sums = attend_gradients(attention, d_context, rows, settings.heads, at_probs)
+    d_qkv, qkv_sums = attend_gradients(attention, d_context, rows, at_probs, has_bias=True)
+    assert qkv_sums is not None
     d_qkv_weight = weight_grad(d_qkv.t(), saved.hidden)
     d_hidden.addmm_(d_qkv, saved.qkv_weight)
 
