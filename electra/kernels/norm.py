@@ -7,9 +7,13 @@ Backward, with w = dy · γ:
 
     ds = (w − mean w − x̂ · mean(w · x̂)) / √(var s + ε)    db = m · ds / (1 − p)
 
-x̂ is computed again from b and r, which costs what reading a stored s would. Sums over rows, for γ,
-β and the bias that was added to b, are taken by a fixed number of programs over a fixed set of rows
-each, then over the programs.
+Where the norm stands after the residual connection, y is the next residual, and x̂ is computed again
+from b and r, which costs what reading a stored s would. Where it stands before the next branch, s
+is the next residual: it is written too, and its own gradient from there is added to ds. That norm
+has no β, and no bias was added to b.
+
+Sums over rows, for γ, β and the bias that was added to b, are taken by a fixed number of programs
+over a fixed set of rows each, then over the programs.
 """
 
 from __future__ import annotations
@@ -31,24 +35,40 @@ def add_norm(
 ) -> Tensor:
     """Return LayerNorm(residual + dropout(branch)); [N, D] each."""
     out = torch.empty_like(residual)
-    rows, width = residual.shape
+    launch_forward((branch, residual, weight, bias, out, None), site, EPSILON)
+    return out
+
+
+def add_pre_norm(
+    branch: Tensor, residual: Tensor, weight: Tensor, site: DropoutSite, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Return s = residual + dropout(branch), and LayerNorm(s) without bias; [N, D] each."""
+    summed, out = torch.empty_like(residual), torch.empty_like(residual)
+    launch_forward((branch, residual, weight, None, out, summed), site, epsilon)
+    return summed, out
+
+
+def launch_forward(
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor | None],
+    site: DropoutSite,
+    epsilon: float,
+) -> None:
+    """Launch the kernel on branch, residual, weight, bias, y and s."""
+    rows, width = tensors[0].shape
     options = launch_options(width, site)
     add_norm_forward[(triton.cdiv(rows, options["ROWS"]),)](
-        branch,
-        residual,
-        weight,
-        bias,
-        out,
+        *tensors,
         site.keys,
         site.key_row,
         drop_threshold(site.rate),
         1 / (1 - site.rate),
         rows,
         width,
-        EPSILON,
+        epsilon,
+        HAS_BIAS=tensors[3] is not None,
+        KEEP_SUM=tensors[5] is not None,
         **options,
     )
-    return out
 
 
 def add_norm_gradients(
@@ -58,17 +78,48 @@ def add_norm_gradients(
     the gradient of the branch's bias.
     """
     d_branch, d_residual = torch.empty_like(branch), torch.empty_like(residual)
-    rows, width = residual.shape
+    tensors = (gradient, None, branch, residual, weight, d_branch, d_residual)
+    return d_branch, d_residual, launch_backward(tensors, site, EPSILON)
+
+
+def add_pre_norm_gradients(
+    gradients: tuple[Tensor, Tensor | None],
+    summed: Tensor,
+    weight: Tensor,
+    site: DropoutSite,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return d branch and d residual [N, D], and for `reduce_partials` [programs, 1, D]: dγ.
+
+    `gradients` are those of y and of s; the latter is None where nothing else reads s. Without
+    dropout both results are one tensor.
+    """
+    d_out, d_summed = gradients
+    d_residual, d_branch = torch.empty_like(summed), None
+    if site.rate > 0:
+        d_branch = torch.empty_like(d_out)
+    tensors = (d_out, d_summed, None, summed, weight, d_branch, d_residual)
+    sums = launch_backward(tensors, site, epsilon)
+    if d_branch is None:
+        d_branch = d_residual
+    return d_branch, d_residual, sums
+
+
+def launch_backward(
+    tensors: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None, Tensor],
+    site: DropoutSite,
+    epsilon: float,
+) -> Tensor:
+    """Launch the kernel on dy, ds from elsewhere, branch, residual or s, weight, d branch and
+    d residual; return the sums of its programs.
+    """
+    rows, width = tensors[0].shape
+    is_after = tensors[2] is not None
     options = launch_options(width, site)
     programs = min(PROGRAMS, triton.cdiv(rows, options["ROWS"]))
-    sums = torch.empty(programs, 3, width, dtype=torch.float32, device=branch.device)
+    sums = tensors[4].new_empty(programs, 3 if is_after else 1, width)
     add_norm_backward[(programs,)](
-        gradient,
-        branch,
-        residual,
-        weight,
-        d_branch,
-        d_residual,
+        *tensors,
         sums,
         site.keys,
         site.key_row,
@@ -76,10 +127,14 @@ def add_norm_gradients(
         1 / (1 - site.rate),
         rows,
         width,
-        EPSILON,
+        epsilon,
+        HAS_BIAS=is_after,
+        HAS_BRANCH=is_after,
+        ADD=tensors[1] is not None,
+        WRITE_BRANCH=tensors[5] is not None,
         **options,
     )
-    return d_branch, d_residual, sums
+    return sums
 
 
 def launch_options(width: int, site: DropoutSite) -> dict[str, int | bool]:
@@ -94,25 +149,30 @@ def normalize_sum(
     residual,
     offset,
     inside,
-    row_words,
-    column_words,
-    threshold,
-    keep_scale,
+    dropout,
     width,
     epsilon,
     DROP: tl.constexpr,
+    HAS_BRANCH: tl.constexpr,
+    ROUND: tl.constexpr,
 ):
-    """Return x̂, 1/√(var + ε), and the dropout mask of the branch times 1/(1 − p)."""
-    b = tl.load(branch + offset, mask=inside, other=0.0).to(tl.float32)
-    r = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
-    scaled_mask = tl.full(b.shape, 1.0, tl.float32)
+    """Return x̂, 1/√(var + ε), the dropout mask of the branch times 1/(1 − p), and s. Without a
+    branch, `residual` is s. To round s to its precision lets both passes see the same one.
+    """
+    s = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
+    scaled_mask = tl.full(s.shape, 1.0, tl.float32)
     if DROP:
+        row_words, column_words, threshold, keep_scale = dropout
         keep = keep_mask(row_words[:, None], column_words[None, :], threshold)
         scaled_mask = tl.where(keep, keep_scale, 0.0)
-    s = r + b * scaled_mask
+    if HAS_BRANCH:
+        b = tl.load(branch + offset, mask=inside, other=0.0).to(tl.float32)
+        s += b * scaled_mask
+    if ROUND:
+        s = s.to(residual.dtype.element_ty).to(tl.float32)
     centered = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
     inverse_std = tl.rsqrt(tl.sum(centered * centered, axis=1) / width + epsilon)[:, None]
-    return centered * inverse_std, inverse_std, scaled_mask
+    return centered * inverse_std, inverse_std, scaled_mask, s
 
 
 @triton.jit
@@ -133,6 +193,7 @@ def add_norm_forward(
     weight,
     bias,
     out,
+    summed,
     keys,
     key_row,
     threshold,
@@ -143,36 +204,33 @@ def add_norm_forward(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     DROP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    KEEP_SUM: tl.constexpr,
 ):
-    """Write y of one block of rows."""
+    """Write y of one block of rows, and s where it is kept."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     offset = row[:, None] * width + column[None, :]
-    normalized, _, _ = normalize_sum(
-        branch,
-        residual,
-        offset,
-        inside,
-        random_words(row, keys, key_row, False),
-        random_words(column, keys, key_row, True),
-        threshold,
-        keep_scale,
-        width,
-        epsilon,
-        DROP,
+    row_words = random_words(row, keys, key_row, False)
+    column_words = random_words(column, keys, key_row, True)
+    dropout = (row_words, column_words, threshold, keep_scale)
+    normalized, _, _, s = normalize_sum(
+        branch, residual, offset, inside, dropout, width, epsilon, DROP, True, KEEP_SUM
     )
+    if KEEP_SUM:
+        tl.store(summed + offset, s.to(summed.dtype.element_ty), mask=inside)
     gamma = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
-    beta = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
-    tl.store(
-        out + offset,
-        (normalized * gamma[None, :] + beta[None, :]).to(out.dtype.element_ty),
-        mask=inside,
-    )
+    y = normalized * gamma[None, :]
+    if HAS_BIAS:
+        beta = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
+        y += beta[None, :]
+    tl.store(out + offset, y.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def add_norm_backward(
     gradient,
+    d_summed,
     branch,
     residual,
     weight,
@@ -189,6 +247,10 @@ def add_norm_backward(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     DROP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_BRANCH: tl.constexpr,
+    ADD: tl.constexpr,
+    WRITE_BRANCH: tl.constexpr,
 ):
     """Write db and ds of the program's rows, and their sums for dγ, dβ and the branch's bias."""
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
@@ -201,28 +263,25 @@ def add_norm_backward(
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         offset = row[:, None] * width + column[None, :]
-        normalized, inverse_std, scaled_mask = normalize_sum(
-            branch,
-            residual,
-            offset,
-            inside,
-            random_words(row, keys, key_row, False),
-            column_words,
-            threshold,
-            keep_scale,
-            width,
-            epsilon,
-            DROP,
+        row_words = random_words(row, keys, key_row, False)
+        dropout = (row_words, column_words, threshold, keep_scale)
+        normalized, inverse_std, scaled_mask, _ = normalize_sum(
+            branch, residual, offset, inside, dropout, width, epsilon, DROP, HAS_BRANCH, False
         )
         dy = tl.load(gradient + offset, mask=inside, other=0.0).to(tl.float32)
         ds = norm_input_gradient(dy, gamma, normalized, inverse_std, width)
+        if ADD:
+            ds += tl.load(d_summed + offset, mask=inside, other=0.0).to(tl.float32)
         db = ds * scaled_mask
         tl.store(d_residual + offset, ds.to(d_residual.dtype.element_ty), mask=inside)
-        tl.store(d_branch + offset, db.to(d_branch.dtype.element_ty), mask=inside)
+        if WRITE_BRANCH:
+            tl.store(d_branch + offset, db.to(d_branch.dtype.element_ty), mask=inside)
         d_weight += dy * normalized
-        d_bias += dy
-        d_branch_bias += tl.where(inside, db, 0.0)
-    target = sums + program * 3 * width + column
+        if HAS_BIAS:
+            d_bias += dy
+            d_branch_bias += tl.where(inside, db, 0.0)
+    target = sums + program * (1 + 2 * HAS_BIAS) * width + column
     tl.store(target, tl.sum(d_weight, axis=0), mask=column < width)
-    tl.store(target + width, tl.sum(d_bias, axis=0), mask=column < width)
-    tl.store(target + 2 * width, tl.sum(d_branch_bias, axis=0), mask=column < width)
+    if HAS_BIAS:
+        tl.store(target + width, tl.sum(d_bias, axis=0), mask=column < width)
+        tl.store(target + 2 * width, tl.sum(d_branch_bias, axis=0), mask=column < width)
