@@ -12,7 +12,10 @@ NaN.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -25,14 +28,16 @@ def table_gradients(
     input_ids: Tensor,
     peaks: Tensor,
     word_embeddings: Tensor,
-    position_embeddings: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of both tables, of ds [N, E], none of which is larger than the largest
-    of `peaks`.
+    position_embeddings: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of both tables, or of the words alone, of ds [N, E], none of which is
+    larger than the largest of `peaks`.
     """
     (batch, length), width = input_ids.shape, d_sum.shape[1]
     totals = torch.zeros_like(word_embeddings, dtype=torch.int64)
-    d_words, d_positions = torch.empty_like(word_embeddings), torch.empty_like(position_embeddings)
+    d_words, d_positions, positions = torch.empty_like(word_embeddings), None, length
+    if position_embeddings is not None:
+        d_positions, positions = torch.empty_like(position_embeddings), len(position_embeddings)
     columns = min(64, triton.next_power_of_2(width))
     options = {
         "bits": input_ids.numel().bit_length(),
@@ -40,7 +45,7 @@ def table_gradients(
         "PROGRAMS": triton.next_power_of_2(len(peaks)),
         "num_warps": 4,
     }
-    count_word_gradients[(len(d_positions), triton.cdiv(width, columns))](
+    count_word_gradients[(positions, triton.cdiv(width, columns))](
         d_sum,
         input_ids,
         peaks,
@@ -51,12 +56,35 @@ def table_gradients(
         width,
         ROWS=TILE // columns,
         COLUMNS=columns,
+        POSITIONS=d_positions is not None,
         **options,
     )
     word_gradients_from_counts[(triton.cdiv(totals.numel(), TILE),)](
         totals, peaks, d_words, totals.numel(), BLOCK=TILE, **options
     )
     return d_words, d_positions
+
+
+def look_up(input_ids: Tensor, word_embeddings: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the rows [B, T, E] of some ids in `dtype`."""
+    return cast(Tensor, LookUpFunction.apply(input_ids.contiguous(), word_embeddings, dtype))
+
+
+class LookUpFunction(torch.autograd.Function):
+    """Torch's look-up, and the gradient of `table_gradients`."""
+
+    @staticmethod
+    def forward(ctx: Any, input_ids: Tensor, word_embeddings: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(input_ids, word_embeddings)
+        return F.embedding(input_ids, word_embeddings).to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        input_ids, word_embeddings = ctx.saved_tensors
+        d_rows = gradients[0].flatten(0, 1).float().contiguous()
+        peaks = d_rows.abs().amax().view(1)
+        d_words, _ = table_gradients(d_rows, input_ids, peaks, word_embeddings, None)
+        return None, d_words, None
 
 
 @triton.jit
@@ -92,6 +120,7 @@ def count_word_gradients(
     PROGRAMS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    POSITIONS: tl.constexpr,
 ):
     """Add 2ᵏ · ds of one position, in every row of the batch, to the words' totals, and write the
     gradient of the position. Positions beyond the rows' length get zeros.
@@ -116,7 +145,9 @@ def count_word_gradients(
             mask=inside & (count != 0),
             sem="relaxed",
         )
-    tl.store(d_positions + position * width + column, tl.sum(total, axis=0), mask=column < width)
+    if POSITIONS:
+        target = d_positions + position * width + column
+        tl.store(target, tl.sum(total, axis=0), mask=column < width)
 
 
 @triton.jit

@@ -5,6 +5,8 @@
 
 Backward, with w = m · dy · γ / (1 − p):  ds = (w − mean w − x̂ · mean(w · x̂)) / √(var s + ε). A
 row of a table gets the sum of ds over the tokens that read it (`embedding_tables`).
+
+ModernBERT's embeddings are words alone, and their norm has no β.
 """
 
 from __future__ import annotations
@@ -27,26 +29,39 @@ TILE = 1024
 
 
 class EmbeddingWeights(NamedTuple):
-    """Tables are [rows, E], the norm's weight and bias [E], all in float32."""
+    """Tables are [rows, E], the norm's weight and bias [E], all in float32. The paper's embeddings
+    have all of them; ModernBERT's only words and norm.
+    """
 
     word_embeddings: Tensor
-    position_embeddings: Tensor
-    token_type_embeddings: Tensor  # two rows
+    position_embeddings: Tensor | None
+    token_type_embeddings: Tensor | None  # two rows
     norm: Tensor
-    norm_bias: Tensor
+    norm_bias: Tensor | None
+
+    @property
+    def has_positions(self) -> bool:
+        return self.position_embeddings is not None
+
+
+class EmbeddingSettings(NamedTuple):
+    """What is the same for every token."""
+
+    site: DropoutSite
+    dtype: torch.dtype  # of the result
+    epsilon: float = EPSILON
 
 
 def embed(
     input_ids: Tensor,
-    token_type_ids: Tensor,
+    token_type_ids: Tensor | None,
     weights: EmbeddingWeights,
-    site: DropoutSite,
-    dtype: torch.dtype,
+    settings: EmbeddingSettings,
 ) -> Tensor:
-    """Return the embeddings [B, T, E] in `dtype`, of `input_ids` and `token_type_ids` [B, T]."""
-    embeddings = EmbeddingFunction.apply(
-        input_ids.contiguous(), token_type_ids.contiguous(), site, dtype, *weights
-    )
+    """Return the embeddings [B, T, E] of `input_ids` and `token_type_ids` [B, T]."""
+    if token_type_ids is not None:
+        token_type_ids = token_type_ids.contiguous()
+    embeddings = EmbeddingFunction.apply(input_ids.contiguous(), token_type_ids, settings, *weights)
     return cast(Tensor, embeddings)
 
 
@@ -57,15 +72,14 @@ class EmbeddingFunction(torch.autograd.Function):
     def forward(
         ctx: Any,
         input_ids: Tensor,
-        token_type_ids: Tensor,
-        site: DropoutSite,
-        dtype: torch.dtype,
-        *parameters: Tensor,
+        token_type_ids: Tensor | None,
+        settings: EmbeddingSettings,
+        *parameters: Any,
     ) -> Tensor:
-        weights = EmbeddingWeights(*parameters)
+        weights, site = EmbeddingWeights(*parameters), settings.site
         vocab_size, width = weights.word_embeddings.shape
-        options = launch_options(width, site)
-        out = torch.empty(*input_ids.shape, width, dtype=dtype, device=input_ids.device)
+        options = launch_options(weights, site)
+        out = torch.empty(*input_ids.shape, width, dtype=settings.dtype, device=input_ids.device)
         embed_forward[(triton.cdiv(input_ids.numel(), options["ROWS"]),)](
             input_ids,
             token_type_ids,
@@ -79,10 +93,10 @@ class EmbeddingFunction(torch.autograd.Function):
             input_ids.shape[1],
             vocab_size,
             width,
-            EPSILON,
+            settings.epsilon,
             **options,
         )
-        ctx.site = site
+        ctx.settings = settings
         ctx.save_for_backward(input_ids, token_type_ids, *weights)
         return out
 
@@ -91,29 +105,31 @@ class EmbeddingFunction(torch.autograd.Function):
         input_ids, token_type_ids, *parameters = ctx.saved_tensors
         weights = EmbeddingWeights(*parameters)
         d_sum, partials, peaks = sum_gradients(
-            gradients[0].contiguous(), input_ids, token_type_ids, weights, ctx.site
+            gradients[0].contiguous(), input_ids, token_type_ids, weights, ctx.settings
         )
         tables = (weights.word_embeddings, weights.position_embeddings)
         d_words, d_positions = table_gradients(d_sum, input_ids, peaks, *tables)
         (sums,) = reduce_partials(partials)
-        return None, None, None, None, d_words, d_positions, sums[2:], sums[0], sums[1]
+        if not weights.has_positions:
+            return None, None, None, d_words, None, None, sums[0], None
+        return None, None, None, d_words, d_positions, sums[2:], sums[0], sums[1]
 
 
 def sum_gradients(
     gradient: Tensor,
     input_ids: Tensor,
-    token_type_ids: Tensor,
+    token_type_ids: Tensor | None,
     weights: EmbeddingWeights,
-    site: DropoutSite,
+    settings: EmbeddingSettings,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ds [N, E]; and of each program the sums for γ, β and both types [programs, 4, E] and
-    the largest |ds| [programs].
+    """Return ds [N, E]; and of each program the sums for γ, and if there are such for β and both
+    types, [programs, 1 or 4, E], and the largest |ds| [programs].
     """
     (vocab_size, width), tokens = weights.word_embeddings.shape, input_ids.numel()
-    options = launch_options(width, site)
+    site, options = settings.site, launch_options(weights, settings.site)
     programs = min(PROGRAMS, triton.cdiv(tokens, options["ROWS"]))
     d_sum = weights.word_embeddings.new_empty(tokens, width)
-    partials = weights.word_embeddings.new_empty(programs, 4, width)
+    partials = weights.word_embeddings.new_empty(programs, 1 + 3 * weights.has_positions, width)
     peaks = weights.word_embeddings.new_empty(programs)
     embed_backward[(programs,)](
         gradient,
@@ -131,16 +147,22 @@ def sum_gradients(
         input_ids.shape[1],
         vocab_size,
         width,
-        EPSILON,
+        settings.epsilon,
         **options,
     )
     return d_sum, partials, peaks
 
 
-def launch_options(width: int, site: DropoutSite) -> dict[str, int | bool]:
-    """Return tile sizes and compiler options for vectors of `width`."""
-    padded = triton.next_power_of_2(width)
-    return {"ROWS": max(1, TILE // padded), "WIDTH": padded, "DROP": site.rate > 0, "num_warps": 4}
+def launch_options(weights: EmbeddingWeights, site: DropoutSite) -> dict[str, int | bool]:
+    """Return tile sizes and compiler options."""
+    padded = triton.next_power_of_2(weights.word_embeddings.shape[1])
+    return {
+        "ROWS": max(1, TILE // padded),
+        "WIDTH": padded,
+        "DROP": site.rate > 0,
+        "POSITIONS": weights.has_positions,
+        "num_warps": 4,
+    }
 
 
 @triton.jit
@@ -157,17 +179,19 @@ def load_rows(table, ids, count, column, inside, width):
 
 
 @triton.jit
-def normalize_embeddings(input_ids, token_type, row, column, inside, tables, sizes, epsilon):
+def normalize_embeddings(
+    input_ids, token_type, row, column, inside, tables, sizes, epsilon, POSITIONS: tl.constexpr
+):
     """Return x̂ and 1/√(var + ε)."""
     words, positions, token_types = tables
     tokens, length, vocab_size, width = sizes
     word = tl.load(input_ids + row, mask=row < tokens, other=0)
-    s = load_rows(words, word, vocab_size, column, inside, width) + load_rows(
-        token_types, token_type, 2, column, inside, width
-    )
-    s += tl.load(
-        positions + (row % length)[:, None] * width + column[None, :], mask=inside, other=0.0
-    )
+    s = load_rows(words, word, vocab_size, column, inside, width)
+    if POSITIONS:
+        s += load_rows(token_types, token_type, 2, column, inside, width)
+        s += tl.load(
+            positions + (row % length)[:, None] * width + column[None, :], mask=inside, other=0.0
+        )
     s = tl.where(inside, s, 0.0)
     centered = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
     inverse_std = tl.rsqrt(tl.sum(centered * centered, axis=1) / width + epsilon)[:, None]
@@ -196,20 +220,23 @@ def embed_forward(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     DROP: tl.constexpr,
+    POSITIONS: tl.constexpr,
 ):
     """Write y of one block of tokens."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < tokens)[:, None] & (column < width)[None, :]
     offset = row[:, None] * width + column[None, :]
-    token_type = tl.load(token_type_ids + row, mask=row < tokens, other=0)
+    token_type = load_token_types(token_type_ids, row, tokens, POSITIONS)
     tables = (words, positions, token_types)
     sizes = (tokens, length, vocab_size, width)
     normalized, _ = normalize_embeddings(
-        input_ids, token_type, row, column, inside, tables, sizes, epsilon
+        input_ids, token_type, row, column, inside, tables, sizes, epsilon, POSITIONS
     )
     gamma = tl.load(norm + column, mask=column < width, other=0.0)
-    beta = tl.load(norm_bias + column, mask=column < width, other=0.0)
-    y = normalized * gamma[None, :] + beta[None, :]
+    y = normalized * gamma[None, :]
+    if POSITIONS:
+        beta = tl.load(norm_bias + column, mask=column < width, other=0.0)
+        y += beta[None, :]
     if DROP:
         row_words = random_words(row, keys, key_row, False)[:, None]
         column_words = random_words(column, keys, key_row, True)[None, :]
@@ -242,6 +269,7 @@ def embed_backward(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     DROP: tl.constexpr,
+    POSITIONS: tl.constexpr,
 ):
     """Write ds; and of each program the sums for γ, β and both types, and the largest |ds|,
     infinite if one is not finite.
@@ -260,9 +288,9 @@ def embed_backward(
         row = first + tl.arange(0, ROWS)
         inside = (row < tokens)[:, None] & (column < width)[None, :]
         offset = row[:, None] * width + column[None, :]
-        token_type = tl.load(token_type_ids + row, mask=row < tokens, other=0)
+        token_type = load_token_types(token_type_ids, row, tokens, POSITIONS)
         normalized, inverse_std = normalize_embeddings(
-            input_ids, token_type, row, column, inside, tables, sizes, epsilon
+            input_ids, token_type, row, column, inside, tables, sizes, epsilon, POSITIONS
         )
         dy = tl.load(gradient + offset, mask=inside, other=0.0).to(tl.float32)
         if DROP:
@@ -273,21 +301,37 @@ def embed_backward(
         ds = tl.where(inside, ds, 0.0)
         tl.store(d_sum + offset, ds, mask=inside)
         d_norm += dy * normalized
-        d_norm_bias += dy
-        d_first_type += tl.where((token_type == 0)[:, None], ds, 0.0)
-        d_second_type += tl.where((token_type == 1)[:, None], ds, 0.0)
-        size = tl.abs(ds)
-        size = tl.where(size < float("inf"), size, float("inf"))
-        peak = tl.maximum(peak, tl.max(size, axis=1))
-    target = partials + program * 4 * width + column
-    store_sums(target, d_norm, d_norm_bias, d_first_type, d_second_type, column, width)
+        if POSITIONS:
+            d_norm_bias += dy
+            d_first_type += tl.where((token_type == 0)[:, None], ds, 0.0)
+            d_second_type += tl.where((token_type == 1)[:, None], ds, 0.0)
+        peak = tl.maximum(peak, largest_size(ds))
+    target = partials + program * (1 + 3 * POSITIONS) * width + column
+    tl.store(target, tl.sum(d_norm, axis=0), mask=column < width)
+    if POSITIONS:
+        store_sums(target + width, d_norm_bias, d_first_type, d_second_type, column, width)
     tl.store(peaks + program, tl.max(peak, axis=0))
 
 
 @triton.jit
-def store_sums(target, d_norm, d_norm_bias, d_first_type, d_second_type, column, width):
-    """Store the program's part of the sums, into [4, E]."""
-    tl.store(target, tl.sum(d_norm, axis=0), mask=column < width)
-    tl.store(target + width, tl.sum(d_norm_bias, axis=0), mask=column < width)
-    tl.store(target + 2 * width, tl.sum(d_first_type, axis=0), mask=column < width)
-    tl.store(target + 3 * width, tl.sum(d_second_type, axis=0), mask=column < width)
+def largest_size(ds):
+    """Return the largest |ds| of each token, infinite if one is not finite."""
+    size = tl.abs(ds)
+    return tl.max(tl.where(size < float("inf"), size, float("inf")), axis=1)
+
+
+@triton.jit
+def store_sums(target, d_norm_bias, d_first_type, d_second_type, column, width):
+    """Store the program's part of the sums for β and both types, into [3, E]."""
+    tl.store(target, tl.sum(d_norm_bias, axis=0), mask=column < width)
+    tl.store(target + width, tl.sum(d_first_type, axis=0), mask=column < width)
+    tl.store(target + 2 * width, tl.sum(d_second_type, axis=0), mask=column < width)
+
+
+@triton.jit
+def load_token_types(token_type_ids, row, tokens, POSITIONS: tl.constexpr):
+    """Load the token types, where there are any."""
+    if POSITIONS:
+        return tl.load(token_type_ids + row, mask=row < tokens, other=0)
+    else:
+        return row

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from electra import kernels
 from electra.config import UserError
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
-from electra.kernels.embeddings import EmbeddingWeights, embed
+from electra.kernels.embedding_tables import look_up
+from electra.kernels.embeddings import EmbeddingSettings, EmbeddingWeights, embed
 from electra.kernels.norm import EPSILON
 from electra.model.electra_encoder import ElectraEmbeddings
+from electra.model.modernbert_encoder import NORM_EPSILON
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
 from tests.wording import wording_of
@@ -23,6 +25,7 @@ wording = wording_of(__file__)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 VOCABULARY, POSITIONS = 50, 20
 RATE = 0.25
+WITHOUT_DROPOUT = EmbeddingSettings(DropoutSite(0.0, draw_keys(1, DEVICE), 0), torch.float32)
 
 
 def weights(width: int) -> EmbeddingWeights:
@@ -66,7 +69,9 @@ def ours_and_plain(
     torch.manual_seed(0)
     tables, site = weights(width), DropoutSite(rate, draw_keys(2, DEVICE), 1)
     gradient = (torch.randn(*input_ids.shape, width) * size).to(dtype)
-    out = embed(input_ids.to(DEVICE), token_type_ids.to(DEVICE), tables, site, dtype)
+    out = embed(
+        input_ids.to(DEVICE), token_type_ids.to(DEVICE), tables, EmbeddingSettings(site, dtype)
+    )
     ours = [out, *torch.autograd.grad(out, tables, gradient.to(DEVICE))]
     plain = EmbeddingWeights(
         *(tensor.detach().cpu().double().requires_grad_() for tensor in tables)
@@ -92,6 +97,44 @@ def test_vectors_and_gradients_are_those_of_plain_torch(width, dtype, within):
         assert_relatively_close(our, their, 2e-6)
 
 
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_words_alone_and_their_norm_are_those_of_plain_torch(rate):
+    """ModernBERT's embeddings: no positions, no token types, no bias."""
+    torch.manual_seed(0)
+    batch, all_tables = toy_batch([16, 9, 12]), weights(24)
+    table, norm = all_tables.word_embeddings, all_tables.norm
+    site, gradient = DropoutSite(rate, draw_keys(2, DEVICE), 1), torch.randn(3, 16, 24)
+    out = embed(
+        batch.input_ids.to(DEVICE),
+        None,
+        EmbeddingWeights(table, None, None, norm, None),
+        EmbeddingSettings(site, torch.float32, NORM_EPSILON),
+    )
+    ours = [out, *torch.autograd.grad(out, (table, norm), gradient.to(DEVICE))]
+    plain = [tensor.detach().cpu().double().requires_grad_() for tensor in (table, norm)]
+    normal = F.layer_norm(plain[0][batch.input_ids], (24,), plain[1], eps=NORM_EPSILON)
+    mask = keep_mask_reference(48, 24, site._replace(keys=site.keys.cpu()))
+    expected = normal * mask.view_as(normal) / (1 - rate)
+    theirs = [expected, *torch.autograd.grad(expected, plain, gradient.double())]
+    for our, their in zip(ours, theirs, strict=True):
+        assert_relatively_close(our, their, 2e-6)
+
+
+def test_a_look_up_alone_has_the_same_gradient_in_any_order_of_rows():
+    torch.manual_seed(0)
+    table = weights(24).word_embeddings
+    input_ids, gradient = torch.randint(5, (40, 6)), torch.randn(40, 6, 24)
+    gradients = []
+    for order in (torch.arange(40), torch.randperm(40)):
+        out = look_up(input_ids[order].to(DEVICE), table, torch.float32)
+        assert out.equal(table[input_ids[order].to(DEVICE)])
+        gradients += torch.autograd.grad(out, table, gradient[order].to(DEVICE))
+    assert gradients[0].equal(gradients[1])
+    expected = torch.zeros(VOCABULARY, 24, dtype=torch.float64)
+    expected.index_add_(0, input_ids.flatten(), gradient.flatten(0, 1).double())
+    assert_relatively_close(gradients[0], expected, 2e-6)
+
+
 def test_more_tokens_than_programs_are_shared_among_them(monkeypatch):
     monkeypatch.setattr("electra.kernels.embeddings.PROGRAMS", 3)
     batch = toy_batch([16] * 40)
@@ -114,9 +157,7 @@ def test_one_word_in_all_places_gets_all_their_gradients():
 def test_the_largest_sum_that_tokens_can_have_does_not_overflow():
     """All of them alike: the sum is the count of tokens times the largest gradient there is."""
     tables, input_ids = weights(24), torch.zeros(100, 1, dtype=torch.int64, device=DEVICE)
-    out = embed(
-        input_ids, input_ids, tables, DropoutSite(0.0, draw_keys(1, DEVICE), 0), torch.float32
-    )
+    out = embed(input_ids, input_ids, tables, WITHOUT_DROPOUT)
     gradient = torch.eye(24, device=DEVICE)[0].expand_as(out)
     d_words, d_types = torch.autograd.grad(
         out, (tables.word_embeddings, tables.token_type_embeddings), gradient
@@ -136,8 +177,7 @@ def test_the_order_of_rows_changes_no_bit_of_the_words_gradient():
             input_ids[order],
             input_ids[order] % 2,
             tables,
-            DropoutSite(0.0, draw_keys(1, DEVICE), 0),
-            torch.float32,
+            WITHOUT_DROPOUT,
         )
         gradients.append(torch.autograd.grad(out, tables.word_embeddings, gradient[order])[0])
     assert gradients[0].equal(gradients[1])
@@ -157,7 +197,10 @@ def test_a_rare_word_with_a_millionth_of_the_largest_gradient_keeps_its_bits():
     input_ids, gradient = torch.arange(12).view(2, 6), torch.randn(2, 6, 24)
     gradient[0, 0] *= 1e6
     out = embed(
-        input_ids.to(DEVICE), torch.zeros_like(input_ids).to(DEVICE), tables, site, torch.float32
+        input_ids.to(DEVICE),
+        torch.zeros_like(input_ids).to(DEVICE),
+        tables,
+        EmbeddingSettings(site, torch.float32),
     )
     ours = torch.autograd.grad(out, tables.word_embeddings, gradient.to(DEVICE))[0]
     plain = EmbeddingWeights(
@@ -181,9 +224,7 @@ def test_no_gradient_in_gives_none_out():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_gradient_that_is_not_finite_makes_those_of_all_tables_so(value):
     input_ids, tables = torch.randint(VOCABULARY, (2, 5), device=DEVICE), weights(24)
-    out = embed(
-        input_ids, input_ids % 2, tables, DropoutSite(0.0, draw_keys(1, DEVICE), 0), torch.float32
-    )
+    out = embed(input_ids, input_ids % 2, tables, WITHOUT_DROPOUT)
     gradient = torch.ones_like(out)
     gradient[1, 2, 3] = value
     for table_gradient in torch.autograd.grad(out, tables, gradient):
@@ -200,8 +241,7 @@ def test_an_id_without_a_row_gives_nan_forward_and_backward(input_ids, token_typ
         torch.tensor(input_ids, device=DEVICE),
         torch.tensor(token_type_ids, device=DEVICE),
         tables,
-        DropoutSite(0.0, draw_keys(1, DEVICE), 0),
-        torch.float32,
+        WITHOUT_DROPOUT,
     )
     assert out[0, 0].isfinite().all()
     assert out[0, 1].isnan().all()

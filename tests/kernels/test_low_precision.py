@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from electra.kernels.low_precision import LowPrecisionCopies
-from electra.kernels.rtd_head import rtd_head
+from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -31,9 +31,10 @@ def test_a_kernel_reads_the_registered_copy_instead_of_the_weight() -> None:
         nn.Parameter(torch.zeros(size, device=DEVICE)) for size in ((16, 16), (16,), (1, 16), (1,))
     )
     nn.init.ones_(output)
+    weights = RTDHeadWeights(dense, dense_bias, None, output, output_bias)
     low_precision = LowPrecisionCopies()
-    without_copy = rtd_head(hidden, dense, dense_bias, output, output_bias, low_precision)
+    without_copy = rtd_head(hidden, weights, low_precision)
     low_precision.register([(dense, torch.ones(16, 16, dtype=torch.float16, device=DEVICE))])
-    with_copy = rtd_head(hidden, dense, dense_bias, output, output_bias, low_precision)
+    with_copy = rtd_head(hidden, weights, low_precision)
     assert without_copy.item() == 0
     assert with_copy.item() > 200  # 16 times gelu(16)

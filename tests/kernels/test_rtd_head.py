@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from electra import kernels
 from electra.kernels.low_precision import LowPrecisionCopies
-from electra.kernels.rtd_head import rtd_head
+from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 from electra.model.electra_encoder import ElectraEncoder
+from electra.model.modernbert_encoder import NORM_EPSILON
 from electra.model.networks import Discriminator
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
@@ -20,7 +21,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def ours_and_plain(
-    shape: tuple[int, int, int], dtype: torch.dtype
+    shape: tuple[int, int, int], dtype: torch.dtype, *, normed: bool = False
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Logits and gradients; `hidden` and weights have values that `dtype` holds exactly, and one
     token no gradient.
@@ -35,21 +36,28 @@ def ours_and_plain(
     ]
     gradient = torch.randn(*shape[:2], generator=rng)
     gradient[0, 1] = 0
-    logits = rtd_head(*inputs, LowPrecisionCopies())
+    hidden, dense, bias_or_norm, output, output_bias = inputs
+    between = (None, bias_or_norm) if normed else (bias_or_norm, None)
+    weights = RTDHeadWeights(dense, *between, output, output_bias)
+    logits = rtd_head(hidden, weights, LowPrecisionCopies())
     ours = [logits, *torch.autograd.grad(logits, inputs, gradient.to(DEVICE))]
 
     plain = [tensor.detach().cpu().double().requires_grad_() for tensor in inputs]
-    hidden, dense, dense_bias, output, output_bias = plain
-    expected = F.linear(F.gelu(F.linear(hidden, dense, dense_bias)), output, output_bias).squeeze(
-        -1
-    )
+    hidden, dense, bias_or_norm, output, output_bias = plain
+    if normed:
+        activated = F.gelu(F.linear(hidden, dense))
+        activated = F.layer_norm(activated, shape[-1:], bias_or_norm, eps=NORM_EPSILON)
+    else:
+        activated = F.gelu(F.linear(hidden, dense, bias_or_norm))
+    expected = F.linear(activated, output, output_bias).squeeze(-1)
     return ours, [expected, *torch.autograd.grad(expected, plain, gradient.double())]
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 24), (7, 30, 128), (2, 9, 160)])
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 3e-6), (torch.float16, 1e-3)])
-def test_logits_and_gradients_are_those_of_plain_torch(shape, dtype, within):
-    ours, plain = ours_and_plain(shape, dtype)
+@pytest.mark.parametrize("normed", [False, True], ids=["electra", "modernbert"])
+def test_logits_and_gradients_are_those_of_plain_torch(shape, dtype, within, normed):
+    ours, plain = ours_and_plain(shape, dtype, normed=normed)
     assert [tensor.dtype for tensor in ours] == [torch.float32, dtype, *[torch.float32] * 4]
     for our, their in zip(ours, plain, strict=True):
         assert our.shape == their.shape
@@ -57,10 +65,11 @@ def test_logits_and_gradients_are_those_of_plain_torch(shape, dtype, within):
     assert not ours[1][0, 1].any()
 
 
-def test_more_tokens_than_programs_are_shared_among_them(monkeypatch):
+@pytest.mark.parametrize("normed", [False, True], ids=["electra", "modernbert"])
+def test_more_tokens_than_programs_are_shared_among_them(monkeypatch, normed):
     monkeypatch.setattr("electra.kernels.rtd_head.PROGRAMS", 2)
     monkeypatch.setattr("electra.kernels.rtd_head.TILE", 64)
-    ours, plain = ours_and_plain((4, 11, 24), torch.float32)
+    ours, plain = ours_and_plain((4, 11, 24), torch.float32, normed=normed)
     for our, their in zip(ours, plain, strict=True):
         torch.testing.assert_close(
             our.detach().cpu().double(), their.detach(), atol=2e-5, rtol=2e-5
