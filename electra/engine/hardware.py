@@ -87,15 +87,12 @@ class KernelDemands:
     """What a run asks of the kernels."""
 
     head_width: int  # the widest of all networks
-    family: str = "electra"
     causal: bool = False
     parallel: Parallel = "ddp"
     activation_checkpointing: bool = False
 
     def obstacle(self) -> str | None:
         """Return why kernels cannot run this, on whatever hardware; None where they can."""
-        if self.family != "electra":
-            return f"the kernels know the electra family, and this encoder is of {self.family}"
         if self.causal:
             return (
                 "the kernels know no causal attention, and this encoder is causal (its tokens see "

@@ -146,7 +146,6 @@ def resolve_finetune_speed(setup: FinetuneSetup, world: World) -> Speed:
         world.device,
         KernelDemands(
             head_width=setup.shape.head_width,
-            family=setup.shape.family,
             causal=setup.shape.causal,
         ),
         flag="--",

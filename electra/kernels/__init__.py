@@ -8,20 +8,25 @@ same step gives the same bits.
 
     dropout               masks from a hash of keys and indices: computed again, never stored
     norm                  dropout, residual and LayerNorm
-    activation            gelu
+    activation            gelu and GeGLU
     packing               rows of tokens, padding left out
+    rotary                queries and keys turned by their positions
     attention             softmax(QKᵀ)V inside rows, with dropout
     attention_backward    its gradients
+    attention_scores      the pieces of these
     embeddings            word, position and token-type embeddings, summed and normalised
     embedding_tables      the gradients of their tables
     rtd_head              the discriminator's head
     linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
-    block                 a transformer block of these and matrix products
+    block                 the paper's transformer block of these and matrix products
+    modernbert_block      ModernBERT's
     adamw                 clipping and AdamW over all weights at once
     muon                  momentum and update of all hidden matrices at once
     column_sums           sums of the partial results of several programs
     low_precision         the optimizer's low-precision copies of weights
     fused_modules         the modules of model and objectives, by these functions
+    fused_modernbert      those of the ModernBERT family
+    fused_bases           what both families have in common
 
 The plain path stays the reference: an objective runs it unless `fuse` was called, and tests compare
 the two. Triton's interpreter (TRITON_INTERPRET=1) runs the kernels without a GPU.

@@ -12,6 +12,7 @@ class EncoderCosts(ABC):
     """The costs of one family's encoder, per token unless said otherwise."""
 
     gated: int  # matrices that the feed-forward layer expands by: 2 with a gate, 1 without
+    norms_projection: bool  # embeddings are normalised after their projection, not before
 
     def standard_terms(self, shape: EncoderShape, length: int) -> Terms:
         """Count matrix products, two operations per multiply-add."""
@@ -53,6 +54,7 @@ class EncoderCosts(ABC):
 
 class ElectraCosts(EncoderCosts):
     gated = 1
+    norms_projection = False
 
     def official_terms(self, shape: EncoderShape, length: int, vocabulary: int) -> Terms:
         width, embedding = shape.width, shape.embedding
@@ -103,6 +105,7 @@ class ElectraCosts(EncoderCosts):
 
 class ModernBertCosts(EncoderCosts):
     gated = 2
+    norms_projection = True
 
     def official_terms(self, shape: EncoderShape, length: int, vocabulary: int) -> Terms:
         """Count as the script would: it knows no rotary positions and no gates."""

@@ -160,18 +160,23 @@ def kernel_gradient_bytes(network: Network, work: Workload, tokens: int) -> floa
         return 0
     predicted = predicted_tokens(network, work, tokens)
     logits = LOW * min(predicted, KERNEL_LOGITS) + FLOAT * predicted / KERNEL_ROWS
-    block = LOW * (3 * network.shape.width + 2 * network.shape.feedforward) * tokens
+    shape = network.shape
+    feedforward = (costs_of(shape).gated + 1) * shape.feedforward
+    block = LOW * (3 * shape.width + feedforward) * tokens
     return max(block, logits * work.vocabulary)
 
 
 def kernel_encoder_bytes(shape: EncoderShape) -> float:
     """Return the bytes per token that the kernels keep of an encoder.
 
-    A block's input, its queries, keys and values, their context, both branches before their norm,
-    what lies between, and both sides of the gelu.
+    A block's input, its queries, keys and values, their context, and both sides of the gelu; of the
+    paper's also both branches before their norm, and what lies between; of ModernBERT's the stream
+    after both, and what the second branch reads.
     """
-    block = LOW * (8 * shape.width + 2 * shape.feedforward) + FLOAT * shape.heads
+    costs = costs_of(shape)
+    feedforward = (costs.gated + 1) * shape.feedforward
+    block = LOW * (8 * shape.width + feedforward) + FLOAT * shape.heads
     outside = shape.width
     if shape.has_projection:
-        outside += shape.embedding
+        outside += shape.embedding + costs.norms_projection * 3 * shape.width
     return shape.layers * block + LOW * outside

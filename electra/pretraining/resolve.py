@@ -90,7 +90,6 @@ def resolve_recipe_speed(recipe: Recipe, world: World) -> Speed:
         world.device,
         KernelDemands(
             head_width=max(encoder.head_width for encoder in encoders),
-            family=recipe.encoder.family,
             causal=recipe.encoder.causal,
             parallel=recipe.training.parallel,
             activation_checkpointing=recipe.training.activation_checkpointing,

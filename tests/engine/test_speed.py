@@ -103,6 +103,17 @@ def test_a_left_to_right_recipe_goes_without_kernels() -> None:
     assert resolve_recipe_speed(load_recipe("bert-base", flags=flags), world).kernels
 
 
+@pytest.mark.usefixtures("with_kernels")
+def test_both_families_run_by_kernels() -> None:
+    world = World(rank=0, size=1, device=CPU)
+    flags = ["--training.precision", "bf16"]
+    windows = ["--encoder.global-every", "3"]
+    assert resolve_recipe_speed(load_recipe("modern-small", flags=flags), world).kernels
+    assert resolve_recipe_speed(
+        load_recipe("modern-small", flags=[*flags, *windows]), world
+    ).kernels
+
+
 def test_a_cpu_takes_plain_steps() -> None:
     assert resolve(CPU, "fp32") == Speed(kernels=False, cuda_graph=False, compiled=False)
     with pytest.raises(UserError, match=wording("a_cpu_takes_plain_steps")):

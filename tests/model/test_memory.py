@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from electra.kernels import fuse
 from electra.model import electra_encoder, networks
-from electra.model.families import build_networks
+from electra.model.families import build_encoder, build_networks
 from electra.model.flops import parameters
 from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kernel_encoder_bytes, training_bytes
 from electra.model.shape import EncoderShape, GeneratorShape
@@ -153,18 +153,24 @@ def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
     )
 
 
-def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted() -> None:
+@pytest.mark.parametrize(
+    ("family", "embedding"), [("electra", 16), ("modernbert", 32), ("modernbert", 16)]
+)
+def test_what_the_kernels_of_an_encoder_keep_is_what_is_counted(
+    family: Literal["electra", "modernbert"], embedding: int
+) -> None:
     shape = EncoderShape(
+        family=family,
         layers=2,
         width=32,
         heads=2,
         feedforward=128,
-        embedding=16,
+        embedding=embedding,
         positions=32,
         dropout=0.1,
         attention_dropout=0.1,
     )
-    network = electra_encoder.ElectraEncoder(shape, vocabulary=VOCABULARY)
+    network = build_encoder(shape, vocabulary=VOCABULARY)
     fuse(network)
     input_ids = torch.randint(VOCABULARY, (4, 32))
     with watched(network) as kept, torch.autocast("cpu", torch.float16):
@@ -191,10 +197,10 @@ def test_rows_of_logits_are_as_many_as_the_kernels_take() -> None:
 
 def measured() -> Iterator[tuple[str, int, int, str, float]]:
     found = json.loads(MEASURED.read_text(encoding="utf8"))
-    for part in ("paper", "best", "base", "scaling"):
-        for entry in found[part].values():
+    for part in ("paper", "best", "base", "scaling", "modern"):
+        for entry in found.get(part, {}).values():
             for side, values in entry["sides"].items():
-                if side.startswith("ours") and entry["size"] in ("small", "base"):
+                if side.startswith("ours") and entry["size"] in ("small", "base", "modern-small"):
                     yield entry["size"], entry["rows"], entry["length"], side, values["peak_bytes"]
 
 
