@@ -1,4 +1,4 @@
-"""One update: train_step, cuda_graph, optimizer, muon, ema, hardware, settings.
+"""One update: train_step, cuda_graph, optimizer, muon, clipping, ema, hardware, settings.
 In flat buffers: flat_optimizer, flat_adamw, flat_muon.
 Processes: distributed, collectives, rendezvous, heartbeat, fsdp.
 State: training_state, async_checkpoint.

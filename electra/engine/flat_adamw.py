@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from electra.engine.clipping import clip_gradients, gradient_norms
 from electra.engine.flat_optimizer import FlatOptimizer
 
 
 class FlatAdamW(FlatOptimizer):
     """AdamW whose parameters, gradients, `exp_avg` and `exp_avg_sq` are views of flat buffers.
 
-    `step` clips the gradient at `max_grad_norm`. From the first gradient that is not finite it
-    changes nothing any more and keeps the number of that update in `nonfinite_update`, so that the
-    host may read it much later.
+    `step` clips the gradients of each of the `clip_groups` at `max_grad_norm`. From the first
+    gradient that is not finite it changes nothing any more and keeps the number of that update in
+    `nonfinite_update`, so that the host may read it much later.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class FlatAdamW(FlatOptimizer):
         betas: tuple[float, float],
         eps: float,
         max_grad_norm: float,
+        clip_groups: list[list[Tensor]],
         low_precision: torch.dtype,
     ) -> None:
         from electra.kernels.adamw import BLOCK, AdamWBuffers
@@ -36,6 +39,7 @@ class FlatAdamW(FlatOptimizer):
         if any(group["betas"] != betas for group in self.param_groups):
             raise ValueError("FlatAdamW has one pair of betas for all parameter groups")
         self.max_grad_norm = max_grad_norm
+        self.clip_groups = clip_groups
         self.exp_avg = torch.zeros_like(self.flat_param)
         blocks = self.adamw_blocks
         values = blocks * self.block_size
@@ -94,6 +98,7 @@ class FlatAdamW(FlatOptimizer):
             raise ValueError("FlatAdamW.step takes no closure: compute the gradients before it")
         self.check_gradients()
         self.compute_grad_norm()
+        self.clip_each()
         self.update_count += 1
         updates = int(self.update_count)
         betas = self.param_groups[0]["betas"]
@@ -111,9 +116,22 @@ class FlatAdamW(FlatOptimizer):
         adamw.adamw_step(
             self.buffers,
             self.copy_to_device(rows),
-            max_norm=self.max_grad_norm,
+            max_norm=self.kernel_max_norm,
             betas=betas,
         )
+
+    @property
+    def kernel_max_norm(self) -> float:
+        """The norm of all gradients at which kernels clip; what was clipped already stays so."""
+        if len(self.clip_groups) > 1:
+            return math.inf
+        return self.max_grad_norm
+
+    def clip_each(self) -> None:
+        """Clip the gradients of each group by its own norm, where there are several."""
+        if len(self.clip_groups) > 1:
+            norms = gradient_norms(self.clip_groups)
+            clip_gradients(self.clip_groups, norms, max_norm=self.max_grad_norm)
 
     def copy_to_device(self, rows: list[list[float]]) -> Tensor:
         """Copy a table to the device, without waiting for it."""

@@ -24,11 +24,9 @@ class FlatMuon(FlatAdamW):
         params: Iterable[Any],
         *,
         momentum: float,
-        max_grad_norm: float,
-        low_precision: torch.dtype,
         **adamw: Any,
     ) -> None:
-        super().__init__(params, max_grad_norm=max_grad_norm, low_precision=low_precision, **adamw)
+        super().__init__(params, **adamw)
         from electra.kernels.muon import MuonBuffers
 
         self.momentum = momentum
@@ -68,7 +66,7 @@ class FlatMuon(FlatAdamW):
         from electra.kernels import muon
 
         super().step(closure)
-        muon.momentum_step(self.muon_buffers, max_norm=self.max_grad_norm, momentum=self.momentum)
+        muon.momentum_step(self.muon_buffers, max_norm=self.kernel_max_norm, momentum=self.momentum)
         updates = orthogonalize_stacks([stack.flatten(0, 1) for stack in self.stacks])
         for stack, update in zip(self.stacks, updates, strict=True):
             stack.copy_(update.view_as(stack))

@@ -1,4 +1,4 @@
-"""Optimizers and their parameter groups, the learning-rate scheduler, gradient clipping."""
+"""Optimizers and their parameter groups, and the learning-rate scheduler."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from electra.engine.clipping import clip_groups
 from electra.engine.flat_adamw import FlatAdamW
 from electra.engine.flat_muon import FlatMuon
-from electra.engine.fsdp import full_tensor
 from electra.engine.muon import MuonWithAdamW, hidden_matrices, is_muon, muon_groups
 from electra.engine.settings import OptimizerConfig
 
@@ -35,7 +35,11 @@ def build_optimizer(
         "betas": config.betas,
         "eps": config.epsilon,
     }
-    flat: dict[str, Any] = {"max_grad_norm": config.max_grad_norm, "low_precision": low_precision}
+    flat: dict[str, Any] = {
+        "max_grad_norm": config.max_grad_norm,
+        "clip_groups": clip_groups(module, config),
+        "low_precision": low_precision,
+    }
     if config.name == "muon":
         groups += muon_groups(module, config, lr_scale)
         if low_precision is None:
@@ -138,16 +142,6 @@ def layer_lr_scale(name: str, *, layers: int, decay: float, official: bool = Fal
     return float(decay ** (below_head + official))
 
 
-def unscale_and_norm(
-    module: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
-) -> Tensor:
-    """Undo the scaler's factor in all gradients and return their norm."""
-    scaler.unscale_(optimizer)
-    return full_tensor(
-        nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
-    )
-
-
 def can_step(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
     """Return whether the gradient is finite, or an fp16 overflow that the scaler skips by itself.
 
@@ -156,16 +150,8 @@ def can_step(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
     return bool(torch.isfinite(norm)) or (scaler.is_enabled() and scaler.get_scale() > 1)
 
 
-def clip_and_step(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    *,
-    norm: Tensor,
-    max_norm: float,
-) -> bool:
-    """Clip the gradient and update the weights; return False when the scaler skipped the update."""
-    nn.utils.clip_grads_with_norm_(module.parameters(), max_norm, norm)
+def step_and_update(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> bool:
+    """Update the weights; return False when the scaler skipped the update."""
     scale = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()

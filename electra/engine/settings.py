@@ -33,6 +33,9 @@ class OptimizerConfig:
     epsilon: float = 1e-6  # of Adam
     bias_correction: bool = False  # official code: none
     max_grad_norm: float = 1.0  # a longer gradient is clipped to it
+    # together: by the norm of all gradients; each: generator, main network and what both move, each
+    # by its own norm
+    clip: Literal["together", "each"] = "together"
     # of Muon, by default `learning_rate`: its updates are as large as AdamW's (Liu et al. 2025)
     muon_learning_rate: float | None = None
     muon_momentum: float = 0.95  # Jordan et al. 2024

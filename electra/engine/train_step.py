@@ -18,13 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from electra.engine.clipping import clip_gradients, clip_groups, gradient_norms, total_norm
 from electra.engine.cuda_graph import GraphedCallable
 from electra.engine.distributed import World, gradient_accumulation, wrap_module
 from electra.engine.ema import WeightAverage
 from electra.engine.flat_optimizer import FlatOptimizer
 from electra.engine.fsdp import is_sharded
 from electra.engine.hardware import Speed, autocast
-from electra.engine.optimizer import can_step, clip_and_step, set_learning_rate, unscale_and_norm
+from electra.engine.optimizer import can_step, set_learning_rate, step_and_update
 from electra.engine.settings import OptimizerConfig, Precision
 from electra.kernels import fuse
 
@@ -168,6 +169,7 @@ class PlainTrainStep(TrainStep):
         super().__init__(forward, setup, execution)
         self.module = module
         self.wrapped = wrapped
+        self.clip_groups = clip_groups(module, setup.config)
         self.norm = torch.zeros(())
 
     def forward_backward(
@@ -211,7 +213,9 @@ class PlainTrainStep(TrainStep):
     def optimizer_step(self, step: int) -> float:
         rate = self.set_learning_rate(step)
         optimizer, scaler = self.setup.optimizer, self.setup.scaler
-        self.norm = unscale_and_norm(self.module, optimizer, scaler)
+        scaler.unscale_(optimizer)
+        norms = gradient_norms(self.clip_groups)
+        self.norm = total_norm(norms)
         # All processes have the same gradient here, so all of them decide alike.
         if not can_step(self.norm, scaler):
             if not self.skip_budget.allow():
@@ -219,8 +223,8 @@ class PlainTrainStep(TrainStep):
             self.skipped += 1
             scaler.update()
             return rate
-        max_norm = self.setup.config.max_grad_norm
-        if clip_and_step(self.module, optimizer, scaler, norm=self.norm, max_norm=max_norm):
+        clip_gradients(self.clip_groups, norms, max_norm=self.setup.config.max_grad_norm)
+        if step_and_update(optimizer, scaler):
             self.update_average(step)
         else:
             self.skipped += 1
