@@ -34,7 +34,7 @@ class SeedResult:
     score: float  # the task's metric on the first dev split
     scores: Scores
     baseline: float  # the score of the best answer that ignores the text
-    degenerate: bool  # no better than the baseline
+    degenerate: bool  # no better than a baseline that can be beaten
     diverged: bool  # training ended at a gradient that was not finite
     steps: int
     micro_batch_size: int
@@ -74,6 +74,8 @@ class SeedResult:
         text = f"seed {self.seed}: {scores} ({self.steps:,} steps in {self.seconds:.0f} s)"
         if self.degenerate:
             text += "; warning: no better than an answer that ignores the text"
+        elif self.baseline >= 1:
+            text += "; warning: every dev example has the same answer, so the score says nothing"
         return text
 
 
@@ -224,8 +226,8 @@ def summary_notes(summaries: Sequence[Summary], missing: Sequence[str] = ()) -> 
             notes.append(f"{summary.task}, other scores: {scores}")
         if summary.degenerate:
             notes.append(
-                f"{summary.task}: degenerate, no better than an answer that ignores the text: seed "
-                f"{', '.join(map(str, summary.degenerate))}"
+                f"{summary.task}: degenerate (no better than an answer that ignores the text) or "
+                f"diverged: seed {', '.join(map(str, summary.degenerate))}"
             )
     notes.append(f"{summaries[0].protocol}; every run is in results.json")
     if missing:

@@ -149,7 +149,7 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
         score=score,
         scores=scores,
         baseline=baseline,
-        degenerate=bool(score <= baseline + 1e-9),
+        degenerate=bool(baseline < 1 and score <= baseline + 1e-9),
         diverged=state.diverged,
         steps=state.step,
         micro_batch_size=state.micro_batch_size,

@@ -106,6 +106,17 @@ def test_a_run_that_learnt_nothing_is_marked_and_counts_in_the_median(learn: Lea
     assert summary.median == pytest.approx(sum(run.score for run in summary.runs) / 2)
 
 
+def test_dev_data_with_one_answer_is_told_apart_from_a_model_that_learnt_nothing(
+    learn: Learn, tmp_path: Path
+) -> None:
+    dev = written(tmp_path / "dev.csv", "text,label\n" + "the dog sat,dogs\n" * 4)
+    summary = learn(dev=[dev], flags=[*FEW, "--learning-rate", "1e-12"])
+    assert (summary.baseline, summary.degenerate) == (1.0, [])
+    assert str(summary.runs[0]).endswith(
+        "warning: every dev example has the same answer, so the score says nothing"
+    )
+
+
 def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
     learn(seeds=2)
     model = [
