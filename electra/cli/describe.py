@@ -6,6 +6,7 @@ No torch.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def recipe_for_shape(shape: EncoderShape, role: str) -> Recipe:
 
 def print_description(description: Description, console: Console) -> None:
     """Print the tables of a description."""
-    console.print(network_table(description))
+    console.print(shape_table(f"{description.name}: networks", description.networks))
     console.print(size_table(description))
     console.print(cost_table(description))
     console.print(memory_table(description))
@@ -212,16 +213,14 @@ def print_dry_run(
         to_stdout(f"{title}: {fact}")
 
 
-def network_table(description: Description) -> Table:
+def shape_table(title: str, networks: Mapping[str, EncoderShape]) -> Table:
     """Return the shape of each network."""
-    table = Table(title=f"{description.name}: networks", title_justify="left")
+    table = Table(title=title, title_justify="left")
     table.add_column("")
-    for name in description.networks:
+    for name in networks:
         table.add_column(name, justify="right")
-    for field, title in SHAPE_FIELDS.items():
-        table.add_row(
-            title, *(f"{getattr(shape, field):,}" for shape in description.networks.values())
-        )
+    for field, label in SHAPE_FIELDS.items():
+        table.add_row(label, *(f"{getattr(shape, field):,}" for shape in networks.values()))
     return table
 
 

@@ -278,12 +278,13 @@ def describe(
     world_size: Integer = 1,
     json: bool = False,
 ) -> int:
-    """Print the networks, parameters, FLOPs, tokens and memory of a recipe or a model.
+    """Print the networks, parameters, FLOPs, tokens and memory of a recipe or a model; of a
+    fine-tuned model its task and scores.
 
     Parameters
     ----------
     recipe
-        A recipe's name or TOML file, or a run or model folder.
+        A recipe's name or TOML file, or the folder of a run, a fine-tuning or a model.
     config
         TOML files that change settings of the recipe.
     world_size
@@ -296,6 +297,8 @@ def describe(
 
     if Path(recipe).is_dir():
         check_no_settings(recipe, settings, config)
+        if print_if_finetuned(Path(recipe), json=json):
+            return DONE
         description = describe_folder(Path(recipe), world_size=world_size)
     else:
         loaded = load_with_flags(recipe, settings, config, "describe")
@@ -305,6 +308,21 @@ def describe(
     else:
         print_description(description, Terminal())
     return DONE
+
+
+def print_if_finetuned(folder: Path, *, json: bool) -> bool:
+    """Print the description of a fine-tuned model; return False where the folder holds none."""
+    from electra.cli import describe_finetuned as finetuned
+
+    model = finetuned.find_finetuned(folder)
+    if model is None:
+        return False
+    description = finetuned.describe_finetuned(folder, model)
+    if json:
+        print_data(finetuned.as_json(description))
+    else:
+        finetuned.print_finetuned(description, Terminal())
+    return True
 
 
 def check_no_settings(folder: str, settings: Sequence[str], config: PathList) -> None:
