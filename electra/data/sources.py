@@ -253,7 +253,7 @@ def find_on_hub(dataset: str, config: str | None, revision: str | None) -> Sourc
     except ImportError:
         raise UserError(
             f"{dataset}: no such file or folder, and reading it from the hub needs one more "
-            "package: pip install 'electra[hub]'"
+            "package: pip install datasets"
         ) from None
     from huggingface_hub import HfApi
 

@@ -28,7 +28,7 @@ from electra.reports.settings import environment_section, settings_section
 from electra.reports.tables import cost_table, describe_scoring, score_table
 
 TITLE = "Trials: ours beside the paper's"
-INSTALL = "pip install 'electra[plots]'"
+INSTALL = "pip install matplotlib"
 INTRODUCTION = (
     "Experiments of the ELECTRA paper, run by electra trials run. Scores are in points: for each "
     "pre-trained network the median over its fine-tuning seeds, then mean ± standard deviation "

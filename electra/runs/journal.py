@@ -225,9 +225,7 @@ def summary_writer(run: Path, after: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError(
-            "training.report_to='tensorboard' needs: pip install 'electra[tensorboard]'"
-        ) from None
+        raise UserError("training.report_to='tensorboard' needs: pip install tensorboard") from None
     return SummaryWriter(run / TENSORBOARD, purge_step=after + 1)
 
 

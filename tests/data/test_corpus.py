@@ -338,9 +338,9 @@ def test_without_a_network_the_error_says_which_files_to_put_where(monkeypatch) 
         resolve(["owner/name"])
 
 
-def test_without_datasets_the_error_names_the_extra(monkeypatch) -> None:
+def test_without_datasets_the_error_names_the_package(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=wording("without_datasets_the_error_names_the_extra")):
+    with pytest.raises(UserError, match=wording("without_datasets_the_error_names_the_package")):
         sources.resolve(["owner/name"])
 
 
