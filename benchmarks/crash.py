@@ -1,7 +1,7 @@
 """Interrupt every file operation of a command, run it again, and compare what it leaves.
 
     python -m benchmarks.crash [--only NAME …] [--every N] [--fail-every N] [--output FILE]
-                               [--folder /dev/shm]
+                               [--folder /dev/shm] [--workers 1]
 
 Before each operation the command is killed, or half of a write is written and it is killed, or the
 operation fails as on a full or broken disk, once or from there on. Then the same command runs
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import errno
+import functools
+import multiprocessing
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -120,7 +122,8 @@ def interrupt_everywhere(lab: Laboratory, name: str, options: argparse.Namespace
             every = options.every
             if fault.error != KILL:
                 every = options.fail_every or every
-            if fault.applies_to(operation) and chance.randrange(every) == 0:
+            is_chosen = fault.applies_to(operation) and chance.randrange(every) == 0
+            if is_chosen and number % options.workers == options.worker:
                 interrupt(lab, name, fault, number, row)
                 yield row
 
@@ -169,15 +172,43 @@ def record(description: str | None, rows_of: RowsOf) -> None:
     """Interrupt the commands that the options name, print the counts, and write them if asked."""
     options = parse_options(description)
     rows = []
-    with laboratory(options.folder) as lab:
-        for name in options.only:
-            *_, row = rows_of(lab, name, options)
-            print(summary(row), flush=True)
-            rows.append(row)
-            if options.output:  # after each, so that a run that is stopped loses nothing
-                write_record(options.output, [asdict(row) for row in rows])
+    for name in options.only:
+        row = sum_rows(rows_of_workers(rows_of, name, options))
+        print(summary(row), flush=True)
+        rows.append(row)
+        if options.output:  # after each, so that a run that is stopped loses nothing
+            write_record(options.output, [asdict(row) for row in rows])
     if any(row.lost for row in rows):
         sys.exit(1)
+
+
+def rows_of_workers(rows_of: RowsOf, name: str, options: argparse.Namespace) -> list[Row]:
+    """Share the interruptions of a command between processes; return the counts of each."""
+    shares = [
+        argparse.Namespace(**{**vars(options), "worker": worker})
+        for worker in range(options.workers)
+    ]
+    work = functools.partial(last_row, rows_of, name)
+    if options.workers == 1:
+        return [work(shares[0])]
+    context = multiprocessing.get_context("spawn")  # a process that is forked must have no threads
+    with context.Pool(options.workers) as pool:
+        return pool.map(work, shares, chunksize=1)
+
+
+def last_row(rows_of: RowsOf, name: str, options: argparse.Namespace) -> Row:
+    with laboratory(options.folder) as lab:
+        *_, row = rows_of(lab, name, options)
+    return row
+
+
+def sum_rows(rows: list[Row]) -> Row:
+    """Add up what was tried; the operations are those of one run."""
+    total = Row(rows[0].what, rows[0].operations)
+    for row in rows:
+        for key in ("killed", "torn", "failed", "identical", "refused_with_remedy", "lost"):
+            setattr(total, key, getattr(total, key) + getattr(row, key))
+    return total
 
 
 def parse_options(description: str | None) -> argparse.Namespace:
@@ -186,10 +217,11 @@ def parse_options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, help="try one interruption in so many")
     parser.add_argument("--fail-every", type=int, help="try one error in so many; --every if not")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the work")
     parser.add_argument("--output")
     parser.add_argument("--folder", type=Path, help="where to work; in memory it is quicker")
     options = parser.parse_args()
-    check_counts(parser, options, "every")
+    check_counts(parser, options, "every", "workers")
     return options
 
 

@@ -1,6 +1,6 @@
 """Hand changed folders to every command, and count what ends in anything but a result or a refusal.
 
-python -m benchmarks.hostile_folders --count 10000 [--seed 0] [--output RESULT.json]
+python -m benchmarks.hostile_folders --count 10000 [--seed 0] [--workers 1] [--output RESULT.json]
 
 Case n is made by seed and n alone, so that a failure is repeated with --first n --count 1. Stopped
 with Ctrl-C, it writes what was tried.
@@ -11,16 +11,19 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
+import queue
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -231,6 +234,31 @@ def try_in_processes(numbers: range, seed: int, root: Path) -> Iterator[tuple[in
         numbers = numbers[done:]
 
 
+def try_in_workers(
+    numbers: range, seed: int, roots: Sequence[Path]
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield outcomes as they come from one process for each folder with inputs."""
+    found: queue.Queue[tuple[int, Outcome] | None] = queue.Queue()
+    size = math.ceil(len(numbers) / len(roots))
+
+    def work(worker: int) -> None:
+        share = numbers[worker * size : (worker + 1) * size]
+        try:
+            for outcome in try_in_processes(share, seed, roots[worker]):
+                found.put(outcome)
+        finally:
+            found.put(None)
+
+    for worker in range(len(roots)):
+        threading.Thread(target=work, args=(worker,), daemon=True).start()
+    working = len(roots)
+    while working:
+        if (outcome := found.get()) is None:
+            working -= 1
+        else:
+            yield outcome
+
+
 def until_interrupted(outcomes: Iterator[tuple[int, Outcome]]) -> Iterator[tuple[int, Outcome]]:
     with contextlib.suppress(KeyboardInterrupt):
         yield from outcomes
@@ -275,20 +303,23 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="number of changed folders")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the cases")
     parser.add_argument("--output", type=Path, default=Path(OUTPUT))
     parser.add_argument("--worker", type=Path, help="used by the command itself")
     options = parser.parse_args()
-    check_counts(parser, options, "count")
+    check_counts(parser, options, "count", "workers")
     numbers = range(options.first, options.first + options.count)
     if options.worker is not None:
         work_off(numbers, options.seed, options.worker)
         return
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        os.environ.update(XDG_CACHE_HOME=str(root / "cache"), HF_HUB_OFFLINE="1")
-        make_inputs(root / "good")
+        os.environ.update(XDG_CACHE_HOME=f"{name}/cache", HF_HUB_OFFLINE="1")
+        roots = [Path(name, str(worker)) for worker in range(options.workers)]
+        make_inputs(roots[0] / "good")
+        for root in roots[1:]:
+            shutil.copytree(roots[0] / "good", root / "good", symlinks=True)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
-        result = count_outcomes(try_in_processes(numbers, options.seed, root))
+        result = count_outcomes(try_in_workers(numbers, options.seed, roots))
         record(options.output, result, options.seed)
 
 

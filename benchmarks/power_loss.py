@@ -255,8 +255,9 @@ def cut_everywhere(lab: Laboratory, name: str, options: argparse.Namespace) -> I
     operations, states = record_states(lab, name, seed=options.seed)
     row, chance = Row(command.what, operations), random.Random(f"{options.seed} {name}")
     yield row
-    for state in states:
-        if chance.randrange(options.every) == 0:
+    for number, state in enumerate(states):
+        is_chosen = chance.randrange(options.every) == 0
+        if is_chosen and number % options.workers == options.worker:
             go_on_from(lab, name, state, row)
             yield row
 

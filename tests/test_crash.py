@@ -109,7 +109,7 @@ def test_a_file_that_is_renamed_before_it_is_flushed_is_lost_by_a_power_cut(
 ):
     careless(monkeypatch, renames=True)
     with laboratory(tmp_path) as lab:
-        options = argparse.Namespace(every=1, seed=0)
+        options = argparse.Namespace(every=1, seed=0, workers=1, worker=0)
         *_, row = power_loss.cut_everywhere(lab, "careless", options)
     assert row.operations == 4
     assert row.lost > 0
