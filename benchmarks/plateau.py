@@ -2,14 +2,14 @@
 
     python -m benchmarks.plateau --data SHARDS
                                  --run "mlm, 1e-3: bert-small --learning-rate 1e-3"
-                                 [--run …] [--together 2]
+                                 [--run …] [--together 2] [--minutes 18]
                                  [--glue GLUE --tasks glue/sst-2 … --tuning "--learning-rate 3e-4"]
                                  [--output benchmarks/results/plateau.json]
 
 Pre-trains several settings side by side and writes their held-out scores as curves; with --tasks it
 also fine-tunes them. On the plateau a masked LM knows how frequent words are and a discriminator
 how often they are replaced, and no more: `baseline_…` beside every score is the score of that
-knowledge.
+knowledge. A run that is longer than --minutes is stopped then, in the middle of its schedule.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from benchmarks.harness import (
     run_main,
     write_result,
 )
+from electra.cli import STOPPED_EARLY
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
@@ -41,21 +42,29 @@ from electra.runs.journal import read_metrics
 PREFIX = "eval_"
 
 
-def run_electra(*arguments: str) -> None:
-    subprocess.run(
-        [*ELECTRA, *arguments, "--quiet"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
-    )
+def run_electra(*arguments: str, minutes: float | None = None) -> None:
+    """Run a command; after so many minutes end it by SIGTERM, which it answers by exit code 75."""
+    command = [*ELECTRA, *arguments, "--quiet"]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        try:
+            _, errors = process.communicate(timeout=minutes and 60 * minutes)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            _, errors = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode and not (minutes and process.returncode == STOPPED_EARLY):
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
 
 
-def pretrain(data: str, settings: str, folder: Path) -> Result:
+def pretrain(data: str, settings: str, folder: Path, minutes: float | None = None) -> Result:
     """Pre-train with these settings and return the held-out scores by step."""
     recipe, *flags = shlex.split(settings)
     options = ["--data", data, "--output-dir", str(folder), "--save-total-limit", "1"]
-    run_electra("pretrain", recipe, *options, *flags)
+    run_electra("pretrain", recipe, *options, *flags, minutes=minutes)
     entries = read_metrics(folder / "metrics.jsonl")
     rates = [entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry]
     return {
@@ -95,6 +104,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", required=True)
     parser.add_argument("--run", action="append", required=True, metavar="NAME: RECIPE FLAGS")
     parser.add_argument("--together", type=int, default=1)
+    parser.add_argument(
+        "--minutes", type=float, help="of pre-training, after which a run is stopped"
+    )
     parser.add_argument("--glue", help="folder with the tasks")
     parser.add_argument("--tasks", nargs="+", default=[])
     parser.add_argument("--tuning", default="", metavar="FLAGS", help="of electra finetune")
@@ -123,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def measure(number: int, run: str) -> None:
         name, settings = run.split(": ", 1)
         model = Path(folder) / str(number)
-        entry = pretrain(options.data, settings, model)
+        entry = pretrain(options.data, settings, model, options.minutes)
         if options.tasks:
             entry["tuned"] = finetune(model, options)
         print(f"{name}: {entry['held_out'][-1]} {entry.get('tuned', '')}", flush=True)

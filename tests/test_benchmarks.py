@@ -218,6 +218,16 @@ def test_curves_of_several_settings_are_kept_with_their_baselines(toy_shards, tm
 
 
 @pytest.mark.slow
+def test_a_curve_ends_after_its_minutes_in_the_middle_of_its_schedule(toy_shards, tmp_path):
+    output, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
+    run = f"long: tiny {flags.replace('--max-steps 20', '--max-steps 1000000')}"
+    command = ["--data", str(toy_shards), "--run", run, "--minutes", "0.3"]
+    plateau.main([*command, "--output", str(output)])
+    held_out = json.loads(output.read_text(encoding="utf8"))["runs"]["long"]["held_out"]
+    assert 10 <= held_out[-1]["step"] < 1_000_000
+
+
+@pytest.mark.slow
 def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tmp_path):
     (tmp_path / "SST-2").mkdir()
     for part, animal in (("train", "dog"), ("dev", "horse")):
