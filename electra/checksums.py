@@ -58,10 +58,8 @@ def verify_file(path: Path, checksums: dict[str, str]) -> None:
     stated = checksums.get(path.name)
     if stated is None:
         raise DamagedFile(f"{path.parent / CHECKSUMS} is damaged: it lacks {path.name}")
-    size = path.stat().st_size
-    if path.suffix != ".safetensors" and size > MAX_BYTES:  # hashing it might take hours
-        raise DamagedFile(f"{path} is damaged: {size:,} bytes long")
     try:
+        check_size(path)
         is_same = hash_file(path) == stated
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error.strerror}") from None
@@ -70,6 +68,18 @@ def verify_file(path: Path, checksums: dict[str, str]) -> None:
             f"{path} is damaged: its checksum is not the one it was written with, which "
             f"{CHECKSUMS} states"
         )
+
+
+def check_size(path: Path) -> None:
+    """Raise DamagedFile for a file that is too long to be what it was: hashing might take hours."""
+    size, longest = path.stat().st_size, MAX_BYTES
+    if path.suffix == ".safetensors":
+        with path.open("rb") as file:
+            header = min(int.from_bytes(file.read(8), "little"), MAX_BYTES)
+            ends = re.findall(rb'"data_offsets":\[\d{1,18},(\d{1,18})\]', file.read(header))
+        longest = 8 + header + max(map(int, ends), default=0)
+    if size > longest:
+        raise DamagedFile(f"{path} is damaged: {size:,} bytes long, {longest:,} are expected")
 
 
 def verify_if_listed(path: Path) -> None:

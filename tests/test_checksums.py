@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from electra.checksums import CHECKSUMS, read_checksums
+from electra.checksums import CHECKSUMS, read_checksums, verify_if_listed
 from electra.config import UserError
 from electra.model import huggingface
 from electra.model.networks import Discriminator
@@ -44,6 +45,13 @@ def test_a_changed_file_is_refused_with_its_name_and_a_remedy(model: Path, file:
     (model / CHECKSUMS).unlink()
     if file == "model.safetensors":
         load_pretrained(model)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_file_that_has_become_huge_is_refused_before_it_is_hashed(model: Path, file: str) -> None:
+    os.truncate(model / file, 3 * 10**11)  # takes no place on the disk, but minutes to read
+    with pytest.raises(UserError, match=rf"{file} is damaged: 300,000,000,000 bytes long"):
+        verify_if_listed(model / file)
 
 
 def test_a_fine_tuned_model_is_verified_too(

@@ -16,6 +16,8 @@ from electra.data.sources import Source
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # of a line that is held in memory
 
+PADDING = 64 * 1024  # zeros at the end of a compressed file; tapes and blocks pad with fewer
+
 Position = Callable[[], int]  # bytes of the file on disk that have been read
 
 
@@ -55,6 +57,8 @@ def open_source(source: Source) -> Iterator[tuple[IO[bytes], Position]]:
 
 def decompress(raw: IO[bytes], compression: str) -> IO[bytes]:
     """Return a stream of the decompressed bytes."""
+    if compression:
+        check_end(raw)
     if compression == ".zst":
         import pyarrow
 
@@ -69,6 +73,15 @@ def decompress(raw: IO[bytes], compression: str) -> IO[bytes]:
     if compression in openers:
         return io.BufferedReader(openers[compression](raw), 1 << 20)
     return raw
+
+
+def check_end(raw: IO[bytes]) -> None:
+    """Raise OSError where a file ends with many zeros, which gzip would skip one by one."""
+    if raw.seek(0, io.SEEK_END) >= PADDING:
+        raw.seek(-PADDING, io.SEEK_END)
+        if not any(raw.read(PADDING)):
+            raise OSError(f"its last {PADDING:,} bytes are zeros, as of an unfinished download")
+    raw.seek(0)
 
 
 def decode_line(raw: bytes, source: Source, number: int) -> str:

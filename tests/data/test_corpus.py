@@ -207,6 +207,11 @@ def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
             gzip.compress(TEXT.encode(), mtime=0)[:-9],
             "a.txt.gz: damaged, cut short, or not a .gz file",
         ),
+        (
+            "a.txt.gz",
+            gzip.compress(TEXT.encode(), mtime=0) + bytes(65536),
+            "a.txt.gz: damaged, cut short, or not a .gz file (its last 65,536 bytes are zeros",
+        ),
         ("a.txt.gz", b"plain", "a.txt.gz: damaged, cut short, or not a .gz file"),
         ("a.txt.zst", b"plain", "a.txt.zst: damaged, cut short, or not a .zst file"),
         ("a.parquet", b"plain", "a.parquet: damaged, cut short, or not a .parquet file"),
