@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from electra.config import SettingError, UserError, build
+from electra.config import SettingError, UserError, build, convert
 from electra.experiments.plan import Scale, Trial, build_scale, build_trial
 from electra.experiments.plan_file import PlanEntry, PlanFile, PlannedRun, check_format
 from electra.files import check_inside, read_json_object_or_empty, read_toml
@@ -29,6 +29,7 @@ from electra.runs.run_dir import CONFIG, ENVIRONMENT, METRICS, STATUS
 RUNS, RESULTS = "runs", "results.json"
 CONCURRENCY = "concurrency.json"  # in a run folder: how many runs shared the machine
 OLD_CONCURRENCY = "company.json"  # what earlier versions wrote instead
+CORPUS_COUNTS = ("tokens", "rows", "vocabulary", "length")
 MAX_TIME = 2**33  # seconds since 1970 that a date can be made of: the year 2242
 
 
@@ -110,10 +111,17 @@ def check_complete(path: Path, plan: Mapping[str, Any]) -> None:
             )
 
 
+def check_corpus(corpus: Mapping[str, Any], *, source: str, key: str) -> None:
+    """Raise for counts of a corpus that are no whole numbers, or too large to compute with."""
+    for name in CORPUS_COUNTS:
+        convert(corpus.get(name), int | None, source=source, key=f"{key}.{name}")
+
+
 def read_plan(values: dict[str, Any], path: Path) -> Findings:
     """Return the findings of one plan file."""
     check_format(path, values)
     plan = build(PlanFile, values, source=str(path))
+    check_corpus(plan.corpus, source=str(path), key="corpus")
     trial = build_trial(plan.trial, source=str(path))
     known = {arm.name for arm in trial.arms}
     entries = [

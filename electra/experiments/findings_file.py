@@ -15,13 +15,12 @@ from typing import Any
 
 from electra import atomic
 from electra.config import SettingError, UserError, convert
-from electra.experiments.findings import Finding, Findings
+from electra.experiments.findings import Finding, Findings, check_corpus
 from electra.files import read_json_object
 
 FILE, FORM = "findings.json", 3
 MAX_POINTS = 200  # of a curve: more than a figure can show
 COUNTERS = ("step", "tokens_seen", "flops", "minutes")
-CORPUS_COUNTS = ("tokens", "rows", "vocabulary", "length")
 MAX_MESSAGE = 500  # characters, since a value that is refused may be a file long
 NAME_ANOTHER = (
     f"name a {FILE} that `electra trials report` wrote, or the folder that `electra trials run` "
@@ -100,9 +99,7 @@ def load(path: Path) -> list[Findings]:
 
 def check_plain_data(findings: Findings, *, source: str, key: str) -> None:
     """Check the values that the dataclasses declare as Any, since run folders hold more of them."""
-    for name in CORPUS_COUNTS:
-        count = findings.corpus.get(name)
-        convert(count, int | None, source=source, key=f"{key}.corpus.{name}")
+    check_corpus(findings.corpus, source=source, key=f"{key}.corpus")
     for index, finding in enumerate(findings.results):
         place = f"{key}.results[{index}]"
         for number, entry in enumerate(finding.journal):

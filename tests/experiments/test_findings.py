@@ -167,6 +167,11 @@ def test_a_plan_of_another_format_is_refused(tmp_path):
         collect(plan_file(tmp_path, format=1))
 
 
+def test_a_plan_with_a_count_too_large_to_compute_with_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"\.json: corpus\.tokens"):
+        collect(plan_file(tmp_path, corpus={"tokens": 10**400}))
+
+
 def test_the_concurrency_of_a_run_is_read_and_a_corrupt_file_is_ignored(tmp_path):
     run_folder(plan_file(tmp_path) / "runs/first", step=4, status="finished")
     (tmp_path / "runs/first/config.toml").touch()
