@@ -312,7 +312,7 @@ def main() -> None:
     if options.worker is not None:
         work_off(numbers, options.seed, options.worker)
         return
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         os.environ.update(XDG_CACHE_HOME=f"{name}/cache", HF_HUB_OFFLINE="1")
         roots = [Path(name, str(worker)) for worker in range(options.workers)]
         make_inputs(roots[0] / "good")
