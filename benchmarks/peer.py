@@ -1,8 +1,8 @@
-"""What we are compared with: transformers' two ELECTRA models in a plain loop, and its `Trainer`.
+"""What we are compared with: transformers' two networks in a plain loop, and its `Trainer`.
 
 The pre-training step shares only masking and sampling with ours. It computes logits over the
-vocabulary at every position, as `ElectraForMaskedLM` does, and ties the two networks' embeddings
-the way users of transformers do.
+vocabulary at every position, as `ElectraForMaskedLM` and `ModernBertForMaskedLM` do, and ties the
+two networks' embeddings the way users of transformers do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from electra.data.batches import Batch
 from electra.engine.hardware import autocast
+from electra.model.families import family_of
 from electra.model.sampling import sample
 from electra.model.shape import EncoderShape
 from electra.objectives.corruption import mask_tokens, replace_tokens
@@ -60,11 +61,11 @@ def pretraining_step(
     *,
     device: torch.device,
     precision: str = "fp32",
-    compiled: bool = False,
+    compile_mode: str | None = None,
 ) -> Step:
     """Return a function that takes one step, from masking to the update, and returns the loss.
 
-    Compiled is everything before the backward pass, in torch's default mode.
+    Compiled, in a mode of torch.compile, is everything before the backward pass.
     """
     generator, discriminator = build_networks(recipe, vocabulary, device)
     shared = {id(p): p for network in (generator, discriminator) for p in network.parameters()}
@@ -73,12 +74,13 @@ def pretraining_step(
         parameters, lr=recipe.optimizer.learning_rate, weight_decay=0.01, fused=True
     )
     compute_loss = PeerLoss(generator, discriminator, recipe, vocabulary).compute
-    if compiled:
+    if compile_mode is not None:
         # Code compiled for another batch would make the shapes of this one dynamic.
         torch.compiler.reset()
-        compute_loss = torch.compile(compute_loss)
+        compute_loss = torch.compile(compute_loss, mode=compile_mode)
 
     def step(batch: Batch) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad(set_to_none=True)
         with autocast(precision, device):
             loss: Tensor = compute_loss(batch)
@@ -99,26 +101,24 @@ class PeerLoss:
         assert isinstance(recipe.objective, ReplacedTokenDetectionConfig)
         self.generator, self.discriminator = generator, discriminator
         self.objective, self.vocabulary = recipe.objective, vocabulary
+        self.has_token_types = recipe.encoder.family == "electra"
 
     def compute(self, batch: Batch) -> Tensor:
         """Return the weighted loss of one micro-batch."""
         masked = mask_tokens(batch, self.objective.masking, self.vocabulary, None)
         attention_mask = batch.attention_mask.long()
-        logits = self.generator(
-            input_ids=masked.input_ids,
-            token_type_ids=batch.token_type_ids,
-            attention_mask=attention_mask,
-        ).logits
+        inputs = {"attention_mask": attention_mask}
+        if self.has_token_types:
+            inputs["token_type_ids"] = batch.token_type_ids
+        logits = self.generator(input_ids=masked.input_ids, **inputs).logits
         index = masked.positions[..., None].expand(-1, -1, self.vocabulary.size)
         predicted = logits.gather(1, index)
         targets = masked.labels.masked_fill(~masked.scored, -100)
         mlm = F.cross_entropy(predicted.flatten(0, 1).float(), targets.flatten())
         corrupted = replace_tokens(batch.input_ids, masked, sample(predicted, rng=None))
-        disc_logits = self.discriminator(
-            input_ids=corrupted.input_ids,
-            token_type_ids=batch.token_type_ids,
-            attention_mask=attention_mask,
-        ).logits
+        disc_logits = self.discriminator(input_ids=corrupted.input_ids, **inputs).logits
+        if disc_logits.dim() == 3:  # of the labels `original` and `replaced`
+            disc_logits = disc_logits[..., 1] - disc_logits[..., 0]
         # Its own loss would select the real tokens by index: the GPU waits for their count, and a
         # compiled graph breaks.
         token_loss = F.binary_cross_entropy_with_logits(
@@ -130,17 +130,53 @@ class PeerLoss:
 
 def build_networks(recipe: Recipe, vocabulary: SpecialIds, device: torch.device) -> tuple[Any, Any]:
     """Return transformers' generator and discriminator with tied embeddings."""
-    from transformers import ElectraForMaskedLM, ElectraForPreTraining
-
     generator_shape = recipe.workload(vocabulary.size).generator
     assert generator_shape is not None
+    build = {"electra": build_electra, "modernbert": build_modernbert}[recipe.encoder.family]
+    generator, discriminator = build(generator_shape, recipe.encoder, vocabulary)
+    generator.tie_weights()
+    return generator.to(device), discriminator.to(device)
+
+
+def build_electra(
+    generator_shape: EncoderShape, shape: EncoderShape, vocabulary: SpecialIds
+) -> tuple[Any, Any]:
+    from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
     generator = ElectraForMaskedLM(electra_config(generator_shape, vocabulary)).train()
-    discriminator = ElectraForPreTraining(electra_config(recipe.encoder, vocabulary)).train()
+    discriminator = ElectraForPreTraining(electra_config(shape, vocabulary)).train()
     tied, embeddings = generator.electra.embeddings, discriminator.electra.embeddings
     tied.word_embeddings = embeddings.word_embeddings
     tied.position_embeddings = embeddings.position_embeddings
-    generator.tie_weights()
-    return generator.to(device), discriminator.to(device)
+    return generator, discriminator
+
+
+def build_modernbert(
+    generator_shape: EncoderShape, shape: EncoderShape, vocabulary: SpecialIds
+) -> tuple[Any, Any]:
+    from transformers import ModernBertForMaskedLM, ModernBertForTokenClassification
+
+    generator = ModernBertForMaskedLM(modernbert_config(generator_shape, vocabulary)).train()
+    config = modernbert_config(shape, vocabulary)
+    discriminator = ModernBertForTokenClassification(config).train()
+    embeddings = discriminator.model.embeddings
+    generator.model.embeddings.tok_embeddings = embeddings.tok_embeddings
+    return generator, discriminator
+
+
+def modernbert_config(shape: EncoderShape, vocabulary: SpecialIds) -> Any:
+    from transformers import ModernBertConfig
+
+    assert not shape.has_projection, "transformers' ModernBERT has no projection of embeddings"
+    family = family_of(shape)
+    special = family.special_tokens(pad=vocabulary.pad, cls=vocabulary.cls, sep=vocabulary.sep)
+    return ModernBertConfig(
+        vocab_size=vocabulary.size,
+        num_labels=2,
+        **family.fixed_keys,
+        **family.shape_config(shape),
+        **special,
+    )
 
 
 def electra_config(shape: EncoderShape, vocabulary: SpecialIds) -> Any:

@@ -1,4 +1,4 @@
-"""Measure pre-training on a GPU against transformers' two ELECTRA models, eager and compiled.
+"""Measure pre-training on a GPU against transformers' two models, eager and compiled.
 
     python -m benchmarks.pretrain_gpu --data SHARDS [SHARDS …] [--only PART …] [--sizes SIZE …]
                                       [--sides SIDE …] [--window-tokens 500000] [--windows 5]
@@ -7,6 +7,7 @@
     paper     small, 128 rows of 128 tokens
     best      small, larger batches
     base      base, rows of 512 tokens
+    modern    modern-small, 256 rows of 128 tokens, against transformers' ModernBERT
     scaling   the fast path by batch, length and size
     startup   process start to the first step's record
     profile   where the milliseconds of a step go
@@ -64,9 +65,10 @@ COMPARED = {
     "paper": [PAPER],
     "best": [Setting("small", rows, 128) for rows in (1024,)],
     "base": [Setting("base", rows, 512) for rows in (64,)],
+    "modern": [Setting("modern-small", 256, 128)],
 }
 SCALED = [
-    *(Setting("small", rows, 128) for rows in (32, 128, 512, 1024)),
+    *(Setting("small", rows, 128) for rows in (32, 128, 256, 512, 1024)),
     *(Setting("small", 16_384 // length, length) for length in (256, 512)),
     *(Setting(size, 64, 512) for size in ("tiny", "small", "base", "large")),
 ]
@@ -186,7 +188,7 @@ def measure_profile(bench: Bench) -> None:
         for entry in bench.result.get("best", {}).values()
     }
     best = max(rates, key=lambda rows: rates[rows], default=512)
-    settings = [PAPER, Setting("small", best, 128), *COMPARED["base"]]
+    settings = [PAPER, Setting("small", best, 128), *COMPARED["base"], *COMPARED["modern"]]
     for setting in bench.select(settings, "profile"):
         steps = bench.options.profile_steps
         recipe = bench.recipe(setting, *bench.fast, steps=TIMES * steps)

@@ -67,7 +67,8 @@ class Bench:
     def select(self, settings: Sequence[Setting], part: str) -> list[Setting]:
         """Return the settings that were asked for and have rows; print which are left out."""
         if self.options.quick:
-            return [Setting("tiny", 4, next(iter(self.shards)))]
+            size = {"modern": "modern-tiny"}.get(part, "tiny")
+            return [Setting(size, 4, next(iter(self.shards)))]
         selected = []
         for setting in settings:
             if self.options.sizes is not None and setting.size not in self.options.sizes:
@@ -184,7 +185,7 @@ def train_windows(bench: Bench, setting: Setting, *more: str, **lengths: int) ->
         return [entry for entry in read_metrics(run / METRICS) if "tokens_per_second" in entry]
 
 
-def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:
+def theirs(bench: Bench, setting: Setting, *, compile_mode: str | None) -> Side:
     """Measure transformers' models; the first window warms up."""
     shards, recipe = Shards.open(bench.shards[setting.length]), bench.recipe(setting)
     torch.manual_seed(0)
@@ -193,7 +194,7 @@ def theirs(bench: Bench, setting: Setting, *, compiled: bool) -> Side:
         SpecialIds.of(shards.tokenizer),
         device=bench.device,
         precision=recipe.training.precision,
-        compiled=compiled,
+        compile_mode=compile_mode,
     )
     loader = DataLoader(
         shards.train, batch_size=setting.rows, micro_batch_size=setting.rows, seed=0
@@ -219,8 +220,9 @@ def synchronize(device: torch.device) -> None:
 
 
 SIDES: dict[str, Callable[[Bench, Setting], Side]] = {
-    "peer_eager": partial(theirs, compiled=False),
-    "peer_compiled": partial(theirs, compiled=True),
+    "peer_eager": partial(theirs, compile_mode=None),
+    "peer_compiled": partial(theirs, compile_mode="default"),
+    "peer_reduce_overhead": partial(theirs, compile_mode="reduce-overhead"),
     "ours_plain": lambda bench, setting: ours(bench, setting, *bench.plain),
     "ours_fast": lambda bench, setting: ours(bench, setting, *bench.fast),
 }

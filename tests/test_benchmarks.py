@@ -106,6 +106,15 @@ def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
     )
 
 
+def test_the_modern_family_is_measured_beside_transformers_modernbert(toy_shards, tmp_path):
+    output = tmp_path / "kept.json"
+    data = ["--data", str(toy_shards), "--output", str(output), "--only", "modern"]
+    pretrain_gpu.main([*data, "--sides", "peer_eager", "ours_fast", *QUICK])
+    entry = json.loads(output.read_text(encoding="utf8"))["modern"]["modern-tiny 4 × 32"]
+    assert all(side["tokens_per_second"] > 0 for side in entry["sides"].values())
+    assert list(entry["sides"]) == ["peer_eager", "ours_fast"]
+
+
 @pytest.mark.slow
 def test_the_start_is_timed_with_an_empty_cache_and_again_with_a_full_one(toy_shards, tmp_path):
     output = tmp_path / "kept.json"
@@ -319,8 +328,9 @@ def test_curves_are_compared_where_their_means_differ_most():
     assert result["seed_range"] == pytest.approx(0.2)
 
 
-def test_the_peer_learns_nothing_from_padding():
-    recipe = load_recipe("tiny", flags="--data.length 16 --encoder.layers 1".split())
+@pytest.mark.parametrize("size", ["tiny", "modern-tiny"])
+def test_the_peer_learns_nothing_from_padding(size):
+    recipe = load_recipe(size, flags="--data.length 16 --encoder.layers 1".split())
     batch = toy_batch([16, 8])
     other = batch._replace(input_ids=torch.where(batch.attention_mask, batch.input_ids, 7))
     losses = []

@@ -81,6 +81,44 @@ def test_every_way_to_take_a_step_follows_the_plain_one(
     assert 0.9 * min(plain) < fast < 1.1 * max(plain)
 
 
+MODERN = ("--encoder.family", "modernbert")
+
+
+def test_200_steps_of_the_modern_family_by_kernels_follow_plain_modules(toy_shards, tmp_path):
+    """As near as two seeds are to each other, all along."""
+
+    def curve(name, *flags):
+        every = ("--max-steps", "200", "--eval-steps", "200", "--save-steps", "200")
+        found = losses(toy_shards, tmp_path / name, *MODERN, *every, *flags)
+        return torch.tensor(found).view(10, -1).mean(dim=1)
+
+    fused = curve("fused", "--training.kernels", "on")
+    plain = torch.stack([curve(f"plain-{seed}", *PLAIN, "--seed", seed) for seed in "012"])
+    spread = plain.max(dim=0).values - plain.min(dim=0).values
+    assert ((fused - plain.mean(dim=0)).abs() < 2 * spread + 0.02 * plain.mean(dim=0)).all()
+
+
+@pytest.mark.parametrize("rate", ["0", "0.1"])
+def test_a_replayed_pass_of_the_modern_family_gives_the_digits_of_one_that_is_not(
+    toy_shards, tmp_path, rate
+):
+    replayed, taken = (
+        losses(
+            toy_shards,
+            tmp_path / graph,
+            *MODERN,
+            "--training.cuda-graph",
+            graph,
+            "--encoder.dropout",
+            rate,
+            "--encoder.attention-dropout",
+            rate,
+        )
+        for graph in ("on", "off")
+    )
+    assert replayed == taken
+
+
 @pytest.mark.parametrize("training", ["mlm", "adversarial"])
 def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(
     toy_shards, tmp_path, training
@@ -152,7 +190,9 @@ COMPILED = ("--training.compile", "on", "--training.deterministic", "true")
 WAYS = pytest.mark.parametrize("more", [(), PLAIN, COMPILED], ids=["fused", "plain", "compiled"])
 
 
-@WAYS
+@pytest.mark.parametrize(
+    "more", [(), MODERN, PLAIN, COMPILED], ids=["fused", "fused modern", "plain", "compiled"]
+)
 def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     finish(toy_shards, tmp_path / "unbroken", *more)
     process = start(toy_shards, tmp_path / "killed", *more)

@@ -117,9 +117,9 @@ def attend(
     tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
-    block, count = min(64, pad_size(rows.max_seqlen)), len(rows.cu_seqlens) - 1
+    options, count = launch_options(rows.max_seqlen, positions), len(rows.cu_seqlens) - 1
     # Heads share the first axis with rows: every other axis of a grid ends at 65,535.
-    attention_forward[(count * heads, triton.cdiv(rows.max_seqlen, block))](
+    attention_forward[(count * heads, triton.cdiv(rows.max_seqlen, options["QUERIES"]))](
         qkv,
         rows.cu_seqlens,
         out,
@@ -133,14 +133,22 @@ def attend(
         heads,
         width,
         *position_arguments(positions),
-        QUERIES=block,
-        KEYS=block,
         DROP=site.rate > 0,
         **position_options(positions, width, rows.max_seqlen),
-        num_warps=4,
-        num_stages=3,
+        **options,
     )
     return out, log_sums
+
+
+def launch_options(length: int, positions: RotaryPositions | None) -> dict[str, int]:
+    """Return tile sizes and compiler options for rows of `length`.
+
+    A stage of rotary positions holds angles too, and more of them would leave a multiprocessor
+    fewer programs.
+    """
+    block = min(64, pad_size(length))
+    stages = 3 if positions is None else 2
+    return {"QUERIES": block, "KEYS": block, "num_warps": 4, "num_stages": stages}
 
 
 def position_arguments(
