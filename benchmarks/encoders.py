@@ -1,0 +1,196 @@
+"""Pre-train and fine-tune encoders of several settings on the same text, with seeds.
+
+    python -m benchmarks.encoders --data SHARDS --glue GLUE --folder RUNS
+                                  --arm "modern: modern-small" --arm "paper: small --max-steps 4000"
+                                  [--seeds 3] [--together 4] [--finetune-together 8]
+                                  [--tasks glue/qnli …] [--finetune-seeds 1]
+                                  [--tuning "3e-4: --learning-rate 3e-4" …]
+                                  [--minutes 8] [--output benchmarks/results/encoders.json]
+
+An arm is a name, a recipe and flags of `electra pretrain`; a tuning is a name and flags of `electra
+finetune`. Every arm is trained with each seed, then every model is fine-tuned on each task with
+each tuning. Runs are kept in --folder, and the same command goes on with them: it skips what is
+done. After --minutes no further fine-tuning is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import (
+    ELECTRA,
+    Result,
+    build_parser,
+    check_counts,
+    provenance,
+    read_earlier,
+    run_main,
+    write_result,
+)
+from benchmarks.plateau import held_out_scores
+from electra.config import UserError
+from electra.data.shards import Shards
+from electra.runs.journal import read_metrics
+from electra.runs.run_dir import METRICS
+
+LOG = "log.txt"  # what a command printed, beside its folder
+
+
+@dataclass(frozen=True)
+class Named:
+    """An arm or a tuning: its name and its flags."""
+
+    name: str
+    flags: str
+
+    @classmethod
+    def parse(cls, text: str) -> Named:
+        name, separator, flags = text.partition(": ")
+        if not separator:
+            raise UserError(f"{text!r}: give a name, a colon and a blank, then flags")
+        return cls(name, flags)
+
+    @property
+    def slug(self) -> str:
+        """Return the name as a part of a folder name."""
+        return "".join(letter if letter.isalnum() else "-" for letter in self.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    shards = Shards.open(options.data)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    kept = Kept(options, shards)
+    runs = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
+    with ThreadPoolExecutor(options.together) as threads:
+        list(threads.map(lambda run: kept.pretrain(*run), runs))
+    jobs = [
+        (*run, tuning, task) for task in options.tasks for run in runs for tuning in options.tunings
+    ]
+    with ThreadPoolExecutor(options.finetune_together) as threads:
+        list(threads.map(lambda job: kept.finetune(*job), jobs))
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(__doc__)
+    parser.add_argument("--data", required=True, help="shards")
+    parser.add_argument("--folder", type=Path, required=True, help="for the runs")
+    parser.add_argument("--arm", action="append", required=True, metavar="NAME: RECIPE FLAGS")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--together", type=int, default=1, help="pre-trainings at a time")
+    parser.add_argument("--finetune-together", type=int, default=4, help="fine-tunings at a time")
+    parser.add_argument("--glue", help="folder with the tasks")
+    parser.add_argument("--tasks", nargs="+", default=[])
+    parser.add_argument("--tuning", action="append", metavar="NAME: FLAGS")
+    parser.add_argument("--finetune-seeds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--output", help="the JSON file to write; it keeps other runs it holds")
+    options = parser.parse_args(arguments)
+    check_counts(parser, options, "seeds", "together", "finetune_together", "finetune_seeds")
+    if options.tasks and not options.glue:
+        parser.error("--tasks needs --glue, the folder of their data")
+    options.arms = [Named.parse(text) for text in options.arm]
+    options.tunings = [Named.parse(text) for text in options.tuning or ["default: "]]
+    return options
+
+
+class Kept:
+    """The runs in their folder, and the result file that they are written to."""
+
+    def __init__(self, options: argparse.Namespace, shards: Shards) -> None:
+        self.options = options
+        self.until = time.monotonic() + 60 * options.minutes
+        self.result: Result = {"runs": {}, **read_earlier(options.output)}
+        self.about = {
+            "rows": f"{len(shards.train):,} of {shards.length} tokens, "
+            f"{shards.tokenizer.size:,} words",
+            "made": provenance(),
+        }
+        self.lock = threading.Lock()
+
+    def entry(self, arm: Named, seed: int) -> Result:
+        entry: Result = self.result["runs"].setdefault(f"{arm.name}, seed {seed}", {})
+        return entry
+
+    def folder_of(self, arm: Named, seed: int) -> Path:
+        return Path(self.options.folder) / f"{arm.slug}-{seed}"
+
+    def write(self, change: Callable[[], None]) -> None:
+        with self.lock:
+            change()
+            if self.options.output:
+                write_result(self.options.output, self.result)
+
+    def pretrain(self, arm: Named, seed: int) -> None:
+        """Pre-train an arm with a seed and keep its held-out scores by step."""
+        folder = self.folder_of(arm, seed)
+        recipe, *flags = shlex.split(arm.flags)
+        source = ["--data", self.options.data, "--output-dir", str(folder), "--seed", str(seed)]
+        run_electra(folder, "pretrain", recipe, *source, "--save-total-limit", "1", *flags)
+        entries = read_metrics(folder / METRICS)
+        rates = sorted(
+            entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry
+        )
+        found = {
+            "arm": arm.name,
+            "seed": seed,
+            "settings": arm.flags,
+            "held_out": [scores for entry in entries if (scores := held_out_scores(entry))],
+            "tokens_seen": max(entry.get("tokens_seen", 0) for entry in entries),
+            "tokens_per_second": round(rates[len(rates) // 2]),
+        }
+        self.write(lambda: self.entry(arm, seed).update(self.about | found))
+        last = found["held_out"][-1:]
+        print(f"{arm.name}, seed {seed}: {last}", flush=True)
+
+    def finetune(self, arm: Named, seed: int, tuning: Named, task: str) -> None:
+        """Fine-tune a model and keep the score of every fine-tuning seed."""
+        if time.monotonic() > self.until:
+            return
+        model = self.folder_of(arm, seed)
+        folder = model.parent / f"{model.name}-{tuning.slug}-{task.replace('/', '-')}"
+        flags = ["--task", task, "--data", self.options.glue, "--output-dir", str(folder)]
+        flags += ["--seeds", str(self.options.finetune_seeds), *shlex.split(tuning.flags)]
+        try:
+            run_electra(folder, "finetune", str(model), *flags)
+        except subprocess.CalledProcessError as error:
+            print(f"{folder.name} failed with exit code {error.returncode}", flush=True)
+            return
+        results = json.loads((folder / "results.json").read_text(encoding="utf8"))
+        scores = {
+            "flags": tuning.flags,
+            "metric": results["metric"],
+            "baseline": results["baseline"],
+            "scores": [run["score"] for run in results["runs"]],
+        }
+        self.write(lambda: self.add_scores(self.entry(arm, seed), tuning, task, scores))
+        print(f"{arm.name}, seed {seed}, {tuning.name}, {task}: {scores['scores']}", flush=True)
+
+    def add_scores(self, entry: Result, tuning: Named, task: str, scores: Result) -> None:
+        entry.setdefault("tuned", {}).setdefault(tuning.name, {})[task] = scores
+
+
+def run_electra(folder: Path, *arguments: str) -> None:
+    """Run a command with one thread; keep what it prints beside its folder."""
+    with Path(f"{folder}.{LOG}").open("a", encoding="utf8") as log:
+        subprocess.run(
+            [*ELECTRA, *arguments, "--quiet"],
+            check=True,
+            stdout=log,
+            stderr=log,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)
