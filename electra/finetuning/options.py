@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypedDict
 from cyclopts import Parameter
 
 from electra.config import UserError
+from electra.model.card_content import CardContent
 
 # One flag takes all the values that follow it: --train a.csv b.csv
 Paths = Annotated[Sequence[str | Path], Parameter(consume_multiple=True, show_default=False)]
@@ -53,6 +54,10 @@ class FinetuneOptions:
         auto (continue the fine-tuning in the folder, if there is one) or never.
     overwrite
         With --resume never: start over in a folder that holds a fine-tuning.
+    language
+        Language of the text, for the model cards: an ISO 639 code such as de, or several (de,en).
+    license
+        Licence of the models, for their cards: an identifier such as apache-2.0 or cc-by-sa-4.0.
     quiet
         Print no progress.
     verbose
@@ -72,6 +77,8 @@ class FinetuneOptions:
     keep: Literal["all", "best"] = "all"
     resume: Literal["auto", "never"] = "auto"
     overwrite: bool = False
+    language: str | None = None
+    license: str | None = None
     quiet: bool = False
     verbose: bool = False
 
@@ -86,6 +93,12 @@ class FinetuneOptions:
             raise UserError(f"--seed {self.seed}: must not be negative")
         if self.overwrite and self.resume != "never":
             raise UserError("--overwrite starts over and so needs --resume never")
+        CardContent(self.language, self.license)  # refuses what no card can state
+
+    @property
+    def card(self) -> CardContent:
+        """What the model cards state besides the facts of the fine-tuning."""
+        return CardContent(self.language, self.license)
 
 
 DEFAULTS = FinetuneOptions()
@@ -137,5 +150,7 @@ class FinetuneKeywords(TypedDict, total=False):
     keep: Literal["all", "best"]
     resume: Literal["auto", "never"]
     overwrite: bool
+    language: str | None
+    license: str | None
     quiet: bool
     verbose: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +189,7 @@ def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
             folder,
             length=state.setup.config.length,
             extra={"electra_result": asdict(result)},
-            facts=model_card_facts(state.setup, result),
+            card=replace(state.setup.card, facts=model_card_facts(state.setup, result)),
         )
     except (OSError, SafetensorError) as error:
         raise RunFailed(f"{folder}: cannot be written: {error}") from error

@@ -18,6 +18,7 @@ from electra.finetuning.dev_data import refuse_same_data, split_off_dev
 from electra.finetuning.feature_cache import FeatureEncoder
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
+from electra.model.card_content import NOTHING_RECORDED, CardContent
 from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
@@ -52,6 +53,7 @@ class FinetuneSetup:
     train: Features
     dev: Mapping[str, DevSplit]  # the score of the first one counts
     data: Mapping[str, Any]  # files and numbers of examples
+    card: CardContent = NOTHING_RECORDED
 
     @property
     def weights(self) -> str:
@@ -112,6 +114,7 @@ def prepare_finetuning(
         train=train,
         dev=splits,
         data=describe_data(files, examples, dev),
+        card=options.card,
     )
 
 

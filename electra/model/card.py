@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from electra.escape import escape_markdown
+from electra.model.card_content import CardContent
 from electra.model.family import Role
 
 USES: dict[Role, tuple[str, str]] = {
@@ -42,25 +43,16 @@ PIPELINES = {  # of transformers' task classes, by what follows the prefix of a 
 }
 
 
-def model_card(
-    name: str,
-    *,
-    role: Role,
-    facts: Mapping[str, object],
-    causal: bool = False,
-    language: str | None = None,
-    license: str | None = None,
-) -> str:
+def model_card(name: str, content: CardContent, *, role: Role, causal: bool = False) -> str:
     """Return README.md of a pre-trained model. What was not recorded is said to be unknown."""
     pipeline, use = USES[role]
     if causal:
         pipeline, use = CAUSAL
-    metadata = {"language": language, "license": license, "pipeline_tag": pipeline}
-    known = {"Language": language, "Licence": license, **facts}
-    return render_card(name, use, metadata=metadata, tags=["electra", role], facts=known)
+    tags = ["electra", role]
+    return render_card(name, use, content, pipeline=pipeline, tags=tags)
 
 
-def task_card(name: str, *, architecture: str | None, facts: Mapping[str, object]) -> str:
+def task_card(name: str, content: CardContent, *, architecture: str | None) -> str:
     """Return README.md of a fine-tuned model."""
     use = (
         "**Stock transformers has no class for this head** and would load the encoder alone; run "
@@ -68,27 +60,33 @@ def task_card(name: str, *, architecture: str | None, facts: Mapping[str, object
     )
     if architecture is not None:
         use = f"Load it with transformers' `{architecture}`, or run it with `electra predict`."
-    metadata = {"pipeline_tag": PIPELINES.get((architecture or "").partition("For")[2])}
-    return render_card(name, use, metadata=metadata, tags=["electra"], facts=facts)
+    pipeline = PIPELINES.get((architecture or "").partition("For")[2])
+    return render_card(name, use, content, pipeline=pipeline, tags=["electra"])
 
 
 def render_card(
-    name: str,
-    use: str,
-    *,
-    metadata: Mapping[str, str | None],
-    tags: Sequence[str],
-    facts: Mapping[str, object],
+    name: str, use: str, content: CardContent, *, pipeline: str | None, tags: Sequence[str]
 ) -> str:
-    header = ["library_name: transformers"]
-    header += [f"{key}: {json.dumps(value)}" for key, value in metadata.items() if value]
-    header += ["tags:", *(f"- {tag}" for tag in tags)]
+    facts = {"Language": content.language, "Licence": content.license, **content.facts}
     rows = []
     for key, value in facts.items():
         shown = value
         if value is None:
             shown = "not recorded"
         rows.append(f"| {escape_markdown(key)} | {escape_markdown(str(shown))} |")
+    header = front_matter(content, pipeline, tags)
     title = f"# {escape_markdown(name)}"
     lines = ["---", *header, "---", title, "", use, "", "| | |", "|---|---|", *rows, ""]
     return "\n".join(lines)
+
+
+def front_matter(content: CardContent, pipeline: str | None, tags: Sequence[str]) -> list[str]:
+    """Return the lines of YAML that the hub reads: one language or a list, identifiers quoted."""
+    values: dict[str, object] = {"language": content.languages}
+    if len(content.languages) == 1:
+        values["language"] = content.languages[0]
+    if content.license is not None:
+        values["license"] = content.license.lower()  # as the hub writes them
+    values["pipeline_tag"] = pipeline
+    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items() if value]
+    return ["library_name: transformers", *lines, "tags:", *(f"- {tag}" for tag in tags)]

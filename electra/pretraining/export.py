@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -49,8 +50,8 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             },
             card=model_card(
                 f"{run.output_dir.name}-{role}",
+                replace(run.card, facts=training_facts(run)),
                 role=role,  # type: ignore[arg-type]
-                facts=training_facts(run),
                 causal=network.encoder.shape.causal,
             ),
         )

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from electra.config import UserError
 from electra.data.sources import DocumentUnit, check_outside_corpus
+from electra.model.card_content import CardContent
 
 ResumeSchedule = Literal["same", "stretch"]
 
@@ -43,6 +44,10 @@ class PretrainOptions:
     init_from
         Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh
         optimizer.
+    language
+        Language of the text, for the model cards: an ISO 639 code such as de, or several (de,en).
+    license
+        Licence of the models, for their cards: an identifier such as apache-2.0 or cc-by-sa-4.0.
     quiet
         Print no progress.
     """
@@ -56,6 +61,8 @@ class PretrainOptions:
     resume_schedule: ResumeSchedule = "same"
     overwrite: bool = False
     init_from: Path | None = None
+    language: str | None = None
+    license: str | None = None
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -66,6 +73,12 @@ class PretrainOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, Path(value))
+        CardContent(self.language, self.license)  # refuses what no card can state
+
+    @property
+    def card(self) -> CardContent:
+        """What the model cards state besides the facts of the run."""
+        return CardContent(self.language, self.license)
 
     def check(self, output_dir: Path) -> None:
         """Raise UserError where options contradict each other or the run folder."""

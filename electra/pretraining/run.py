@@ -15,6 +15,7 @@ from electra.data.dataloader import DataLoader
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.train_step import TrainStep
+from electra.model.card_content import CardContent
 from electra.objectives.objective import Objective
 from electra.pretraining.recipe import Recipe
 from electra.runs import checkpoint, run_dir
@@ -43,6 +44,7 @@ class Run:
     warnings: list[str] = field(default_factory=list)  # about its start
     messages: list[str] = field(default_factory=list)  # about its start
     advice: str = "The same command goes on from there once that is put right."
+    card: CardContent = field(default_factory=CardContent)  # of its models
     checkpoint: str | None = None  # the folder of the newest one
     status_time: float = 0.0  # when status.json was written, by the monotonic clock
     # The thread that writes checkpoints writes status.json, too.

@@ -66,7 +66,7 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     if resumed is None and options.init_from is not None:
         messages = initialise_from(objective, options.init_from, shards)
     run = place_on_device(recipe, shards, world, output_dir, objective)
-    run.warnings, run.messages = start_warnings, messages
+    run.warnings, run.messages, run.card = start_warnings, messages, options.card
     if options.overwrite:
         run.advice = (
             "To go on from there once that is put right, leave out --resume never --overwrite."

@@ -18,6 +18,7 @@ from electra.data.wordpiece import WordPiece
 from electra.files import check_inside
 from electra.model import huggingface
 from electra.model.card import task_card
+from electra.model.card_content import NOTHING_RECORDED, CardContent
 from electra.model.encoder import Encoder, initialise
 from electra.model.families import build_encoder
 from electra.model.huggingface import LoadReport
@@ -207,7 +208,7 @@ def save_tuned(
     *,
     length: int,
     extra: Mapping[str, Any],
-    facts: Mapping[str, object],
+    card: CardContent = NOTHING_RECORDED,
 ) -> Network:
     """Write a transformers folder; return the network in the form that the folder holds."""
     head = network.head.fold()
@@ -230,7 +231,7 @@ def save_tuned(
         folder,
         role="encoder",
         config_extra=config,
-        card=task_card(task.name, architecture=stored.architecture, facts=facts),
+        card=task_card(task.name, card, architecture=stored.architecture),
         tokenizer_files=lambda path: tokenizer.copy_to(
             path, model_max_length=network.encoder.shape.positions
         ),

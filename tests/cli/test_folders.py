@@ -179,6 +179,20 @@ def test_quickstart_refuses_a_folder_that_cannot_be_written(complaint: Callable[
     assert message.startswith("--output-dir /proc/quick: ")
 
 
+def test_the_language_and_the_licence_stand_in_the_cards_and_are_checked_before_the_work(
+    tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    run = tmp_path / "run"
+    message = complaint(*pretrain_argv(run, "--language", "German", data=toy_shards))
+    assert "'German' is no ISO 639 code such as en, de" in message
+    assert not run.exists()
+    words = ("--language", "de", "--license", "cc-by-sa-4.0")
+    assert main(pretrain_argv(run, *words, data=toy_shards, max_steps=2)) == 0
+    for name in ("discriminator", "generator"):
+        card = (run / name / "README.md").read_text(encoding="utf8")
+        assert '\nlanguage: "de"\nlicense: "cc-by-sa-4.0"\n' in card
+
+
 def test_a_checkpoint_to_resume_must_be_one(
     tmp_path: Path, finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:

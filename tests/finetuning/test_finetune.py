@@ -82,6 +82,14 @@ def test_results_say_everything_that_makes_the_number(learn: Learn, tmp_path: Pa
     assert "commit" in made
 
 
+def test_a_model_card_states_the_language_and_the_licence(learn: Learn, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--license 'my own'"):
+        learn(license="my own")
+    learn(language="en", license="mit")
+    card = (tmp_path / "run" / "seed-0" / "model" / "README.md").read_text(encoding="utf8")
+    assert '\nlanguage: "en"\nlicense: "mit"\npipeline_tag: "text-classification"\n' in card
+
+
 def test_hashes_of_settings_and_weights_tell_fine_tunings_apart(
     learn: Learn, tiny: Path, tmp_path: Path
 ) -> None:

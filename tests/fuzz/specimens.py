@@ -336,7 +336,6 @@ def tuned_folder(root: Path) -> Specimen:
         root,
         length=32,
         extra={},
-        facts={},
     )
     (root / CHECKSUMS).unlink()
     return Specimen(root, ("config.json",), lambda: load_tuned(root))

@@ -24,6 +24,7 @@ from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.model import huggingface
 from electra.model.card import model_card
+from electra.model.card_content import CardContent
 from electra.model.electra_encoder import ElectraEncoder
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
@@ -401,16 +402,15 @@ def test_a_folder_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None
 
 
 def test_a_card_says_which_model_to_fine_tune_and_which_fills_masks() -> None:
-    assert "**fine-tune this one**" in model_card("tiny", role="discriminator", facts={})
-    generator = model_card("tiny", role="generator", facts={})
+    assert "**fine-tune this one**" in model_card("tiny", CardContent(), role="discriminator")
+    generator = model_card("tiny", CardContent(), role="generator")
     assert "**fills masks**" in generator
     assert 'pipeline_tag: "fill-mask"' in generator
 
 
 def test_a_card_states_given_facts_and_calls_the_rest_not_recorded() -> None:
-    card = model_card(
-        "tiny", role="discriminator", facts={"Steps": 500, "Energy": None}, language="en"
-    )
+    content = CardContent(language="en", facts={"Steps": 500, "Energy": None})
+    card = model_card("tiny", content, role="discriminator")
     assert 'language: "en"' in card
     assert "| Steps | 500 |" in card
     assert "| Energy | not recorded |" in card
@@ -420,7 +420,7 @@ def test_a_card_states_given_facts_and_calls_the_rest_not_recorded() -> None:
 
 def test_a_card_shows_names_as_text() -> None:
     name = "a | <img src=x> [b](http://e)\n\n# c\x1b[2J"
-    card = model_card(name, role="encoder", facts={name: name})
+    card = model_card(name, CardContent(facts={name: name}), role="encoder")
     assert "<img" not in card.replace("\\<", "")
     assert "\x1b" not in card
     assert "\n# c" not in card

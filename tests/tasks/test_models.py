@@ -345,7 +345,7 @@ def test_a_length_beyond_the_positions_is_refused_in_a_folder_too(
 def test_scores_on_a_frozen_encoder_come_back_in_their_unit(tiny: Path, tmp_path: Path) -> None:
     task = find_task("glue/sts-b", frozen="last")
     network = build_network(load_pretrained(tiny), task, dropout=0.0).eval()
-    save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={}, facts={})
+    save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={})
     again = load_tuned(tmp_path / "model").network
     assert again.architecture is None
     ids = torch.arange(10)[None]

@@ -59,9 +59,7 @@ def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
     name, options = TASKS[architecture]
     task = find_task(name, pooling=pooling, **options)
     network = toy_network(task, pooling=pooling)
-    stored = save_tuned(
-        network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={}, facts={}
-    )
+    stored = save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={})
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["architectures"] == [f"ModernBertFor{architecture}"]
     assert config["classifier_pooling"] == pooling
@@ -74,9 +72,7 @@ def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
 def test_the_scores_of_a_regression_are_the_same_from_its_folder(tmp_path: Path) -> None:
     task = find_task("glue/sts-b")
     network = toy_network(task)
-    stored = save_tuned(
-        network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={}, facts={}
-    )
+    stored = save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={})
     assert verify(stored, tmp_path / "model", tolerance=1e-5) < 1e-4
     again = load_tuned(tmp_path / "model").network
     ids = torch.arange(10)[None]
