@@ -19,7 +19,6 @@ from electra.data.batches import Batch
 from electra.model.encoder import initialise_glorot
 from electra.model.networks import Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import masked_in_step
 from electra.objectives.measures import Loss
 from electra.objectives.mlm import MLMOutput, mlm_token_loss
 from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput, rtd_token_loss
@@ -61,7 +60,7 @@ class AdversarialDetection(ReplacedTokenDetection):
         expected = self.baseline(output.mlm.hidden_states.detach()).squeeze(-1).float()
         advantages = (rewards - expected.detach()) * scored
         reinforce = advantages * self.sample_nll(output.mlm, output)
-        count = masked_in_step(batch, self.config.masking)
+        count = self.masked_in_step(batch)
         reward = (rewards * scored).sum() / count
         error = ((rewards - expected).square() * scored).sum() / count
         reinforce = reinforce.sum() / count

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from electra.data.batches import Batch
-from electra.objectives.settings import Masking
+from electra.objectives.masking import Masking
 from electra.objectives.vocabulary import Vocabulary
 
 
@@ -34,22 +34,19 @@ class Corrupted(NamedTuple):
     is_replaced: Tensor  # [B, T] bool
 
 
-def masked_counts(lengths: Tensor, masking: Masking, *, length: int) -> Tensor:
-    """Return how many positions each row predicts.
+def masked_counts(
+    lengths: Tensor, masking: Masking, *, length: int, rate: Tensor | None = None
+) -> Tensor:
+    """Return how many positions each row predicts, at the masking's rate or at `rate`, a scalar.
 
     A function of the row's length alone, so that every process knows the step's sum. Reference
     code: round(rate · n), n counting [CLS] and [SEP], at least one, at most
     `masking.max_predictions`. The last bound (three tokens of a row are special) matters only for
     rates far above the published ones.
     """
-    wanted = torch.round(lengths * masking.rate).long()
+    wanted = torch.round(lengths * (masking.rate if rate is None else rate)).long()
     most = masking.max_predictions(length)
     return torch.minimum(wanted.clamp(1, most), (lengths - 3).clamp(min=1))
-
-
-def masked_in_step(batch: Batch, masking: Masking) -> Tensor:
-    """Count the predicted positions of the whole step, over all micro-batches and processes."""
-    return masked_counts(batch.step_lengths, masking, length=batch.input_ids.shape[1]).sum()
 
 
 def mask_tokens(
@@ -59,10 +56,13 @@ def mask_tokens(
     rng: torch.Generator | None,
     *,
     unigrams: Tensor | None = None,
+    rate: Tensor | None = None,
 ) -> Masked:
     """Choose positions and mask most of them; the rest keep their token, or get a random one."""
     input_ids = batch.input_ids
-    positions, scored = choose_positions(batch, masking, vocabulary, rng, unigrams=unigrams)
+    positions, scored = choose_positions(
+        batch, masking, vocabulary, rng, unigrams=unigrams, rate=rate
+    )
     coin = torch.rand(positions.shape, device=input_ids.device, generator=rng)
     is_masked = scored & (coin < 1 - masking.keep - masking.random)
     masked_ids = torch.where(anywhere(positions, is_masked, input_ids), vocabulary.mask, input_ids)
@@ -86,6 +86,7 @@ def choose_positions(
     rng: torch.Generator | None,
     *,
     unigrams: Tensor | None = None,
+    rate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return positions [B, P] of ordinary tokens, and which of them are scored.
 
@@ -106,7 +107,7 @@ def choose_positions(
         positions = draw_distinct(candidates, weights, masking, most, rng)
     else:
         positions = torch.multinomial(weights, most, replacement=True, generator=rng)
-    counts = masked_counts(batch.lengths, masking, length=length)
+    counts = masked_counts(batch.lengths, masking, length=length, rate=rate)
     scored = torch.arange(most, device=batch.input_ids.device) < counts[:, None]
     return positions, scored
 

@@ -13,13 +13,11 @@ from electra.model.sampling import Sampling, sample
 from electra.objectives.corruption import (
     Corrupted,
     Masked,
-    mask_tokens,
-    masked_in_step,
     replace_tokens,
 )
+from electra.objectives.masking_objective import MaskingObjective
 from electra.objectives.measures import sum_and_count
 from electra.objectives.mlm import MLMOutput, mlm_forward, mlm_sums
-from electra.objectives.objective import Objective
 from electra.objectives.settings import GeneratingConfig
 from electra.objectives.vocabulary import Vocabulary
 
@@ -33,7 +31,7 @@ class Generated(NamedTuple):
     corrupted: Corrupted
 
 
-class Generating(Objective):
+class Generating(MaskingObjective):
     """A generator learns to predict masked tokens; its samples make what a main network reads.
 
     Samples carry no gradient: the main network's loss reaches the generator only through what the
@@ -50,7 +48,7 @@ class Generating(Objective):
         vocabulary: Vocabulary,
         unigrams: Tensor,
     ) -> None:
-        super().__init__(vocabulary=vocabulary, unigrams=unigrams)
+        super().__init__(config.masking, vocabulary=vocabulary, unigrams=unigrams)
         self.config, self.generator = config, generator
         self.sampling = Sampling(
             temperature=config.temperature, disallow_correct=config.disallow_correct
@@ -72,8 +70,7 @@ class Generating(Objective):
         self, batch: Batch, rng: torch.Generator | None = None, *, keep_logits: bool = False
     ) -> Generated:
         """Mask tokens, run the generator, and put its samples into the text."""
-        masking = self.config.masking
-        masked = mask_tokens(batch, masking, self.vocabulary, rng, unigrams=self.unigrams)
+        masked = self.mask(batch, rng)
         mlm, sampled = self.run_generator(batch, masked, rng, keep_logits=keep_logits)
         corrupted = replace_tokens(batch.input_ids, masked, sampled)
         return Generated(masked, mlm, sampled, corrupted)
@@ -106,7 +103,7 @@ class Generating(Objective):
 
     def mlm_loss(self, mlm: MLMOutput, batch: Batch) -> Tensor:
         """Return the generator's loss: a mean over the masked tokens of the whole step."""
-        return mlm.token_loss.sum() / masked_in_step(batch, self.config.masking)
+        return mlm.token_loss.sum() / self.masked_in_step(batch)
 
     def generator_sums(self, mlm: MLMOutput | None, masked: Masked) -> dict[str, Tensor]:
         """Return the generator's masked-LM metrics and its entropy; none where it is no network."""

@@ -12,14 +12,14 @@ from electra.model.families import build_masked_lm
 from electra.model.networks import Discriminator, Generator, cross_entropy
 from electra.model.sampling import Sampling
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Masked, mask_tokens, masked_in_step
+from electra.objectives.corruption import Masked
+from electra.objectives.masking_objective import MaskingObjective
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
-from electra.objectives.objective import Objective
 from electra.objectives.settings import MaskedLMConfig
 from electra.objectives.vocabulary import Vocabulary
 
 
-class MaskedLM(Objective):
+class MaskedLM(MaskingObjective):
     """One encoder predicts the tokens that were masked."""
 
     def __init__(
@@ -30,14 +30,14 @@ class MaskedLM(Objective):
         vocabulary: Vocabulary,
         unigrams: Tensor,
     ) -> None:
-        super().__init__(vocabulary=vocabulary, unigrams=unigrams)
+        super().__init__(config.masking, vocabulary=vocabulary, unigrams=unigrams)
         self.config = config
         self.encoder = build_masked_lm(encoder, vocabulary=vocabulary.size)
 
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         masked = self.mask(batch, rng)
         output = mlm_forward(self.encoder, batch, masked)
-        mlm_loss = output.token_loss.sum() / masked_in_step(batch, self.config.masking)
+        mlm_loss = output.token_loss.sum() / self.masked_in_step(batch)
         return Loss(mlm_loss, {"mlm": mlm_loss.detach()})
 
     @torch.no_grad()
@@ -46,10 +46,6 @@ class MaskedLM(Objective):
         output = mlm_forward(self.encoder, batch, masked, keep_logits=True)
         assert output.logits is not None
         return MetricSums(mlm_sums(output.logits, masked, self.unigrams))
-
-    def mask(self, batch: Batch, rng: torch.Generator | None) -> Masked:
-        masking = self.config.masking
-        return mask_tokens(batch, masking, self.vocabulary, rng, unigrams=self.unigrams)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"encoder": self.encoder}

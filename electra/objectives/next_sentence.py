@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from electra.data.batches import Batch
 from electra.model.encoder import initialise_glorot
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import Masked, masked_in_step
+from electra.objectives.corruption import Masked
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.mlm import MaskedLM, mlm_sums
 from electra.objectives.settings import NEXT_SENTENCE_CLASSES, MaskedLMConfig
@@ -64,7 +64,7 @@ class NextSentence(MaskedLM):
         pairs, masked, hidden = self.encode(batch, rng)
         chosen = self.encoder.gather(hidden, masked.positions)
         token_loss = self.encoder.predict(chosen, masked.labels).token_loss * masked.scored
-        mlm_loss = token_loss.sum() / masked_in_step(batch, self.config.masking)
+        mlm_loss = token_loss.sum() / self.masked_in_step(batch)
         # A mean over all rows of the step, those that are not scored too: how many of the other
         # processes' rows are is not known here, their number is. So the task weighs as much as the
         # fraction of rows that are scored.

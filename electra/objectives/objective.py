@@ -27,6 +27,9 @@ class Objective(nn.Module, ABC):
         self.vocabulary = vocabulary
         self.register_buffer("unigrams", unigrams, persistent=False)
 
+    def begin_step(self, step: int, *, max_steps: int) -> None:
+        """Set what changes with the step, counted from 1; here nothing does."""
+
     @abstractmethod
     def forward(self, batch: Batch, rng: torch.Generator | None = None) -> Loss:
         """Compute this micro-batch's share of the step's loss."""

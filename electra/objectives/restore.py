@@ -16,7 +16,6 @@ from electra.model.families import build_generator, build_masked_lm
 from electra.model.memory import LOGITS_CHUNK
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import masked_in_step
 from electra.objectives.generating import Generated, Generating
 from electra.objectives.measures import Loss, MetricSums, sum_and_count
 from electra.objectives.mlm import mlm_forward
@@ -63,7 +62,7 @@ class ReplaceMLM(Restoring):
         generated = self.generate(batch, rng)
         corrupted = generated.masked._replace(input_ids=generated.corrupted.input_ids)
         output = mlm_forward(self.encoder, batch, corrupted)
-        restore_loss = output.token_loss.sum() / masked_in_step(batch, self.config.masking)
+        restore_loss = output.token_loss.sum() / self.masked_in_step(batch)
         return self.add_losses(restore_loss, generated, batch)
 
     @torch.no_grad()

@@ -15,8 +15,6 @@ from electra.model.shape import EncoderShape
 from electra.objectives.corruption import (
     Corrupted,
     Masked,
-    mask_tokens,
-    masked_in_step,
     replace_tokens,
 )
 from electra.objectives.generating import Generating
@@ -73,7 +71,7 @@ class ReplacedTokenDetection(Generating):
         """Compute the loss of one micro-batch, step by step as the paper has it."""
         config = self.config
         # 1. Mask 15 % of the tokens.
-        masked = mask_tokens(batch, config.masking, self.vocabulary, rng, unigrams=self.unigrams)
+        masked = self.mask(batch, rng)
         # 2. The generator predicts them, and samples a token for each without gradient.
         mlm, sampled = self.run_generator(batch, masked, rng)
         # 3. The samples replace the masked tokens. One that equals the original is not replaced.
@@ -128,7 +126,7 @@ class ReplacedTokenDetection(Generating):
         """Count the scored tokens of the whole step."""
         if self.config.scored == "all":
             return batch.step_lengths.sum()
-        return masked_in_step(batch, self.config.masking)
+        return self.masked_in_step(batch)
 
     def networks(self) -> dict[str, Discriminator | Generator]:
         return {"discriminator": self.discriminator, **self.generators()}

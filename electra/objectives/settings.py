@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, get_args, get_type_hints
 from electra.config import SettingError, in_section
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.workload import Head, LinearHead, LMHead, RTDHead, Workload
+from electra.objectives.masking import Masking
 from electra.objectives.metrics import (
     LEFT_TO_RIGHT_METRICS,
     NEXT_SENTENCE_METRICS,
@@ -103,38 +104,6 @@ def register(settings: Settings) -> Settings:
     return settings
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Masking:
-    """Which positions are predicted, and what the network reads there.
-
-    Defaults follow the official code.
-    """
-
-    rate: float = 0.15
-    # Fractions of the chosen positions that keep their token, or get a random one; the rest become
-    # [MASK]. (BERT: keep = random = 0.1.)
-    keep: float = 0.15
-    random: float = 0.0
-    # official: with replacement, as published numbers were made.
-    draws: Literal["distinct", "official"] = "distinct"
-    # rare: rarer words more often (a negative result of the paper).
-    prefer: Literal["uniform", "rare"] = "uniform"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise SettingError("rate", "must be between 0 and 1", self)
-        if self.keep < 0 or self.random < 0 or self.keep + self.random > 1:
-            raise SettingError(
-                "keep",
-                "and {random} are shares of the chosen positions; they must add up to at most 1",
-                self,
-            )
-
-    def max_predictions(self, length: int) -> int:
-        """Return the most positions predicted in a row (reference code: 19 of 128, 79 of 512)."""
-        return max(1, int((self.rate + 0.005) * length))
-
-
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplacedTokenDetectionConfig(ObjectiveConfig):
@@ -221,7 +190,7 @@ class ReplacedTokenDetectionConfig(ObjectiveConfig):
             tie=self.generator.tie,
             vocabulary=vocabulary,
             length=length,
-            mask_rate=self.masking.rate,
+            mask_rate=self.masking.max_rate,
         )
 
     @property
@@ -260,7 +229,7 @@ class MaskedLMConfig(ObjectiveConfig):
             network="encoder",
             vocabulary=vocabulary,
             length=length,
-            mask_rate=self.masking.rate,
+            mask_rate=self.masking.max_rate,
         )
 
     @property
@@ -334,7 +303,7 @@ class RestorationConfig(ObjectiveConfig):
             tie=self.generator.tie,
             vocabulary=vocabulary,
             length=length,
-            mask_rate=self.masking.rate,
+            mask_rate=self.masking.max_rate,
         )
 
 

@@ -13,8 +13,9 @@ from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.shape import GeneratorShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
+from electra.objectives.masking import Masking
 from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput
-from electra.objectives.settings import Masking, ReplacedTokenDetectionConfig
+from electra.objectives.settings import ReplacedTokenDetectionConfig
 
 
 @dataclass(frozen=True)

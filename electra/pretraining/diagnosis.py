@@ -56,6 +56,7 @@ def first_non_finite_tensor(run: Run, step: int) -> str:
     if uses_kernels:
         unfuse(run.objective)
     micro_batches = step_micro_batches(run, step)
+    run.objective.begin_step(step, max_steps=run.recipe.training.max_steps)
     suspects = [(0, f"the weight {name}") for name in non_finite_weights(run)]
     suspects += [(1, output) for output in non_finite_outputs(run, step, micro_batches)]
     reshard(run.objective)

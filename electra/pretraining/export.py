@@ -74,6 +74,8 @@ def training_facts(run: Run) -> dict[str, object]:
         "Precision": settings.precision,
         "electra": __version__,
     }
+    if run.recipe.mask_schedule:
+        facts["Mask rate"] = run.recipe.mask_schedule
     if settings.ema_decay:
         facts["Weights"] = f"exponential moving average, decay {settings.ema_decay:g}"
     verdict = judge(run.scores, run.recipe)

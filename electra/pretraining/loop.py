@@ -43,6 +43,7 @@ def train(
         world.report_progress(step, 0, "reading its rows")
         micro_batches = window.next_batch(stream)
         world.report_progress(step, 1, "computing")
+        run.objective.begin_step(step, max_steps=settings.max_steps)
         keys = [random_key(settings.seed, step, number) for number in my_micro_batches]
         losses = run.train_step.forward_backward(list(zip(keys, micro_batches, strict=True)))
         checkpointer.wait_for_copy()

@@ -81,14 +81,22 @@ def print_start(run: Run, journal: Journal) -> None:
     """Print the warnings and messages about the start of a run."""
     for text in run.warnings:
         journal.warn(text, even_if_quiet=True)
-    for text in run.messages:
+    for text in [*run.messages, *schedule_notes(run.recipe)]:
         journal.info(text)
-    if decay := run.recipe.training.ema_decay:
-        journal.info(
-            f"the weights are averaged (decay {decay:g}); evaluation and models have the average"
-        )
     for text in diagnosis.recipe_warnings(run.recipe, run.shards):
         journal.warn(text)
+
+
+def schedule_notes(recipe: Recipe) -> list[str]:
+    """Return what evaluation and export do otherwise than training."""
+    notes = []
+    if recipe.mask_schedule:
+        notes.append(f"the mask rate goes {recipe.mask_schedule}")
+    if decay := recipe.training.ema_decay:
+        notes.append(
+            f"the weights are averaged (decay {decay:g}); evaluation and models have the average"
+        )
+    return notes
 
 
 @contextmanager

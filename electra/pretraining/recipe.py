@@ -17,6 +17,7 @@ from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, 
 from electra.files import read_toml
 from electra.model.shape import EncoderShape
 from electra.model.workload import Workload
+from electra.objectives.masking import Masking
 from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
@@ -141,6 +142,14 @@ class Recipe:
             )
         with in_section("objective"):
             self.workload(self.data.vocab_size)
+
+    @property
+    def mask_schedule(self) -> str | None:
+        """How the mask rate changes, in words; None where it does not."""
+        masking: Masking | None = getattr(self.objective, "masking", None)
+        if masking is None:
+            return None
+        return masking.schedule
 
     def workload(self, vocabulary: int) -> Workload:
         """Return the networks of this run and the passes of a token through them."""

@@ -151,7 +151,12 @@ def test_stacks_of_one_shape_and_its_transpose_are_one_batch_with_the_same_resul
 
 @pytest.mark.parametrize(
     ("family", "flat"),
-    [("electra", False), ("modernbert", False), pytest.param("electra", True, marks=TRITON)],
+    [
+        ("electra", False),
+        ("modernbert", False),
+        pytest.param("electra", True, marks=TRITON),
+        pytest.param("modernbert", True, marks=TRITON),
+    ],
 )
 def test_an_update_is_that_of_torchs_muon_for_each_matrix_of_a_stack(
     family: str, flat: bool, monkeypatch: pytest.MonkeyPatch

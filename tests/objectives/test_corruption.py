@@ -14,7 +14,7 @@ from electra.objectives.corruption import (
     masked_counts,
     replace_tokens,
 )
-from electra.objectives.settings import Masking
+from electra.objectives.masking import Masking
 from tests.conftest import ToyVocabulary, toy_batch
 
 rows = st.lists(st.integers(min_value=3, max_value=32), min_size=1, max_size=6)

@@ -225,7 +225,8 @@ def test_averaged_weights_are_what_is_exported_and_the_card_says_so(
     toy_shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    pretrain(toy("tiny", "--ema-decay", "0.5"), data=toy_shards, output_dir=run)
+    flags = ["--ema-decay", "0.5", "--objective.masking.final-rate", "0.1"]
+    pretrain(toy("tiny", *flags), data=toy_shards, output_dir=run)
     assert wording("averaged_weights_are_what_is_exported_and_the_card_says_so") in (
         capsys.readouterr().err
     )
@@ -234,7 +235,9 @@ def test_averaged_weights_are_what_is_exported_and_the_card_says_so(
     (table,) = [name for name in weights if name.endswith("word_embeddings.weight")]
     assert exported["electra.embeddings.word_embeddings.weight"].equal(state[f"{table}.ema"])
     assert not weights[table].equal(state[f"{table}.ema"])
-    assert "exponential moving average, decay 0.5" in (run / "generator/README.md").read_text()
+    card = (run / "generator/README.md").read_text(encoding="utf8")
+    assert "exponential moving average, decay 0.5" in card
+    assert "from 0.15 to 0.1; held-out rows are always masked at 0.1" in card
 
 
 def stock_config(shards: Shards, **changes: object) -> ElectraConfig:
