@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from electra.config import UserError, build
-from electra.console import Terminal, to_stdout
+from electra.console import Terminal, print_data, to_stdout
 from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
@@ -33,6 +33,7 @@ from electra.objectives.settings import (
 )
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
+from electra.setting_docs import as_commented_toml
 
 # Tokens in one forward pass, where the recipe leaves the micro-batch size to the machine.
 USUAL_TOKENS = 16_384
@@ -203,11 +204,14 @@ def print_description(description: Description, console: Console) -> None:
 def print_dry_run(
     name: str, recipe: Recipe, output_dir: Path | None, options: PretrainOptions
 ) -> None:
-    """Print what a recipe costs, and what a run of it would find on this machine."""
+    """Print the settings of a recipe, its costs, and what a run of it would find here.
+
+    What would stop the run is refused before anything is printed that looks like success.
+    """
     from electra.pretraining.dry_run import inspect_run
 
     facts = inspect_run(recipe, options, output_dir)
-    to_stdout("")
+    print_data(as_commented_toml(recipe))
     print_description(describe_recipe(recipe, name=name), Terminal())
     for title, fact in facts.items():
         to_stdout(f"{title}: {fact}")

@@ -52,7 +52,7 @@ def finetune(
     model: str,
     *settings: Settings,
     task: str,
-    output_dir: Path,
+    output_dir: Path | None = None,
     encoder: Annotated[FrozenEncoder, Parameter(name="*")] = TRAINED,
     options: Annotated[FinetuneOptions, Parameter(name="*")] = DEFAULTS,
     print_config: bool = False,
@@ -70,9 +70,9 @@ def finetune(
         squad-2.0, mrqa; ner, chunk; swag, race; for data of your own: classify, span, tag, choose.
     output_dir
         Folder for the results, and for the model and the predictions of each seed. The same command
-        continues where it was stopped.
+        continues where it was stopped. Not needed with --print-config.
     print_config
-        Print the settings as TOML and do nothing else.
+        Print all settings as TOML, with their choices and what they mean, and do nothing else.
     json
         Print the results as JSON.
     """
@@ -81,6 +81,8 @@ def finetune(
     options = replace(options, flags=flags)
     if print_config:
         return print_settings(model, task, task_options, options)
+    if output_dir is None:
+        raise UserError("--output-dir is missing: the folder to keep the results in")
     if task.lower() == "glue":
         return finetune_all(model, task_options, output_dir, options, as_json=json)
     return finetune_one(model, task, task_options, output_dir, options, as_json=json)
@@ -156,7 +158,7 @@ def print_settings(
     from electra import tasks
     from electra.finetuning.setup import resolve_config
     from electra.model.huggingface import load_shape
-    from electra.settings import as_toml
+    from electra.setting_docs import as_commented_toml
     from electra.tasks.models import model_folder
 
     if task.lower() == "glue":
@@ -165,7 +167,7 @@ def print_settings(
         )
     shape, _, _ = load_shape(model_folder(model))
     config = resolve_config(tasks.find_task(task, **task_options), options, shape)
-    print_data(as_toml(config).rstrip())
+    print_data(as_commented_toml(config).rstrip())
     return DONE
 
 

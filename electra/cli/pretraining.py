@@ -211,11 +211,12 @@ def print_recipe(
     name: str, recipe: Recipe, output_dir: Path | None, dry_run: PretrainOptions | None
 ) -> int:
     """Print the settings of a recipe, and what a run with the options of a dry run would find."""
-    print_data(as_commented_toml(recipe).rstrip())
-    if dry_run is not None:
-        from electra.cli.describe import print_dry_run
+    if dry_run is None:
+        print_data(as_commented_toml(recipe).rstrip())
+        return DONE
+    from electra.cli.describe import print_dry_run
 
-        print_dry_run(name, recipe, output_dir, dry_run)
+    print_dry_run(name, recipe, output_dir, dry_run)
     return DONE
 
 

@@ -143,15 +143,21 @@ def test_a_dry_run_of_a_finished_run_says_where_it_goes_on(
 
 
 @pytest.mark.parametrize("option", ["--data", "--corpus", "--init-from", "--tokenizer"])
-def test_a_dry_run_with_a_wrong_path_is_refused(
-    tmp_path: Path, toy_shards: Path, toy_corpus: Path, option: str
+def test_a_dry_run_with_a_wrong_path_is_refused_before_anything_is_printed(
+    tmp_path: Path,
+    toy_shards: Path,
+    toy_corpus: Path,
+    option: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = pretrain_argv(tmp_path / "run", "--dry-run", option, tmp_path / "missing")
     if option == "--init-from":
         words += ["--data", str(toy_shards)]
     if option == "--tokenizer":
         words += ["--corpus", str(toy_corpus)]
+    capsys.readouterr()
     assert main(words) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_a_dry_run_without_room_on_the_disk_is_refused(

@@ -291,12 +291,15 @@ def test_settings_can_be_seen_before_anything_is_done(
             str(tiny),
             "--task",
             "glue/stsb",
-            "--output-dir",
-            str(tmp_path / "run"),
             "--print-config",
         ]
     )
-    assert "epochs = 10.0" in capsys.readouterr().out, "another spelling of glue/sts-b"
+    printed = capsys.readouterr().out
+    assert "epochs = 10.0" in printed, "another spelling of glue/sts-b"
+    assert '\nschedule = "linear"  # linear, cosine, constant, wsd\n' in printed
+    assert "\n# dev_share is unset  # a number; of the training data to score on" in printed
+    assert main(["finetune", str(tiny), "--task", "classify"]) == 2
+    assert "--output-dir is missing" in capsys.readouterr().err
 
 
 def test_texts_become_vectors(tiny: Path, rows: Path, tmp_path: Path) -> None:
