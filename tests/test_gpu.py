@@ -26,6 +26,11 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
+# Muon, an average, clipping apart and a rate that a captured pass reads anew.
+OPTIONS = (
+    "--optimizer.name muon --optimizer.clip each --ema-decay 0.9 "
+    "--objective.masking.rate 0.3 --objective.masking.final-rate 0.1"
+).split()
 NO_DROPOUT = ("--encoder.dropout", "0", "--encoder.attention-dropout", "0")
 
 
@@ -119,6 +124,14 @@ def test_a_replayed_pass_of_the_modern_family_gives_the_digits_of_one_that_is_no
     assert replayed == taken
 
 
+def test_a_replayed_pass_reads_the_mask_rate_of_its_step(toy_shards, tmp_path):
+    replayed, taken = (
+        losses(toy_shards, tmp_path / graph, *OPTIONS, "--training.cuda-graph", graph)
+        for graph in ("on", "off")
+    )
+    assert replayed == taken
+
+
 @pytest.mark.parametrize("training", ["mlm", "adversarial"])
 def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(
     toy_shards, tmp_path, training
@@ -191,7 +204,9 @@ WAYS = pytest.mark.parametrize("more", [(), PLAIN, COMPILED], ids=["fused", "pla
 
 
 @pytest.mark.parametrize(
-    "more", [(), MODERN, PLAIN, COMPILED], ids=["fused", "fused modern", "plain", "compiled"]
+    "more",
+    [(), MODERN, PLAIN, COMPILED, (*MODERN, *OPTIONS), (*PLAIN, *OPTIONS)],
+    ids=["fused", "fused modern", "plain", "compiled", "fused options", "plain options"],
 )
 def test_a_killed_run_goes_on_bit_for_bit(toy_shards, tmp_path, more):
     finish(toy_shards, tmp_path / "unbroken", *more)
