@@ -15,7 +15,7 @@ from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.finetuning.loop import finetune_seed
 from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
-from electra.finetuning.output_dir import open_output_dir, set_status
+from electra.finetuning.output_dir import open_output_dir, set_status, step_reporter
 from electra.finetuning.results import SeedResult, Summary, summarize
 from electra.finetuning.scoring import remove_checkpoints
 from electra.finetuning.setup import (
@@ -83,13 +83,20 @@ def finetune_task(
     open_output_dir(setup, output_dir, options, world)
     announce(setup, options, say)
     runs: list[SeedResult] = []
+    report_step = step_reporter(output_dir, runs, world)
     with explain_failures(output_dir, runs, world):
         for seed in range(options.seed, options.seed + options.seeds):
             folder = output_dir / f"seed-{seed}"
             result = SeedResult.load(folder)
             if result is None:
                 result = finetune_seed(
-                    setup, seed, folder, world, interrupted=interrupted, quiet=options.quiet
+                    setup,
+                    seed,
+                    folder,
+                    world,
+                    interrupted=interrupted,
+                    report_step=report_step,
+                    quiet=options.quiet,
                 )
             elif world.is_main:  # it may have been killed after it had written its result
                 remove_checkpoints(folder)
@@ -98,6 +105,7 @@ def finetune_task(
                 say(f"stopped early; the same command goes on with seed {seed}")
                 return None
             runs.append(result)
+            set_status(output_dir, "running", runs, world)
             say(str(result))
         return write_summary(setup, runs, output_dir, options, world)
 

@@ -37,13 +37,15 @@ def finetune_seed(
     world: World,
     *,
     interrupted: Callable[[], bool],
+    report_step: Callable[[int], None] = lambda step: None,
     quiet: bool = False,
 ) -> SeedResult | None:
     """Train, score and save one seed, from its newest checkpoint if it has one.
 
-    Return None when the run was stopped early.
+    Return None when the run was stopped early. The steps that are taken are reported at times.
     """
     state = build_state(setup, seed, output_dir, world)
+    state.report_step = report_step
     notes = resume(state)
     world.barrier()
     try:
@@ -172,3 +174,4 @@ def log_step(
         "epoch": state.step * batches / rows,
     }
     journal.record(state.step, numbers)
+    state.report_step(state.step)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,27 @@ def set_status(
     status: run_dir.Status,
     runs: Sequence[SeedResult],
     world: World,
+    step: int = 0,
     **facts: Any,
 ) -> None:
-    """Write status.json from the main rank."""
+    """Write status.json from the main rank; `step` counts those of a seed that is not finished."""
     if world.is_main:
-        steps = sum(run.steps for run in runs)
+        steps = sum(run.steps for run in runs) + step
         run_dir.set_status(output_dir, status, step=steps, seeds_done=len(runs), **facts)
+
+
+def step_reporter(
+    output_dir: Path, runs: Sequence[SeedResult], world: World
+) -> Callable[[int], None]:
+    """Return a function that writes the step of the seed in training to status.json, if the last
+    status is no longer current; `runs` are those that are finished when it is called.
+    """
+    written = time.monotonic()
+
+    def report_step(step: int) -> None:
+        nonlocal written
+        if time.monotonic() - written >= run_dir.STATUS_SECONDS:
+            written = time.monotonic()
+            set_status(output_dir, "running", runs, world, step=step)
+
+    return report_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class FinetuneState:
     evaluation_due: bool = False  # the one of this step was interrupted
     epoch: int = -1
     epoch_batches: list[Array] = field(default_factory=list)
+    report_step: Callable[[int], None] = lambda step: None  # keeps the status current
     train_step: TrainStep = field(init=False)  # built last: it may copy weights and optimizer state
 
     @property

@@ -20,8 +20,6 @@ from electra.objectives.objective import Objective
 from electra.pretraining.recipe import Recipe
 from electra.runs import checkpoint, run_dir
 
-STATUS_SECONDS = 10.0  # between two updates of status.json; each waits for the disk
-
 
 @dataclass
 class Run:
@@ -80,7 +78,7 @@ class Run:
 
     def update_status(self) -> None:
         """Write status.json again where the last one is no longer current."""
-        if self.world.is_main and time.monotonic() - self.status_time >= STATUS_SECONDS:
+        if self.world.is_main and time.monotonic() - self.status_time >= run_dir.STATUS_SECONDS:
             self.set_status("running")
 
     def failure_message(self, failure: Exception | str) -> str:

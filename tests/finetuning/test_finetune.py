@@ -27,6 +27,7 @@ from electra.finetuning.results import (
     summary_notes,
     summary_table,
 )
+from electra.runs import run_dir
 from electra.tasks import find_task
 from electra.tasks.models import load_tuned
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, tiny_model, written
@@ -80,6 +81,22 @@ def test_results_say_everything_that_makes_the_number(learn: Learn, tmp_path: Pa
     assert made["data"]["train"]["files"][0]["name"] == "classes.csv"
     assert len(made["weights"]) == len(made["settings_hash"]) == 16
     assert "commit" in made
+
+
+def test_the_status_is_current_within_a_seed_and_between_two(
+    learn: Learn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, int, int]] = []
+
+    def record(folder: Path, status: str, *, step: int, seeds_done: int) -> None:
+        written.append((status, step, seeds_done))
+
+    monkeypatch.setattr(run_dir, "set_status", record)
+    monkeypatch.setattr(run_dir, "STATUS_SECONDS", 0.0)
+    learn(seeds=2, flags=[*FEW, "--logging-steps", "1"])
+    first = [("running", step, 0) for step in range(4)]
+    second = [("running", step, 1) for step in range(3, 7)]
+    assert written == [*first, *second, ("running", 6, 2), ("finished", 6, 2)]
 
 
 def test_a_model_card_states_the_language_and_the_licence(learn: Learn, tmp_path: Path) -> None:

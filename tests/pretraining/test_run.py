@@ -22,7 +22,7 @@ def test_the_status_is_current_between_checkpoints(
     def set_status(run: Path, status: run_dir.Status, **facts: Any) -> None:
         written.append({"status": status, **facts})
 
-    monkeypatch.setattr("electra.pretraining.run.STATUS_SECONDS", 0)
+    monkeypatch.setattr("electra.runs.run_dir.STATUS_SECONDS", 0)
     monkeypatch.setattr(run_dir, "set_status", set_status)
     flags = [*TOY_FLAGS, "--max-steps", "6", "--logging-steps", "2", "--save-steps", "100"]
     pretrain(load_recipe("tiny", flags=flags), data=toy_shards, output_dir=tmp_path, quiet=True)
