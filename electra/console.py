@@ -84,7 +84,11 @@ def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str
         console.print(f"warning: {text}", soft_wrap=True, style="yellow")
 
     with bars:
-        yield add_stage, warn
+        try:
+            yield add_stage, warn
+        finally:  # a stage that was refused, or was done already, leaves no empty bar
+            for task in bars.tasks:
+                bars.update(task.id, visible=task.completed > 0)
 
 
 @contextmanager

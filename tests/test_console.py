@@ -89,6 +89,17 @@ def test_lines_and_warnings_are_shown_as_text(
     assert output.err == f"{SHOWN}\nwarning: {SHOWN}\n"
 
 
+def test_a_stage_that_never_began_leaves_no_bar_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = TerminalStream()
+    monkeypatch.setattr("sys.stderr", stream)
+    with progress_bars() as (add_stage, _):
+        add_stage("vocabulary")(1.0)
+        add_stage("shards")
+    last_frame = stream.getvalue().rsplit("\x1b[2K", 1)[-1]
+    assert "vocabulary" in last_frame
+    assert "shards" not in last_frame
+
+
 def test_data_is_unchanged_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     print_data(HOSTILE)
     assert capsys.readouterr().out == f"{HOSTILE}\n"
