@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -91,21 +92,15 @@ def decode_line(raw: bytes, source: Source, number: int) -> str:
             f"{source.display_name}:{number}: a NUL byte; this is not UTF-8 text. If the file is "
             "UTF-16, convert it: iconv -f UTF-16 -t UTF-8; if it is binary, leave it out"
         )
+    raw = raw.removeprefix(codecs.BOM_UTF8)  # of any line: files may have been joined
     try:
-        return raw.decode(line_encoding(number))
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise UserError(
             f"{source.display_name}:{number}: byte 0x{raw[error.start]:02x} at column "
             f"{error.start + 1} is not UTF-8; convert the file, from Latin-1 for example: "
             "iconv -f LATIN1 -t UTF-8"
         ) from None
-
-
-def line_encoding(number: int) -> str:
-    """Return the codec of a line: the first line may start with a byte order mark."""
-    if number == 1:
-        return "utf-8-sig"
-    return "utf-8"
 
 
 def check_encodable(text: str, where: str) -> None:

@@ -83,6 +83,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     ]
 
 
+def test_a_byte_order_mark_where_files_were_joined_is_no_part_of_a_label(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "label,text\n1,a\n\ufeff1,b\n")
+    assert [row["label"] for row in values(path)] == ["1", "1"]
+
+
 def test_blank_lines_are_no_rows_and_empty_fields_are(tmp_path: Path) -> None:
     assert values(write(tmp_path / "a.csv", "\ntext,label\n\na,1\n\n,\n")) == [
         {"text": "a", "label": "1"},
