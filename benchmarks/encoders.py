@@ -16,6 +16,7 @@ done. After --minutes no further fine-tuning is started.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -74,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
     with ThreadPoolExecutor(options.together) as threads:
         list(threads.map(lambda run: kept.pretrain(*run), runs))
-    jobs = [
-        (*run, tuning, task) for task in options.tasks for run in runs for tuning in options.tunings
-    ]
+    jobs = []
+    for task, run, tuning in itertools.product(options.tasks, runs, options.tunings):
+        jobs.append((*run, tuning, task))
     with ThreadPoolExecutor(options.finetune_together) as threads:
         list(threads.map(lambda job: kept.finetune(*job), jobs))
 
