@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -24,6 +25,9 @@ from electra.escape import printable
 Stage = Callable[[str], Callable[[float], None]]  # name of a stage → a function of its progress
 NOBODY_READS = {errno.EPIPE, errno.EIO}  # a pipe that was closed, a terminal that is gone
 PIPE_WIDTH = 160  # of a table that is not printed on a terminal
+PROGRESS_SECONDS = 30.0  # between two lines about a long job
+
+Item = TypeVar("Item")
 
 
 class Terminal(Console):
@@ -89,6 +93,19 @@ def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str
         finally:  # a stage that was refused, or was done already, leaves no empty bar
             for task in bars.tasks:
                 bars.update(task.id, visible=task.completed > 0)
+
+
+def count_items(items: Iterable[Item], what: str, *, of: int | None = None) -> Iterator[Item]:
+    """Yield items, and print at times how many there were so far: a long job is not silent."""
+    total = ""
+    if of is not None:
+        total = f" of {of:,}"
+    shown = time.monotonic()
+    for count, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() - shown >= PROGRESS_SECONDS:
+            shown = time.monotonic()
+            to_stderr(f"{count:,}{total} {what}")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rich.text import Text
 from electra.__main__ import main
 from electra.console import (
     Terminal,
+    count_items,
     print_data,
     print_warnings_plainly,
     progress_bars,
@@ -98,6 +99,17 @@ def test_a_stage_that_never_began_leaves_no_bar_behind(monkeypatch: pytest.Monke
     last_frame = stream.getvalue().rsplit("\x1b[2K", 1)[-1]
     assert "vocabulary" in last_frame
     assert "shards" not in last_frame
+
+
+def test_a_long_job_says_at_times_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(count_items("ab", "predictions")) == ["a", "b"]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("electra.console.PROGRESS_SECONDS", 0.0)
+    assert list(count_items("ab", "batches", of=2)) == ["a", "b"]
+    list(count_items("a", "texts"))
+    assert capsys.readouterr().err == "1 of 2 batches\n2 of 2 batches\n1 texts\n"
 
 
 def test_data_is_unchanged_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from electra.cli import DONE, app
 from electra.config import UserError, suggest
-from electra.console import print_data, redirect_warnings, to_stderr, to_stdout
+from electra.console import count_items, print_data, redirect_warnings, to_stderr, to_stdout
 from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 from electra.tasks.evaluation_options import EvaluationData
 
@@ -140,7 +140,8 @@ def write_predictions(
     from electra.tasks.inference import predict
 
     if output is None or form == "records":
-        return prediction_files.write_records(predict(models, [source]), output)
+        records = count_items(predict(models, [source]), "predictions")
+        return prediction_files.write_records(records, output)
     return prediction_files.write_official(models, source, output, form=form)
 
 
@@ -215,7 +216,8 @@ def embed(
     check_output(output, pool=options.pool)
     texts, source = read_texts(find_table(input), text), load_pretrained(model)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
-    written = write_embeddings(output, embeddings, source.tokenizer, pool=options.pool)
+    counted = count_items(embeddings, "texts")
+    written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
     note = f"{output}: {written.texts:,} texts"
     if written.truncated:
         note += f"; {written.truncated:,} were longer than the model reads and were cut"

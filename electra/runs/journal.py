@@ -16,7 +16,7 @@ from rich.table import Column
 
 from electra import atomic
 from electra.config import UserError
-from electra.console import Terminal
+from electra.console import PROGRESS_SECONDS, Terminal
 from electra.files import parse_json, read_bounded_bytes
 from electra.runs.run_dir import TENSORBOARD
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
-PROGRESS_SECONDS = 30.0  # between two lines about a long evaluation
 MAX_VALUE = 1e30  # sums of values below it stay finite
 
 DISPLAY_FORMATS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from electra import tasks
 from electra.config import UserError
+from electra.console import count_items
 from electra.data.sources import warn
 from electra.data.tables import Table, find_table
 from electra.settings import as_flag
@@ -107,9 +108,14 @@ def answer_examples(
 ) -> list[Answer]:
     """Return one answer for each example: the model's, or several models' combined."""
     count = TruncationCount()
-    answers = answer_chunk(models, examples, count, device or default_device())
+    answers = answer_chunk(models, examples, count, device or default_device(), count_batches)
     count.warn(length=models[0].length)
     return answers
+
+
+def count_batches(batches: Sequence[Array]) -> Iterator[Array]:
+    """Yield batches, and print at times how many are done."""
+    return count_items(batches, "batches", of=len(batches))
 
 
 def answer_chunk(
@@ -117,6 +123,7 @@ def answer_chunk(
     examples: Sequence[Example],
     count: TruncationCount,
     device: torch.device,
+    track: Callable[[Sequence[Array]], Iterable[Array]] = iter,
 ) -> list[Answer]:
     """Return one answer for each example, and count those that were cut."""
     bf16 = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
@@ -127,8 +134,10 @@ def answer_chunk(
         )
         if model is models[0]:
             count.add(features, examples)
-        network = model.network.to(device)
-        outputs = compute_outputs(network, features, device=device, autocast=bf16)
+        network, batches = model.network.to(device), inference_batches(features, device)
+        outputs = compute_outputs(
+            network, features, device=device, autocast=bf16, batches=track(batches)
+        )
         in_order = [outputs[unit] for unit in range(len(features))]
         answers.append(model.task.decode(examples, features, in_order))
     if len(models) == 1:

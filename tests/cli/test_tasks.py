@@ -309,6 +309,22 @@ def test_texts_become_vectors(tiny: Path, rows: Path, tmp_path: Path) -> None:
     assert np.load(tmp_path / "vectors.npy").shape == (8, 32)
 
 
+def test_long_inference_is_not_silent(
+    by_heart: ByHeart,
+    rows: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("electra.console.PROGRESS_SECONDS", 0.0)
+    model = str(model_of(by_heart, "classes"))
+    assert main(["evaluate", model, "--dev", str(rows)]) == 0
+    assert main(["predict", model, str(rows), "--output", str(tmp_path / "said.csv")]) == 0
+    assert main(["embed", model, str(rows), "--output", str(tmp_path / "vectors.npy")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert {"1 of 1 batches", "8 predictions", "8 texts"} <= set(lines)
+
+
 # ---- mistakes in the data ------------------------------------------------------------------------
 
 DATA = "text,label\nthe dog,dogs\nthe cat,cats\n"
