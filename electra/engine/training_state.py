@@ -43,10 +43,11 @@ def restore(
     if not updates and not optimizer_state:  # torch's AdamW has none before its first update
         return
     names = {parameter: name for name, parameter in parameters.items()}
+    is_averaged = any(name.endswith(f".{EMA}") for name in optimizer_state)
     states: dict[int, dict[str, Tensor]] = {}
     for number, (parameter, keys) in enumerate(state_keys(optimizer)):
         name = names[parameter]
-        if f"{name}.{EMA}" in optimizer_state:
+        if is_averaged:
             keys += (EMA,)
         # A parameter that no loss uses has no gradient, and so no state.
         if not optimizer_state or any(f"{name}.{key}" in optimizer_state for key in keys):

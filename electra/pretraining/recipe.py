@@ -144,12 +144,16 @@ class Recipe:
             self.workload(self.data.vocab_size)
 
     @property
+    def masking(self) -> Masking | None:
+        """The settings of masking, where the objective masks tokens."""
+        return getattr(self.objective, "masking", None)
+
+    @property
     def mask_schedule(self) -> str | None:
         """How the mask rate changes, in words; None where it does not."""
-        masking: Masking | None = getattr(self.objective, "masking", None)
-        if masking is None:
+        if self.masking is None:
             return None
-        return masking.schedule
+        return self.masking.schedule
 
     def workload(self, vocabulary: int) -> Workload:
         """Return the networks of this run and the passes of a token through them."""

@@ -184,14 +184,33 @@ def check_schedule(recipe: Recipe, resumed: Checkpoint, resume_schedule: ResumeS
 
 
 def schedule_messages(recipe: Recipe, resumed: Checkpoint) -> list[str]:
-    """Return a message where the learning rate jumps because the number of steps changed."""
-    before, now = rates_around(recipe, resumed)
-    if resumed.step >= recipe.training.max_steps or math.isclose(before, now):
+    """Return what jumps because the number of steps changed: the learning rate, the mask rate."""
+    if resumed.step >= recipe.training.max_steps:
         return []
-    return [
-        f"the learning rate goes from {before:.3g} to {now:.3g} at step {resumed.step + 1:,}: its "
-        f"schedule now has {recipe.training.max_steps:,} steps"
-    ]
+    messages = []
+    for name, (before, now) in {
+        "learning rate": rates_around(recipe, resumed),
+        "mask rate": mask_rates_around(recipe, resumed),
+    }.items():
+        if not math.isclose(before, now):
+            messages.append(
+                f"the {name} goes from {before:.3g} to {now:.3g} at step {resumed.step + 1:,}: its "
+                f"schedule now has {recipe.training.max_steps:,} steps"
+            )
+    return messages
+
+
+def mask_rates_around(recipe: Recipe, resumed: Checkpoint) -> tuple[float, float]:
+    """Return the mask rate of the next step: by the checkpoint's schedule, and by this one."""
+    masking = recipe.masking
+    if masking is None:
+        return 0.0, 0.0
+    before = resumed.state["recipe"]["training"]["max_steps"]
+    step = min(resumed.step + 1, before)
+    return (
+        masking.rate_at(step, max_steps=before),
+        masking.rate_at(resumed.step + 1, max_steps=recipe.training.max_steps),
+    )
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:

@@ -310,6 +310,30 @@ def eight_steps(toy_shards, tmp_path_factory):
 TENSOR = "discriminator.encoder.blocks.1.expand.weight"
 
 
+def remove_averages(tensors):
+    for name in [name for name in tensors if name.endswith(".ema")]:
+        del tensors[name]
+
+
+@pytest.mark.parametrize(
+    "change", [remove_averages, lambda tensors: tensors.pop(f"{TENSOR}.ema")], ids=["all", "one"]
+)
+def test_a_checkpoint_without_averages_is_refused_by_a_run_that_averages(
+    toy_shards, tmp_path, change
+):
+    def run(steps):
+        flags = ["--max-steps", steps, "--ema-decay", "0.9", "--schedule", "constant"]
+        pretrain(toy(*flags), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
+
+    run("2")
+    tamper_with(tmp_path / "run" / "checkpoint-2", "optimizer.safetensors", change)
+    with pytest.raises(
+        UserError,
+        match=wording("a_checkpoint_without_averages_is_refused_by_a_run_that_averages"),
+    ):
+        run("3")
+
+
 @pytest.mark.parametrize(
     "how",
     [

@@ -189,6 +189,16 @@ def test_a_run_is_extended_only_where_its_learning_rate_does_not_rise(
     assert len(schedule_messages(longer, resumed)) == is_refused
 
 
+def test_a_mask_rate_that_jumps_because_a_run_is_extended_is_announced(tmp_path: Path) -> None:
+    settings = {"schedule": "constant", "objective__masking__final_rate": 0.05}
+    make_run(tmp_path, recipe(**settings), 1_400)
+    longer = recipe(**settings, training__max_steps=2_801)
+    _, resumed = find_resume_point(longer, tmp_path, resume="auto", overwrite=False)
+    assert resumed is not None
+    (message,) = schedule_messages(longer, resumed)
+    assert "the mask rate goes from 0.05 to 0.1 at step 1,401" in message
+
+
 def test_a_run_does_not_end_before_the_step_it_has_reached(tmp_path: Path) -> None:
     make_run(tmp_path, recipe(), 4)
     assert (
