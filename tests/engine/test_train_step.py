@@ -182,7 +182,7 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
                 Detection(generator=GeneratorShape(tie="all", fraction=1.0)),
                 Detection(generator=GeneratorShape(tie="none")),
                 Detection(masking=Masking(draws="official")),
-                Detection(masking=Masking(rate=0.3, final_rate=0.15)),
+                Detection(masking=Masking(final_rate=0.1)),
                 Detection(temperature=2.0),
                 Detection(scored="masked"),
                 ReplaceMLMConfig(),
