@@ -2,15 +2,15 @@
 
     python -m benchmarks.encoders --data SHARDS --glue GLUE --folder RUNS
                                   --arm "modern: modern-small" --arm "paper: small --max-steps 4000"
-                                  [--seeds 3] [--together 4] [--finetune-together 8]
-                                  [--tasks glue/qnli …] [--finetune-seeds 1]
+                                  [--seeds 3] [--seed 0] [--together 4] [--finetune-together 8]
+                                  [--tasks "glue/qnli --epochs 2" …] [--finetune-seeds 1]
                                   [--tuning "3e-4: --learning-rate 3e-4" …]
                                   [--minutes 8] [--output benchmarks/results/encoders.json]
 
 An arm is a name, a recipe and flags of `electra pretrain`; a tuning is a name and flags of `electra
-finetune`. Every arm is trained with each seed, then every model is fine-tuned on each task with
-each tuning. Runs are kept in --folder, and the same command goes on with them: it skips what is
-done. After --minutes no further fine-tuning is started.
+finetune`, and a task may have such flags too. Every arm is trained with each seed, then every model
+is fine-tuned on each task with each tuning. Runs are kept in --folder, and the same command goes on
+with them: it skips what is done. After --minutes no further fine-tuning is started.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shards = Shards.open(options.data)
     options.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(options, shards)
-    runs = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
+    runs = [(arm, seed) for seed in options.all_seeds for arm in options.arms]
     with ThreadPoolExecutor(options.together) as threads:
         list(threads.map(lambda run: kept.pretrain(*run), runs))
     jobs = []
@@ -88,6 +88,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="for the runs")
     parser.add_argument("--arm", action="append", required=True, metavar="NAME: RECIPE FLAGS")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--together", type=int, default=1, help="pre-trainings at a time")
     parser.add_argument("--finetune-together", type=int, default=4, help="fine-tunings at a time")
     parser.add_argument("--glue", help="folder with the tasks")
@@ -100,6 +101,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     check_counts(parser, options, "seeds", "together", "finetune_together", "finetune_seeds")
     if options.tasks and not options.glue:
         parser.error("--tasks needs --glue, the folder of their data")
+    options.all_seeds = range(options.seed, options.seed + options.seeds)
     options.arms = [Named.parse(text) for text in options.arm]
     options.tunings = [Named.parse(text) for text in options.tuning or ["default: "]]
     return options
@@ -154,14 +156,16 @@ class Kept:
         last = found["held_out"][-1:]
         print(f"{arm.name}, seed {seed}: {last}", flush=True)
 
-    def finetune(self, arm: Named, seed: int, tuning: Named, task: str) -> None:
+    def finetune(self, arm: Named, seed: int, tuning: Named, task_with_flags: str) -> None:
         """Fine-tune a model and keep the score of every fine-tuning seed."""
         if time.monotonic() > self.until:
             return
+        task, *task_flags = shlex.split(task_with_flags)
         model = self.folder_of(arm, seed)
         folder = model.parent / f"{model.name}-{tuning.slug}-{task.replace('/', '-')}"
         flags = ["--task", task, "--data", self.options.glue, "--output-dir", str(folder)]
-        flags += ["--seeds", str(self.options.finetune_seeds), *shlex.split(tuning.flags)]
+        flags += ["--seeds", str(self.options.finetune_seeds), *task_flags]
+        flags += shlex.split(tuning.flags)
         try:
             run_electra(folder, "finetune", str(model), *flags)
         except subprocess.CalledProcessError as error:
@@ -169,7 +173,7 @@ class Kept:
             return
         results = json.loads((folder / "results.json").read_text(encoding="utf8"))
         scores = {
-            "flags": tuning.flags,
+            "flags": " ".join([*task_flags, tuning.flags]),
             "metric": results["metric"],
             "baseline": results["baseline"],
             "scores": [run["score"] for run in results["runs"]],
