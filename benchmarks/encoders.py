@@ -139,7 +139,10 @@ class Kept:
         folder = self.folder_of(arm, seed)
         recipe, *flags = shlex.split(arm.flags)
         source = ["--data", self.options.data, "--output-dir", str(folder), "--seed", str(seed)]
-        run_electra(folder, "pretrain", recipe, *source, "--save-total-limit", "1", *flags)
+        if not has_succeeded(
+            folder, "pretrain", recipe, *source, "--save-total-limit", "1", *flags
+        ):
+            return
         entries = read_metrics(folder / METRICS)
         rates = sorted(
             entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry
@@ -158,18 +161,15 @@ class Kept:
 
     def finetune(self, arm: Named, seed: int, tuning: Named, task_with_flags: str) -> None:
         """Fine-tune a model and keep the score of every fine-tuning seed."""
-        if time.monotonic() > self.until:
+        model = self.folder_of(arm, seed)
+        if time.monotonic() > self.until or not (model / METRICS).is_file():
             return
         task, *task_flags = shlex.split(task_with_flags)
-        model = self.folder_of(arm, seed)
         folder = model.parent / f"{model.name}-{tuning.slug}-{task.replace('/', '-')}"
         flags = ["--task", task, "--data", self.options.glue, "--output-dir", str(folder)]
         flags += ["--seeds", str(self.options.finetune_seeds), *task_flags]
         flags += shlex.split(tuning.flags)
-        try:
-            run_electra(folder, "finetune", str(model), *flags)
-        except subprocess.CalledProcessError as error:
-            print(f"{folder.name} failed with exit code {error.returncode}", flush=True)
+        if not has_succeeded(folder, "finetune", str(model), *flags):
             return
         results = json.loads((folder / "results.json").read_text(encoding="utf8"))
         scores = {
@@ -185,16 +185,19 @@ class Kept:
         entry.setdefault("tuned", {}).setdefault(tuning.name, {})[task] = scores
 
 
-def run_electra(folder: Path, *arguments: str) -> None:
-    """Run a command with one thread; keep what it prints beside its folder."""
+def has_succeeded(folder: Path, *arguments: str) -> bool:
+    """Run a command with one thread and keep what it prints beside its folder; say if it fails."""
     with Path(f"{folder}.{LOG}").open("a", encoding="utf8") as log:
-        subprocess.run(
+        ended = subprocess.run(
             [*ELECTRA, *arguments, "--quiet"],
-            check=True,
+            check=False,
             stdout=log,
             stderr=log,
             env={"OMP_NUM_THREADS": "1", **os.environ},
         )
+    if ended.returncode:
+        print(f"{folder.name} failed: see {folder}.{LOG}", flush=True)
+    return ended.returncode == 0
 
 
 if __name__ == "__main__":
