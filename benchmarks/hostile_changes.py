@@ -128,7 +128,8 @@ def change_name(path: Path, rng: Random, canary: Path) -> str:
     if rng.random() < 0.5:
         os.rename(path, target)
         return f"renamed to {name!r}"
-    shutil.copyfile(path, target)
+    if os.fsencode(path) != target:  # it may have got the name before
+        shutil.copyfile(path, target)
     return f"copied to {name!r}"
 
 

@@ -16,7 +16,7 @@ from electra.experiments.findings import CONCURRENCY, is_finished, read_score
 from electra.experiments.jobs import Job, StageRun
 from electra.experiments.scoring import Scoring
 from electra.file_lock import wait_for_lock
-from electra.runs.run_dir import create_output_dir
+from electra.runs.run_dir import create_output_dir, get_status
 
 ERROR = "error.txt"  # in a run folder: the traceback of an unexpected error
 
@@ -61,9 +61,10 @@ def is_trained(stage: StageRun) -> bool:
 
 
 def is_scored(scoring: Scoring) -> bool:
-    """Return whether a task was fine-tuned with every seed."""
+    """Return whether a task was fine-tuned with every seed, to the last file."""
     score = read_score(scoring.task, scoring.folder)
-    return score is not None and len(score.values) >= scoring.seeds
+    is_ended = get_status(scoring.folder).get("status", "finished") == "finished"
+    return score is not None and len(score.values) >= scoring.seeds and is_ended
 
 
 def try_job(job: Job, context: JobContext) -> JobOutcome:
