@@ -20,5 +20,7 @@ def test_a_task_is_scored_once_its_fine_tuning_wrote_its_last_file(tmp_path, sta
     (tmp_path / "results.json").write_text(json.dumps(result), encoding="utf8")
     if status is not None:
         (tmp_path / "status.json").write_text(json.dumps(status), encoding="utf8")
-    scoring = Scoring("glue/rte", "data", tmp_path, seeds=1, recipe="paper", flags=())
+    scoring = Scoring(
+        task="glue/rte", data="data", folder=tmp_path, seeds=1, recipe="paper", flags=()
+    )
     assert is_scored(scoring) is expected
