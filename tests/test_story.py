@@ -236,6 +236,7 @@ def test_every_file_the_documents_name_exists():
         ROOT / "README.md",
         ROOT / "docs" / "reading.md",
         ROOT / "docs" / "finetuning.md",
+        ROOT / "docs" / "installation.md",
         ROOT / "docs" / "cleaning.md",
         ROOT / "docs" / "scale.md",
         ROOT / "docs" / "troubleshooting.md",
