@@ -55,13 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def draw(result: Result, output: Path) -> None:
     """Draw a result of `benchmarks.pretrain_gpu` as SVG."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("matplotlib is not installed: pip install -e '.[benchmarks]'") from None
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
+    pyplot = import_pyplot()
     entries = list(result.get("scaling", {}).values())
     with pyplot.rc_context(RC_PARAMS):
         figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), layout="constrained")
@@ -84,6 +78,18 @@ def draw(result: Result, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, metadata={"Date": None})
         pyplot.close(figure)
+
+
+def import_pyplot() -> Any:
+    """Return matplotlib's pyplot for SVG; raise UserError where it is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("matplotlib is not installed: pip install -e '.[benchmarks]'") from None
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 # ---- panels --------------------------------------------------------------------------------------

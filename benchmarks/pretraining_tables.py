@@ -23,6 +23,13 @@ SIDES = {
     "ours_plain": "ours, plain",
     "ours_fast": "ours",
 }
+MODERN_SIDES = {
+    "peer_eager": "transformers",
+    "peer_compiled": "transformers, compiled",
+    "peer_reduce_overhead": "… with mode reduce-overhead",
+    "ours_plain": "ours, plain",
+    "ours_fast": "ours",
+}
 
 
 def speed(result: Result | None = None) -> str:
@@ -161,6 +168,25 @@ def curves(result: Result | None = None) -> str:
     )
 
 
+def modern_speed(result: Result | None = None) -> str:
+    """Return the speed of the ModernBERT family beside transformers' two ModernBERT models."""
+    entries = result_or_file(result, "pretrain_gpu").get("modern", {})
+    lines = table_header(
+        f"tokens/s, {machines(entries.values())}",
+        *MODERN_SIDES.values(),
+        "÷ compiled",
+        "÷ reduce-overhead",
+        "ours, MFU",
+    )
+    for name, entry in entries.items():
+        sides = [entry["sides"].get(side, {}) for side in MODERN_SIDES]
+        rates = [format_entry(side, "tokens_per_second", format_thousands) for side in sides]
+        _, compiled, reduced, _, ours = sides
+        ratios = [format_ratio(ours, side) for side in (compiled, reduced)]
+        lines.append(table_row(at_commit(name, entry), *rates, *ratios, mfu(entry)))
+    return "\n".join(lines)
+
+
 def compared_entries(result: Result) -> Result:
     """Return the settings in which all sides were measured, of all parts."""
     entries: Result = {}
@@ -183,4 +209,4 @@ def format_ratio(ours: Result, theirs: Result) -> str:
     return f"{ours['tokens_per_second'] / theirs['tokens_per_second']:.2f}"
 
 
-TABLES = (speed, memory, scaling, startup, profile, curves)
+TABLES = (speed, memory, modern_speed, scaling, startup, profile, curves)

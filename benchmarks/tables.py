@@ -9,7 +9,13 @@ import re
 from collections.abc import Callable
 from statistics import median
 
-from benchmarks import finetuning_tables, pretraining_tables, reliability_tables, scale
+from benchmarks import (
+    encoder_tables,
+    finetuning_tables,
+    pretraining_tables,
+    reliability_tables,
+    scale,
+)
 from benchmarks.finetuning_tables import held_out, proof
 from benchmarks.harness import Result
 from benchmarks.markdown import (
@@ -31,6 +37,8 @@ DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 RECIPES = (
     "modern-tiny",
     "modern-small",
+    "modern-base",
+    "modern-large",
     "tiny",
     "small",
     "base",
@@ -244,6 +252,7 @@ TABLES: dict[str, Callable[[], str]] = {
         sanity,
         *pretraining_tables.TABLES,
         *finetuning_tables.TABLES,
+        *encoder_tables.TABLES,
         proof,
         held_out,
         *reliability_tables.TABLES,

@@ -1,0 +1,61 @@
+"""The table of `benchmarks.encoders`: what each arm learnt, over its seeds."""
+
+from __future__ import annotations
+
+from statistics import mean, stdev
+
+from benchmarks.harness import Result
+from benchmarks.markdown import machines_with_commits, result_or_file, table_header, table_row
+
+TUNING = "paper"  # the tuning of the table: the default settings of `electra finetune`
+TASKS = ("glue/qnli", "glue/sts-b")
+
+
+def encoders(result: Result | None = None) -> str:
+    """Return the held-out scores and the fine-tuned scores of each arm: mean ± deviation."""
+    arms = runs_by_arm(result_or_file(result, "encoders"))
+    every_run = [run for runs in arms.values() for run in runs]
+    lines = table_header(
+        f"mean ± standard deviation of seeds, {machines_with_commits(every_run)}",
+        "seeds",
+        "masked LM, accuracy (baseline)",
+        "AUC",
+        *TASKS,
+    )
+    for arm, runs in arms.items():
+        last = [run["held_out"][-1] for run in runs]
+        accuracy = format_spread([100 * scores["mlm_accuracy"] for scores in last])
+        baseline = mean(100 * scores["baseline_mlm_accuracy"] for scores in last)
+        lines.append(
+            table_row(
+                f"{arm}: `{runs[0]['settings'].split(' --')[0]}`",
+                str(len(runs)),
+                f"{accuracy} % ({baseline:.1f} %)",
+                format_spread([scores["auc"] for scores in last], digits=3),
+                *(format_spread(tuned_scores(runs, task)) for task in TASKS),
+            )
+        )
+    return "\n".join(lines)
+
+
+def runs_by_arm(result: Result) -> dict[str, list[Result]]:
+    """Return the runs of each arm, those with most seeds first."""
+    arms: dict[str, list[Result]] = {}
+    for run in result["runs"].values():
+        arms.setdefault(run["arm"], []).append(run)
+    return dict(sorted(arms.items(), key=lambda item: -len(item[1])))
+
+
+def tuned_scores(runs: list[Result], task: str) -> list[float]:
+    return [100 * score for run in runs for score in run["tuned"][TUNING][task]["scores"]]
+
+
+def format_spread(values: list[float], digits: int = 1) -> str:
+    """Return the mean of several values with their standard deviation, or the only value."""
+    text = f"{mean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {stdev(values):.{digits}f}"
+    return text
+
+
+TABLES = (encoders,)
