@@ -40,7 +40,7 @@ def draw(result: Result, output: Path) -> None:
                 plot_run(axes, run, color=color, label=label)
         baseline = next(iter(result["runs"].values()))["held_out"][-1]["baseline_mlm_accuracy"]
         axes[0].axhline(100 * baseline, color="#999999", linestyle=":", linewidth=1)
-        axes[0].set_ylabel("masked LM, accuracy, % (dotted: without context)")
+        axes[0].set_ylabel("masked LM, accuracy, %")
         axes[1].axhline(0.5, color="#999999", linestyle=":", linewidth=1)
         axes[1].set_ylabel("replaced token detection, AUC")
         for axis in axes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean, median
 
 from benchmarks import (
     encoder_tables,
@@ -16,6 +16,7 @@ from benchmarks import (
     reliability_tables,
     scale,
 )
+from benchmarks.encoder_tables import TASKS, runs_by_arm, tuned_scores
 from benchmarks.finetuning_tables import held_out, proof
 from benchmarks.harness import Result
 from benchmarks.markdown import (
@@ -34,6 +35,7 @@ from electra.cli.describe import describe_recipe
 from electra.pretraining.recipe import load_recipe
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+MODERN = "Muon 3e-3, gradient-disentangled"  # the arm that became `modern-small`
 RECIPES = (
     "modern-tiny",
     "modern-small",
@@ -96,6 +98,7 @@ def gpu_rows() -> list[tuple[str, str]]:
         format_ratio(sides["ours_fast"], sides[side]) for side in ("peer_eager", "peer_compiled")
     )
     result = read_result("small_gpu")
+    modern = runs_by_arm(read_result("encoders"))
     tasks = result["glue"]["tasks"]
     mean = sum(entry["median"] for entry in tasks.values()) / len(tasks)
     return [
@@ -112,7 +115,20 @@ def gpu_rows() -> list[tuple[str, str]]:
             f"{result['pretraining']['minutes_in_all']:.1f}; {100 * mean:.1f} "
             "([details](docs/speed.md))",
         ),
+        (
+            "`modern-small`, 2,000 steps (62M tokens) on it: masked LM, QNLI, STS-B, means of "
+            f"{len(modern[MODERN])} seeds; `small` after as many tokens",
+            f"{describe_arm(modern[MODERN])}; {describe_arm(modern['small'])} "
+            "([details](docs/troubleshooting.md#which-family-of-encoders))",
+        ),
     ]
+
+
+def describe_arm(runs: list[Result]) -> str:
+    """Return the held-out accuracy of an arm and its scores on two tasks."""
+    accuracy = fmean(run["held_out"][-1]["mlm_accuracy"] for run in runs)
+    scores = [f"{fmean(tuned_scores(runs, task)):.1f}" for task in TASKS]
+    return f"{100 * accuracy:.1f} %, {', '.join(scores)}"
 
 
 def cpu_rows() -> list[tuple[str, str]]:
