@@ -10,11 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import (
+    encoder_tables,
+    encoders,
     finetune_cpu,
     finetune_gpu,
     finetuning_tables,
@@ -236,14 +239,18 @@ def test_a_curve_ends_after_its_minutes_in_the_middle_of_its_schedule(toy_shards
     assert 10 <= held_out[-1]["step"] < 1_000_000
 
 
-@pytest.mark.slow
-def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tmp_path):
-    (tmp_path / "SST-2").mkdir()
+def write_sst_2(folder: Path) -> None:
+    (folder / "SST-2").mkdir()
     for part, animal in (("train", "dog"), ("dev", "horse")):
         rows = [f"the old {animal} {'sees' if n % 2 else 'runs'}\t{n % 2}" for n in range(8)]
-        (tmp_path / "SST-2" / f"{part}.tsv").write_text(
+        (folder / "SST-2" / f"{part}.tsv").write_text(
             "\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf8"
         )
+
+
+@pytest.mark.slow
+def test_a_setting_is_also_worth_what_its_network_scores_on_tasks(toy_shards, tmp_path):
+    write_sst_2(tmp_path)
     output = tmp_path / "kept.json"
     plateau.main(
         [
@@ -739,3 +746,43 @@ def test_the_proof_needs_texts_or_shards_and_not_both(capsys):
             small_gpu.main([*argv, "--run", "run"])
         assert exit.value.code == 2
     assert "one of the arguments --corpus --data is required" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_encoders_are_compared_by_seeds_and_one_that_fails_stops_no_other(
+    toy_shards, tmp_path, capsys
+):
+    write_sst_2(tmp_path)
+    output, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
+    tasks = ["glue/sst-2 --max-steps 2 --batch-size 4"]
+    encoders.main(
+        [
+            *("--data", str(toy_shards), "--folder", str(tmp_path / "runs")),
+            *("--arm", f"toy: tiny {flags}", "--arm", "wrong: no-such-recipe"),
+            *("--seed", "1", "--seeds", "2", "--together", "2"),
+            *("--glue", str(tmp_path), "--tasks", *tasks),
+            *("--tuning", "low: --learning-rate 1e-4", "--output", str(output)),
+        ]
+    )
+    runs = json.loads(output.read_text(encoding="utf8"))["runs"]
+    assert set(runs) == {"toy, seed 1", "toy, seed 2"}
+    assert runs["toy, seed 1"]["held_out"] != runs["toy, seed 2"]["held_out"]
+    tuned = runs["toy, seed 2"]["tuned"]["low"]["glue/sst-2"]
+    assert tuned["flags"] == f"{tasks[0].removeprefix('glue/sst-2 ')} --learning-rate 1e-4"
+    assert len(tuned["scores"]) == 1
+    assert "wrong-1 failed" in capsys.readouterr().out
+
+
+def test_an_arm_of_encoders_is_shown_with_the_spread_of_its_seeds():
+    def run(arm: str, accuracy: float, score: float) -> dict[str, Any]:
+        scores = {"mlm_accuracy": accuracy, "baseline_mlm_accuracy": 0.2, "auc": 0.75}
+        tuned = {"paper": {task: {"scores": [score]} for task in encoder_tables.TASKS}}
+        made = {"hardware": "GPU", "torch": "2", "commit": "abc"}
+        kept = {"arm": arm, "settings": "small --seed 1", "held_out": [scores]}
+        return {**kept, "tuned": tuned, "made": made}
+
+    runs = {"a": run("one", 0.3, 0.5), "b": run("two", 0.4, 0.6), "c": run("two", 0.42, 0.62)}
+    *_, two, one = encoder_tables.encoders({"runs": runs}).splitlines()
+    cells = "41.0 ± 1.4 % (20.0 %) | 0.750 ± 0.000 | 61.0 ± 1.4 | 61.0 ± 1.4"
+    assert two == f"| two: `small` | 2 | {cells} |"
+    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | 50.0 | 50.0 |"
