@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from electra.config import UserError, build
+from electra.config import UserError, build, convert
 from electra.console import Terminal, print_data, to_stdout
 from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
@@ -175,7 +175,7 @@ def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
         recipe = recipe_for_shape(shape, role)
     else:
         name = str(folder)
-        recipe = build(Recipe, values, source=str(folder / MODEL_CONFIG))
+        recipe = convert(values, Recipe, source=str(folder / MODEL_CONFIG), key="electra_recipe")
     return describe_recipe(recipe, name=name, vocabulary=vocabulary, world_size=world_size)
 
 

@@ -188,3 +188,11 @@ def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match=wording("a_folder_of_another_kind_of_model_is_refused")):
         describe_folder(tmp_path)
+
+
+def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    ElectraForPreTraining(ElectraConfig(**STOCK)).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"electra_recipe": "small"}))
+    with pytest.raises(UserError, match="electra_recipe"):
+        describe_folder(tmp_path)
