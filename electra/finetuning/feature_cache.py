@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,7 +124,8 @@ def read_cached(path: Path | None, say: Callable[[str], None]) -> Features | Non
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         say(f"warning: {path}: cannot be used ({error}); the texts are encoded again")
         return None
-    os.utime(path)  # the least recently used are removed first
+    with suppress(OSError):  # the cache of another user
+        os.utime(path)  # the least recently used are removed first
     return features
 
 

@@ -235,6 +235,18 @@ def test_a_flipped_bit_in_the_cache_is_reported_in_one_line_and_the_texts_are_en
         assert path.read_bytes() == whole
 
 
+def test_the_cache_of_another_user_is_read(
+    prepare: Prepare, encoded_lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("Operation not permitted")
+
+    prepare()
+    monkeypatch.setattr("os.utime", refuse)
+    prepare()
+    assert encoded_lengths == [32, 32]
+
+
 def test_a_killed_or_failed_write_leaves_nothing_in_the_cache_for_good(
     prepare: Prepare, encoded_lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
