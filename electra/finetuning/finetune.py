@@ -115,10 +115,10 @@ def explain_failures(output_dir: Path, runs: Sequence[SeedResult], world: World)
     """Write the status of a fine-tuning that failed, and raise RunFailed for an OSError."""
     try:
         yield
-    except (RunFailed, OSError) as error:
+    except Exception as error:
         with suppress(OSError):  # the disk may be full
             set_status(output_dir, "failed", runs, world, message=str(error))
-        if isinstance(error, RunFailed):
+        if not isinstance(error, OSError):
             raise
         raise RunFailed(
             f"{error}; {len(runs)} seeds are finished. The same command goes on from there once "

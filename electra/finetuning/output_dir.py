@@ -19,6 +19,7 @@ from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.results import RESULT, SeedResult
 from electra.finetuning.setup import FinetuneSetup
 from electra.finetuning.state import resolve_finetune_speed
+from electra.model.huggingface import check_holds_model
 from electra.provenance import environment
 from electra.runs import run_dir
 from electra.settings import as_toml, differing_keys
@@ -65,6 +66,8 @@ def check_output_dir(output_dir: Path, identity: dict[str, Any], options: Finetu
                 f"{output_dir} holds something else than a fine-tuning; choose another --output-dir"
             )
         return
+    for folder in output_dir.glob("seed-*/model"):  # or it would be refused after the training
+        check_holds_model(folder)
     if options.overwrite:
         return
     if options.resume == "never":

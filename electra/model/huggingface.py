@@ -58,6 +58,14 @@ class EncoderOnly(nn.Module):
 # ---- writing -------------------------------------------------------------------------------------
 
 
+def check_holds_model(folder: Path) -> None:
+    """Raise UserError where a folder that a model would replace holds something else."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise UserError(
+            f"{folder} holds something else than a model and would be replaced; name another folder"
+        )
+
+
 def save(
     network: ExportedNetwork,
     folder: Path,
@@ -72,10 +80,7 @@ def save(
 
     A crash at any moment leaves the old folder or the new one.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise UserError(
-            f"{folder} holds something else than a model and would be replaced; name another folder"
-        )
+    check_holds_model(folder)
     with atomic.replace_folder(folder) as fresh:
         atomic.write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
         write_weights(network, fresh, shard_bytes=shard_bytes)

@@ -318,6 +318,33 @@ def test_what_a_killed_seed_left_is_removed_when_the_run_goes_on(
     assert not list(seed.glob("*checkpoint-*"))
 
 
+def test_a_seed_whose_model_folder_holds_something_else_is_refused_before_it_trains(
+    learn: Learn, tmp_path: Path
+) -> None:
+    learn()
+    seed = tmp_path / "run" / "seed-0"
+    (seed / "result.json").unlink()
+    (seed / "model" / "config.json").unlink()
+    entries = (seed / "metrics.jsonl").stat().st_mtime_ns
+    with pytest.raises(UserError, match="model holds something else"):
+        learn()
+    assert (seed / "metrics.jsonl").stat().st_mtime_ns == entries
+
+
+@pytest.mark.parametrize("error", [UserError("no"), ValueError("no")])
+def test_a_run_that_ends_with_any_error_has_the_status_failed(
+    learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(finetune_module, "finetune_seed", fail)
+    with pytest.raises(type(error), match="no"):
+        learn()
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["message"]) == ("failed", "no")
+
+
 @pytest.mark.parametrize("name", ["seed-0/metrics.jsonl", "results.json"])
 def test_a_file_that_cannot_be_written_is_named_and_the_same_command_goes_on(
     learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
