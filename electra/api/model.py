@@ -130,7 +130,11 @@ def load(model: PathName | Sequence[PathName], *, task: str | None = None) -> Mo
 def has_task(folder: Path) -> bool:
     """Return whether a model folder holds the head of a task."""
     config = read_json(folder, CONFIG)
-    return TASK in config or architecture_of(config).partition("For")[2] in TASK_KINDS
+    if TASK in config:
+        return True
+    # ModernBERT's discriminator has the class of a tagger, and no task.
+    is_task_class = architecture_of(config).partition("For")[2] in TASK_KINDS
+    return is_task_class and config.get("electra_role") != "discriminator"
 
 
 def as_model(model: Model | PathName | Sequence[PathName], task: str | None = None) -> Model:

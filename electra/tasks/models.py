@@ -291,7 +291,8 @@ def transformers_task(
 ) -> AnyTask:
     """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
     kinds = TASK_KINDS.get(architecture.partition("For")[2])
-    if kinds is None:
+    # ModernBERT's discriminator has the class of a tagger, and no task.
+    if kinds is None or config.get("electra_role") == "discriminator":
         raise UserError(
             f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
             "--task …"

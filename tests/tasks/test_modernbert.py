@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from electra.model.families import build_encoder
-from electra.model.shape import EncoderShape
+import electra
+from electra.config import UserError
+from electra.model import huggingface
+from electra.model.families import build_encoder, build_networks
+from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.verify import verify
 from electra.tasks import find_task
 from electra.tasks.models import load_tuned, save_tuned
@@ -85,3 +88,15 @@ def test_the_mean_leaves_padding_out() -> None:
     mask = torch.tensor([[True, True, False], [True, True, True]])
     assert move_mean_to_first(hidden, mask)[:, 0].flatten().tolist() == [2.0, 4.0]
     assert torch.equal(move_mean_to_first(hidden, mask)[:, 1:], hidden[:, 1:])
+
+
+def test_a_discriminator_is_no_tagger_although_it_has_the_class_of_one(tmp_path: Path) -> None:
+    tokenizer = toy_tokenizer()
+    generator = GeneratorShape(width=16, heads=2, layers=2)
+    _, discriminator = build_networks(SHAPE, generator, vocabulary=tokenizer.size)
+    huggingface.save(
+        discriminator, tmp_path, role="discriminator", tokenizer_files=tokenizer.copy_to
+    )
+    with pytest.raises(UserError, match="an encoder without a task; fine-tune it first"):
+        load_tuned(tmp_path)
+    assert electra.load(tmp_path).task is None
