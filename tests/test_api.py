@@ -226,6 +226,7 @@ def test_rows_to_train_on_are_no_rows_to_score_on(tiny: Path, tmp_path: Path) ->
         ("classify", {"train": ROWS, "words": "review"}, "words= does not go with task='classify'"),
         ("classify", {"train": ROWS, "seeds": 0}, "^seeds=0: at least one run is needed"),
         ("classify", {"train": ROWS, "layer": "mix"}, "layer='mix' goes with frozen=True"),
+        ("classify", {"train": ROWS, "layer": 0}, "layer=0 goes with frozen=True"),
         ("classify", {"train": ROWS, "settings": {"length": 999}}, '"] = 999: the model'),
         ("classifi", {"train": ROWS}, "^task='classifi': unknown; did you mean classify"),
         ("glue", {"data": "glue"}, "name one: glue/rte"),
@@ -317,6 +318,8 @@ def test_embed_takes_rows_columns_and_files(tuned: FinetuneResult, tmp_path: Pat
     np.testing.assert_array_equal(first.vectors, column.vectors)
     tokens = electra.embed(tuned, ["a dog", "a cat sat"], pool="tokens")
     assert [len(vectors) for vectors in tokens.vectors] == [4, 5]
+    numbered = electra.embed(tuned, file, layer=0)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(numbered.vectors, electra.embed(tuned, file, layer="0").vectors)
     with pytest.raises(electra.UserError, match="pool='max': unknown"):
         electra.embed(tuned, file, pool="max")  # type: ignore[arg-type]
 

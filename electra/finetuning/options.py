@@ -121,6 +121,8 @@ class FrozenEncoder:
     layer: str | None = None
 
     def __post_init__(self) -> None:
+        if self.layer is not None:
+            object.__setattr__(self, "layer", str(self.layer))  # layer=0 from Python
         if self.layer and not self.frozen:
             raise UserError(
                 f"--layer {self.layer} goes with --frozen: an encoder that is trained is read at "

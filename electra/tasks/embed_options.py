@@ -30,5 +30,8 @@ class EmbedOptions:
     length: int | None = None
     batch_tokens: Annotated[int, Parameter(parse=False)] = 16_384
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layer", str(self.layer))  # layer=1 from Python
+
 
 DEFAULTS = EmbedOptions()
