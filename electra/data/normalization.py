@@ -24,6 +24,7 @@ MIN_LATIN_SHARE = 0.95
 # Vietnamese has an accent on about every fourth letter, which tells most of its words apart.
 MAX_STRIPPED_SHARE = 0.2
 NOTABLE_ACCENTS = 0.005  # English has fewer
+NOTABLE_OTHERS = 0.01  # letters of other scripts, which lose their marks beside Latin
 # Thai, Lao, Myanmar, Khmer, Hiragana, Katakana, half-width Katakana
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\uaa60-\uaa7f\uff66-\uff9f"
 UNSPACED_RUN = re.compile(f"[{UNSPACED}]+")
@@ -127,7 +128,13 @@ class Normalization:
     def explain_accents(self, survey: ScriptSurvey) -> Iterator[str]:
         """Yield why accents are kept, or that they are stripped where there are many."""
         accented = f"{survey.accented_share:.1%} of the Latin letters have an accent"
-        if self.strip_accents and survey.accented_share > NOTABLE_ACCENTS:
+        if self.strip_accents and 1 - survey.latin_share > NOTABLE_OTHERS:
+            yield (
+                "accents and marks are stripped, as in BERT uncased, also from the "
+                f"{1 - survey.latin_share:.1%} of the letters that are not Latin; keep them: "
+                "--keep-accents"
+            )
+        elif self.strip_accents and survey.accented_share > NOTABLE_ACCENTS:
             yield f"accents are stripped, as in BERT uncased: {accented}; keep them: --keep-accents"
         if not self.strip_accents:
             reason = survey.describe_main_script()

@@ -26,7 +26,7 @@ class VocabularyOptions:
     cased
         Tell upper from lower case.
     keep_accents
-        Tell é from e also in Latin text. Accents and marks of other scripts are always kept.
+        Tell é from e also in Latin text. Text in other scripts keeps accents and marks.
     text_field
         Field or column that holds the text of rows, in all files but .txt.
     overwrite

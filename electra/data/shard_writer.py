@@ -264,6 +264,8 @@ def short_documents_warning(manifest: Manifest) -> str:
     names = [str(file.get("name", "")) for file in manifest.settings.inputs]
     if manifest.settings.document == "blank-line" and any(".txt" in name for name in names):
         remedy = "paragraphs of one .txt file become one document with --document file"
+        if len(names) == 1:  # of a single document nothing can be held out
+            remedy += ", once the text is divided into several files"
     return (
         f"rows are {manifest.fill:.0%} full: documents are short, {mean:.0f} tokens on average, "
         f"where a row has {manifest.length}; {remedy}"

@@ -75,6 +75,8 @@ def check_shards(recipe: Recipe, shards: Shards) -> None:
         remedy = "cut it again with a larger `--held-out` share"
         if shards.manifest.documents < 2:
             remedy = "it is all one document: separate documents by blank lines"
+            if shards.manifest.settings.document == "file":
+                remedy = "it is all one document: give more files, or leave out --document file"
         raise UserError(f"{shards.folder} has no held-out rows to measure progress on; {remedy}")
 
 

@@ -61,6 +61,15 @@ def test_too_little_text_for_a_batch_is_refused_with_the_numbers(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_single_document_is_refused_with_the_way_out_of_document_file(
+    tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the old bridge and the water\n\n" * 400, encoding="utf8")
+    argv = pretrain_argv(tmp_path / "run", "--corpus", text, "--document", "file")
+    assert "give more files, or leave out --document file" in complaint(*argv)
+
+
 def test_shards_of_another_length_are_refused_with_both_ways_out(
     tmp_path: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:

@@ -187,8 +187,9 @@ def test_every_file_of_a_corpus_is_surveyed_and_empty_ones_do_no_harm(tmp_path: 
         (SENTENCES["Cyrillic"], "the_script"),
         (SENTENCES["Vietnamese"], "many_accents"),
         ("Das Café möchte ÉTÉ. " + ENGLISH, "stripped_accents"),
+        (ENGLISH * 2 + "Мой.", "stripped_marks"),
     ],
-    ids=["script", "many accents", "accents stripped"],
+    ids=["script", "many accents", "accents stripped", "marks of quotations stripped"],
 )
 def test_the_choice_is_said_in_one_line_with_its_reason(
     tmp_path: Path, text: str, key: str

@@ -268,6 +268,17 @@ def test_short_documents_are_warned_about_and_joined_by_file(
     assert not [warning for warning in whole.warnings if "full" in warning]
 
 
+def test_paragraphs_of_several_files_are_joined_by_document_file_alone(
+    tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (texts / name).write_text("the old bridge\n\n" * 100, encoding="utf8")
+    warnings = pack(texts, tokenizer, tmp_path / "shards").warnings
+    assert [warning for warning in warnings if warning.endswith("with --document file")]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
