@@ -35,6 +35,8 @@ BUILT_IN = [
     "electra-15-base",
     "large",
     "left-to-right-base",
+    "modern-base",
+    "modern-large",
     "modern-small",
     "modern-tiny",
     "random-replacement-base",
