@@ -186,7 +186,7 @@ def pretrain(
     Parameters
     ----------
     recipe
-        modern-tiny, -small, -base and -large, of the ModernBERT family, which learns in minutes; tiny,
+        modern-tiny, modern-small, modern-base, modern-large (ModernBERT: learns in minutes); tiny,
         small, base, large, as published, and small-official; bert-small, bert-small-official,
         bert-base, bert-large, bert-nsp-base, left-to-right-base, electra-15-base,
         replace-mlm-base, all-tokens-mlm-base, adversarial-base, two-stage-generator-base,
