@@ -200,7 +200,8 @@ def mfu(entry: Result) -> str:
     side = entry["sides"].get("ours_fast", {})
     if "matmul_flops" not in entry or "tokens_per_second" not in side:
         return format_entry(side, "", str)
-    return f"{entry['flops_per_token'] * side['tokens_per_second'] / entry['matmul_flops']:.1%}"
+    ceiling = side.get("matmul_flops", entry["matmul_flops"])  # of its own run, where it had one
+    return f"{entry['flops_per_token'] * side['tokens_per_second'] / ceiling:.1%}"
 
 
 def format_ratio(ours: Result, theirs: Result) -> str:

@@ -90,7 +90,7 @@ MODERN = ("--encoder.family", "modernbert")
 
 
 def test_200_steps_of_the_modern_family_by_kernels_follow_plain_modules(toy_shards, tmp_path):
-    """As near as seeds are to each other, all along."""
+    """As near as two seeds are to each other, all along."""
 
     def curve(name, *flags):
         every = ("--max-steps", "200", "--eval-steps", "200", "--save-steps", "200")
@@ -99,8 +99,8 @@ def test_200_steps_of_the_modern_family_by_kernels_follow_plain_modules(toy_shar
 
     fused = curve("fused", "--training.kernels", "on")
     plain = torch.stack([curve(f"plain-{seed}", *PLAIN, "--seed", seed) for seed in "012"])
-    assert (fused > 0.9 * plain.min(dim=0).values).all()
-    assert (fused < 1.1 * plain.max(dim=0).values).all()
+    spread = plain.max(dim=0).values - plain.min(dim=0).values
+    assert ((fused - plain.mean(dim=0)).abs() < 2 * spread + 0.02 * plain.mean(dim=0)).all()
 
 
 @pytest.mark.parametrize("rate", ["0", "0.1"])
