@@ -294,4 +294,6 @@ def test_quickstart_shows_what_it_learned(tmp_path):
         assert part in output
     assert (tmp_path / "quick" / "generator" / "model.safetensors").exists()
     (predict,) = re.findall(r"electra predict .*", output)
-    assert '"probabilities"' in run(predict, tmp_path).splitlines()[-1]
+    answers = [line for line in run(predict, tmp_path).splitlines() if line.startswith("{")]
+    assert len(answers) > 100
+    assert all('"probabilities"' in answer for answer in answers)
