@@ -5,7 +5,7 @@ PYTHON ?= python3
 PIP_ARGS ?= -c constraints/cpu.txt
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow check benchmarks clean
+.PHONY: quickstart test test-slow test-e2e benchmarks clean
 
 quickstart: .venv/.installed
 	$(BIN)/electra quickstart
@@ -18,6 +18,9 @@ test: .venv/.installed
 
 test-slow: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n 2
+
+test-e2e: .venv/.installed  # needs a Chromium; on Debian: apt-get install chromium
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m e2e -n 0
 
 benchmarks: .venv/.installed
 	$(BIN)/python -m benchmarks.help
