@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from electra.config import UserError
 from electra.data import parquet
-from electra.data.delimited import read_delimited
+from electra.data.delimited import find_column, read_delimited
 from electra.data.json_rows import LocatedRow, read_json_lines, read_json_rows
 from electra.data.lines import check_encodable, decode_line, open_source
 from electra.data.sources import DocumentUnit, Report, Source, resolve, warn
@@ -148,7 +148,7 @@ def read_rows(source: Source, text_field: str, counter: ReadCounter) -> Iterator
         return read_parquet(source, text_field, counter)
     if source.kind == "hub":
         return read_hub(source)
-    return read_delimited(source, format=source.kind, report_position=counter.report_position)
+    return read_columns(source, text_field, counter)
 
 
 # ---- bounded memory ------------------------------------------------------------------------------
@@ -255,6 +255,21 @@ def read_parquet(source: Source, text_field: str, counter: ReadCounter) -> Itera
                 row += 1
                 where = f"{source.display_name}, row {row}"
                 yield where, {text_field: parquet.to_python(value, where, text_field)}
+
+
+def read_columns(source: Source, text_field: str, counter: ReadCounter) -> Iterator[LocatedRow]:
+    """Yield the rows of CSV or TSV, where a number may name the column that holds the text."""
+    rows = read_delimited(
+        source,
+        format=source.kind,
+        columns=[text_field],
+        report_position=counter.report_position,
+    )
+    for where, row in rows:
+        column = find_column(row, text_field)
+        if column in row:
+            row[text_field] = row[column]
+        yield where, row
 
 
 def read_hub(source: Source) -> Iterator[LocatedRow]:

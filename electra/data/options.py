@@ -28,7 +28,8 @@ class VocabularyOptions:
     keep_accents
         Tell é from e also in Latin text. Text in other scripts keeps accents and marks.
     text_field
-        Field or column that holds the text of rows, in all files but .txt.
+        Field or column that holds the text of rows, in all files but .txt; a number, counted
+        from 0, names a column of CSV and TSV without a header line.
     overwrite
         Replace a vocabulary that is there already.
     """
@@ -72,7 +73,8 @@ class ShardOptions:
     workers
         Processes; the result does not depend on it.
     text_field
-        Field or column that holds the text of rows, in all files but .txt.
+        Field or column that holds the text of rows, in all files but .txt; a number, counted
+        from 0, names a column of CSV and TSV without a header line.
     document
         What is a document in .txt: what blank lines separate, or the whole file.
     overwrite
@@ -128,7 +130,8 @@ class PrepareOptions:
     tokenizer
         Tokenizer folder to use instead of training a vocabulary.
     text_field
-        Field or column that holds the text of rows, in all files but .txt.
+        Field or column that holds the text of rows, in all files but .txt; a number, counted
+        from 0, names a column of CSV and TSV without a header line.
     document
         What is a document in .txt: what blank lines separate, or the whole file.
     seed

@@ -31,7 +31,8 @@ class PretrainOptions:
     tokenizer
         With a corpus: use this tokenizer folder instead of training a vocabulary.
     text_field
-        With a corpus: field or column that holds the text of rows, in all files but .txt.
+        With a corpus: field or column that holds the text of rows, in all files but .txt; a number,
+        counted from 0, names a column of CSV and TSV without a header line.
     document
         With a corpus: what is a document in .txt: what blank lines separate, or the whole file.
     resume

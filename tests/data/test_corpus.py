@@ -88,6 +88,13 @@ def test_every_row_of_a_table_is_a_document(tmp_path: Path, mark: str) -> None:
     assert read(write(tmp_path / "h.tsv", mark + "id\ttext\n1\tone\n")) == [["one"]]
 
 
+def test_a_number_names_the_column_of_a_table_without_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '7,"one, two"\n8,three\n')
+    assert read(path, text_field="1") == [["one, two"], ["three"]]
+    with pytest.raises(UserError, match=r"a\.csv:1: no field '2'; fields here are 0, 1"):
+        read(path, text_field="2")
+
+
 def test_a_list_of_json_is_read_piece_by_piece(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(json_rows, "READ_BYTES", 3)
     texts = [f"é {number} " + '[{,"x' * number for number in range(20)]
