@@ -83,8 +83,10 @@ def print_start(run: Run, journal: Journal) -> None:
         journal.warn(text, even_if_quiet=True)
     for text in [*run.messages, *schedule_notes(run.recipe)]:
         journal.info(text)
+    made_its_shards = run.shards.folder.is_relative_to(run.output_dir)
     for text in diagnosis.recipe_warnings(run.recipe, run.shards):
-        journal.warn(text)
+        if not (made_its_shards and text in run.shards.manifest.warnings):  # printed by then
+            journal.warn(text)
 
 
 def schedule_notes(recipe: Recipe) -> list[str]:

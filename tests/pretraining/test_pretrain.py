@@ -40,6 +40,13 @@ def toy(*flags: str):
     return load_recipe("tiny", flags=[*TOY_FLAGS, *flags])
 
 
+def test_warnings_about_shards_that_a_run_makes_are_printed_once(tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("one two three four\n\n" * 300, encoding="utf8")
+    recipe = toy("--max-steps", "1", "--vocab-size", "100")
+    pretrain(recipe, corpus=[tmp_path / "short.txt"], output_dir=tmp_path / "run")
+    assert capsys.readouterr().err.count("documents are short") == 1
+
+
 def test_a_run_writes_models_checkpoints_metrics_and_status(toy_shards, tmp_path):
     outcome = pretrain(toy(), data=toy_shards, output_dir=tmp_path / "run", quiet=True)
     assert (outcome.status, outcome.step) == ("finished", 20)
