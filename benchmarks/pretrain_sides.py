@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.harness import Result, provenance, write_result
 from benchmarks.peer import SpecialIds, pretraining_step
+from electra.data.batch_schedule import BatchSchedule
 from electra.data.dataloader import DataLoader
 from electra.data.shards import Shards
 from electra.model.flops import standard
@@ -197,7 +198,10 @@ def theirs(bench: Bench, setting: Setting, *, compile_mode: str | None) -> Side:
         compile_mode=compile_mode,
     )
     loader = DataLoader(
-        shards.train, batch_size=setting.rows, micro_batch_size=setting.rows, seed=0
+        shards.train,
+        batches=BatchSchedule(setting.rows, setting.rows),
+        micro_batch_size=setting.rows,
+        seed=0,
     )
     steps, windows = bench.window_steps(setting), []
     for window in range(bench.options.windows):

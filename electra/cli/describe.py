@@ -83,7 +83,7 @@ def describe_recipe(
         parameters=flops.parameters(workload),
         standard=flops.standard(workload),
         official=flops.official(workload),
-        tokens=training.max_steps * training.batch_size * recipe.data.length,
+        tokens=training.rows * recipe.data.length,
         batch_tokens=training.batch_size * recipe.data.length,
         micro_batch=rows,
         world_size=world_size,
@@ -96,12 +96,15 @@ def describe_recipe(
 def check_world_size(recipe: Recipe, world_size: int) -> None:
     """Raise UserError where a step has too few rows or micro-batches for this many processes."""
     training = recipe.training
-    if not 1 <= world_size <= training.batch_size:
+    key, rows = "batch_size", training.batch_size
+    if training.initial_batch_size is not None:
+        key, rows = "initial_batch_size", training.initial_batch_size
+    if not 1 <= world_size <= rows:
         raise UserError(
-            f"--world-size {world_size}: must be from 1 to "
-            f"training.batch_size={training.batch_size}, so that every process has a row"
+            f"--world-size {world_size}: must be from 1 to training.{key}={rows}, so that every "
+            "process has a row"
         )
-    micro_batches = training.batch_size // (training.micro_batch_size or 1)
+    micro_batches = rows // (training.micro_batch_size or 1)
     if micro_batches < world_size:
         raise UserError(
             f"--world-size {world_size}: a step has {micro_batches} micro-batches, too few for so "
@@ -110,7 +113,7 @@ def check_world_size(recipe: Recipe, world_size: int) -> None:
 
 
 def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
-    rows_per_process = recipe.training.batch_size // world_size
+    rows_per_process = recipe.training.batch_schedule.initial_size // world_size
     return max(1, min(rows_per_process, USUAL_TOKENS // recipe.data.length))
 
 

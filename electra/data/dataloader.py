@@ -8,13 +8,14 @@ run resumes from an integer, and one process computes the same losses as many.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from electra.data.batch_schedule import BatchSchedule
 from electra.data.batches import Batch, collate
 from electra.data.dataset import MemmapDataset
 from electra.data.shuffle import random_key, shuffle_indices
@@ -26,23 +27,24 @@ class DataLoader:
     """Loads the micro-batches of any step, in an order that depends on the seed alone."""
 
     def __init__(
-        self, dataset: MemmapDataset, *, batch_size: int, micro_batch_size: int, seed: int
+        self,
+        dataset: MemmapDataset,
+        *,
+        batches: BatchSchedule,
+        micro_batch_size: int,
+        seed: int,
     ) -> None:
-        assert batch_size % micro_batch_size == 0
+        assert batches.initial_size % micro_batch_size == 0
         self.dataset = dataset
-        self.batch_size = batch_size
+        self.batches = batches
         self.micro_batch_size = micro_batch_size
         self.seed = seed
-
-    @property
-    def micro_batches_per_step(self) -> int:
-        return self.batch_size // self.micro_batch_size
 
     def step_indices(self, step: int) -> npt.NDArray[np.int64]:
         """Return the row indices of a step, counted from 1. A batch may straddle two epochs; no
         row comes twice within one epoch.
         """
-        positions = np.arange((step - 1) * self.batch_size, step * self.batch_size)
+        positions = np.arange(self.batches.rows_after(step - 1), self.batches.rows_after(step))
         size = len(self.dataset)
         epochs, positions_in_epoch = positions // size, positions % size
         indices = np.empty_like(positions)
@@ -63,12 +65,16 @@ class DataLoader:
         ]
 
     def iterate(
-        self, steps: Sequence[int], micro_batches: Sequence[int], *, pin_memory: bool = False
+        self,
+        steps: Sequence[int],
+        micro_batches_of: Callable[[int], Sequence[int]],
+        *,
+        pin_memory: bool = False,
     ) -> Iterator[list[Batch]]:
         """Load the micro-batches of many steps; a thread prefetches the next `PREFETCH_STEPS`."""
 
         def load(step: int) -> list[Batch]:
-            batches = self.load_step(step, micro_batches)
+            batches = self.load_step(step, micro_batches_of(step))
             if pin_memory:
                 batches = [batch.pin_memory() for batch in batches]
             return batches

@@ -150,6 +150,12 @@ def stage_at_scale(
         layers["width"] = resize(build_layers(Recipe, layers).encoder, stage.width)
     layers[f"trial {trial.name}"] = nest(stage.settings)
     recipe = build_layers(Recipe, layers)
+    if recipe.training.initial_batch_size is not None:
+        raise UserError(
+            f"{trial.name}: training.initial_batch_size="
+            f"{recipe.training.initial_batch_size}: trials compare arms by steps that all cost "
+            "the same; leave the batch ramp out"
+        )
     if vocab_size := vocabularies.get(recipe.data.length):
         layers["shards"] = {"data": {"vocab_size": vocab_size}}
     return PlannedStage(name=stage.recipe, recipe=build_layers(Recipe, layers))

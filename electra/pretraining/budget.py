@@ -71,7 +71,8 @@ def schedule_settings(
     """Return the settings of a schedule that decays within these steps.
 
     It warms up for the recipe's share of `warmup_for` (all) steps, or for `warmup_ratio` of them,
-    is evaluated often enough for a curve, and is saved often enough for a resume.
+    grows its batch for the recipe's share of steps, is evaluated often enough for a curve, and is
+    saved often enough for a resume.
     """
     training = recipe.training
     if warmup_ratio is None:
@@ -86,5 +87,9 @@ def schedule_settings(
         "eval_steps": -(-eval_steps // logging_steps) * logging_steps,
         "save_steps": min(training.save_steps, math.ceil(steps / CHECKPOINTS)),
     }
+    if training.batch_ramp_steps is not None:
+        stages = training.batch_schedule.stages
+        scaled = round(training.batch_ramp_steps * steps / training.max_steps)
+        schedule["batch_ramp_steps"] = max(stages - 1, scaled)
     warmup_steps = round(warmup_ratio * warmup_for)
     return {"training": schedule, "optimizer": {"warmup_steps": warmup_steps}}

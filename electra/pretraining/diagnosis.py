@@ -26,7 +26,7 @@ MANY_EPOCHS = 40
 def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
     """Return warnings about settings that are allowed but rarely wanted, and about the shards."""
     warnings = [str(warning) for warning in shards.manifest.warnings]
-    epochs = recipe.training.max_steps * recipe.training.batch_size / len(shards.train)
+    epochs = recipe.training.rows / len(shards.train)
     if epochs > MANY_EPOCHS:
         warnings.append(
             f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} "
@@ -77,7 +77,7 @@ def first_non_finite_tensor(run: Run, step: int) -> str:
 def step_micro_batches(run: Run, step: int) -> list[tuple[int, Batch]]:
     """Return the numbers and batches of this process's micro-batches of a step."""
     loader = run.train_loader()
-    mine = run.world.my_micro_batches(loader.micro_batches_per_step)
+    mine = run.my_micro_batches(step)
     return list(zip(mine, loader.load_step(step, mine), strict=True))
 
 

@@ -83,7 +83,7 @@ def find_shards(options: PretrainOptions, output_dir: Path | None) -> Shards | N
 
 def describe_shards(shards: Shards, recipe: Recipe) -> dict[str, str]:
     rows, held_out = len(shards.train), len(shards.held_out)
-    epochs = recipe.training.max_steps * recipe.training.batch_size / rows
+    epochs = recipe.training.rows / rows
     facts = {
         "shards": (
             f"{shards.folder}: {rows:,} rows of {shards.length} and {held_out:,} held out, "
@@ -159,15 +159,17 @@ def describe_time(recipe: Recipe, shards: Shards, world: World) -> str:
             torch.cuda.synchronize()
         seconds.append(time.monotonic() - before)
     # The first pass compiles or allocates. An update of the weights is little beside the passes.
-    step = min(seconds[1:]) * loader.micro_batches_per_step / world.size
-    total = format_duration(step * recipe.training.max_steps)
-    return f"about {total} for {recipe.training.max_steps:,} steps of {step:.3g} s, measured here"
+    training = recipe.training
+    row = min(seconds[1:]) / loader.micro_batch_size / world.size
+    total, step = format_duration(row * training.rows), row * training.batch_size
+    return f"about {total} for {training.max_steps:,} steps of {step:.3g} s, measured here"
 
 
 def with_few_rows(recipe: Recipe) -> Recipe:
     """Return the recipe with micro-batches that a CPU computes quickly."""
     training, fewest = recipe.training, recipe.objective.min_micro_batch_size
-    sizes = range(fewest, training.batch_size + 1)
-    divisors = [rows for rows in sizes if training.batch_size % rows == 0]
+    smallest_batch = training.batch_schedule.initial_size
+    sizes = range(fewest, smallest_batch + 1)
+    divisors = [rows for rows in sizes if smallest_batch % rows == 0]
     few = [rows for rows in divisors if rows <= CPU_ROWS] or divisors[:1]
     return replace(recipe, training=replace(training, micro_batch_size=few[-1]))

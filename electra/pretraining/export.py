@@ -18,6 +18,7 @@ from electra.model.networks import Discriminator, Generator
 from electra.model.verify import verify
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.objective import Objective
+from electra.pretraining.recipe import TrainingConfig
 from electra.pretraining.verdict import judge
 from electra.settings import as_dict
 
@@ -67,7 +68,7 @@ def training_facts(run: Run) -> dict[str, object]:
     facts: dict[str, object] = {
         "Objective": run.recipe.objective.name,
         "Steps": f"{run.step:,} of {settings.max_steps:,}",
-        "Batch": f"{settings.batch_size} rows of {run.recipe.data.length} tokens",
+        "Batch": f"{describe_batch(settings)} rows of {run.recipe.data.length} tokens",
         "Tokens seen": f"{run.tokens_seen:,}",
         "Tokens in the corpus": f"{run.shards.manifest.tokens:,}",
         "Seed": settings.seed,
@@ -83,6 +84,16 @@ def training_facts(run: Run) -> dict[str, object]:
     for name, value in run.scores.items():
         facts[f"Held-out {name.replace('_', ' ')}"] = f"{value:.4f}"
     return facts
+
+
+def describe_batch(training: TrainingConfig) -> str:
+    """Return the rows of a step, and how they grew."""
+    if training.initial_batch_size is None:
+        return str(training.batch_size)
+    return (
+        f"{training.initial_batch_size} to {training.batch_size} (in the first "
+        f"{training.batch_ramp_steps:,} steps)"
+    )
 
 
 class Source(NamedTuple):

@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 
 from electra import __version__
 from electra.config import RunFailed
-from electra.data.batches import Batch
-from electra.data.dataloader import eval_batches
+from electra.data.dataloader import DataLoader, eval_batches
 from electra.data.shuffle import random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.fsdp import reshard
@@ -34,17 +33,17 @@ def train(
         return
     settings, world, window = run.recipe.training, run.world, MetricsWindow()
     steps, loader = range(run.step + 1, settings.max_steps + 1), run.train_loader()
-    my_micro_batches = world.my_micro_batches(loader.micro_batches_per_step)
     if settings.compile == "on" and steps:
-        warm_up_compile(run, loader.load_step(steps[0], my_micro_batches[:1])[0])
-    stream = loader.iterate(steps, my_micro_batches, pin_memory=world.device.type == "cuda")
+        warm_up_compile(run, loader)
+    is_cuda = world.device.type == "cuda"
+    stream = loader.iterate(steps, run.my_micro_batches, pin_memory=is_cuda)
     for step in steps:
         is_last = step == settings.max_steps
         world.report_progress(step, 0, "reading its rows")
         micro_batches = window.next_batch(stream)
         world.report_progress(step, 1, "computing")
         run.objective.begin_step(step, max_steps=settings.max_steps)
-        keys = [random_key(settings.seed, step, number) for number in my_micro_batches]
+        keys = [random_key(settings.seed, step, number) for number in run.my_micro_batches(step)]
         losses = run.train_step.forward_backward(list(zip(keys, micro_batches, strict=True)))
         checkpointer.wait_for_copy()
         learning_rate = optimizer_step(run, step, journal)
@@ -68,13 +67,16 @@ def train(
             break
 
 
-def warm_up_compile(run: Run, batch: Batch) -> None:
-    """Compile the networks on one micro-batch whose gradients are thrown away.
+def warm_up_compile(run: Run, loader: DataLoader) -> None:
+    """Compile the networks on a micro-batch of each batch size; the gradients are thrown away.
 
     Compilation draws random numbers. In here it cannot make the first step after a resume differ
     from the same step of a run that never stopped.
     """
-    run.train_step.forward_backward([(0, batch)])
+    for stage in range(loader.batches.stages):
+        step = loader.batches.first_step(stage)
+        (batch,) = loader.load_step(step, run.my_micro_batches(step)[:1])
+        run.train_step.forward_backward([(0, batch)])
     run.optimizer.zero_grad(set_to_none=True)
 
 
@@ -117,7 +119,7 @@ def log(run: Run, journal: Journal, window: MetricsWindow, learning_rate: float)
     metrics["learning_rate"] = learning_rate
     metrics["grad_norm"] = grad_norm
     metrics["tokens_seen"] = run.tokens_seen
-    metrics["epoch"] = run.step * settings.batch_size / len(run.shards.train)
+    metrics["epoch"] = settings.batch_schedule.rows_after(run.step) / len(run.shards.train)
     journal.record(run.step, metrics)
     run.update_status()
 

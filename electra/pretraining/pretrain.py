@@ -68,13 +68,15 @@ def open_journal(run: Run, *, quiet: bool) -> Journal:
     path = None
     if run.world.is_main:
         path = run.output_dir / run_dir.METRICS
-    return Journal(
+    journal = Journal(
         path,
         max_steps=settings.max_steps,
         after=run.step,
         tensorboard=settings.report_to == "tensorboard",
         quiet=quiet,
     )
+    journal.work_after = settings.batch_schedule.rows_after
+    return journal
 
 
 def print_start(run: Run, journal: Journal) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from electra.config import RECIPES, SettingError, in_section
+from electra.data.batch_schedule import BatchSchedule
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
 from electra.files import read_toml
@@ -33,6 +34,10 @@ class TrainingConfig:
 
     max_steps: int = 1_000_000  # steps to train for
     batch_size: int = 128  # sequences in a step, over all processes
+    # sequences in the first step, a divisor of `batch_size`, which is reached in stages after
+    # `batch_ramp_steps`; by default all steps have `batch_size`; not with FSDP
+    initial_batch_size: int | None = None
+    batch_ramp_steps: int | None = None  # steps with fewer sequences than `batch_size`
     # sequences in one forward pass; by default as many as fit in memory, kept when a run resumes
     micro_batch_size: int | None = None
     seed: int = 0  # of everything that is random
@@ -81,11 +86,15 @@ class TrainingConfig:
             raise SettingError("ema_decay", "must be in [0, 1)", self)
         if not 0 <= self.seed < 2**63:
             raise SettingError("seed", "must be a number from 0 to 2^63 − 1", self)
+        self.check_batch_ramp()
+        smallest_batch = "batch_size"
+        if self.initial_batch_size is not None:
+            smallest_batch = "initial_batch_size"
         if self.micro_batch_size is not None and (
-            self.micro_batch_size < 1 or self.batch_size % self.micro_batch_size
+            self.micro_batch_size < 1 or getattr(self, smallest_batch) % self.micro_batch_size
         ):
             raise SettingError(
-                "batch_size",
+                smallest_batch,
                 "is not made of whole micro-batches of {micro_batch_size}; choose a divisor",
                 self,
             )
@@ -96,6 +105,45 @@ class TrainingConfig:
                 "part of a gradient; choose bf16, or ddp",
                 self,
             )
+
+    def check_batch_ramp(self) -> None:
+        """Raise SettingError where the batch cannot grow as these settings say."""
+        initial, steps = self.initial_batch_size, self.batch_ramp_steps
+        if initial is None and steps is None:
+            return
+        if initial is None or not 1 <= initial < self.batch_size or self.batch_size % initial:
+            raise SettingError(
+                "initial_batch_size",
+                "must be a divisor of {batch_size} and smaller, where the batch grows for "
+                "{batch_ramp_steps}",
+                self,
+            )
+        if steps is None or steps < self.batch_size // initial - 1:
+            raise SettingError(
+                "batch_ramp_steps",
+                f"must be at least {self.batch_size // initial - 1}: every batch size from "
+                "{initial_batch_size} up to {batch_size} takes a step or more",
+                self,
+            )
+        if self.parallel == "fsdp":
+            raise SettingError(
+                "initial_batch_size",
+                "does not go with {parallel}, where all steps have equally many micro-batches; "
+                "choose ddp",
+                self,
+            )
+
+    @property
+    def batch_schedule(self) -> BatchSchedule:
+        """The batch size of each step."""
+        return BatchSchedule(
+            self.batch_size, self.initial_batch_size or self.batch_size, self.batch_ramp_steps or 0
+        )
+
+    @property
+    def rows(self) -> int:
+        """The sequences that all steps read together."""
+        return self.batch_schedule.rows_after(self.max_steps)
 
     def weight_shards(self, processes: int) -> int | None:
         """Return into how many shards FSDP splits the weights, or None without FSDP."""
@@ -126,7 +174,8 @@ class Recipe:
                 self,
             )
         fewest = self.objective.min_micro_batch_size
-        if fewest > min(self.training.batch_size, self.training.micro_batch_size or fewest):
+        smallest_batch = self.training.batch_schedule.initial_size
+        if fewest > min(smallest_batch, self.training.micro_batch_size or fewest):
             raise SettingError(
                 "objective.name",
                 "needs other rows in a micro-batch with these settings; set "

@@ -33,7 +33,7 @@ def resolve_recipe(recipe: Recipe, shards: Shards, world: World) -> Recipe:
     if micro_batch_size is None:
         # GPUs may differ in free memory, but every process must cut the batch alike.
         micro_batch_size = world.all_min(fit_micro_batch(recipe, shards.tokenizer.size, world))
-    world.my_micro_batches(training.batch_size // micro_batch_size)
+    world.my_micro_batches(training.batch_schedule.initial_size // micro_batch_size)
     speed = resolve_recipe_speed(recipe, world)
     try:
         return replace(
@@ -111,8 +111,9 @@ def check_micro_batches(
     size = training.micro_batch_size
     if size is None:
         return recipe, []
-    if training.batch_size // size >= world.size or not may_change:
-        world.my_micro_batches(training.batch_size // size)
+    fewest = training.batch_schedule.initial_size // size
+    if fewest >= world.size or not may_change:
+        world.my_micro_batches(fewest)
         return recipe, []
     warning = (
         f"this run has micro-batches of {size} rows, too large to give each of {world.size} "
@@ -123,18 +124,17 @@ def check_micro_batches(
 
 
 def fit_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
-    """Return the largest micro-batch size that divides the batch, gives every process one
+    """Return the largest micro-batch size that divides every batch, gives every process one
     micro-batch and should fit in memory.
     """
-    free, batch_size = free_bytes(world.device), recipe.training.batch_size
+    free, batch_size = free_bytes(world.device), recipe.training.batch_schedule.initial_size
     for size in range(batch_size // world.size, 0, -1):
         needed = micro_batch_bytes(recipe, vocabulary, world, size)
         if batch_size % size == 0 and needed < MEMORY_SHARE * free:
             return size
     if batch_size < world.size:
         raise UserError(
-            f"training.batch_size={batch_size} is smaller than the number of processes, "
-            f"{world.size}"
+            f"a batch of {batch_size} rows is smaller than the number of processes, {world.size}"
         )
     raise UserError(
         f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or "

@@ -57,10 +57,15 @@ class Run:
         """Return the data loader of the training rows."""
         return DataLoader(
             self.shards.train,
-            batch_size=self.recipe.training.batch_size,
+            batches=self.recipe.training.batch_schedule,
             micro_batch_size=self.micro_batch_size,
             seed=self.recipe.training.seed,
         )
+
+    def my_micro_batches(self, step: int) -> range:
+        """Return the numbers of the micro-batches of a step that this process trains on."""
+        rows = self.recipe.training.batch_schedule.size_at(step)
+        return self.world.my_micro_batches(rows // self.micro_batch_size)
 
     def set_status(self, status: run_dir.Status, **facts: Any) -> None:
         """Write how the run stands now to status.json."""

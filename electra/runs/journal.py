@@ -56,6 +56,8 @@ class Journal:
     ) -> None:
         self.max_steps = max_steps
         self.first_step = after
+        # The work of the first steps together; steps are equal unless the batch grows.
+        self.work_after: Callable[[int], float] = float
         self.start_time = time.monotonic()
         self.is_silent = path is None
         self.latest: dict[str, float] = {}
@@ -129,9 +131,10 @@ class Journal:
             raise OSError(f"{self.file.name}: cannot be written: {error.strerror}") from error
 
     def seconds_left(self, step: int) -> float:
-        """Estimate the rest of the run from the mean duration of its steps since this start."""
-        elapsed = time.monotonic() - self.start_time
-        return elapsed / max(1, step - self.first_step) * (self.max_steps - step)
+        """Estimate the rest of the run from the time that its work took since this start."""
+        elapsed, done = time.monotonic() - self.start_time, self.work_after(step)
+        left = self.work_after(self.max_steps) - done
+        return elapsed / max(1, done - self.work_after(self.first_step)) * left
 
     def info(self, text: str) -> None:
         """Print a message, unless the journal is quiet or silent."""

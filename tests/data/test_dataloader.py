@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra.data.batch_schedule import BatchSchedule
 from electra.data.dataloader import DataLoader, eval_batches
 from electra.data.shards import Shards
 from electra.data.shuffle import random_key, shuffle_indices
@@ -33,7 +34,7 @@ def rows(toy_shards):
 
 
 def test_no_row_comes_twice_in_an_epoch_and_none_is_left_out(rows):
-    batches = DataLoader(rows, batch_size=7, micro_batch_size=7, seed=3)
+    batches = DataLoader(rows, batches=BatchSchedule(7, 7), micro_batch_size=7, seed=3)
     epochs = 3
     seen = np.concatenate(
         [batches.step_indices(step) for step in range(1, epochs * len(rows) // 7 + 2)]
@@ -47,7 +48,9 @@ def test_no_row_comes_twice_in_an_epoch_and_none_is_left_out(rows):
 def test_two_epochs_and_two_seeds_have_different_orders(rows):
     size = len(rows)
     first, again, other = (
-        DataLoader(rows, batch_size=size, micro_batch_size=size, seed=seed).step_indices(step)
+        DataLoader(
+            rows, batches=BatchSchedule(size, size), micro_batch_size=size, seed=seed
+        ).step_indices(step)
         for seed, step in ((0, 1), (0, 2), (1, 1))
     )
     assert (first != again).any()
@@ -55,9 +58,9 @@ def test_two_epochs_and_two_seeds_have_different_orders(rows):
 
 
 def test_the_batch_of_a_step_does_not_depend_on_how_the_stream_came_there(rows):
-    batches = DataLoader(rows, batch_size=8, micro_batch_size=4, seed=0)
-    walked = list(batches.iterate(range(1, 10), range(2)))
-    resumed = list(batches.iterate(range(6, 10), range(2)))
+    batches = DataLoader(rows, batches=BatchSchedule(8, 8), micro_batch_size=4, seed=0)
+    walked = list(batches.iterate(range(1, 10), lambda step: range(2)))
+    resumed = list(batches.iterate(range(6, 10), lambda step: range(2)))
     for before, after in zip(walked[5:], resumed, strict=True):
         assert all(
             a.input_ids.equal(b.input_ids) and a.token_type_ids.equal(b.token_type_ids)
@@ -68,12 +71,12 @@ def test_the_batch_of_a_step_does_not_depend_on_how_the_stream_came_there(rows):
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_stream_ends_where_its_steps_end(rows, steps):
-    batches = DataLoader(rows, batch_size=4, micro_batch_size=4, seed=0)
-    assert len(list(batches.iterate(range(1, steps + 1), range(1)))) == steps
+    batches = DataLoader(rows, batches=BatchSchedule(4, 4), micro_batch_size=4, seed=0)
+    assert len(list(batches.iterate(range(1, steps + 1), lambda step: range(1)))) == steps
 
 
 def test_processes_share_a_step_without_overlap(rows):
-    batches = DataLoader(rows, batch_size=12, micro_batch_size=4, seed=0)
+    batches = DataLoader(rows, batches=BatchSchedule(12, 12), micro_batch_size=4, seed=0)
     whole = batches.load_step(5, range(3))
     parts = [*batches.load_step(5, range(0, 1)), *batches.load_step(5, range(1, 3))]
     assert all(a.input_ids.equal(b.input_ids) for a, b in zip(whole, parts, strict=True))

@@ -1,0 +1,43 @@
+"""How many rows each step reads: always as many, or more and more during a ramp. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """The batch size of each step, a function of the step alone.
+
+    During the first `ramp_steps` it rises from `initial_size` to `size` in equal stages, which are
+    multiples of `initial_size`: from 32 to 128 it takes the sizes 32, 64, 96 and then 128.
+    """
+
+    size: int
+    initial_size: int
+    ramp_steps: int = 0
+
+    @property
+    def stages(self) -> int:
+        """The number of batch sizes that occur."""
+        return self.size // self.initial_size
+
+    def first_step(self, stage: int) -> int:
+        """Return the first step of a stage; stages count from 0, steps from 1."""
+        if stage == 0:
+            return 1
+        return -(-stage * self.ramp_steps // (self.stages - 1)) + 1
+
+    def size_at(self, step: int) -> int:
+        """Return the rows of a step."""
+        if step > self.ramp_steps:
+            return self.size
+        return self.initial_size * (1 + (step - 1) * (self.stages - 1) // self.ramp_steps)
+
+    def rows_after(self, step: int) -> int:
+        """Return the rows of the first `step` steps together."""
+        rows = self.size * step
+        for stage in range(1, self.stages):
+            # Before a stage began, each step was smaller by what the stage added.
+            rows -= self.initial_size * min(step, self.first_step(stage) - 1)
+        return rows
