@@ -178,8 +178,13 @@ def evaluate(arguments: EvaluateArguments) -> Evaluation:
     """
     model = as_model(arguments.model, arguments.task)
     models = set_columns(model.finetuned(), arguments.given())
-    scores = score_models(models, labelled_tables(arguments, models[0]))
-    return Evaluation(models[0].task.name, models[0].task.metric, scores)
+    parts = score_models(models, labelled_tables(arguments, models[0]))
+    return Evaluation(
+        models[0].task.name,
+        models[0].task.metric,
+        {part: scores.scores for part, scores in parts.items()},
+        {part: scores.classes for part, scores in parts.items() if scores.classes},
+    )
 
 
 def labelled_tables(

@@ -11,6 +11,7 @@ import numpy as np
 
 from electra.escape import escape_html
 from electra.finetuning.results import Summary, format_score
+from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array
 
 MAX_ROWS, MAX_CHARACTERS = 20, 200  # of a table, of one of its cells
@@ -29,6 +30,13 @@ def html_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()) 
     if len(rows) > MAX_ROWS:
         lines.append(f"<p>{len(rows) - MAX_ROWS:,} more rows</p>")
     return "\n".join(lines)
+
+
+def html_classes(classes: Sequence[ClassScores]) -> str:
+    """Return the scores of each class as an HTML table."""
+    names = ("label", "precision", "recall", "f1", "support")
+    rows = [[scores[name] for name in names] for scores in classes]
+    return html_table(rows, header=("class", *names[1:-1], "examples"))
 
 
 def as_cell(value: object) -> str:
@@ -80,7 +88,10 @@ class FinetuneResult:
         ]
         for run in summary.runs:
             rows.append((f"seed {run.seed}", format_score(run.score, metric)))
-        return html_table(rows)
+        classes = summary.classes
+        if not classes:
+            return html_table(rows)
+        return f"{html_table(rows)}\n{html_classes(classes)}"
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ class Evaluation:
     task: str
     metric: str  # the one that counts
     scores: Mapping[str, Mapping[str, float]]  # part of the data → metric → value
+    # part of the data → label, precision, recall, f1 and support of each class
+    classes: Mapping[str, Sequence[ClassScores]] = field(default_factory=dict, repr=False)
 
     @property
     def score(self) -> float:
@@ -100,7 +113,9 @@ class Evaluation:
         rows = []
         for part, metrics in self.scores.items():
             rows += [(self.task, part, name, value) for name, value in metrics.items()]
-        return html_table(rows, header=("task", "part", "metric", "score"))
+        tables = [html_table(rows, header=("task", "part", "metric", "score"))]
+        tables += [html_classes(classes) for classes in self.classes.values()]
+        return "\n".join(tables)
 
 
 @dataclass(frozen=True)

@@ -178,10 +178,12 @@ def print_summaries(summaries: Sequence[Summary], missing: Sequence[str], *, as_
     if as_json:
         print_json(summaries, missing)
         return
-    from electra.finetuning.results import summary_notes, summary_table
+    from electra.finetuning.results import summary_classes, summary_notes, summary_table
 
     console = wide_terminal()
     console.print(summary_table(summaries))
+    if len(summaries) == 1 and (classes := summary_classes(summaries[0])):
+        console.print(classes)
     for note in summary_notes(summaries, missing):
         console.print(note, highlight=False, soft_wrap=True)
 

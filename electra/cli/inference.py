@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from electra.cli import DONE, app
 from electra.config import UserError, suggest
-from electra.console import count_items, print_data, redirect_warnings, to_stderr, to_stdout
+from electra.console import (
+    count_items,
+    print_data,
+    redirect_warnings,
+    to_stderr,
+    to_stdout,
+    wide_terminal,
+)
 from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 from electra.tasks.evaluation_options import EvaluationData
 
 if TYPE_CHECKING:
+    from electra.tasks.inference import PartScores
     from electra.tasks.models import FinetunedModel
     from electra.tasks.task import AnyTask
 
@@ -60,18 +68,25 @@ def evaluate(
     return DONE
 
 
-def print_json(models: Sequence[FinetunedModel], scores: Mapping[str, Mapping[str, float]]) -> None:
+def print_json(models: Sequence[FinetunedModel], parts: Mapping[str, PartScores]) -> None:
     import json
 
     folders = [str(model.folder) for model in models]
-    content = {"task": models[0].task.name, "models": folders, "scores": scores}
-    print_data(json.dumps(content, indent=1))
+    content: dict[str, Any] = {"task": models[0].task.name, "models": folders}
+    content["scores"] = {part: scores.scores for part, scores in parts.items()}
+    content["classes"] = {part: scores.classes for part, scores in parts.items() if scores.classes}
+    print_data(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def print_scores(task: str, scores: Mapping[str, Mapping[str, float]]) -> None:
-    for split, metrics in scores.items():
-        values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        to_stdout(f"{task} {split}: {values}")
+def print_scores(task: str, parts: Mapping[str, PartScores]) -> None:
+    """Print the scores on a line for each part, and a table of its classes."""
+    from electra.tasks.class_scores import class_table
+
+    for part, scores in parts.items():
+        values = ", ".join(f"{name} {value:.4f}" for name, value in scores.scores.items())
+        to_stdout(f"{task} {part}: {values}")
+        if scores.classes:
+            wide_terminal().print(class_table(scores.classes))
 
 
 @app.command

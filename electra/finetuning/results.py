@@ -15,6 +15,8 @@ from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
 from electra.provenance import commit
 from electra.settings import as_dict, fingerprint
+from electra.tasks.class_scores import ClassScores, class_table, median_scores
+from electra.tasks.metrics import LOWER_IS_BETTER, direction
 from electra.tasks.models import RESULTS
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from electra.finetuning.setup import FinetuneSetup
 
 RESULT = "result.json"  # of one seed
+PLAIN_METRICS = ("mse", "loss", "r2")  # shown as they are, not in points
 Scores = dict[str, dict[str, float]]  # dev split → metric → value
 
 
@@ -39,6 +42,8 @@ class SeedResult:
     steps: int
     micro_batch_size: int
     seconds: float
+    # dev split → precision, recall and F1 of each class, where there are classes
+    classes: dict[str, list[ClassScores]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: Path) -> SeedResult | None:
@@ -106,6 +111,11 @@ class Summary:
         """The seeds that are no better than the baseline, or that diverged."""
         return [run.seed for run in self.runs if run.degenerate or run.diverged]
 
+    @property
+    def classes(self) -> list[ClassScores]:
+        """Precision, recall and F1 of each class on the first dev split: the medians of seeds."""
+        return median_scores([run.classes.get(self.split, []) for run in self.runs])
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of results.json."""
         return {"protocol": self.protocol, **asdict(self)}
@@ -120,7 +130,7 @@ def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
     Degenerate runs count like all others: a protocol that drops them is another protocol.
     """
     scores = [run.score for run in runs]
-    best = max(runs, key=lambda run: run.score)
+    best = max(runs, key=lambda run: direction(setup.task.metric) * run.score)
     sd = None
     if len(scores) > 1:
         sd = statistics.stdev(scores)
@@ -181,7 +191,7 @@ def model_card_facts(setup: FinetuneSetup, result: SeedResult) -> dict[str, obje
 
 def format_score(value: float, metric: str) -> str:
     """Format a score in points, as papers do; an error or a threshold is no fraction of 1."""
-    if metric in ("mse", "loss") or metric.endswith("_threshold"):
+    if metric in (*PLAIN_METRICS, *LOWER_IS_BETTER) or metric.endswith("_threshold"):
         return f"{value:.4f}"
     return f"{100 * value:.1f}"
 
@@ -216,6 +226,14 @@ def table_cells(summary: Summary) -> list[str]:
         format_score(summary.baseline, metric),
         str(len(summary.runs)),
     ]
+
+
+def summary_classes(summary: Summary) -> Table | None:
+    """Draw precision, recall and F1 of each class, where there are classes."""
+    if not summary.classes:
+        return None
+    title = f"{summary.task}, {summary.split}, {summary.protocol}"
+    return class_table(summary.classes, title=title)
 
 
 def summary_notes(summaries: Sequence[Summary], missing: Sequence[str] = ()) -> list[str]:

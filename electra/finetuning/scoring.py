@@ -20,8 +20,10 @@ from electra.finetuning.state import FinetuneState, save_checkpoint
 from electra.model.verify import verify
 from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal
+from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array
 from electra.tasks.inference import compute_outputs, inference_batches
+from electra.tasks.metrics import direction
 from electra.tasks.models import save_tuned
 from electra.tasks.task import Answer, AnyTask, Outputs
 
@@ -114,6 +116,22 @@ def score_splits(state: FinetuneState, task: AnyTask, answers: Answers) -> Score
     return {name: task.score(dev[name].examples, answers[name]) for name in answers}
 
 
+def score_classes(
+    state: FinetuneState, task: AnyTask, answers: Answers
+) -> dict[str, list[ClassScores]]:
+    """Compute the scores of each class on every dev split, if the task has classes."""
+    dev = state.setup.dev
+    classes = {name: task.class_scores(dev[name].examples, answers[name]) for name in answers}
+    return {name: scores for name, scores in classes.items() if scores}
+
+
+def is_degenerate(score: float, baseline: float, metric: str) -> bool:
+    """Return whether a score is no better than a baseline that can be beaten."""
+    if direction(metric) > 0:
+        return bool(baseline < 1 and score <= baseline + 1e-9)
+    return bool(baseline > 0 and score >= baseline - 1e-9)
+
+
 def score_and_save(
     state: FinetuneState, journal: Journal, interrupted: Callable[[], bool]
 ) -> SeedResult | None:
@@ -149,11 +167,12 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
         score=score,
         scores=scores,
         baseline=baseline,
-        degenerate=bool(baseline < 1 and score <= baseline + 1e-9),
+        degenerate=is_degenerate(score, baseline, task.metric),
         diverged=state.diverged,
         steps=state.step,
         micro_batch_size=state.micro_batch_size,
         seconds=round(state.seconds, 2),
+        classes=score_classes(state, task, answers),
     )
     save_model(state, task, result)
     result.save(state.output_dir)

@@ -2,91 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import warn
-from electra.data.table_layout import has_columns
-from electra.data.tables import (
-    LocatedRow,
-    Table,
-    find_column,
-    parse_number,
-    read_lines,
-    read_rows,
-    require_column,
-    require_text,
-)
+from electra.data.tables import parse_number
 from electra.data.wordpiece import WordPiece
 from electra.model.weight_files import CONFIG
+from electra.tasks.class_scores import ClassScores, class_scores, indicators
 from electra.tasks.classification_heads import (
     ARCHITECTURE,
     ClassificationHead,
     ElectraClassificationHead,
     LinearHead,
 )
-from electra.tasks.conll import refuse_conll
 from electra.tasks.features import Array, Features, encode_pair, split_windows
 from electra.tasks.labels import (
     are_scores,
     class_metrics,
     label_config,
-    label_text,
     labels_from_config,
     list_labels,
     sort_labels,
 )
-from electra.tasks.metrics import METRICS, REGRESSION_METRICS
-from electra.tasks.splits import locate_files
-from electra.tasks.task import Files, Outputs, Task
+from electra.tasks.metrics import (
+    METRICS,
+    PROBABILITY_METRICS,
+    SCORE_METRICS,
+    TWO_CLASS_METRICS,
+    direction,
+)
+from electra.tasks.task import Outputs
+from electra.tasks.texts import Text, TextTask
 
 WARNED_FROM = 10  # rows to score on, if they all have the same label
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One row: its text or texts, and its label as the file spells it."""
-
-    where: str
-    first: str
-    second: str | None = None
-    label: str | None = None
-    id: str | None = None
-    row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
-
-
-class Columns(NamedTuple):
-    """The columns of a row; empty where there is none."""
-
-    text: str
-    text_pair: str
-    label: str
-    id: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class Classify(Task[Text, Array]):
+class Classify(TextTask):
     """An answer is the probabilities of the classes [labels], or a score [1]."""
 
     kind: ClassVar[str] = "classify"
-    inference_options: ClassVar[tuple[str, ...]] = (
-        "text",
-        "text_pair",
-        "label",
-        "label_part",
-        "delimiter",
-        "header",
-    )
     metric: str = ""  # set by fit_labels, as are `metrics`, `labels`, `regression` and `extent`
-    text: str = "text"
-    text_pair: str = ""
-    label: str = "label"
     labels: tuple[str, ...] = ()
     regression: bool | None = None
     # of a regression: the least and the greatest label, by default of the training data
@@ -94,10 +57,6 @@ class Classify(Task[Text, Array]):
     metrics: tuple[str, ...] = ()
     swapped: bool = False  # train on B, A as well as on A, B
     windows: bool | None = None  # read a long text in several rows, whose answers are averaged
-    # coarse: only what stands before the first colon
-    label_part: Literal["fine", "coarse"] | None = None
-    delimiter: str | None = None  # of files with columns; None: detected
-    header: bool | None = None  # whether the first line names the columns; None: detected
 
     @classmethod
     def from_name(cls, name: str = "classify", **options: Any) -> Self:
@@ -105,65 +64,6 @@ class Classify(Task[Text, Array]):
 
     def with_windows(self) -> Self:
         return replace(self, windows=True)
-
-    # ---- reading ---------------------------------------------------------------------------------
-
-    def locate(self, data: str) -> Files:
-        return locate_files(data)
-
-    def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
-        for source in tables:
-            blank = 0
-            for where, row in self.rows(source, labelled=labelled):
-                example = self.example(row, where, labelled=labelled)
-                blank += not (example.first + (example.second or "")).strip()
-                yield example
-            if blank:
-                warn(f"{source}: {blank} rows hold no text; they are kept")
-
-    def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
-        """Yield the rows of a table; plain text without labels has one text a line."""
-        refuse_conll(source)
-        columns = [name for name in (self.text, self.text_pair) if name]
-        may_be_plain = source.format == "text" and not (labelled or self.delimiter)
-        if may_be_plain and not self.text_pair and not has_columns(source.source, columns):
-            return ((where, {self.text: line}) for where, line in read_lines(source))
-        if labelled:
-            columns.append(self.label)
-        table = replace(source, delimiter=self.delimiter or "", header=self.header)
-        return read_rows(table, columns=columns)
-
-    def columns(self, row: Mapping[str, Any]) -> Columns:
-        """Return the columns that a row's texts and label are in."""
-        text, text_pair, label = (
-            find_column(row, name) for name in (self.text, self.text_pair, self.label)
-        )
-        return Columns(text, text_pair, label, "id" if "id" in row else "")
-
-    def example(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Text:
-        columns = self.columns(row)
-        for flag, name in zip(("--text", "--text-pair", "--label"), columns, strict=False):
-            if name and (labelled or flag != "--label"):
-                require_column(row, name, where, flag=flag)
-        value = row.get(columns.label)
-        label = self.canonical_label(label_text(value, where))
-        if label and self.label_part == "coarse":
-            label = label.partition(":")[0]
-        if labelled and label is None:
-            raise UserError(
-                f"{where}: {columns.label!r} holds {value!r}, which is no label; fill it in, or "
-                "leave the row out"
-            )
-        first, second, id = require_text(row, columns.text, where), None, row.get(columns.id)
-        if columns.text_pair:
-            second = require_text(row, columns.text_pair, where)
-        if id is not None:
-            id = str(id)
-        return Text(where, first, second, label, id, None if labelled else row)
-
-    def canonical_label(self, label: str | None) -> str | None:
-        """Return the label that a spelling stands for."""
-        return label
 
     # ---- labels ----------------------------------------------------------------------------------
 
@@ -200,21 +100,22 @@ class Classify(Task[Text, Array]):
         extent = self.extent
         if values and not extent:
             extent = min(values), max(values)
-        metrics = self.metrics or REGRESSION_METRICS
+        metrics = self.metrics or SCORE_METRICS
         return replace(self, regression=True, labels=(), extent=extent, metrics=metrics)
 
     def check_metric(self) -> None:
         """Raise UserError for a metric that does not fit the labels."""
-        known = [name for name in METRICS if (name in REGRESSION_METRICS) == self.regression]
+        known = [name for name in METRICS if (name in SCORE_METRICS) == self.regression]
         for name in (self.metric, *self.metrics):
             if name not in known:
                 raise UserError(
                     f"metric {name!r} is none of a {self.task_type}{suggest_or_list(name, known)}"
                 )
-        if "f1" in (self.metric, *self.metrics) and len(self.labels) != 2:
-            raise UserError(
-                f"metric 'f1' is of two classes, and there are {len(self.labels)}; use f1_macro"
-            )
+            if name in TWO_CLASS_METRICS and len(self.labels) != 2:
+                raise UserError(
+                    f"metric {name!r} is of two classes, and there are {len(self.labels)}; use "
+                    "f1_macro"
+                )
 
     def check(self, examples: Sequence[Text]) -> None:
         for example in examples:
@@ -325,10 +226,10 @@ class Classify(Task[Text, Array]):
                 f"{self.name} has {len(self.labels)}: {', '.join(self.labels)}"
             )
         if config.get("problem_type") == "regression" or len(labels) == 1:
-            metrics = self.metrics or ("spearmanr",)
+            metrics = self.metrics or SCORE_METRICS
             task = replace(self, labels=(), regression=True, metrics=metrics)
         else:
-            metrics = self.metrics or ("accuracy",)
+            metrics = self.metrics or class_metrics(labels)
             task = replace(self, labels=labels, regression=False, metrics=metrics)
         return replace(task, metric=self.metric or metrics[0])
 
@@ -351,18 +252,38 @@ class Classify(Task[Text, Array]):
         return np.asarray(np.mean(answers, axis=0))
 
     def score(self, examples: Sequence[Text], answers: Sequence[Array]) -> dict[str, float]:
+        names = dict.fromkeys((self.metric, *self.metrics))
+        return {name: self.compute_metric(name, examples, answers) for name in names}
+
+    def compute_metric(
+        self, name: str, examples: Sequence[Text], answers: Sequence[Array]
+    ) -> float:
+        true = np.array([self.target(example) for example in examples])
         if self.regression:
             predicted = np.array([answer[0] for answer in answers])
+        elif name in PROBABILITY_METRICS:
+            predicted = np.array([answer[1] for answer in answers])
         else:
             predicted = np.array([answer.argmax() for answer in answers])
-        true = np.array([self.target(example) for example in examples])
-        names = dict.fromkeys((self.metric, *self.metrics))
-        return {name: METRICS[name](true, predicted) for name in names}
+        return METRICS[name](true, predicted)
+
+    def class_scores(self, examples: Sequence[Text], answers: Sequence[Array]) -> list[ClassScores]:
+        if self.regression:
+            return []
+        true = np.array([self.target(example) for example in examples], dtype=np.int64)
+        predicted = np.array([answer.argmax() for answer in answers], dtype=np.int64)
+        count = len(self.labels)
+        return class_scores(self.labels, indicators(true, count), indicators(predicted, count))
 
     def baseline(self, examples: Sequence[Text]) -> float:
-        true = np.array([self.target(example) for example in examples])
-        metric = METRICS[self.metric]
-        return max(metric(true, np.full_like(true, answer)) for answer in range(self.num_outputs))
+        constants = list(np.eye(self.num_outputs))
+        if self.regression:
+            labels = [self.target(example) for example in examples]
+            constants = [np.array([np.mean(labels)]), np.array([np.median(labels)])]
+        scores = []
+        for answer in constants:
+            scores.append(self.compute_metric(self.metric, examples, [answer] * len(examples)))
+        return max(scores, key=lambda score: direction(self.metric) * score)
 
     def record(self, example: Text, answer: Array) -> dict[str, Any]:
         record: dict[str, Any] = {}

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import HUB_NAME, warn
 from electra.data.tables import LocatedRow, Table, find_table, is_hub_name, read_lines, read_rows
-from electra.tasks.classify import Classify, Columns, Text
+from electra.tasks.classify import Classify
 from electra.tasks.metrics import REGRESSION_METRICS
 from electra.tasks.splits import list_folder, split_files
 from electra.tasks.task import Files
+from electra.tasks.texts import Columns, Text
 
 NO_MAJORITY = "-"  # MNLI's annotators gave no label a majority; nobody scores these pairs
 SECRET = "-1"  # the hub's label of test rows

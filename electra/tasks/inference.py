@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from electra.console import count_items
 from electra.data.sources import warn
 from electra.data.tables import Table, find_table
 from electra.settings import as_flag
+from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array, Features, group_by_length
 from electra.tasks.models import FinetunedModel, load_tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
@@ -25,6 +26,13 @@ from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
 PAD_TO_MULTIPLE_OF = {"cuda": 8}
 CHUNK_EXAMPLES, CHUNK_CHARACTERS = 4_096, 4_000_000  # held in memory at a time
+
+
+class PartScores(NamedTuple):
+    """The scores of one part of labelled data."""
+
+    scores: dict[str, float]  # by metric
+    classes: list[ClassScores]  # empty where the task has no classes
 
 
 def default_device() -> torch.device:
@@ -211,15 +219,18 @@ def add_input_columns(
 
 def evaluate(
     models: Sequence[FinetunedModel], parts: Mapping[str, Sequence[Table]]
-) -> dict[str, dict[str, float]]:
-    """Compute the scores on each part of labelled data."""
+) -> dict[str, PartScores]:
+    """Compute the scores on each part of labelled data, over all and of each class."""
     task, scores = ensemble_task(models), {}
     for part, tables in parts.items():
         examples = list(task.read(tables, labelled=True))
         if not examples:
             raise UserError(f"{', '.join(map(str, tables))}: no examples")
         task.check(examples)
-        scores[part] = task.score(examples, answer_examples(models, examples))
+        answers = answer_examples(models, examples)
+        scores[part] = PartScores(
+            task.score(examples, answers), task.class_scores(examples, answers)
+        )
     return scores
 
 

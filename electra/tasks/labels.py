@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra.config import UserError
+from electra.tasks.metrics import TWO_CLASS_METRICS
 
 MAX_LISTED = 20
 MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for scores
@@ -84,7 +85,7 @@ def are_scores(values: Sequence[float]) -> bool:
 def class_metrics(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics of a classification, the one that counts first."""
     if len(labels) == 2:
-        return ("accuracy", "f1")
+        return ("accuracy", *TWO_CLASS_METRICS)
     return ("accuracy", "f1_macro")
 
 

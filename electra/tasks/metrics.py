@@ -10,6 +10,7 @@ import numpy as np
 from electra.tasks.features import Array
 
 Metric = Callable[[Array, Array], float]  # the true answers, the predicted ones
+WORST_ERROR = 1e9  # of answers that are not finite
 
 
 def accuracy(true: Array, predicted: Array) -> float:
@@ -56,11 +57,84 @@ def spearmanr(true: Array, predicted: Array) -> float:
     return correlation(stats.spearmanr, true, predicted)
 
 
+def mae(true: Array, predicted: Array) -> float:
+    """Compute the mean absolute error, in the labels' unit."""
+    return mean_error(true, predicted, power=1)
+
+
+def rmse(true: Array, predicted: Array) -> float:
+    """Compute the root of the mean squared error, in the labels' unit."""
+    return math.sqrt(mean_error(true, predicted, power=2))
+
+
+def r2(true: Array, predicted: Array) -> float:
+    """Compute the share of the labels' variance that the answers explain; 0 where there is none."""
+    if is_constant(true):
+        return 0.0
+    variance = float(np.var(true.astype(np.float64)))
+    return 1.0 - mean_error(true, predicted, power=2) / variance
+
+
+def roc_auc(true: Array, probabilities: Array) -> float:
+    """Compute the chance that a row of class 1 gets a higher probability of it than one of class 0.
+
+    It is 0.5 where only one of them occurs: nothing is to be told apart.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if is_constant(true):
+        return 0.5
+    return float(roc_auc_score(true, np.nan_to_num(probabilities)))
+
+
+def average_precision(true: Array, probabilities: Array) -> float:
+    """Compute the area under the curve of precision over recall; 0 without a row of class 1."""
+    from sklearn.metrics import average_precision_score
+
+    if not np.any(true):
+        return 0.0
+    return float(average_precision_score(true, np.nan_to_num(probabilities)))
+
+
 METRICS: dict[str, Metric] = {
     metric.__name__: metric
-    for metric in (accuracy, f1, f1_macro, matthews_correlation, pearson, spearmanr)
+    for metric in (
+        accuracy,
+        f1,
+        f1_macro,
+        matthews_correlation,
+        pearson,
+        spearmanr,
+        mae,
+        rmse,
+        r2,
+        roc_auc,
+        average_precision,
+    )
 }
-REGRESSION_METRICS = ("spearmanr", "pearson")  # the others are of classifications
+REGRESSION_METRICS = ("spearmanr", "pearson")  # those of STS-B
+SCORE_METRICS = (*REGRESSION_METRICS, "mae", "rmse", "r2")  # the others are of classifications
+TWO_CLASS_METRICS = ("f1", "roc_auc", "average_precision")
+PROBABILITY_METRICS = ("roc_auc", "average_precision")  # of the probability of class 1
+LOWER_IS_BETTER = ("mae", "rmse")
+
+
+def direction(metric: str) -> int:
+    """Return 1 where more is better, −1 for an error."""
+    if metric in LOWER_IS_BETTER:
+        return -1
+    return 1
+
+
+def mean_error(true: Array, predicted: Array, *, power: int) -> float:
+    """Compute the mean of a power of the errors; WORST_ERROR where it is not finite, 0 of none."""
+    if not len(true):
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.mean(np.abs(true.astype(np.float64) - predicted) ** power))
+    if not math.isfinite(mean):
+        return WORST_ERROR
+    return mean
 
 
 def correlation(

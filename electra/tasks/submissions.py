@@ -9,11 +9,11 @@ import numpy as np
 
 from electra import atomic
 from electra.escape import one_line
-from electra.tasks.classify import Text
 from electra.tasks.features import Array
 from electra.tasks.glue import LAYOUTS, Glue
 from electra.tasks.span import Span, SpanAnswer, no_answer_probability
 from electra.tasks.span_files import Question
+from electra.tasks.texts import Text
 
 MNLI_FILES = {"matched": "MNLI-m.tsv", "mismatched": "MNLI-mm.tsv", "diagnostic": "AX.tsv"}
 STSB_SCALE = 0.0, 5.0  # the server refuses anything beyond

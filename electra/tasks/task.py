@@ -22,6 +22,7 @@ from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.families import family_of
 from electra.model.layers import LayerReader
+from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array, Features, TaskBatch
 
 Outputs: TypeAlias = Mapping[str, Array]  # of one unit
@@ -204,7 +205,13 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
 
     @abstractmethod
     def score(self, examples: Sequence[ExampleT], answers: Sequence[AnswerT]) -> dict[str, float]:
-        """Compute the scores, each in [−1, 1], `metric` among them."""
+        """Compute the scores, `metric` among them; most are in [−1, 1], errors in any unit."""
+
+    def class_scores(
+        self, examples: Sequence[ExampleT], answers: Sequence[AnswerT]
+    ) -> list[ClassScores]:
+        """Compute precision, recall and F1 of each class, where there are classes."""
+        return []
 
     @abstractmethod
     def baseline(self, examples: Sequence[ExampleT]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from electra.api.results import MAX_ROWS, Predictions, html_table
+from electra.api.results import MAX_ROWS, Evaluation, Predictions, html_table
 
 
 def test_what_is_shown_is_escaped() -> None:
@@ -17,3 +17,10 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     assert shown.count("<tr>") == MAX_ROWS
     assert "7 more rows" in shown
     assert "x" * 201 not in shown
+
+
+def test_an_evaluation_shows_the_scores_of_each_class() -> None:
+    classes = [{"label": "<b>", "precision": 0.5, "recall": 0.25, "f1": 1 / 3, "support": 4}]
+    shown = Evaluation("classify", "accuracy", {"dev": {"accuracy": 0.5}}, {"dev": classes})
+    cells = "<td>&lt;b&gt;</td><td>0.5000</td><td>0.2500</td><td>0.3333</td><td>4</td>"
+    assert cells in shown._repr_html_()

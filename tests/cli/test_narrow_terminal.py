@@ -60,5 +60,6 @@ def test_every_score_of_a_fine_tuning_is_whole_and_the_next_command_is_named(
     shown = re.sub(r"\x1b\[[0-9;]*m", "", output.out)
     assert "…" not in shown
     assert {"median", "baseline", "accuracy", "seeds"} <= set(shown.split())
+    assert {"class", "precision", "recall", "cats", "dogs"} <= set(shown.split())
     assert "classify, other scores: f1 " in shown
     assert f"electra predict '{run}' new.csv --output '{run}-predictions.jsonl'" in output.err

@@ -82,7 +82,10 @@ def test_from_a_table_to_scores_and_predictions(
     printed = json.loads(capsys.readouterr().out)
     assert (printed["median"], printed["protocol"]) == (1.0, "one seed")
     assert main(["evaluate", str(run), "--dev", str(rows), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["scores"] == {"dev": {"accuracy": 1.0, "f1": 1.0}}
+    printed = json.loads(capsys.readouterr().out)
+    names = ("accuracy", "f1", "roc_auc", "average_precision")
+    assert printed["scores"] == {"dev": dict.fromkeys(names, 1.0)}
+    assert [scores["label"] for scores in printed["classes"]["dev"]] == ["cats", "dogs"]
     assert (
         main(
             ["predict", str(run), str(run / "seed-0" / "model"), str(rows), "--output", str(output)]

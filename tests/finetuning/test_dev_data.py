@@ -14,7 +14,8 @@ from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.recipe import FinetuneConfig
 from electra.finetuning.setup import find_files, prepare_finetuning
 from electra.tasks import find_task
-from electra.tasks.classify import Classify, Text
+from electra.tasks.classify import Classify
+from electra.tasks.texts import Text
 from tests.tasks.toys import keyword_rows, written
 
 

@@ -17,7 +17,6 @@ from electra.config import UserError
 from electra.engine.optimizer import learning_rate_factor
 from electra.finetuning.recipe import FinetuneConfig
 from electra.tasks import find_task
-from electra.tasks.classify import Text
 from electra.tasks.conll import Sentence
 from electra.tasks.entities import get_entities
 from electra.tasks.features import Features, Row, encode_pair, epoch_batches
@@ -28,6 +27,7 @@ from electra.tasks.span_files import Question
 from electra.tasks.span_heads import SimpleHead
 from electra.tasks.span_windows import encode_questions
 from electra.tasks.tag import Tag
+from electra.tasks.texts import Text
 from tests.finetuning.test_recipe import load_config
 from tests.tasks.toys import BY_HEART, TOYS, toy_tokenizer
 

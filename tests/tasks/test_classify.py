@@ -18,9 +18,10 @@ from electra.data.wordpiece import WordPiece
 from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
 from electra.tasks.classification_heads import ElectraClassificationHead, LinearHead
-from electra.tasks.classify import Classify, Text
+from electra.tasks.classify import Classify
 from electra.tasks.features import Array, split_windows
 from electra.tasks.task import Network
+from electra.tasks.texts import Text
 from tests.conftest import NOUNS, VERBS
 from tests.wording import wording_of
 
@@ -499,14 +500,35 @@ def test_scores_compare_the_likeliest_class_with_the_label() -> None:
     assert task.score(labelled("yes", "no", "no"), given) == {
         "accuracy": pytest.approx(2 / 3),
         "f1": pytest.approx(2 / 3),
+        "roc_auc": 1.0,  # 0.9 is above both 0.6 and 0.2
+        "average_precision": 1.0,
     }
 
 
-def test_scores_of_a_regression_are_correlations() -> None:
+def test_each_class_has_its_precision_recall_and_f1() -> None:
+    task = learnt("a", "b", "c")
+    given = [np.eye(3)[index] for index in (0, 0, 1, 0)]
+    assert task.class_scores(labelled("a", "b", "b", "c"), given) == [
+        {"label": "a", "precision": 1 / 3, "recall": 1.0, "f1": 0.5, "support": 1},
+        {"label": "b", "precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2},
+        {"label": "c", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
+    ]
+    assert learnt("0.5", "1", "2").class_scores(labelled("1"), [np.array([1.0])]) == []
+
+
+def test_the_baseline_of_an_error_is_the_smallest_one() -> None:
+    labels = labelled("0.5", "1", "9")
+    task = learnt("0.5", "1", "9", metric="mae")
+    assert task.baseline(labels) == pytest.approx((0.5 + 0 + 8) / 3)  # the median
+    assert learnt("0.5", "1", "9", metric="r2").baseline(labels) == pytest.approx(0.0)  # the mean
+
+
+def test_scores_of_a_regression_are_correlations_and_errors() -> None:
     found = learnt("0.5", "1", "2").score(
         labelled("0.5", "1", "2"), [np.array([v]) for v in (0.0, 0.1, 9.0)]
     )
-    assert list(found) == ["spearmanr", "pearson"]
+    assert list(found) == ["spearmanr", "pearson", "mae", "rmse", "r2"]
+    assert found["mae"] == pytest.approx((0.5 + 0.9 + 7) / 3)
     assert found["spearmanr"] == pytest.approx(1.0)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from electra.config import UserError
 from electra.data.tables import find_table
-from electra.tasks.classify import Text
 from electra.tasks.glue import GLUE, LAYOUTS, Glue, available_tasks
 from electra.tasks.submissions import server_file, write_glue
+from electra.tasks.texts import Text
 from tests.wording import wording_of
 
 wording = wording_of(__file__)

@@ -60,7 +60,8 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(
 
 def test_scores_are_of_the_averaged_answers(two: list[FinetunedModel], rows: Path) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
-    expected = two[0].task.score(examples, answer_examples(two, examples))
+    answers = answer_examples(two, examples)
+    expected = two[0].task.score(examples, answers), two[0].task.class_scores(examples, answers)
     assert evaluate(two, {"dev": [find_table(rows)]}) == {"dev": expected}
 
 

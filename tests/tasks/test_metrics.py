@@ -8,10 +8,12 @@ import pytest
 from electra.tasks.metrics import (
     METRICS,
     accuracy,
+    average_precision,
     f1,
     f1_macro,
     matthews_correlation,
     pearson,
+    roc_auc,
     spearmanr,
 )
 
@@ -73,3 +75,38 @@ def test_no_examples_and_one_example_give_a_finite_score(name: str) -> None:
 
 def test_answers_that_are_no_numbers_score_nothing() -> None:
     assert pearson(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.nan])) == 0.0
+
+
+def test_errors_of_scores_equal_those_of_scikit_learn() -> None:
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+    rng = np.random.default_rng(0)
+    true = rng.normal(3.0, 2.0, 50)
+    given = true + rng.normal(0.0, 1.0, 50)
+    assert METRICS["mae"](true, given) == pytest.approx(mean_absolute_error(true, given))
+    assert METRICS["rmse"](true, given) == pytest.approx(root_mean_squared_error(true, given))
+    assert METRICS["r2"](true, given) == pytest.approx(r2_score(true, given))
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse", "r2"])
+@pytest.mark.filterwarnings("error")
+def test_a_score_of_answers_that_are_not_finite_is_finite_and_bad(name: str) -> None:
+    true = np.array([0.0, 1.0, 2.0])
+    for broken in (np.nan, np.inf, 1e200):
+        value = METRICS[name](true, np.array([0.0, broken, 2.0]))
+        assert math.isfinite(value)
+        assert value != METRICS[name](true, true)
+
+
+@pytest.mark.filterwarnings("error")
+def test_two_classes_that_cannot_be_told_apart_have_an_auc_of_one_half() -> None:
+    assert roc_auc(np.array([0, 1, 1]), np.array([0.5, 0.5, 0.5])) == 0.5
+    assert roc_auc(np.array([1, 1]), np.array([0.1, 0.9])) == 0.5  # one class alone
+    assert roc_auc(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8])) == 0.75
+    assert math.isfinite(roc_auc(np.array([0, 1]), np.array([np.nan, 0.5])))
+
+
+def test_average_precision_is_the_mean_precision_at_each_positive() -> None:
+    found = average_precision(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8]))
+    assert found == pytest.approx((1 / 1 + 2 / 3) / 2)
+    assert average_precision(np.array([0, 0]), np.array([0.1, 0.4])) == 0.0

@@ -1,0 +1,75 @@
+"""Precision, recall and F1 of each class, and their table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from electra.tasks.features import Array
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# One class: {"label", "precision", "recall", "f1", "support": the examples that have it}
+ClassScores = dict[str, Any]
+MAX_ROWS = 10  # of a table
+
+
+def class_scores(labels: Sequence[str], true: Array, predicted: Array) -> list[ClassScores]:
+    """Compute the scores of each label from indicators [N, labels]; a quotient over 0 is 0."""
+    right = (true & predicted).sum(axis=0)
+    support, answered = true.sum(axis=0), predicted.sum(axis=0)
+    scores = []
+    for index, label in enumerate(labels):
+        hits = int(right[index])
+        scores.append(
+            {
+                "label": label,
+                "precision": hits / max(1, int(answered[index])),
+                "recall": hits / max(1, int(support[index])),
+                "f1": 2 * hits / max(1, int(answered[index] + support[index])),
+                "support": int(support[index]),
+            }
+        )
+    return scores
+
+
+def indicators(indices: Array, count: int) -> Array:
+    """Return class indices [N] as indicators [N, count]."""
+    rows: Array = indices[:, None] == np.arange(count)
+    return rows
+
+
+def median_scores(runs: Sequence[Sequence[ClassScores]]) -> list[ClassScores]:
+    """Return the median over runs of each score of each class; none where a run has none."""
+    medians: list[ClassScores] = []
+    if not all(runs):
+        return medians
+    for of_class in zip(*runs, strict=True):
+        scores = dict(of_class[0])
+        for name in ("precision", "recall", "f1"):
+            scores[name] = statistics.median(run[name] for run in of_class)
+        medians.append(scores)
+    return medians
+
+
+def class_table(classes: Sequence[ClassScores], *, title: str = "") -> Table:
+    """Draw one line a class, in the order of the labels; of many classes the most frequent ones."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left")
+    table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=36)
+    for name in ("precision", "recall", "f1", "examples"):
+        table.add_column(name, justify="right")
+    frequent = sorted(classes, key=lambda scores: -scores["support"])[:MAX_ROWS]
+    for scores in classes:
+        if scores in frequent:
+            values = [f"{100 * scores[name]:.1f}" for name in ("precision", "recall", "f1")]
+            table.add_row(scores["label"], *values, f"{scores['support']:,}")
+    if len(classes) > MAX_ROWS:
+        table.caption = f"the {MAX_ROWS} most frequent of {len(classes)} classes"
+    return table

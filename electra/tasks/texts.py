@@ -1,0 +1,124 @@
+"""Rows of texts with a label: what classifications read from tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from electra.config import UserError
+from electra.data.sources import warn
+from electra.data.table_layout import has_columns
+from electra.data.tables import (
+    LocatedRow,
+    Table,
+    find_column,
+    read_lines,
+    read_rows,
+    require_column,
+    require_text,
+)
+from electra.tasks.conll import refuse_conll
+from electra.tasks.features import Array
+from electra.tasks.labels import label_text
+from electra.tasks.splits import locate_files
+from electra.tasks.task import Files, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One row: its text or texts, and its label as the file spells it."""
+
+    where: str
+    first: str
+    second: str | None = None
+    label: str | None = None
+    id: str | None = None
+    row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
+
+
+class Columns(NamedTuple):
+    """The columns of a row; empty where there is none."""
+
+    text: str
+    text_pair: str
+    label: str
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask(Task[Text, Array]):
+    """A task on a text or a pair of texts; it knows the columns that they and the label are in."""
+
+    inference_options: ClassVar[tuple[str, ...]] = (
+        "text",
+        "text_pair",
+        "label",
+        "label_part",
+        "delimiter",
+        "header",
+    )
+    text: str = "text"
+    text_pair: str = ""
+    label: str = "label"
+    # coarse: only what stands before the first colon
+    label_part: Literal["fine", "coarse"] | None = None
+    delimiter: str | None = None  # of files with columns; None: detected
+    header: bool | None = None  # whether the first line names the columns; None: detected
+
+    def locate(self, data: str) -> Files:
+        return locate_files(data)
+
+    def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
+        for source in tables:
+            blank = 0
+            for where, row in self.rows(source, labelled=labelled):
+                example = self.example(row, where, labelled=labelled)
+                blank += not (example.first + (example.second or "")).strip()
+                yield example
+            if blank:
+                warn(f"{source}: {blank} rows hold no text; they are kept")
+
+    def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
+        """Yield the rows of a table; plain text without labels has one text a line."""
+        refuse_conll(source)
+        columns = [name for name in (self.text, self.text_pair) if name]
+        may_be_plain = source.format == "text" and not (labelled or self.delimiter)
+        if may_be_plain and not self.text_pair and not has_columns(source.source, columns):
+            return ((where, {self.text: line}) for where, line in read_lines(source))
+        if labelled:
+            columns.append(self.label)
+        table = replace(source, delimiter=self.delimiter or "", header=self.header)
+        return read_rows(table, columns=columns)
+
+    def columns(self, row: Mapping[str, Any]) -> Columns:
+        """Return the columns that a row's texts and label are in."""
+        text, text_pair, label = (
+            find_column(row, name) for name in (self.text, self.text_pair, self.label)
+        )
+        return Columns(text, text_pair, label, "id" if "id" in row else "")
+
+    def example(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Text:
+        columns = self.columns(row)
+        for flag, name in zip(("--text", "--text-pair", "--label"), columns, strict=False):
+            if name and (labelled or flag != "--label"):
+                require_column(row, name, where, flag=flag)
+        value = row.get(columns.label)
+        label = self.canonical_label(label_text(value, where))
+        if label and self.label_part == "coarse":
+            label = label.partition(":")[0]
+        if labelled and label is None:
+            raise UserError(
+                f"{where}: {columns.label!r} holds {value!r}, which is no label; fill it in, or "
+                "leave the row out"
+            )
+        first, second, id = require_text(row, columns.text, where), None, row.get(columns.id)
+        if columns.text_pair:
+            second = require_text(row, columns.text_pair, where)
+        if id is not None:
+            id = str(id)
+        return Text(where, first, second, label, id, None if labelled else row)
+
+    def canonical_label(self, label: str | None) -> str | None:
+        """Return the label that a spelling stands for."""
+        return label
