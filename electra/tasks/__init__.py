@@ -2,9 +2,9 @@
 
     what a task is        task (the interface), features (rows and batches)
     the tasks             classify and glue, span, tag, choose; embed has no answers to learn
-    what they read        splits (which files), conll, span_files; electra.data.tables reads rows
+    what they read        splits (which files), texts, conll, span_files; electra.data.tables reads rows
     their heads           classification_heads, span_heads, tag_heads
-    their scores          metrics, squad_metrics, entities
+    their scores          metrics, class_scores, squad_metrics, entities
     a model of a task     models (⇄ transformers folders), inference, prediction_files
 
 `KINDS` maps the kind of a saved model's task to its class; add your own to it, and your task is
