@@ -7,7 +7,8 @@
                                   [--tuning "3e-4: --learning-rate 3e-4" …]
                                   [--minutes 8] [--output benchmarks/results/encoders.json]
 
-An arm is a name, a recipe and flags of `electra pretrain`; a tuning is a name and flags of `electra
+An arm is a name, a recipe and flags of `electra pretrain`; with `blocks=PART,…` before the recipe its
+networks are those of `benchmarks.block_variants`. A tuning is a name and flags of `electra
 finetune`, and a task may have such flags too. Every arm is trained with each seed, then every model
 is fine-tuned on each task with each tuning. Runs are kept in --folder, and the same command goes on
 with them: it skips what is done. After --minutes no further fine-tuning is started.
@@ -21,6 +22,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -44,6 +46,7 @@ from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
 
+BLOCKS = "blocks="
 LOG = "log.txt"  # what a command printed, beside its folder
 
 
@@ -60,6 +63,15 @@ class Named:
         if not separator:
             raise UserError(f"{text!r}: give a name, a colon and a blank, then flags")
         return cls(name, flags)
+
+    @property
+    def command(self) -> tuple[Sequence[str], list[str]]:
+        """Return what its commands begin with, and its recipe and flags."""
+        words = shlex.split(self.flags)
+        if not self.flags.startswith(BLOCKS):
+            return ELECTRA, words
+        parts = words[0].removeprefix(BLOCKS)
+        return (sys.executable, "-m", "benchmarks.block_variants", parts), words[1:]
 
     @property
     def slug(self) -> str:
@@ -137,11 +149,10 @@ class Kept:
     def pretrain(self, arm: Named, seed: int) -> None:
         """Pre-train an arm with a seed and keep its held-out scores by step."""
         folder = self.folder_of(arm, seed)
-        recipe, *flags = shlex.split(arm.flags)
+        command, flags = arm.command
         source = ["--data", self.options.data, "--output-dir", str(folder), "--seed", str(seed)]
-        if not has_succeeded(
-            folder, "pretrain", recipe, *source, "--save-total-limit", "1", *flags
-        ):
+        source += ["--save-total-limit", "1"]
+        if not has_succeeded(folder, *command, "pretrain", *flags, *source):
             return
         entries = read_metrics(folder / METRICS)
         rates = sorted(
@@ -169,7 +180,8 @@ class Kept:
         flags = ["--task", task, "--data", self.options.glue, "--output-dir", str(folder)]
         flags += ["--seeds", str(self.options.finetune_seeds), *task_flags]
         flags += shlex.split(tuning.flags)
-        if not has_succeeded(folder, "finetune", str(model), *flags):
+        command, _ = arm.command
+        if not has_succeeded(folder, *command, "finetune", str(model), *flags):
             return
         results = json.loads((folder / "results.json").read_text(encoding="utf8"))
         scores = {
@@ -185,11 +197,11 @@ class Kept:
         entry.setdefault("tuned", {}).setdefault(tuning.name, {})[task] = scores
 
 
-def has_succeeded(folder: Path, *arguments: str) -> bool:
+def has_succeeded(folder: Path, *command: str) -> bool:
     """Run a command with one thread and keep what it prints beside its folder; say if it fails."""
     with Path(f"{folder}.{LOG}").open("a", encoding="utf8") as log:
         ended = subprocess.run(
-            [*ELECTRA, *arguments, "--quiet"],
+            [*command, "--quiet"],
             check=False,
             stdout=log,
             stderr=log,
