@@ -7,8 +7,8 @@
                                   [--tuning "3e-4: --learning-rate 3e-4" …]
                                   [--minutes 8] [--output benchmarks/results/encoders.json]
 
-An arm is a name, a recipe and flags of `electra pretrain`; with `blocks=PART,…` before the recipe its
-networks are those of `benchmarks.block_variants`. A tuning is a name and flags of `electra
+An arm is a name, a recipe and flags of `electra pretrain`; with `blocks=PART,…` before the recipe
+its networks are those of `benchmarks.block_variants`. A tuning is a name and flags of `electra
 finetune`, and a task may have such flags too. Every arm is trained with each seed, then every model
 is fine-tuned on each task with each tuning. Runs are kept in --folder, and the same command goes on
 with them: it skips what is done. After --minutes no further fine-tuning is started.
