@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -14,13 +15,18 @@ from electra.engine.distributed import World
 from electra.engine.settings import Parallel, Precision, Switch
 from electra.kernels import is_supported
 
-# Dense bf16 operations a second, from the vendors' data sheets; a card's name contains the key.
+# Dense bf16 operations a second, from the vendors' data sheets; the first key whose words a card's
+# name contains counts.
 PEAK_FLOPS = {
+    "B200": 2250e12,
+    "GH200": 989e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
     "A10G": 70e12,
     "A10": 125e12,
@@ -68,7 +74,10 @@ def peak_flops(world: World) -> float | None:
     if world.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(world.device)
-    return next((world.size * peak for card, peak in PEAK_FLOPS.items() if card in name), None)
+    for card, peak in PEAK_FLOPS.items():
+        if re.search(rf"\b{card}\b", name):  # "RTX A1000" is no "A100"
+            return world.size * peak
+    return None
 
 
 class SpeedSwitches(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 import torch
 
 from electra.config import SettingError
-from electra.engine.hardware import resolve_precision
+from electra.engine.hardware import peak_flops, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -47,3 +48,25 @@ def test_fp16_on_a_cpu_is_refused_by_its_key() -> None:
     with pytest.raises(SettingError) as caught:
         resolve_precision("fp16", CPU)
     assert caught.value.key == "precision"
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+    ],
+)
+def test_a_card_has_the_peak_of_its_whole_name(name, peak, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    found = peak_flops(SimpleNamespace(device=torch.device("cuda"), size=2))
+    assert found == (peak and 2 * peak)
