@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
@@ -25,9 +26,14 @@ from electra.finetuning.setup import (
     find_files,
     prepare_finetuning,
     read_examples,
+    resolve_config,
 )
+from electra.finetuning.state import SeedProgress
+from electra.model.huggingface import load_shape
 from electra.runs.lock import run_lock
+from electra.runs.progress import OverallProgress
 from electra.runs.signals import stop_signals
+from electra.tasks.models import model_folder
 from electra.tasks.task import AnyTask
 
 
@@ -62,10 +68,26 @@ def finetune_with_options(
         stop_signals() as interrupted,
         run_lock(output_dir, world),
     ):
-        return finetune_task(model, task, output_dir, options, world, interrupted, tables)
+        session = Session(world, interrupted)
+        return finetune_task(model, task, output_dir, options, session, tables)
 
 
 # ---- one task ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Session:
+    """The process group of a command, whether it was asked to stop, and its progress."""
+
+    world: World
+    interrupted: Callable[[], bool]
+    overall: OverallProgress = field(default_factory=OverallProgress)
+    task: str = ""  # of several: "rte 2/9"
+
+    def begin(self, setup: FinetuneSetup, label: str) -> None:
+        """Begin the next training of this command."""
+        label = ", ".join(part for part in (self.task, label) if part)
+        self.overall.begin(label, batch_size=setup.config.batch_size)
 
 
 def finetune_task(
@@ -73,33 +95,21 @@ def finetune_task(
     task: AnyTask,
     output_dir: Path,
     options: FinetuneOptions,
-    world: World,
-    interrupted: Callable[[], bool],
+    session: Session,
     tables: Tables = NO_TABLES,
 ) -> Summary | None:
     """Fine-tune a model once for each seed. Return None when it was stopped early."""
+    world = session.world
     say = reporter(quiet=options.quiet or not world.is_main)
     setup = prepare_finetuning(model, task, options, tables=tables, say=say)
     open_output_dir(setup, output_dir, options, world)
     announce(setup, options, say)
+    session.overall.trainings = max(session.overall.trainings, options.seeds)
+    session.overall.plan(task.name, options.seeds * examples_per_seed(setup))
     runs: list[SeedResult] = []
-    report_step = step_reporter(output_dir, runs, world)
     with explain_failures(output_dir, runs, world):
         for seed in range(options.seed, options.seed + options.seeds):
-            folder = output_dir / f"seed-{seed}"
-            result = SeedResult.load(folder)
-            if result is None:
-                result = finetune_seed(
-                    setup,
-                    seed,
-                    folder,
-                    world,
-                    interrupted=interrupted,
-                    report_step=report_step,
-                    quiet=options.quiet,
-                )
-            elif world.is_main:  # it may have been killed after it had written its result
-                remove_checkpoints(folder)
+            result = finetune_or_load(setup, seed, output_dir, options, session, runs)
             if result is None:
                 set_status(output_dir, "stopped", runs, world)
                 say(f"stopped early; the same command goes on with seed {seed}")
@@ -108,6 +118,46 @@ def finetune_task(
             set_status(output_dir, "running", runs, world)
             say(str(result))
         return write_summary(setup, runs, output_dir, options, world)
+
+
+def examples_per_seed(setup: FinetuneSetup) -> int:
+    """Return how many examples the training of one seed reads, those read again included."""
+    return setup.config.steps(len(setup.train)) * setup.config.batch_size
+
+
+def finetune_or_load(
+    setup: FinetuneSetup,
+    seed: int,
+    output_dir: Path,
+    options: FinetuneOptions,
+    session: Session,
+    runs: Sequence[SeedResult],
+) -> SeedResult | None:
+    """Return the result of a seed that is finished, or fine-tune it; None when stopped early."""
+    folder, overall = output_dir / f"seed-{seed}", session.overall
+    planned = setup.config.steps(len(setup.train))
+    label = ""
+    if options.seeds > 1:
+        label = f"seed {len(runs) + 1}/{options.seeds}"
+    session.begin(setup, label)
+    result = SeedResult.load(folder)
+    if result is not None:
+        if session.world.is_main:  # it may have been killed after it had written its result
+            remove_checkpoints(folder)
+        overall.end(planned=planned, steps=result.steps, was_done=True)
+        return result
+    report_step = step_reporter(output_dir, runs, session.world)
+    result = finetune_seed(
+        setup,
+        seed,
+        folder,
+        session.world,
+        interrupted=session.interrupted,
+        progress=SeedProgress(report_step, overall, options.quiet),
+    )
+    if result is not None:
+        overall.end(planned=planned, steps=result.steps)
+    return result
 
 
 @contextmanager
@@ -229,22 +279,36 @@ def finetune_glue(model: str | Path, output_dir: Path, options: FinetuneOptions)
         )
     for name in names:
         atomic.check_links(output_dir / name.removeprefix("glue/"), inside=output_dir)
-    check_glue_files(names, options)
+    overall = OverallProgress(trainings=len(names) * options.seeds)
+    overall.planned = check_glue_files(names, model, options)
     summaries: list[Summary] = []
     with without_readers(), process_group() as world, stop_signals() as interrupted:
-        for name in names:
+        overall.start_time = time.monotonic()
+        for number, name in enumerate(names, start=1):
             folder, task = output_dir / name.removeprefix("glue/"), tasks.find_task(name)
+            session = Session(world, interrupted, overall, f"{folder.name} {number}/{len(names)}")
             with run_lock(folder, world):
-                summary = finetune_task(model, task, folder, options, world, interrupted)
+                summary = finetune_task(model, task, folder, options, session)
             if summary is None:
                 return GlueSummaries(summaries, list(missing), finished=False)
             summaries.append(summary)
     return GlueSummaries(summaries, list(missing), finished=True)
 
 
-def check_glue_files(names: Sequence[str], options: FinetuneOptions) -> None:
-    """Read all files once: a fault in the last should not show after hours of training."""
+def check_glue_files(
+    names: Sequence[str], model: str | Path, options: FinetuneOptions
+) -> dict[str, float]:
+    """Read all files once: a fault in the last should not show after hours of training.
+
+    Return about how many examples the training of each task reads.
+    """
+    shape, _, _ = load_shape(model_folder(model))
+    examples: dict[str, float] = {}
     for name in names:
         task = tasks.find_task(name)
+        config = resolve_config(task, options, shape)
         with redirect_warnings(ignore):  # they are printed when the task's turn comes
-            read_examples(task, find_files(task, options), ignore)
+            _, train, _ = read_examples(task, find_files(task, options), ignore)
+        rows = min(len(train), config.max_train_examples or len(train))
+        examples[name] = options.seeds * config.steps(rows) * config.batch_size
+    return examples

@@ -19,7 +19,9 @@ from electra.finetuning.results import SeedResult
 from electra.finetuning.scoring import evaluate, score_and_save
 from electra.finetuning.setup import FinetuneSetup
 from electra.finetuning.state import (
+    NOTHING_REPORTED,
     FinetuneState,
+    SeedProgress,
     attach_train_step,
     build_state,
     restore_checkpoint,
@@ -37,19 +39,18 @@ def finetune_seed(
     world: World,
     *,
     interrupted: Callable[[], bool],
-    report_step: Callable[[int], None] = lambda step: None,
-    quiet: bool = False,
+    progress: SeedProgress = NOTHING_REPORTED,
 ) -> SeedResult | None:
     """Train, score and save one seed, from its newest checkpoint if it has one.
 
     Return None when the run was stopped early. The steps that are taken are reported at times.
     """
     state = build_state(setup, seed, output_dir, world)
-    state.report_step = report_step
+    state.progress = progress
     notes = resume(state)
     world.barrier()
     try:
-        with open_journal(state, quiet=quiet) as journal:
+        with open_journal(state) as journal:
             for note in notes:
                 journal.info(note)
             if train_or_diverge(state, journal, interrupted):
@@ -59,7 +60,7 @@ def finetune_seed(
         raise RunFailed(failure_message(state, error)) from error
 
 
-def open_journal(state: FinetuneState, *, quiet: bool) -> Journal:
+def open_journal(state: FinetuneState) -> Journal:
     """Open the journal of a seed, and remove what a killed run left later than its step.
 
     The processes that are not main get a silent one.
@@ -70,7 +71,13 @@ def open_journal(state: FinetuneState, *, quiet: bool) -> Journal:
         atomic.make_folder(state.output_dir)
         checkpoint.remove_partial(state.output_dir)
         checkpoint.remove_after(state.output_dir, state.step)
-    return Journal(metrics, max_steps=state.max_steps, after=state.step, quiet=quiet)
+    return Journal(
+        metrics,
+        max_steps=state.max_steps,
+        after=state.step,
+        overall=state.progress.overall,
+        quiet=state.progress.quiet,
+    )
 
 
 def failure_message(state: FinetuneState, failure: Exception) -> str:
@@ -165,13 +172,15 @@ def log_step(
 ) -> None:
     """Record the losses and the speed since the last time."""
     grad_norm = state.train_step.synchronize()
+    batch_size, rows = state.setup.config.batch_size, len(state.setup.train)
+    examples_per_token = window.steps * batch_size / max(1, window.tokens)
     numbers = window.close(state.world.all_reduce_sum)
     del numbers["data_wait"]  # the rows are in memory: no wait is measured
-    batches, rows = state.setup.config.batch_size, len(state.setup.train)
     numbers |= {
+        "examples_per_second": numbers["tokens_per_second"] * examples_per_token,
         "learning_rate": learning_rate,
         "grad_norm": grad_norm,
-        "epoch": state.step * batches / rows,
+        "epoch": state.step * batch_size / rows,
     }
     journal.record(state.step, numbers)
-    state.report_step(state.step)
+    state.progress.report_step(state.step)

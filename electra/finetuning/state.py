@@ -27,9 +27,22 @@ from electra.finetuning.setup import FinetuneSetup
 from electra.model.memory import encoder_bytes
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
+from electra.runs.progress import OverallProgress
 from electra.tasks.features import Array, epoch_batches
 from electra.tasks.models import build_network, load_pretrained
 from electra.tasks.task import Network
+
+
+@dataclass(frozen=True)
+class SeedProgress:
+    """How a seed's run tells of its progress."""
+
+    report_step: Callable[[int], None] = lambda step: None  # keeps the status current
+    overall: OverallProgress | None = None  # of all trainings of the command
+    quiet: bool = False
+
+
+NOTHING_REPORTED = SeedProgress()
 
 
 @dataclass
@@ -54,7 +67,7 @@ class FinetuneState:
     evaluation_due: bool = False  # the one of this step was interrupted
     epoch: int = -1
     epoch_batches: list[Array] = field(default_factory=list)
-    report_step: Callable[[int], None] = lambda step: None  # keeps the status current
+    progress: SeedProgress = NOTHING_REPORTED
     train_step: TrainStep = field(init=False)  # built last: it may copy weights and optimizer state
 
     @property

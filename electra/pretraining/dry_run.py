@@ -29,7 +29,7 @@ from electra.pretraining.setup import (
     build_run_train_step,
     place_on_device,
 )
-from electra.runs.journal import format_duration
+from electra.runs.progress import format_duration
 
 CPU_ROWS = 4  # of a measured micro-batch: enough for an estimate on a CPU
 MEASURED_PASSES = 3

@@ -11,13 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
-
 from electra import atomic
 from electra.config import UserError
 from electra.console import PROGRESS_SECONDS, Terminal
 from electra.files import parse_json, read_bounded_bytes
+from electra.runs.progress import OverallProgress, format_duration, progress_bar
 from electra.runs.run_dir import TENSORBOARD
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ DISPLAY_FORMATS = {
     "restore": "restore {:.3f}",
     "reward": "reward {:.3f}",
     "auc": "auc {:.3f}",
+    "examples_per_second": "{:,.0f} examples/s",
     "tokens_per_second": "{:,.0f} tok/s",
     "mfu": "MFU {:.1%}",
     "data_wait": "wait {:.1%}",
@@ -52,9 +51,12 @@ class Journal:
         max_steps: int,
         after: int = 0,
         tensorboard: bool = False,
+        overall: OverallProgress | None = None,
         quiet: bool = False,
     ) -> None:
         self.max_steps = max_steps
+        self.overall = overall or OverallProgress()
+        self.overall.resume(after)
         self.first_step = after
         # The work of the first steps together; steps are equal unless the batch grows.
         self.work_after: Callable[[int], float] = float
@@ -70,7 +72,9 @@ class Journal:
             if tensorboard:
                 self.writer = summary_writer(path.parent, after)
         self.progress = progress_bar(self.console)
-        self.task = self.progress.add_task("", total=max_steps, completed=after)
+        self.task = self.progress.add_task(
+            "", total=max_steps, completed=after, overall=self.overall
+        )
         self.is_live = self.console.is_terminal and not self.console.quiet
 
     def __enter__(self) -> Journal:
@@ -90,6 +94,7 @@ class Journal:
 
     def advance(self, step: int) -> None:
         """Move the progress bar to a step and show the latest metrics beside it."""
+        self.overall.advance(step)
         if self.is_live:
             self.progress.update(self.task, completed=step, description=format_metrics(self.latest))
 
@@ -113,10 +118,14 @@ class Journal:
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(prefix + name, value, step)
+        self.overall.advance(step)
         text = format_metrics(values)
         if text and not self.is_live and not self.is_silent:
             left = format_duration(self.seconds_left(step))
-            self.info(f"step {step}/{self.max_steps}  {text}  left {left}")
+            in_all = self.overall.seconds_left()
+            if self.overall.trainings > 1 and in_all is not None:
+                left += f", in all {format_duration(in_all)}"
+            self.info(f"{self.overall.prefix}step {step}/{self.max_steps}  {text}  left {left}")
 
     def append_line(self, step: int, values: Mapping[str, float]) -> None:
         """Write one entry; a number that is not finite becomes null, since JSON cannot hold it."""
@@ -148,18 +157,6 @@ class Journal:
         console.print(f"warning: {text}", soft_wrap=True, style="yellow")
 
 
-def progress_bar(console: Terminal) -> Progress:
-    """Return the progress bar of a run. Metrics that do not fit beside it go on below."""
-    whole = Column(no_wrap=True)
-    return Progress(
-        TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
-        BarColumn(bar_width=min(20, console.width // 8), table_column=whole),
-        TextColumn("{task.description}", markup=False, table_column=Column()),
-        TimeRemainingColumn(table_column=whole),
-        console=console,
-    )
-
-
 def finite_or_none(value: float) -> float | None:
     if math.isfinite(value):
         return value
@@ -172,17 +169,10 @@ def format_metrics(values: Mapping[str, float]) -> str:
     for name, form in DISPLAY_FORMATS.items():
         # The sum of two losses says little beside them; a single loss is all there is.
         is_sum = name == "loss" and "mlm" in values
-        if name in values and not is_sum:
+        is_second = name == "tokens_per_second" and "examples_per_second" in values
+        if name in values and not is_sum and not is_second:
             texts.append(form.format(values[name]))
     return "  ".join(texts)
-
-
-def format_duration(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{seconds:02}s"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -17,10 +17,9 @@ from electra.runs.journal import (
     Journal,
     MetricsWindow,
     draw_chart,
-    format_duration,
-    progress_bar,
     read_metrics,
 )
+from electra.runs.progress import OverallProgress, format_duration, progress_bar
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -50,7 +49,7 @@ def test_the_progress_of_a_long_run_is_whole_in_80_columns() -> None:
     console = Terminal(file=screen, width=80, highlight=False)
     bar = progress_bar(console)
     metrics = "mlm 4.286  rtd 0.3811  auc 0.794  2,143,000 tok/s  MFU 21.3%  wait 0.7%"
-    bar.add_task(metrics, total=1_000_000, completed=999_999)
+    bar.add_task(metrics, total=1_000_000, completed=999_999, overall=OverallProgress())
     console.print(bar.get_renderable())
     shown = screen.getvalue().split()
     assert "step 999,999/1,000,000" in " ".join(shown)
