@@ -9,6 +9,7 @@ from cyclopts import CycloptsError
 import electra.cli.finetuning
 import electra.cli.inference
 import electra.cli.pretraining
+import electra.cli.serve
 import electra.cli.settings
 import electra.cli.trials  # noqa: F401 (importing a module registers its commands)
 from electra.cli import DONE, FAILED, INTERRUPTED, WRONG_USE, app

@@ -69,7 +69,7 @@ MAY_IMPORT = {
         "tasks",
     },
     "reports": {"data", "experiments", "model", "objectives", "runs"},
-    "web": {"data", "model", "objectives", "tasks"},
+    "web": {"data", "model", "objectives", "runs", "tasks"},
     "api": {
         "data",
         "engine",

@@ -18,8 +18,6 @@ from electra.data.sources import warn
 from electra.data.tables import Table, is_hub_name
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
-from electra.model.huggingface import architecture_of
-from electra.model.weight_files import CONFIG, read_json
 from electra.tasks.embed import Embedding, read_texts
 from electra.tasks.embed import embed as embed_texts
 from electra.tasks.embed_options import EmbedOptions
@@ -34,10 +32,9 @@ from electra.tasks.inference import (
 )
 from electra.tasks.inference import evaluate as score_models
 from electra.tasks.models import (
-    TASK,
-    TASK_KINDS,
     FinetunedModel,
     Pretrained,
+    has_task,
     load_pretrained,
     model_folder,
 )
@@ -125,16 +122,6 @@ def load(model: PathName | Sequence[PathName], *, task: str | None = None) -> Mo
             return Model(folders[0], None, (), load_pretrained(folders[0]))
         models = load_for_task([str(folder) for folder in folders], task)
         return Model(folders[0], models[0].task.name, tuple(models), None)
-
-
-def has_task(folder: Path) -> bool:
-    """Return whether a model folder holds the head of a task."""
-    config = read_json(folder, CONFIG)
-    if TASK in config:
-        return True
-    # ModernBERT's discriminator has the class of a tagger, and no task.
-    is_task_class = architecture_of(config).partition("For")[2] in TASK_KINDS
-    return is_task_class and config.get("electra_role") != "discriminator"
 
 
 def as_model(model: Model | PathName | Sequence[PathName], task: str | None = None) -> Model:

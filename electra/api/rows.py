@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from electra.config import UserError
 from electra.data.tables import LocatedRow, Table, find_table, table_of_rows
-from electra.tasks.glue import Glue
+from electra.tasks.input_rows import input_row
 from electra.tasks.task import AnyTask
 
 
@@ -30,13 +30,6 @@ TO_ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tolist", ()),
     ("to_dict", ("records",)),
 )
-# The fields of a task that name the columns of its inputs.
-INPUTS = {
-    "classify": ("text", "text_pair"),
-    "span": ("question", "context"),
-    "tag": ("words",),
-    "choose": ("context", "question", "options"),
-}
 MISSING = ("NAType", "NaTType")  # what pandas writes for a value that is not there
 
 
@@ -119,36 +112,3 @@ def find_input(path: PathName) -> Table:
     except UserError as error:
         remedy = f"a text to answer goes into a list: [{str(path)[:40]!r}]"
         raise UserError(f"{error} ({remedy})") from None
-
-
-def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
-    """Return one input as a row with the columns of the task."""
-    if isinstance(item, Mapping):
-        return item
-    values: list[object] = [item]
-    if task.kind == "tag" and isinstance(item, str):
-        values = [item.split()]
-    elif task.kind != "tag" and isinstance(item, (list, tuple)):
-        values = list(item)
-    columns = input_columns(task)
-    if len(values) != len(columns):
-        expected = " and ".join(columns) or "a dict with its columns"
-        raise UserError(
-            f"{where}: {len(values)} values, where this model takes {len(columns)}: {expected}"
-        )
-    return dict(zip(columns, values, strict=True))
-
-
-def input_columns(task: AnyTask) -> list[str]:
-    """Return the columns that a bare input fills, in the order of its parts."""
-    if isinstance(task, Glue):
-        pairs = ((task.text, task.layout.first), (task.text_pair, task.layout.second))
-        return [own or official[0] for own, official in pairs if own or official]
-    columns: list[str] = []
-    for field in INPUTS.get(task.kind, ()):
-        value = getattr(task, field)
-        if isinstance(value, tuple):
-            columns += value
-        elif value:
-            columns.append(value)
-    return columns

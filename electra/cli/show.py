@@ -18,7 +18,7 @@ from electra.config import UserError
 from electra.console import Terminal
 from electra.escape import printable
 from electra.finetuning.results import Summary, format_score
-from electra.objectives.metrics import Metric
+from electra.objectives.metrics import LOSS_TITLES, Metric
 from electra.objectives.trace import Pair, TracedToken
 from electra.runs import journal, run_dir
 
@@ -188,19 +188,10 @@ def print_scores(scores: Mapping[str, float], metrics: Sequence[Metric], console
     console.print(table)
 
 
-CURVES = {
-    "mlm": "generator loss",
-    "rtd": "discriminator loss",
-    "restore": "encoder loss",
-    "lm": "next-word loss",
-    "nsp": "next-sentence loss",
-}
-
-
 def print_curves(run: Path, console: Console) -> None:
     """Print a chart of each loss that the journal of a run holds."""
     entries: list[dict[str, Any]] = journal.read_metrics(run / run_dir.METRICS)
-    for name, title in CURVES.items():
+    for name, title in LOSS_TITLES.items():
         values = [entry[name] for entry in entries if entry.get(name) is not None]
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))

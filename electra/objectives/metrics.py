@@ -11,6 +11,14 @@ from dataclasses import dataclass
 
 # A network has left the plateau when its held-out loss is below this fraction of its baseline's.
 PLATEAU_RATIO = 0.97
+# The training losses that objectives report, by their keys in metrics.jsonl.
+LOSS_TITLES = {
+    "mlm": "generator loss",
+    "rtd": "discriminator loss",
+    "restore": "encoder loss",
+    "lm": "next-word loss",
+    "nsp": "next-sentence loss",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

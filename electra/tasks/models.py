@@ -286,6 +286,16 @@ TASK_KINDS = {  # by the transformers class without its prefix; the first is the
 }
 
 
+def has_task(folder: Path) -> bool:
+    """Return whether a model folder holds the head of a task."""
+    config = read_json(folder, CONFIG)
+    if TASK in config:
+        return True
+    # ModernBERT's discriminator has the class of a tagger, and no task.
+    is_task_class = huggingface.architecture_of(config).partition("For")[2] in TASK_KINDS
+    return is_task_class and config.get("electra_role") != "discriminator"
+
+
 def transformers_task(
     folder: Path, config: Mapping[str, Any], architecture: str, task: AnyTask | None
 ) -> AnyTask:

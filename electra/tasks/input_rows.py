@@ -1,0 +1,51 @@
+"""Bare inputs of a model, such as a text or a pair of texts, as rows of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from electra.config import UserError
+from electra.tasks.glue import Glue
+from electra.tasks.task import AnyTask
+
+# The fields of a task that name the columns of its inputs.
+INPUTS = {
+    "classify": ("text", "text_pair"),
+    "span": ("question", "context"),
+    "tag": ("words",),
+    "choose": ("context", "question", "options"),
+}
+
+
+def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
+    """Return one input as a row with the columns of the task."""
+    if isinstance(item, Mapping):
+        return item
+    values: list[object] = [item]
+    if task.kind == "tag" and isinstance(item, str):
+        values = [item.split()]
+    elif task.kind != "tag" and isinstance(item, (list, tuple)):
+        values = list(item)
+    columns = input_columns(task)
+    if len(values) != len(columns):
+        expected = " and ".join(columns) or "a dict with its columns"
+        raise UserError(
+            f"{where}: {len(values)} values, where this model takes {len(columns)}: {expected}"
+        )
+    return dict(zip(columns, values, strict=True))
+
+
+def input_columns(task: AnyTask) -> list[str]:
+    """Return the columns that a bare input fills, in the order of its parts."""
+    if isinstance(task, Glue):
+        pairs = ((task.text, task.layout.first), (task.text_pair, task.layout.second))
+        return [own or official[0] for own, official in pairs if own or official]
+    columns: list[str] = []
+    for field in INPUTS.get(task.kind, ()):
+        value = getattr(task, field)
+        if isinstance(value, tuple):
+            columns += value
+        elif value:
+            columns.append(value)
+    return columns
