@@ -5,14 +5,14 @@ PYTHON ?= python3
 PIP_ARGS ?= -c constraints/cpu.txt
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow test-e2e benchmarks clean
+.PHONY: quickstart test test-slow test-e2e docs reference benchmarks clean
 
 quickstart: .venv/.installed
 	$(BIN)/electra quickstart
 
 test: .venv/.installed
-	$(BIN)/ruff check electra tests benchmarks
-	$(BIN)/ruff format --check electra tests benchmarks
+	$(BIN)/ruff check electra tests benchmarks docs/*.py
+	$(BIN)/ruff format --check electra tests benchmarks docs/*.py
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
@@ -21,6 +21,13 @@ test-slow: .venv/.installed
 
 test-e2e: .venv/.installed  # needs a Chromium; on Debian: apt-get install chromium
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m e2e -n 0
+
+docs: .venv/.installed  # the site, in site/; open site/index.html
+	$(BIN)/python docs/build_site.py
+
+reference: .venv/.installed  # the pages that the code writes
+	$(BIN)/electra settings > docs/settings.md
+	$(BIN)/python docs/command_reference.py > docs/commands.md
 
 benchmarks: .venv/.installed
 	$(BIN)/python -m benchmarks.help
@@ -37,4 +44,4 @@ benchmarks: .venv/.installed
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build site

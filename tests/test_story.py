@@ -231,25 +231,6 @@ def test_the_tables_are_what_the_recipes_and_the_kept_results_say(document):
     assert tables.fill_tables(text) == text, "run `python -m benchmarks.tables`"
 
 
-def test_every_file_the_documents_name_exists():
-    for document in (
-        ROOT / "README.md",
-        ROOT / "docs" / "reading.md",
-        ROOT / "docs" / "finetuning.md",
-        ROOT / "docs" / "installation.md",
-        ROOT / "docs" / "cleaning.md",
-        ROOT / "docs" / "scale.md",
-        ROOT / "docs" / "troubleshooting.md",
-        ROOT / "docs" / "slurm" / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        ROOT / "CHANGELOG.md",
-    ):
-        for link in re.findall(
-            r"\]\(\s*([^)#:\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf8")
-        ):
-            assert (document.parent / link).exists(), f"{document.name}: {link}"
-
-
 def literal_pieces(folder: Path) -> list[str]:
     """Return the literal text of every string in the code, f-strings cut at their values."""
     pieces = []
