@@ -44,10 +44,17 @@ from electra.tasks.models import (
 class Model:
     """A model in memory: a fine-tuned one, several whose answers are averaged, or a pre-trained
     one, which has embeddings alone.
+
+    Attributes
+    ----------
+    folder
+        The folder of the model, of the first one where there are several.
+    task
+        The name of the task; None for a pre-trained model.
     """
 
     folder: Path
-    task: str | None  # None for a pre-trained model
+    task: str | None
     models: tuple[FinetunedModel, ...] = field(repr=False)
     pretrained: Pretrained | None = field(repr=False)
 

@@ -50,11 +50,21 @@ def as_cell(value: object) -> str:
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """A finished pre-training. Wherever a model is asked for, it stands for its folder."""
+    """A finished pre-training. Wherever a model is asked for, it stands for its folder.
+
+    Attributes
+    ----------
+    output_dir
+        The run folder.
+    step
+        The step at which training ended.
+    scores
+        The metrics of the last evaluation, on held-out text.
+    """
 
     output_dir: Path
     step: int
-    scores: Mapping[str, float]  # of the last evaluation, on held-out text
+    scores: Mapping[str, float]
 
     def __fspath__(self) -> str:
         return str(self.output_dir)
@@ -66,14 +76,30 @@ class PretrainResult:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """A finished fine-tuning. Wherever a model is asked for, it stands for its best model."""
+    """A finished fine-tuning. Wherever a model is asked for, it stands for its best model.
+
+    Attributes
+    ----------
+    output_dir
+        The folder with the results and the models of all seeds.
+    task
+        The name of the task.
+    metric
+        The name of the metric that counts.
+    score
+        That metric, the median over the seeds.
+    baseline
+        The score of the best answer that ignores the text.
+    summary
+        The results of all seeds, with settings and data.
+    """
 
     output_dir: Path
     task: str
     metric: str
-    score: float  # the median over the seeds
-    baseline: float  # the score of the best answer that ignores the text
-    summary: Summary = field(repr=False)  # of all seeds, with settings and data
+    score: float
+    baseline: float
+    summary: Summary = field(repr=False)
 
     def __fspath__(self) -> str:
         return str(self.output_dir)
@@ -96,12 +122,23 @@ class FinetuneResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of a model on labelled data."""
+    """The scores of a model on labelled data.
+
+    Attributes
+    ----------
+    task
+        The name of the task.
+    metric
+        The name of the metric that counts.
+    scores
+        For each part of the data the value of each metric.
+    classes
+        For each part of the data precision, recall, F1 and support of each class.
+    """
 
     task: str
-    metric: str  # the one that counts
-    scores: Mapping[str, Mapping[str, float]]  # part of the data → metric → value
-    # part of the data → label, precision, recall, f1 and support of each class
+    metric: str
+    scores: Mapping[str, Mapping[str, float]]
     classes: Mapping[str, Sequence[ClassScores]] = field(default_factory=dict, repr=False)
 
     @property
@@ -147,10 +184,18 @@ class Predictions(Sequence[dict[str, Any]]):
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """The vectors of texts. `numpy.asarray(embeddings)` is the array [texts, width]."""
+    """The vectors of texts. `numpy.asarray(embeddings)` is the array [texts, width].
+
+    Attributes
+    ----------
+    texts
+        The texts, in order.
+    vectors
+        An array [texts, width]; with `pool="tokens"` an array [tokens, width] for each text.
+    """
 
     texts: tuple[str, ...]
-    vectors: Array | tuple[Array, ...] = field(repr=False)  # [texts, D]; of all tokens: [T, D] each
+    vectors: Array | tuple[Array, ...] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.texts)

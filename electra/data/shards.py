@@ -46,7 +46,17 @@ from electra.settings import differing_keys, fingerprint
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """A complete corpus of rows: one folder, or all parts of one."""
+    """A complete corpus of rows: one folder, or all parts of one.
+
+    Attributes
+    ----------
+    folder
+        The folder that holds the shards.
+    manifest
+        Numbers of rows and tokens, length of rows, tokenizer, corpus.
+    parts
+        The manifest of each part; of one alone where the corpus was not cut in parts.
+    """
 
     folder: Path
     manifest: Manifest

@@ -154,7 +154,23 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """The settings of one pre-training run."""
+    """The settings of one pre-training run.
+
+    `electra settings` explains each of them.
+
+    Attributes
+    ----------
+    data
+        Length of rows, size and kind of the vocabulary.
+    encoder
+        Shape of the encoder.
+    objective
+        What is learned, and the shape of the generator.
+    optimizer
+        Optimizer, learning rate and schedule.
+    training
+        Steps, batch size, seed, precision, evaluation and checkpoints.
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     encoder: EncoderShape = field(default_factory=EncoderShape)
@@ -232,7 +248,19 @@ MAY_CHANGE = {
 
 
 def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] = ()) -> Recipe:
-    """Load a recipe by name or file; further files, the environment, then flags override it."""
+    """Load a recipe by name or file; further files, the environment, then flags override it.
+
+        load_recipe("small", flags=["--max-steps", "5000"])
+
+    Parameters
+    ----------
+    name
+        The name of a built-in recipe, or a TOML file.
+    files
+        TOML files that change settings of the recipe; later ones win.
+    flags
+        Settings as on the command line.
+    """
     path = find_recipe(name)
     source = str(path)
     if path.parent == RECIPES:
