@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -30,7 +31,8 @@ class Columns:
     text_pair
         classify: the column of a second text.
     label
-        classify, choose: the column of the label.
+        classify, choose: the column of the label. With multi_label=True also a list of columns,
+        one for each label, which hold 0 or 1.
     question
         span, choose: the column of the question.
     context
@@ -47,7 +49,7 @@ class Columns:
 
     text: str | None = None
     text_pair: str | None = None
-    label: str | None = None
+    label: str | Sequence[str] | None = None
     question: str | None = None
     context: str | None = None
     answers: str | None = None
@@ -84,6 +86,11 @@ class FinetuneArguments(FinetuneOptions, FrozenEncoder, Columns):
         held out; settings={"dev_share": 0.2} holds out another share.
     regression
         classify: whether labels are scores; by default, whether they look like scores.
+    multi_label
+        classify: whether a text may have several labels, or none. Labels are a list, or text such
+        as "a|b".
+    class_weights
+        classify: "balanced", or a dict of labels and their weights in the loss.
     settings
         Further settings of the recipe or options of the task: {"learning_rate": 1e-4, "epochs": 5,
         "length": 256}.
@@ -97,6 +104,8 @@ class FinetuneArguments(FinetuneOptions, FrozenEncoder, Columns):
     output_dir: PathName | None = None
     settings: Mapping[str, object] | None = None
     regression: bool | None = None
+    multi_label: bool | None = None
+    class_weights: str | Mapping[str, float] | None = None
     config: PathName | Sequence[PathName] = ()  # type: ignore[assignment]
     flags: Sequence[str] = field(init=False, default=())
 
@@ -133,8 +142,11 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
 def build_task(arguments: FinetuneArguments) -> tuple[AnyTask, list[str]]:
     """Return the task with its options, and the settings of the recipe as flags."""
     given = arguments.given()
-    if arguments.regression is not None:
-        given["regression"] = arguments.regression
+    for name in ("regression", "multi_label", "class_weights"):
+        if (value := getattr(arguments, name)) is not None:
+            given[name] = value
+    if isinstance(arguments.class_weights, Mapping):
+        given["class_weights"] = json.dumps(dict(arguments.class_weights))
     flags, task = as_flags(arguments.settings), arguments.task
     if not isinstance(task, str):
         if given:

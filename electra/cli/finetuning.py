@@ -31,7 +31,9 @@ Settings of the recipe may follow (--learning-rate 1e-4 --epochs 5 --batch-size 
 --print-config lists them), and options of the task:
 
 classify: --text COLUMN --text-pair COLUMN --label COLUMN --regression true|false --no-header
---delimiter tab|;|... --label-part coarse|fine. A COLUMN is a name, or a number counted from 0.
+--delimiter tab|;|... --label-part coarse|fine --class-weights balanced|LABEL=WEIGHT,... --metric
+NAME. A COLUMN is a name, or a number counted from 0. Texts with several labels: --multi-label
+--label-separator |, or --label COLUMN,COLUMN of 0 and 1; --threshold 0.5.
 
 span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers COLUMN
 --unanswerable.

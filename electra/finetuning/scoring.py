@@ -207,7 +207,9 @@ def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
             state.setup.tokenizer,
             folder,
             length=state.setup.config.length,
-            extra={"electra_result": asdict(result)},
+            extra={
+                "electra_result": asdict(replace(result, classes={}))
+            },  # config.json stays short
             card=replace(state.setup.card, facts=model_card_facts(state.setup, result)),
         )
     except (OSError, SafetensorError) as error:

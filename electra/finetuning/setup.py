@@ -94,8 +94,8 @@ def prepare_finetuning(
     examples = select_examples(examples, config.max_train_examples)
     for name, split in dev.items():
         dev[name] = select_examples(split, config.max_dev_examples)
-    if task.description:
-        say(f"{task.name}: {task.description}")
+    task = task.fit_weights(examples)
+    announce_task(task, say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     splits = {}
     with redirect_warnings(say):
@@ -116,6 +116,13 @@ def prepare_finetuning(
         data=describe_data(files, examples, dev),
         card=options.card,
     )
+
+
+def announce_task(task: AnyTask, say: Callable[[str], None]) -> None:
+    """Print what was found in the training data."""
+    for note in (task.description, task.weights_note):
+        if note:
+            say(f"{task.name}: {note}")
 
 
 def check_learnable(

@@ -1,10 +1,10 @@
 """Vectors become answers: example → features → head → loss → decode → score.
 
     what a task is        task (the interface), features (rows and batches)
-    the tasks             classify and glue, span, tag, choose; embed has no answers to learn
-    what they read        splits (which files), texts, conll, span_files; electra.data.tables reads rows
+    the tasks             classify, multi_label, glue, span, tag, choose; embed learns no answers
+    what they read        splits (which files), texts, conll, span_files; electra.data.tables: rows
     their heads           classification_heads, span_heads, tag_heads
-    their scores          metrics, class_scores, squad_metrics, entities
+    their scores          metrics, class_scores, class_weights, squad_metrics, entities
     a model of a task     models (⇄ transformers folders), inference, prediction_files
 
 `KINDS` maps the kind of a saved model's task to its class; add your own to it, and your task is
@@ -30,6 +30,7 @@ KINDS: dict[str, str | type[Task[Any, Any]]] = {
     "tag": "electra.tasks.tag.Tag",
     "choose": "electra.tasks.choose.Choose",
 }
+MULTI_LABEL = "electra.tasks.multi_label.MultiLabel"  # of kind classify, for rows of many labels
 NAMES = {  # the kind of each task that the command line names; GLUE's nine are glue/NAME
     "classify": "classify",
     "span": "span",
@@ -58,6 +59,7 @@ NOT_OPTIONS = (
     "conventions",
     "count",
     "extent",
+    "label_weights",
     "projected",
     "windows",
 )
@@ -70,7 +72,12 @@ def kind_class(kind: str) -> type[AnyTask]:
         raise UserError(f"unknown kind of task {kind!r}{suggest_or_list(kind, KINDS)}")
     if not isinstance(known, str):
         return known
-    module, _, name = known.rpartition(".")
+    return import_task(known)
+
+
+def import_task(path: str) -> type[AnyTask]:
+    """Import the class of a task by its module and name."""
+    module, _, name = path.rpartition(".")
     task_class: type[AnyTask] = getattr(importlib.import_module(module), name)
     return task_class
 

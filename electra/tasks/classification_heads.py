@@ -25,11 +25,18 @@ class ClassificationHead(Head):
     has the same size whatever their unit. `forward` returns scores in the labels' unit.
     """
 
+    class_weights: Tensor | None  # [labels]
+
     def __init__(self, *, regression: bool, extent: Sequence[float] = ()) -> None:
         super().__init__()
         self.regression = regression
         self.low, high = extent or (0.0, 1.0)
         self.scale = (high - self.low) or 1.0
+        self.register_buffer("class_weights", None, persistent=False)
+
+    def set_class_weights(self, weights: Sequence[float]) -> None:
+        """Weigh the loss of each example by its class. The weights are no part of the model."""
+        self.class_weights = torch.tensor(weights, dtype=torch.float32)
 
     @abstractmethod
     def logits(self, vectors: Tensor) -> Tensor:
@@ -45,7 +52,7 @@ class ClassificationHead(Head):
         logits, target = self.logits(hidden[:, 0]).float(), batch.labels["target"]
         if self.regression:
             return F.mse_loss(logits[:, 0], (target - self.low) / self.scale, reduction="sum")
-        return F.cross_entropy(logits, target, reduction="sum")
+        return F.cross_entropy(logits, target, weight=self.class_weights, reduction="sum")
 
 
 class LinearHead(ClassificationHead):
@@ -111,6 +118,18 @@ class LinearHead(ClassificationHead):
                 head.dense.bias[rows] = sign * folded.output.bias
                 head.output.weight[:, rows] = sign * torch.eye(outputs)
         return head
+
+
+class MultiLabelHead(LinearHead):
+    """A linear head that learns each label by itself: binary cross-entropy, summed over labels."""
+
+    def loss(self, hidden: Tensor, batch: TaskBatch) -> Tensor:
+        return F.binary_cross_entropy_with_logits(
+            self.logits(hidden[:, 0]).float(),
+            batch.labels["target"],
+            pos_weight=self.class_weights,
+            reduction="sum",
+        )
 
 
 class ElectraClassificationHead(ClassificationHead):

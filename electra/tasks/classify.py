@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from electra.config import UserError, suggest_or_list
+from electra import tasks
+from electra.config import UserError, build, suggest_or_list
 from electra.data.sources import warn
 from electra.data.tables import parse_number
 from electra.data.wordpiece import WordPiece
 from electra.model.weight_files import CONFIG
+from electra.settings import as_flag
 from electra.tasks.class_scores import ClassScores, class_scores, indicators
+from electra.tasks.class_weights import balanced_weights, parse_weights
 from electra.tasks.classification_heads import (
     ARCHITECTURE,
     ClassificationHead,
@@ -49,6 +53,7 @@ class Classify(TextTask):
     """An answer is the probabilities of the classes [labels], or a score [1]."""
 
     kind: ClassVar[str] = "classify"
+    head_class: ClassVar[type[LinearHead]] = LinearHead
     metric: str = ""  # set by fit_labels, as are `metrics`, `labels`, `regression` and `extent`
     labels: tuple[str, ...] = ()
     regression: bool | None = None
@@ -57,10 +62,33 @@ class Classify(TextTask):
     metrics: tuple[str, ...] = ()
     swapped: bool = False  # train on B, A as well as on A, B
     windows: bool | None = None  # read a long text in several rows, whose answers are averaged
+    # balanced, or LABEL=WEIGHT,… ; None: every example counts the same
+    class_weights: str | None = None
+    label_weights: tuple[float, ...] | None = None  # in the order of `labels`; set by fit_weights
+    multi_label: bool | None = None  # a row has any number of labels: electra.tasks.multi_label
+    label_separator: str | None = None  # of several labels in one column; None: detected
+    threshold: float | None = None  # the probability from which a label is given; None: 0.5
 
     @classmethod
     def from_name(cls, name: str = "classify", **options: Any) -> Self:
-        return cls(name=name, **options)
+        return cls.class_for(options)(name=name, **options)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        plain = {key: value for key, value in settings.items() if key != "kind"}
+        return build(cls.class_for(settings), plain, source="electra_task")
+
+    @classmethod
+    def class_for(cls, options: Mapping[str, Any]) -> type[Self]:
+        """Return the class for rows of one label, or of several where the options say so."""
+        if cls is not Classify:
+            return cls
+        for name in ("label_separator", "threshold"):
+            if options.get(name) is not None and not options.get("multi_label"):
+                raise UserError(f"{as_flag(name)} goes with --multi-label")
+        if not options.get("multi_label"):
+            return cls
+        return cast(type[Self], tasks.import_task(tasks.MULTI_LABEL))
 
     def with_windows(self) -> Self:
         return replace(self, windows=True)
@@ -82,6 +110,24 @@ class Classify(TextTask):
         task.check_metric()
         task.check(examples)
         return task
+
+    def fit_weights(self, examples: Sequence[Text]) -> Self:
+        if self.class_weights is None:
+            return self
+        if self.regression:
+            raise UserError("--class-weights is for classes, and these labels are scores")
+        weights = parse_weights(self.class_weights, self.labels)
+        return replace(self, label_weights=weights or self.balance(examples))
+
+    def balance(self, examples: Sequence[Text]) -> tuple[float, ...]:
+        """Return the weights with which all classes weigh the same."""
+        counts = Counter(example.label for example in examples)
+        return balanced_weights([counts[label] for label in self.labels])
+
+    def weight(self, features: Features) -> Array:
+        if self.label_weights is None:
+            return super().weight(features)
+        return np.array(self.label_weights)[features.row_labels["target"]]
 
     def stratum(self, example: Text) -> str:
         if self.regression:
@@ -158,11 +204,18 @@ class Classify(TextTask):
             more = " (--regression true makes them scores)"
         return f"classification, {len(self.labels)} classes: {list_labels(self.labels)}{more}"
 
+    @property
+    def weights_note(self) -> str:
+        if self.label_weights is None:
+            return ""
+        pairs = zip(self.labels, self.label_weights, strict=True)
+        return f"class weights: {list_labels([f'{label} {weight:.3g}' for label, weight in pairs])}"
+
     @cached_property
     def label2id(self) -> dict[str, int]:
         return {label: number for number, label in enumerate(self.labels)}
 
-    def target(self, example: Text) -> float:
+    def target(self, example: Text) -> float | Sequence[float]:
         """Return the index of an example's class, or its score; 0 where it has no label."""
         if self.regression:
             return float(parse_number(example.label) or 0.0)
@@ -199,13 +252,16 @@ class Classify(TextTask):
         return 1 if self.regression else len(self.labels)
 
     def head(self, width: int, *, dropout: float) -> ClassificationHead:
-        return LinearHead(
+        head = self.head_class(
             width,
             self.num_outputs,
             dropout=dropout,
             regression=bool(self.regression),
             extent=self.extent,
         )
+        if self.label_weights is not None:
+            head.set_class_weights(self.label_weights)
+        return head
 
     def stored_head(self, width: int, *, architecture: str) -> ClassificationHead:
         regression = bool(self.regression)
@@ -219,6 +275,9 @@ class Classify(TextTask):
         return {**label_config(self.labels), "problem_type": "single_label_classification"}
 
     def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
+        if config.get("problem_type") == "multi_label_classification":
+            several = self.from_settings(self.settings() | {"multi_label": True})
+            return several.with_transformers_config(config, folder=folder)
         labels = labels_from_config(config, default=self.labels, source=str(folder / CONFIG))
         if self.labels and len(self.labels) != len(labels):
             raise UserError(
@@ -241,12 +300,18 @@ class Classify(TextTask):
         answers = np.zeros((0, self.num_outputs))
         if outputs:
             answers = np.stack([output["logits"] for output in outputs])
-        if not self.regression:
-            exponentials = np.exp(answers - answers.max(axis=1, keepdims=True))
-            answers = exponentials / exponentials.sum(axis=1, keepdims=True)
+        answers = self.activate(answers)
         summed = np.zeros((len(examples), self.num_outputs))
         np.add.at(summed, features.examples, answers)  # A, B and B, A; windows of A
         return list(summed / np.bincount(features.examples, minlength=len(examples))[:, None])
+
+    def activate(self, logits: Array) -> Array:
+        """Return logits as probabilities; the scores of a regression as they are."""
+        if self.regression:
+            return logits
+        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+        return probabilities
 
     def combine(self, answers: Sequence[Array]) -> Array:
         return np.asarray(np.mean(answers, axis=0))

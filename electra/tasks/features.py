@@ -29,7 +29,9 @@ MIN_POOLS = 8
 
 
 class TaskBatch(NamedTuple):
-    """The rows of one forward pass, and their labels: [R] for rows, [R, T] for tokens."""
+    """The rows of one forward pass, and their labels: [R] for rows (several: [R, L]), [R, T] for
+    tokens.
+    """
 
     input_ids: Tensor  # [R, T] int64
     token_type_ids: Tensor  # [R, T] 0 for the first segment, 1 for the second
@@ -54,7 +56,8 @@ class Row:
     example: int
     input_ids: Sequence[int]
     second_start: int | None = None  # index of the first token of segment B
-    row_labels: dict[str, float] = field(default_factory=dict)  # one value of each
+    # a number for each name, or a list of numbers
+    row_labels: dict[str, Any] = field(default_factory=dict)
     token_labels: dict[str, Sequence[int]] = field(default_factory=dict)  # a value for every token
     truncated: bool = False
 
@@ -201,8 +204,8 @@ def second_start(row: Row) -> int:
     return row.second_start
 
 
-def label_array(values: Sequence[float]) -> Array:
-    """Return int64 for class indices, float32 for the labels of a regression."""
+def label_array(values: Sequence[float | Sequence[float]]) -> Array:
+    """Return int64 for class indices, float32 for scores [rows] and indicators [rows, labels]."""
     if all(isinstance(value, (int, np.integer)) for value in values):
         return np.array(values, dtype=np.int64)
     return np.array(values, dtype=np.float32)

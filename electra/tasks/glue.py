@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from electra.config import UserError, suggest_or_list
 from electra.data.sources import HUB_NAME, warn
 from electra.data.tables import LocatedRow, Table, find_table, is_hub_name, read_lines, read_rows
+from electra.settings import as_flag
 from electra.tasks.classify import Classify
 from electra.tasks.metrics import REGRESSION_METRICS
 from electra.tasks.splits import list_folder, split_files
@@ -131,6 +132,9 @@ class Glue(Classify):
     def from_name(cls, name: str = "", **options: Any) -> Self:
         name = canonical_name(name)
         layout = LAYOUTS[name]
+        for option in ("multi_label", "label_separator", "threshold"):
+            if options.get(option) is not None:
+                raise UserError(f"{as_flag(option)} does not go with {name}: a row has one label")
         fields: dict[str, Any] = {
             "metric": layout.metrics[0],
             "metrics": layout.metrics,

@@ -72,7 +72,12 @@ def label_text(value: Any, where: str) -> str | None:
         return label
     if value is None:
         return None
-    raise UserError(f"{where}: the label is a {type(value).__name__}; it must be text or a number")
+    hint = ""
+    if isinstance(value, list):
+        hint = "; --multi-label takes several labels a row"
+    raise UserError(
+        f"{where}: the label is a {type(value).__name__}; it must be text or a number{hint}"
+    )
 
 
 def are_scores(values: Sequence[float]) -> bool:

@@ -119,6 +119,49 @@ PROBABILITY_METRICS = ("roc_auc", "average_precision")  # of the probability of 
 LOWER_IS_BETTER = ("mae", "rmse")
 
 
+# Which labels are there and how probable each is, both [N, labels]; the probability to give one.
+MultiLabelMetric = Callable[[Array, Array, float], float]
+
+
+def multi_f1_micro(true: Array, probabilities: Array, threshold: float) -> float:
+    """Compute the F1 of all labels of all examples together."""
+    from sklearn.metrics import f1_score
+
+    given = probabilities >= threshold
+    return float(f1_score(true.ravel(), given.ravel(), zero_division=0))
+
+
+def multi_f1_macro(true: Array, probabilities: Array, threshold: float) -> float:
+    """Compute the mean of the labels' F1."""
+    from sklearn.metrics import f1_score
+
+    given = probabilities >= threshold
+    columns = range(true.shape[1])
+    return float(np.mean([f1_score(true[:, i], given[:, i], zero_division=0) for i in columns]))
+
+
+def exact_match(true: Array, probabilities: Array, threshold: float) -> float:
+    """Compute the share of examples whose labels are all right: subset accuracy."""
+    return float(np.mean(np.all(true == (probabilities >= threshold), axis=1)))
+
+
+def multi_roc_auc(true: Array, probabilities: Array, threshold: float) -> float:
+    """Compute the mean of the labels' ROC AUC, over labels that some examples have and some not."""
+    pairs = [(true[:, i], probabilities[:, i]) for i in range(true.shape[1])]
+    areas = [roc_auc(*pair) for pair in pairs if not is_constant(pair[0])]
+    if not areas:
+        return 0.5
+    return float(np.mean(areas))
+
+
+MULTI_LABEL_METRICS: dict[str, MultiLabelMetric] = {
+    "f1_micro": multi_f1_micro,
+    "f1_macro": multi_f1_macro,
+    "exact_match": exact_match,
+    "roc_auc": multi_roc_auc,
+}
+
+
 def direction(metric: str) -> int:
     """Return 1 where more is better, −1 for an error."""
     if metric in LOWER_IS_BETTER:

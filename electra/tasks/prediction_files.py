@@ -22,6 +22,7 @@ from electra.tasks.submissions import server_file, write_glue, write_squad
 from electra.tasks.task import AnyTask
 
 OPENING = 1_000  # records that decide the columns of a table
+LABEL_SEPARATOR = "|"  # of several labels in one column
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", *DELIMITERS)
 # By --form: the kind of task, and what writes its answers.
@@ -156,6 +157,9 @@ def flatten_record(record: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in record.items():
         of_words = isinstance(value, list) and "choice" not in record
+        if key in ("labels", "gold") and "labels" in record and isinstance(value, list):
+            flat[key] = LABEL_SEPARATOR.join(value)
+            continue
         if key != "probabilities" or of_words:
             flat[key] = to_cell(value)
             continue

@@ -142,9 +142,18 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
         """Return the task with what the training examples determine: its labels, for instance."""
         return self
 
+    def fit_weights(self, examples: Sequence[ExampleT]) -> Self:
+        """Return the task with the weights of its classes, where they follow from the examples."""
+        return self
+
     @property
     def description(self) -> str:
         """A line on what was found in the training data, for the user to disagree with."""
+        return ""
+
+    @property
+    def weights_note(self) -> str:
+        """A line on the weights of the classes, where they differ."""
         return ""
 
     def check(self, examples: Sequence[ExampleT]) -> None:

@@ -35,6 +35,7 @@ class Text:
     label: str | None = None
     id: str | None = None
     row: Mapping[str, Any] | None = field(default=None, compare=False)  # as read, to predict
+    labels: tuple[str, ...] | None = None  # of a row that may have several; or `label` holds them
 
 
 class Columns(NamedTuple):
@@ -87,7 +88,7 @@ class TextTask(Task[Text, Array]):
         if may_be_plain and not self.text_pair and not has_columns(source.source, columns):
             return ((where, {self.text: line}) for where, line in read_lines(source))
         if labelled:
-            columns.append(self.label)
+            columns += self.label_columns(Columns("", "", self.label, ""))
         table = replace(source, delimiter=self.delimiter or "", header=self.header)
         return read_rows(table, columns=columns)
 
@@ -100,9 +101,28 @@ class TextTask(Task[Text, Array]):
 
     def example(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Text:
         columns = self.columns(row)
-        for flag, name in zip(("--text", "--text-pair", "--label"), columns, strict=False):
-            if name and (labelled or flag != "--label"):
+        for flag, name in zip(("--text", "--text-pair"), columns, strict=False):
+            if name:
                 require_column(row, name, where, flag=flag)
+        if labelled:
+            for name in self.label_columns(columns):
+                require_column(row, name, where, flag="--label")
+        label, labels = self.read_label(row, columns, where, labelled=labelled)
+        first, second, id = require_text(row, columns.text, where), None, row.get(columns.id)
+        if columns.text_pair:
+            second = require_text(row, columns.text_pair, where)
+        if id is not None:
+            id = str(id)
+        return Text(where, first, second, label, id, None if labelled else row, labels)
+
+    def label_columns(self, columns: Columns) -> tuple[str, ...]:
+        """Return the columns that a row's label is in."""
+        return (columns.label,)
+
+    def read_label(
+        self, row: Mapping[str, Any], columns: Columns, where: str, *, labelled: bool
+    ) -> tuple[str | None, tuple[str, ...] | None]:
+        """Return the label of a row, and its labels where it may have several."""
         value = row.get(columns.label)
         label = self.canonical_label(label_text(value, where))
         if label and self.label_part == "coarse":
@@ -112,12 +132,7 @@ class TextTask(Task[Text, Array]):
                 f"{where}: {columns.label!r} holds {value!r}, which is no label; fill it in, or "
                 "leave the row out"
             )
-        first, second, id = require_text(row, columns.text, where), None, row.get(columns.id)
-        if columns.text_pair:
-            second = require_text(row, columns.text_pair, where)
-        if id is not None:
-            id = str(id)
-        return Text(where, first, second, label, id, None if labelled else row)
+        return label, None
 
     def canonical_label(self, label: str | None) -> str | None:
         """Return the label that a spelling stands for."""
