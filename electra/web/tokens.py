@@ -200,9 +200,10 @@ def load_networks(folders: Sequence[Path], *, device: torch.device) -> TokenNetw
     """Load the networks of model folders; raise UserError for one that reads no tokens."""
     generator: Generator | None = None
     discriminator: Discriminator | None = None
-    tokenizers = [load_tokenizer(folder) for folder in folders]
+    tokenizers = []
     for folder in folders:
         network = load_network(folder).to(device).eval()
+        tokenizers.append(load_tokenizer(folder))
         if isinstance(network, Discriminator):
             discriminator = network
         else:

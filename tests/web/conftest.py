@@ -1,21 +1,57 @@
-"""A server in this process over tiny real models, each loaded once."""
+"""A server in this process over tiny real models with random weights, each loaded once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from electra.model.networks import Generator
+from electra.tasks.choose import Choose
+from electra.tasks.classify import Classify
+from electra.tasks.models import build_network, load_pretrained, save_tuned
+from electra.tasks.span import Span
+from electra.tasks.tag import Tag
+from electra.tasks.task import Task
 from electra.web.models import Served, load_models
 from electra.web.requests import Limits
 from electra.web.routes import build_app
 from tests.tasks.toys import tiny_model
 
-TASKS = ("classes", "scores", "joint", "tags", "choices")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TASKS: dict[str, Task[Any, Any]] = {
+    "classes": Classify(
+        name="classify", labels=("cats", "dogs"), regression=False, metrics=("accuracy",)
+    ),
+    "scores": Classify(
+        name="classify",
+        text="a",
+        text_pair="b",
+        regression=True,
+        extent=(0.0, 5.0),
+        metrics=("pearson",),
+    ),
+    "spans": Span(name="span", head_kind="simple", stride=8),
+    "tags": Tag(name="ner", labels=TAGS),
+    "choices": Choose(name="choose", count=3),
+}
+
+
+def write_task(task: Task[Any, Any], pretrained: Path, folder: Path) -> Path:
+    """A fine-tuned folder whose head has large random weights, so that texts score differently."""
+    source = load_pretrained(pretrained)
+    torch.manual_seed(1)
+    network = build_network(source, task, dropout=0.0)
+    with torch.no_grad():
+        for weight in network.head.parameters():
+            weight.mul_(20)
+    save_tuned(network, task, source.tokenizer, folder, length=32, extra={})
+    return folder
 
 
 def write_journal(run: Path, steps: int = 4) -> None:
@@ -28,6 +64,7 @@ def write_journal(run: Path, steps: int = 4) -> None:
             scores = {"eval_auc": 0.5 + step / 100, "eval_rtd_loss": 0.4, "eval_mlm_loss": 4.0}
             baselines = {"eval_baseline_rtd_loss": 0.42, "eval_baseline_mlm_loss": 4.5}
             lines.append({"step": step, "time": 1.0, **scores, **baselines})
+    run.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (run / "metrics.jsonl").write_text(text, encoding="utf8")
     status = {"status": "running", "step": steps, "max_steps": 100}
@@ -35,20 +72,26 @@ def write_journal(run: Path, steps: int = 4) -> None:
     (run / "config.toml").write_text('name = "tiny"\n', encoding="utf8")
 
 
+def write_generator(folder: Path) -> Path:
+    return tiny_model(folder, network=Generator, role="generator")
+
+
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with both networks and a journal."""
     run = tmp_path_factory.mktemp("runs") / "pair"
     tiny_model(run / "discriminator")
-    tiny_model(run / "generator", network=Generator, role="generator")
+    write_generator(run / "generator")
     write_journal(run)
     return run
 
 
 @pytest.fixture(scope="session")
-def folders(pair: Path, tiny: Path, by_heart: Callable[[str], Path]) -> dict[str, Path]:
+def folders(pair: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders that are served, by name, in their order."""
-    return {"pair": pair, "discriminator": tiny} | {name: by_heart(name) for name in TASKS}
+    root = tmp_path_factory.mktemp("tasks")
+    tasks = {name: write_task(task, tiny, root / name) for name, task in TASKS.items()}
+    return {"pair": pair, "discriminator": tiny} | tasks
 
 
 @pytest.fixture(scope="session")
@@ -62,12 +105,13 @@ def served(folders: dict[str, Path]) -> Iterator[list[Served]]:
 
 
 @pytest.fixture(scope="session")
-def number(folders: dict[str, Path]) -> dict[str, int]:
-    """The number of each model."""
-    return {name: index for index, name in enumerate(folders)}
+def api(folders: dict[str, Path]) -> dict[str, str]:
+    """The address of each model."""
+    return {name: f"/api/models/{index}" for index, name in enumerate(folders)}
 
 
 @pytest.fixture(scope="session")
-def client(served: list[Served]) -> TestClient:
+def client(served: list[Served]) -> Iterator[TestClient]:
     app = build_app(served, limits=Limits())
-    return TestClient(app, base_url="http://localhost:8000")
+    with TestClient(app, base_url="http://localhost:8000") as client:
+        yield client
