@@ -68,7 +68,7 @@ MAY_IMPORT = {
         "runs",
         "tasks",
     },
-    "reports": {"data", "experiments", "model", "objectives", "runs"},
+    "reports": {"data", "experiments", "finetuning", "model", "objectives", "runs", "tasks"},
     "web": {"data", "model", "objectives", "runs", "tasks"},
     "api": {
         "data",
@@ -77,6 +77,7 @@ MAY_IMPORT = {
         "model",
         "objectives",
         "pretraining",
+        "reports",
         "runs",
         "tasks",
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -129,11 +130,14 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
     if arguments.data is not None:
         values["data"] = str(Path(arguments.data))
     output_dir = result_folder(arguments, task)
-    summary = finetune_with_options(
-        Path(arguments.model), task, output_dir, FinetuneOptions(**values), tables
-    )
+    options = FinetuneOptions(**values)
+    summary = finetune_with_options(Path(arguments.model), task, output_dir, options, tables)
     if summary is None:
         raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call goes on")
+    if options.report and os.environ.get("RANK", "0") == "0":
+        from electra.reports.finetune_report import write_finetune_report
+
+        write_finetune_report(output_dir, summary, reporter(quiet=options.quiet))
     return FinetuneResult(
         output_dir, summary.task, summary.metric, summary.median, summary.baseline, summary
     )

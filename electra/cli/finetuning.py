@@ -19,7 +19,7 @@ from electra.cli import (
     print_next_commands,
 )
 from electra.config import UserError
-from electra.console import print_data, wide_terminal
+from electra.console import ignore, print_data, to_stderr, wide_terminal
 from electra.finetuning.options import DEFAULTS, FinetuneOptions, FrozenEncoder
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def finetune_one(
     if summary is None:
         return STOPPED_EARLY
     print_summaries([summary], [], as_json=as_json)
+    write_report(output_dir, summary, options)
     if is_main_rank() and not (as_json or options.quiet):
         suffix = SUFFIXES.get(tasks.task_class(task).kind, ".jsonl")
         answers = f"{output_dir}-predictions.jsonl"
@@ -148,9 +149,21 @@ def finetune_all(
         raise UserError(f"--{flag} does not go with --task glue; name one task")
     results = finetune_glue(model, output_dir, options)
     print_summaries(results.summaries, results.missing, as_json=as_json)
+    for summary in results.summaries:
+        write_report(output_dir / summary.task.removeprefix("glue/"), summary, options)
     if results.finished:
         return DONE
     return STOPPED_EARLY
+
+
+def write_report(output_dir: Path, summary: Summary, options: FinetuneOptions) -> None:
+    """Write the page about a fine-tuning from the main rank, and print its path."""
+    if not options.report or not is_main_rank():
+        return
+    from electra.reports.finetune_report import write_finetune_report
+
+    say = ignore if options.quiet else to_stderr
+    write_finetune_report(output_dir, summary, say)
 
 
 def print_settings(

@@ -39,6 +39,7 @@ def evaluate(
     *model: Arguments,
     task: str | None = None,
     data: Annotated[EvaluationData, Parameter(name="*")] = NO_DATA,
+    report: Path | None = None,
     json: bool = False,
 ) -> int:
     """Score a fine-tuned model, or several that are averaged, without training.
@@ -51,21 +52,47 @@ def evaluate(
         Folders of fine-tuned models of one task: ours, or transformers'.
     task
         The task of the data; by default the one that the model was fine-tuned for.
+    report
+        Page to write, PAGE.html: the scores, a confusion matrix and the worst mistakes. It quotes
+        texts of the data.
     json
         Print the scores as JSON.
     """
     from electra.tasks.inference import evaluate
 
+    if report is not None:
+        check_report(report)
     folders, flags = split_flags(model)
     models = load_models(folders, task, flags, command="evaluate")
     tables = data.find_tables(models[0].task)
     with redirect_warnings(to_stderr):
-        scores = evaluate(models, tables)
+        scores = evaluate(models, tables, with_analysis=report is not None)
+    if report is not None:
+        write_report(report, models, scores)
     if json:
         print_json(models, scores)
     else:
         print_scores(models[0].task.name, scores)
     return DONE
+
+
+def check_report(path: Path) -> None:
+    """Refuse a page that cannot be written, before any work."""
+    from electra.reports.evaluation_report import check_report_path
+
+    check_report_path(path)
+
+
+def write_report(
+    path: Path, models: Sequence[FinetunedModel], parts: Mapping[str, PartScores]
+) -> None:
+    """Write the page about an evaluation, and print its path."""
+    from electra.reports.evaluation_report import write_evaluation_report
+
+    write_evaluation_report(
+        path, models[0].task.name, [str(model.folder) for model in models], parts
+    )
+    to_stderr(f"report: {path}")
 
 
 def print_json(models: Sequence[FinetunedModel], parts: Mapping[str, PartScores]) -> None:

@@ -54,6 +54,9 @@ class FinetuneOptions:
         auto (continue the fine-tuning in the folder, if there is one) or never.
     overwrite
         With --resume never: start over in a folder that holds a fine-tuning.
+    report
+        Write report.html and curves.svg: scores, learning curves and the worst mistakes. The page
+        quotes texts of the dev data; --no-report leaves it out.
     language
         Language of the text, for the model cards: an ISO 639 code such as de, or several (de,en).
     license
@@ -77,6 +80,7 @@ class FinetuneOptions:
     keep: Literal["all", "best"] = "all"
     resume: Literal["auto", "never"] = "auto"
     overwrite: bool = False
+    report: Annotated[bool, Parameter(negative="--no-report")] = True
     language: str | None = None
     license: str | None = None
     quiet: bool = False
@@ -152,6 +156,7 @@ class FinetuneKeywords(TypedDict, total=False):
     keep: Literal["all", "best"]
     resume: Literal["auto", "never"]
     overwrite: bool
+    report: bool
     language: str | None
     license: str | None
     quiet: bool

@@ -25,6 +25,7 @@ from electra.runs import run_dir
 from electra.settings import as_toml, differing_keys
 from electra.tasks.models import RESULTS
 
+REPORT, CURVES_FILE = "report.html", "curves.svg"  # electra.reports writes them
 RUN = "run.json"  # the identity of the fine-tuning in this folder
 MAY_CHANGE = {
     "config.logging_steps",
@@ -105,7 +106,7 @@ def read_identity(output_dir: Path) -> dict[str, Any]:
 
 def remove_results(output_dir: Path) -> None:
     """Remove the seeds, the results and the status of a fine-tuning, and nothing else."""
-    for name in (RESULTS, run_dir.STATUS):
+    for name in (RESULTS, REPORT, CURVES_FILE, run_dir.STATUS):
         (output_dir / name).unlink(missing_ok=True)
     for path in output_dir.iterdir():
         if re.fullmatch(r"seed-\d+", path.name):

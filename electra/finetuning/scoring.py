@@ -24,10 +24,12 @@ from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array
 from electra.tasks.inference import compute_outputs, inference_batches
 from electra.tasks.metrics import direction
+from electra.tasks.mistakes import analyse
 from electra.tasks.models import save_tuned
 from electra.tasks.task import Answer, AnyTask, Outputs
 
 Answers = dict[str, list[Answer]]  # by dev split
+ANALYSIS = "analysis.json"  # of one seed, on the first dev split
 
 
 def evaluate(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool]) -> bool:
@@ -161,6 +163,8 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
     atomic.sync(state.output_dir / run_dir.METRICS)
     for name in answers:
         write_predictions(state, task, name, answers[name])
+    if state.setup.report:
+        write_analysis(state, task, answers[first], journal)
     score, baseline = scores[first][task.metric], float(task.baseline(split.examples))
     result = SeedResult(
         seed=state.seed,
@@ -195,6 +199,19 @@ def write_predictions(
     for example, answer in zip(state.setup.dev[name].examples, answers, strict=True):
         lines.append(json.dumps(task.record(example, answer), ensure_ascii=False) + "\n")
     atomic.write(state.output_dir / f"predictions-{name}.jsonl", "".join(lines))
+
+
+def write_analysis(
+    state: FinetuneState, task: AnyTask, answers: Sequence[Answer], journal: Journal
+) -> None:
+    """Write what the answers to the first dev split show. A training is not lost for it."""
+    split = next(iter(state.setup.dev.values()))
+    try:
+        analysis = analyse(task, split.examples, answers)
+    except Exception as error:  # of a task of the user's own, whose answers may have any form
+        journal.warn(f"no examples for the report: {type(error).__name__}: {error}")
+        return
+    atomic.write_json(state.output_dir / ANALYSIS, asdict(analysis))
 
 
 def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:

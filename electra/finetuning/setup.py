@@ -54,6 +54,7 @@ class FinetuneSetup:
     dev: Mapping[str, DevSplit]  # the score of the first one counts
     data: Mapping[str, Any]  # files and numbers of examples
     card: CardContent = NOTHING_RECORDED
+    report: bool = True  # whether the analysis for the report is written, with texts of dev data
 
     @property
     def weights(self) -> str:
@@ -92,8 +93,7 @@ def prepare_finetuning(
         files = find_files(task, options, tables, dev_share=config.dev_share)
     task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
     examples = select_examples(examples, config.max_train_examples)
-    for name, split in dev.items():
-        dev[name] = select_examples(split, config.max_dev_examples)
+    dev = {name: select_examples(split, config.max_dev_examples) for name, split in dev.items()}
     task = task.fit_weights(examples)
     announce_task(task, say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
@@ -115,6 +115,7 @@ def prepare_finetuning(
         dev=splits,
         data=describe_data(files, examples, dev),
         card=options.card,
+        report=options.report,
     )
 
 

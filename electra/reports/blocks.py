@@ -57,6 +57,22 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Examples:
+    """A table of texts, parts of which are marked: right, wrong, missed, or a note."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Sequence[tuple[str, str]]]]  # cells of (text, mark)
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """A table of counts by true label and answer, each cell as dark as its share of the row."""
+
+    labels: Sequence[str]
+    counts: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
 class Picture:
     """A figure as SVG."""
 
@@ -73,4 +89,6 @@ class Fold:
     text: str
 
 
-Block = Heading | Paragraph | Banner | Bullets | Contents | Grid | Picture | Fold
+Block = (
+    Heading | Paragraph | Banner | Bullets | Contents | Grid | Examples | Heatmap | Picture | Fold
+)

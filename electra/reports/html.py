@@ -12,19 +12,23 @@ from electra.reports.blocks import (
     Block,
     Bullets,
     Contents,
+    Examples,
     Fold,
     Grid,
     Heading,
+    Heatmap,
     Paragraph,
     Picture,
 )
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --soft: #5f6368; --paper: #ffffff;
-        --rule: #d0d4d9; --warn: #fff3cd; --edge: #b35900; --even: #f6f7f9; }
+        --rule: #d0d4d9; --warn: #fff3cd; --edge: #b35900; --even: #f6f7f9;
+        --heat: #0072b2; --right: #d3efe3; --wrong: #fbd9c5; --missed: #d9e6fb; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e6e6; --soft: #a6abb3; --paper: #15181c; --rule: #3a4048;
-          --warn: #3a2a00; --edge: #ffb14a; --even: #1c2026; }
+          --warn: #3a2a00; --edge: #ffb14a; --even: #1c2026;
+          --heat: #3d9be0; --right: #0d3b2b; --wrong: #5a2a10; --missed: #1d3663; }
 }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem; max-width: 62rem; color: var(--ink);
@@ -44,6 +48,27 @@ td { white-space: nowrap; }
 th:first-child, td:first-child, table.text th, table.text td { text-align: left;
                                                                white-space: normal; }
 tbody tr:nth-child(even) { background: var(--even); }
+table.examples td { max-width: 26rem; overflow-wrap: break-word; white-space: pre-line; }
+table.examples td:first-child { min-width: 16rem; }
+@media (max-width: 40rem) {
+  body { padding: 1rem; }
+  table.examples thead { display: none; }
+  table.examples td { display: block; max-width: none; border: 0; padding: .15rem .5rem; }
+  table.examples td::before { content: attr(data-head) ": "; color: var(--soft); }
+  table.examples tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--rule); }
+}
+mark { color: inherit; padding: .05em .2em; border-radius: 3px; }
+mark.right { background: var(--right); }
+mark.wrong { background: var(--wrong); text-decoration: underline wavy; }
+mark.missed { background: var(--missed); text-decoration: underline dashed; }
+small { color: var(--soft); }
+table.heat td { text-align: center; background:
+  color-mix(in srgb, var(--heat) calc(var(--share, 0) * 55%), transparent); }
+table.heat th { text-align: center; max-width: 12rem; overflow-wrap: break-word; }
+table.heat td { min-width: 3.6rem; }
+table.heat tbody th { text-align: left; font-weight: 600; }
+table.heat tbody tr { background: none; }
+table.heat small { display: block; color: inherit; opacity: .75; }
 figure { margin: 2rem 0; }
 figure svg { max-width: 100%; height: auto; color: var(--soft); }
 figcaption { color: var(--soft); font-size: .9rem; }
@@ -97,6 +122,10 @@ def render(block: Block) -> str:
             return f"<nav><ul>{links}</ul></nav>"
         case Grid():
             return render_grid(block)
+        case Examples():
+            return render_examples(block)
+        case Heatmap():
+            return render_heatmap(block)
         case Picture(_, title, _):
             return f"<figure>{inline_svg(block)}<figcaption>{escape(title)}</figcaption></figure>"
         case Fold(title, text):
@@ -134,6 +163,56 @@ def render_grid(grid: Grid) -> str:
 
 def render_row(cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>\n"
+
+
+MARKS = {
+    "right": ('<mark class="right">', "</mark>"),
+    "wrong": ('<mark class="wrong">', "</mark>"),
+    "missed": ('<mark class="missed">', "</mark>"),
+    "note": ("<small>", "</small>"),
+}
+
+
+def render_examples(examples: Examples) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in examples.head)
+    rows = []
+    for row in examples.rows:
+        cells = []
+        for name, cell in zip(examples.head, row, strict=True):
+            cells.append(f'<td data-head="{escape(name)}">{render_marked(cell)}</td>')
+        rows.append(f"<tr>{''.join(cells)}</tr>\n")
+    return (
+        f'<div class="wide"><table class="text examples"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def render_marked(cell: Sequence[tuple[str, str]]) -> str:
+    parts = []
+    for text, mark in cell:
+        before, after = MARKS.get(mark, ("", ""))
+        parts.append(f"{before}{escape(text)}{after}")
+    return "".join(parts)
+
+
+def render_heatmap(heatmap: Heatmap) -> str:
+    """Return a table whose cells hold a count and its share of the row."""
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in heatmap.labels)
+    rows = []
+    for label, counts in zip(heatmap.labels, heatmap.counts, strict=True):
+        total = max(1, sum(counts))
+        cells = "".join(render_heat(count, count / total) for count in counts)
+        rows.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>\n')
+    return (
+        '<div class="wide"><table class="heat"><thead><tr><th scope="col">truth ↓ answer →</th>'
+        f"{head}</tr></thead>\n<tbody>\n{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def render_heat(count: int, share: float) -> str:
+    if not count:
+        return "<td>0</td>"
+    return f'<td style="--share:{share:.2f}">{count:,}<small>{100 * share:.0f} %</small></td>'
 
 
 def inline_svg(picture: Picture) -> str:

@@ -11,9 +11,11 @@ from electra.reports.blocks import (
     Block,
     Bullets,
     Contents,
+    Examples,
     Fold,
     Grid,
     Heading,
+    Heatmap,
     Paragraph,
     Picture,
 )
@@ -44,6 +46,14 @@ def render(block: Block) -> str:
             return "\n".join(links)
         case Grid():
             return render_grid(block)
+        case Examples(head, rows):
+            texts = [["".join(text for text, _ in cell) for cell in row] for row in rows]
+            return render_grid(Grid(head, texts, is_text=True))
+        case Heatmap(labels, counts):
+            pairs = zip(labels, counts, strict=True)
+            return render_grid(
+                Grid(["truth", *labels], [[label, *map(str, row)] for label, row in pairs])
+            )
         case Picture(name, title, _):
             title = escape_markdown(title)
             return f"![{title}]({name}.svg)\n\n*{title}*"

@@ -18,8 +18,10 @@ from electra.console import count_items
 from electra.data.sources import warn
 from electra.data.tables import Table, find_table
 from electra.settings import as_flag
+from electra.tasks.analysis import Analysis
 from electra.tasks.class_scores import ClassScores
 from electra.tasks.features import Array, Features, group_by_length
+from electra.tasks.mistakes import analyse
 from electra.tasks.models import FinetunedModel, load_tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
 
@@ -33,6 +35,7 @@ class PartScores(NamedTuple):
 
     scores: dict[str, float]  # by metric
     classes: list[ClassScores]  # empty where the task has no classes
+    analysis: Analysis | None = None  # where it was asked for
 
 
 def default_device() -> torch.device:
@@ -218,9 +221,15 @@ def add_input_columns(
 
 
 def evaluate(
-    models: Sequence[FinetunedModel], parts: Mapping[str, Sequence[Table]]
+    models: Sequence[FinetunedModel],
+    parts: Mapping[str, Sequence[Table]],
+    *,
+    with_analysis: bool = False,
 ) -> dict[str, PartScores]:
-    """Compute the scores on each part of labelled data, over all and of each class."""
+    """Compute the scores on each part of labelled data, over all and of each class.
+
+    The analysis for a report quotes the examples.
+    """
     task, scores = ensemble_task(models), {}
     for part, tables in parts.items():
         examples = list(task.read(tables, labelled=True))
@@ -228,8 +237,11 @@ def evaluate(
             raise UserError(f"{', '.join(map(str, tables))}: no examples")
         task.check(examples)
         answers = answer_examples(models, examples)
+        analysis = None
+        if with_analysis:
+            analysis = analyse(task, examples, answers)
         scores[part] = PartScores(
-            task.score(examples, answers), task.class_scores(examples, answers)
+            task.score(examples, answers), task.class_scores(examples, answers), analysis
         )
     return scores
 

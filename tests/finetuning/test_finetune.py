@@ -154,6 +154,7 @@ def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
     ]
     expected = ["config.toml", "environment.json", "results.json", "run.json", "status.json"]
     of_seed = [
+        "analysis.json",
         "metrics.jsonl",
         "predictions-dev.jsonl",
         "result.json",
