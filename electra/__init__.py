@@ -25,7 +25,7 @@ The folders, each of which imports only from itself and from those above it:
     finetuning/     recipe, options, set-up, loop, seeds, results
     recipes/        the settings of published runs, as TOML files
     experiments/    the trials of the paper: plan, arms, budget, sweep, findings
-    reports/        tables, plots and pages of the findings
+    reports/        tables, plots and pages of trials and fine-tunings
     web/            the page and the JSON endpoints of `electra serve`
     api/            the functions below: the options of the commands as keywords
     cli/            the commands: they parse, call and print

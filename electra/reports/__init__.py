@@ -1,1 +1,1 @@
-"""Findings become tables, plots and pages."""
+"""Findings of trials, and results of fine-tunings, become tables, plots and pages."""

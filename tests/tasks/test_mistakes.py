@@ -19,6 +19,7 @@ from electra.tasks.choose import Choice
 from electra.tasks.classify import Classify
 from electra.tasks.conll import Sentence
 from electra.tasks.mistakes import analyse
+from electra.tasks.multi_label import MultiLabel
 from electra.tasks.span import Candidate, SpanAnswer
 from electra.tasks.span_files import Question
 from electra.tasks.tag import Tag
@@ -48,7 +49,7 @@ def cats_and_dogs(*probabilities: float, labels: str) -> tuple[Classify, list[Te
 
 def test_the_worst_mistakes_are_the_surest_ones() -> None:
     task, examples, answers = cats_and_dogs(0.9, 0.6, 0.2, 0.99, labels="ccdd")
-    mistakes, uncertain = analyse(task, examples, answers).lists  # type: ignore[arg-type]
+    mistakes, uncertain = analyse(task, examples, answers).lists
     assert column(mistakes, "text") == ["t0", "t2", "t1"]
     assert column(mistakes, "truth") == ["c", "d", "c"]
     assert column(mistakes, "answer") == ["d", "c", "d"]
@@ -60,7 +61,7 @@ def test_the_worst_mistakes_are_the_surest_ones() -> None:
 def test_a_list_is_short_however_many_and_long_the_texts_are() -> None:
     task, examples, answers = cats_and_dogs(*[0.9] * 200, labels="c" * 200)
     examples = [Text(e.where, "x " * 100_000, label=e.label) for e in examples]
-    analysis = analyse(task, examples, answers)  # type: ignore[arg-type]
+    analysis = analyse(task, examples, answers)
     assert [len(each.rows) for each in analysis.lists] == [MAX_EXAMPLES, MAX_EXAMPLES]
     assert max(map(len, column(analysis.lists[0], "text"))) <= MAX_TEXT + 2
 
@@ -152,3 +153,13 @@ def test_a_long_text_is_cut_around_what_matters() -> None:
     assert around("x" * 1000, 995, 1000, limit=100) == (900, 1000)
     assert around("short", 0, 5, limit=100) == (0, 5)
     assert shorten("a\n  b") == "a b"
+
+
+def test_the_worst_labels_of_a_set_are_the_surest_ones() -> None:
+    task = MultiLabel(name="classify", labels=("a", "b", "c"), metric="f1_micro")
+    examples = [Text("1", "t1", labels=("a",)), Text("2", "t2", labels=())]
+    answers = [np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.8, 0.1])]
+    listed = analyse(task, examples, answers).lists[0]
+    assert column(listed, "text") == ["t1", "t2"]
+    assert [row[1] for row in listed.rows] == [(("a", "missed"),), (("b", "wrong"),)]
+    assert column(listed, "truth") == ["a", "none"]
