@@ -79,7 +79,7 @@ class Answerer:
             return self.task.kind
         if self.task.regression:
             return "score"
-        if getattr(self.task, "multi_label", False):
+        if self.task.multi_label:
             return "multi-label"
         return "classify"
 

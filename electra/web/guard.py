@@ -84,11 +84,21 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
+        is_read = scope["method"] in ("GET", "HEAD")
+
+        async def receive_body() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read = not message.get("more_body", False)
+            return message
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
+                if not is_read:  # a body without an end would otherwise be received for ever
+                    headers["Connection"] = "close"
             await send(message)
 
         answer = self.app
@@ -96,7 +106,7 @@ class Guard:
             self.check(scope)
         except RequestError as error:
             answer = error_response(error)
-        await answer(scope, receive, send_with_headers)
+        await answer(scope, receive_body, send_with_headers)
 
     def check(self, scope: Scope) -> None:
         headers, path = Headers(scope=scope), scope["path"]

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from electra.config import UserError, suggest_or_list
 from electra.files import check_bounds, check_surrogates
 
+RECEIVED_LIMITS = 4  # of a body that is too long
 MAX_QUOTED = 60  # characters of a client's text in a message
 
 
@@ -51,24 +52,31 @@ class RequestError(Exception):
 
 
 async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
-    """Return the body; refuse one that is longer than `limit`, as soon as that is known."""
+    """Return the body; refuse one that is longer than `limit`, no more of which is kept.
+
+    The rest of it is received, within bounds, since a client that cannot send it would never read
+    the refusal.
+    """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:20]) > limit:
+    if declared.isdigit() and int(declared[:20]) > RECEIVED_LIMITS * limit:
         refuse_long_body(limit)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 size += len(chunk)
-                if size > limit:
+                if size > RECEIVED_LIMITS * limit:
                     refuse_long_body(limit)
-                chunks.append(chunk)
+                if size <= limit:
+                    chunks.append(chunk)
     except TimeoutError:
         raise RequestError(
             408, f"The body did not arrive in {seconds:.0f} s; send it again."
         ) from None
     except ClientDisconnect:
         raise RequestError(400, "The connection was closed before the body was complete.") from None
+    if size > limit:
+        refuse_long_body(limit)
     return b"".join(chunks)
 
 

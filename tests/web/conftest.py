@@ -15,6 +15,7 @@ from electra.model.networks import Generator
 from electra.tasks.choose import Choose
 from electra.tasks.classify import Classify
 from electra.tasks.models import build_network, load_pretrained, save_tuned
+from electra.tasks.multi_label import MultiLabel
 from electra.tasks.span import Span
 from electra.tasks.tag import Tag
 from electra.tasks.task import Task
@@ -39,6 +40,9 @@ TASKS: dict[str, Task[Any, Any]] = {
     "spans": Span(name="span", head_kind="simple", stride=8),
     "tags": Tag(name="ner", labels=TAGS),
     "choices": Choose(name="choose", count=3),
+    "labels": MultiLabel(
+        name="classify", labels=("a", "b", "c"), multi_label=True, metrics=("f1_micro",)
+    ),
 }
 
 

@@ -71,6 +71,13 @@ def test_options_are_ranked(client: TestClient, api: dict[str, str]) -> None:
     assert sum(said["probabilities"]) == pytest.approx(1.0, abs=1e-5)
 
 
+def test_a_text_gets_any_number_of_labels(client: TestClient, api: dict[str, str]) -> None:
+    (said,) = answers(client, api["labels"], "the dog ran home")
+    likely = [label for label, probability in said["probabilities"].items() if probability >= 0.5]
+    assert said["labels"] == likely
+    assert list(said["probabilities"]) == ["a", "b", "c"]
+
+
 def test_a_text_that_was_cut_says_so(client: TestClient, api: dict[str, str]) -> None:
     long, short = answers(client, api["classes"], "the dog " * 40, "the dog")
     assert long["cut"] is True

@@ -27,7 +27,7 @@ LIMITS = Limits()
 def test_the_list_of_models_says_what_each_takes(client: TestClient) -> None:
     answer = client.get("/api/models").json()
     models = {model["name"]: model for model in answer["models"]}
-    assert [model["model"] for model in answer["models"]] == list(range(7))
+    assert [model["model"] for model in answer["models"]] == list(range(8))
     assert answer["limits"] == {
         "characters": 20_000,
         "inputs": 64,
@@ -43,6 +43,7 @@ def test_the_list_of_models_says_what_each_takes(client: TestClient) -> None:
         "spans": ("span", "pair"),
         "tags": ("tag", "text"),
         "choices": ("choose", "pair"),
+        "labels": ("multi-label", "text"),
     }
     assert models["pair"]["networks"] == ["generator", "discriminator"]
     assert models["pair"]["has_curves"] is True

@@ -82,7 +82,7 @@ def is_refusal_or_answer(answer: Any) -> None:
 
 
 @quick
-@given(body=st.binary(max_size=200), model=st.integers(0, 6), kind=st.sampled_from(KINDS))
+@given(body=st.binary(max_size=200), model=st.integers(0, 7), kind=st.sampled_from(KINDS))
 def test_no_bytes_bring_the_server_down(
     client: TestClient, body: bytes, model: int, kind: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_no_bytes_bring_the_server_down(
 
 
 @quick
-@given(inputs=st.lists(values, max_size=3), model=st.integers(2, 6))
+@given(inputs=st.lists(values, max_size=3), model=st.integers(2, 7))
 def test_no_json_brings_a_model_down(client: TestClient, inputs: Any, model: int) -> None:
     body = json.dumps({"inputs": inputs})
     path = f"/api/models/{model}/predict"
@@ -118,9 +118,16 @@ def test_no_text_brings_the_networks_down(client: TestClient, text: str, hidden:
 
 
 @quick
-@given(rows=st.lists(st.text(max_size=30), max_size=4), model=st.integers(2, 6))
+@given(rows=st.lists(st.text(max_size=30), max_size=4), model=st.integers(2, 7))
 def test_no_table_brings_a_model_down(client: TestClient, rows: list[str], model: int) -> None:
-    header = {2: "text", 3: "a,b", 4: "question,context", 5: "tokens", 6: "context,options"}
+    header = {
+        2: "text",
+        3: "a,b",
+        4: "question,context",
+        5: "tokens",
+        6: "context,options",
+        7: "text",
+    }
     content = "\n".join([header[model], *rows]).encode(errors="replace")
     path = f"/api/models/{model}/table"
     is_refusal_or_answer(client.post(path, content=content, headers={"Content-Type": "text/csv"}))
