@@ -126,6 +126,8 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         return True
     if state.evaluation_due and not evaluate(state, journal, interrupted):
         return False
+    if state.is_over:
+        return True
     config, window = state.setup.config, MetricsWindow()
     seconds_before, started = state.seconds, time.monotonic()
     for step in range(state.step + 1, state.max_steps + 1):
@@ -137,13 +139,15 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         is_last, stopping = step == state.max_steps, state.world.any_rank(interrupted())
         if step % config.logging_steps == 0 or stopping or is_last:
             log_step(state, journal, window, learning_rate)
-        if config.eval_steps and step % config.eval_steps == 0 and not is_last:
+        if state.evaluates_at(step):
             stopping = not evaluate(state, journal, interrupted) or stopping
         if (step % config.save_steps == 0 and not is_last) or stopping:
             save_checkpoint(state)
         journal.advance(step)
         if stopping:
             return False
+        if state.is_over:
+            break
     return True
 
 

@@ -77,7 +77,10 @@ def check_output_dir(output_dir: Path, identity: dict[str, Any], options: Finetu
             "--overwrite"
         )
     existing = read_identity(output_dir)
-    changed = [key for key in differing_keys(identity, existing) if key not in MAY_CHANGE]
+    may_change = set(MAY_CHANGE)
+    if identity["config"].get("early_stopping") is not None:
+        may_change.remove("config.eval_steps")  # it decides which steps are candidates
+    changed = [key for key in differing_keys(identity, existing) if key not in may_change]
     if changed:
         asked, found = dict(flatten(identity)), dict(flatten(existing))
         lines = [f"\n  {key}: here {found.get(key)!r}, asked {asked.get(key)!r}" for key in changed]

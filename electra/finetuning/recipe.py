@@ -28,6 +28,7 @@ AT_LEAST_ONE = (
     "max_dev_examples",
     "micro_batch_size",
     "eval_steps",
+    "early_stopping",
 )
 
 
@@ -71,7 +72,10 @@ class FinetuneConfig:
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     cuda_graph: Switch = "auto"  # auto: with the kernels
     compile: Switch = "auto"  # torch.compile; auto: off, since it compiles once for each width
-    eval_steps: int | None = None  # score on dev during training; no checkpoint is selected by it
+    eval_steps: int | None = None  # score on dev during training, every so many steps
+    # stop after so many evaluations without a better one, and keep the weights of the best; they
+    # are every eval_steps, or at the end of each epoch
+    early_stopping: int | None = None
     logging_steps: int = 50
     save_steps: int = 1_000
 
@@ -98,6 +102,12 @@ class FinetuneConfig:
         """Return the number of steps for so many training examples."""
         per_epoch = -(-examples // self.batch_size)
         return self.max_steps or max(1, round(self.epochs * per_epoch))
+
+    def eval_interval(self, examples: int) -> int | None:
+        """Return the number of steps between evaluations during training, if there are any."""
+        if self.early_stopping and self.eval_steps is None:
+            return -(-examples // self.batch_size)
+        return self.eval_steps
 
     def optimizer(self, *, steps: int) -> OptimizerConfig:
         """Return the settings of the optimizer for a run of so many steps."""

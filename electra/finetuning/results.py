@@ -44,6 +44,7 @@ class SeedResult:
     seconds: float
     # dev split → precision, recall and F1 of each class, where there are classes
     classes: dict[str, list[ClassScores]] = field(default_factory=dict)
+    selected_step: int | None = None  # whose weights early stopping kept; None: the last one's
 
     @classmethod
     def load(cls, folder: Path) -> SeedResult | None:
@@ -77,6 +78,8 @@ class SeedResult:
         first_split = next(iter(self.scores.values()))
         scores = ", ".join(f"{name} {value:.4f}" for name, value in first_split.items())
         text = f"seed {self.seed}: {scores} ({self.steps:,} steps in {self.seconds:.0f} s)"
+        if self.selected_step is not None:
+            text += f"; the weights of step {self.selected_step:,}"
         if self.degenerate:
             text += "; warning: no better than an answer that ignores the text"
         elif self.baseline >= 1:
@@ -99,6 +102,8 @@ class Summary:
     runs: list[SeedResult] = field(default_factory=list)
     made: dict[str, Any] = field(default_factory=dict)
     best_model: str = ""
+    # Whether dev chose the step of each run, which makes the score on it optimistic.
+    selected_on_dev: bool = False
 
     @property
     def protocol(self) -> str:
@@ -146,12 +151,16 @@ def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
         runs=list(runs),
         made=provenance(setup),
         best_model=f"seed-{best.seed}/model",
+        selected_on_dev=setup.config.early_stopping is not None,
     )
 
 
 def provenance(setup: FinetuneSetup) -> dict[str, Any]:
     """Return what a reader needs to reproduce the score: code, settings, weights, data."""
     settings = as_dict(setup.config)
+    selection = "none: the last step's weights"
+    if setup.config.early_stopping is not None:
+        selection = f"the step with the best {setup.task.metric} on {next(iter(setup.dev))}"
     return {
         "date": time.strftime("%Y-%m-%d"),
         "electra": __version__,
@@ -162,7 +171,7 @@ def provenance(setup: FinetuneSetup) -> dict[str, Any]:
         "model": setup.model.name,
         "weights": setup.weights,
         "data": dict(setup.data),
-        "selection": "none: the last step's weights",
+        "selection": selection,
         "task": setup.task.settings(),
     }
 
@@ -173,12 +182,15 @@ def model_card_facts(setup: FinetuneSetup, result: SeedResult) -> dict[str, obje
     pretrained = setup.model.name
     if setup.loaded is None:
         pretrained = "random weights"
+    steps = f"{result.steps:,}"
+    if result.selected_step is not None:
+        steps += f"; step {result.selected_step:,} was chosen on dev, which flatters the score"
     return {
         "Task": task.name,
         f"{task.metric} on {next(iter(setup.dev))}": format_score(result.score, task.metric),
         "An answer that ignores the text": format_score(result.baseline, task.metric),
         "Seed": result.seed,
-        "Steps": f"{result.steps:,}",
+        "Steps": steps,
         "Recipe": setup.recipe,
         "Fine-tuned from": pretrained,
         "Training examples": f"{setup.data['train']['examples']:,}",
@@ -247,6 +259,11 @@ def summary_notes(summaries: Sequence[Summary], missing: Sequence[str] = ()) -> 
                 f"{summary.task}: degenerate (no better than an answer that ignores the text) or "
                 f"diverged: seed {', '.join(map(str, summary.degenerate))}"
             )
+    if summaries[0].selected_on_dev:
+        notes.append(
+            f"early stopping chose the step on {summaries[0].split}, so these scores are "
+            "optimistic; electra evaluate scores on other data"
+        )
     notes.append(f"{summaries[0].protocol}; every run is in results.json")
     if missing:
         notes.append(f"no data for {', '.join(missing)}; the average is without them")

@@ -41,11 +41,30 @@ def evaluate(state: FinetuneState, journal: Journal, interrupted: Callable[[], b
     answers = predict_dev(state, journal, interrupted)
     if answers is None:
         return False
+    task, score = state.setup.task, None
     if state.world.is_main:
-        for split, scores in score_splits(state, state.setup.task, answers).items():
+        by_split = score_splits(state, task, answers)
+        for split, scores in by_split.items():
             journal.record(state.step, scores, prefix=f"{split}_")
+        score = next(iter(by_split.values()))[task.metric]
     state.evaluation_due = False
+    if state.early_stopping:
+        add_evaluation(state, journal, float(state.world.broadcast(score)))
     return True
+
+
+def add_evaluation(state: FinetuneState, journal: Journal, score: float) -> None:
+    """Let early stopping take in an evaluation, and say when it ends the training."""
+    stopping = state.early_stopping
+    assert stopping is not None
+    stopping.add(score, state.step, state.network)
+    if stopping.is_over and state.step < state.max_steps:
+        metric = state.setup.task.metric
+        journal.info(
+            f"seed {state.seed}: stopped after step {state.step:,} of {state.max_steps:,}: the "
+            f"{metric} of step {stopping.best_step:,}, {stopping.best_score:.4f}, is the best; its "
+            "weights are kept"
+        )
 
 
 def predict_dev(
@@ -141,6 +160,8 @@ def score_and_save(
 
     Return None when stopped early, with a checkpoint.
     """
+    if state.early_stopping:
+        state.early_stopping.load_best(state.network, state.optimizer)
     answers = predict_dev(state, journal, interrupted)
     if answers is None:
         # A run that diverged goes on from an earlier checkpoint, and diverges again.
@@ -158,8 +179,9 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
     first, split = next(iter(state.setup.dev.items()))
     task = state.setup.task.fit_threshold(split.examples, answers[first])
     scores = score_splits(state, task, answers)
-    for name, values in scores.items():
-        journal.record(state.step, values, prefix=f"{name}_")
+    if state.selected_step is None:  # or its evaluation is recorded
+        for name, values in scores.items():
+            journal.record(state.step, values, prefix=f"{name}_")
     atomic.sync(state.output_dir / run_dir.METRICS)
     for name in answers:
         write_predictions(state, task, name, answers[name])
@@ -177,6 +199,7 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
         micro_batch_size=state.micro_batch_size,
         seconds=round(state.seconds, 2),
         classes=score_classes(state, task, answers),
+        selected_step=state.selected_step,
     )
     save_model(state, task, result)
     result.save(state.output_dir)

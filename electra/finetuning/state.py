@@ -23,12 +23,14 @@ from electra.engine.optimizer import build_optimizer, layer_lr_scale
 from electra.engine.settings import OptimizerConfig, Precision
 from electra.engine.train_step import Execution, OptimizerSetup, TrainStep, build_train_step
 from electra.engine.training_state import capture, restore
+from electra.finetuning.early_stopping import EarlyStopping
 from electra.finetuning.setup import FinetuneSetup
 from electra.model.memory import encoder_bytes
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
 from electra.runs.progress import OverallProgress
 from electra.tasks.features import Array, epoch_batches
+from electra.tasks.metrics import direction
 from electra.tasks.models import build_network, load_pretrained
 from electra.tasks.task import Network
 
@@ -65,6 +67,7 @@ class FinetuneState:
     seconds: float = 0.0
     diverged: bool = False
     evaluation_due: bool = False  # the one of this step was interrupted
+    early_stopping: EarlyStopping | None = None
     epoch: int = -1
     epoch_batches: list[Array] = field(default_factory=list)
     progress: SeedProgress = NOTHING_REPORTED
@@ -78,6 +81,25 @@ class FinetuneState:
         if self.world.device.type == "cuda":
             return 16
         return 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training ended before its last step: it diverged, or early stopping ended it."""
+        return self.diverged or bool(self.early_stopping and self.early_stopping.is_over)
+
+    @property
+    def selected_step(self) -> int | None:
+        """The step whose weights early stopping keeps."""
+        if self.early_stopping is None:
+            return None
+        return self.early_stopping.best_step
+
+    def evaluates_at(self, step: int) -> bool:
+        """Return whether the network is scored during training; the last step's is at its end."""
+        if step == self.max_steps:
+            return self.early_stopping is not None
+        interval = self.setup.config.eval_interval(len(self.setup.train))
+        return bool(interval and step % interval == 0)
 
     def units(self, step: int) -> Array:
         """Return the examples of a step. Steps count from 1."""
@@ -133,7 +155,16 @@ def build_state(setup: FinetuneSetup, seed: int, output_dir: Path, world: World)
         max_steps=max_steps,
         micro_batch_size=config.micro_batch_size or fit_micro_batch_size(setup, world),
         unit_weights=setup.task.weight(setup.train),
+        early_stopping=build_early_stopping(setup),
     )
+
+
+def build_early_stopping(setup: FinetuneSetup) -> EarlyStopping | None:
+    """Return the state of early stopping before training, where it is asked for."""
+    patience = setup.config.early_stopping
+    if patience is None:
+        return None
+    return EarlyStopping(patience, direction(setup.task.metric))
 
 
 def attach_train_step(state: FinetuneState, *, skipped: int = 0) -> None:
@@ -204,9 +235,12 @@ def save_checkpoint(state: FinetuneState) -> None:
         "evaluation_due": state.evaluation_due,
         "micro_batch_size": state.micro_batch_size,
     }
-    tensors = capture(state.network, state.optimizer)
+    weights, optimizer_state = capture(state.network, state.optimizer)
+    if state.early_stopping:
+        facts["early_stopping"] = state.early_stopping.facts()
+        weights = weights | state.early_stopping.tensors()
     try:
-        checkpoint.write(state.output_dir, tensors, step=state.step, state=facts)
+        checkpoint.write(state.output_dir, (weights, optimizer_state), step=state.step, state=facts)
         checkpoint.rotate(state.output_dir, keep=1)
     except (OSError, SafetensorError) as error:
         folder = state.output_dir / f"checkpoint-{state.step}"
@@ -220,8 +254,11 @@ def restore_checkpoint(state: FinetuneState, saved: Checkpoint) -> None:
     state.micro_batch_size = state.setup.config.micro_batch_size or saved.state["micro_batch_size"]
     state.seconds, state.diverged = saved.state["seconds"], saved.state["diverged"]
     state.evaluation_due = saved.state.get("evaluation_due", False)
+    weights, optimizer_state = saved.tensors()
+    if state.early_stopping:
+        state.early_stopping.restore(saved.state["early_stopping"], weights)
     restore(
-        saved.tensors(),
+        (weights, optimizer_state),
         module=state.network,
         optimizer=state.optimizer,
         updates=saved.step - saved.state["skipped"],
