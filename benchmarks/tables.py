@@ -13,6 +13,7 @@ from benchmarks import (
     encoder_tables,
     finetuning_tables,
     pretraining_tables,
+    record_tables,
     reliability_tables,
     scale,
 )
@@ -265,6 +266,7 @@ TABLES: dict[str, Callable[[], str]] = {
         proof,
         held_out,
         *reliability_tables.TABLES,
+        *record_tables.TABLES,
         processes,
         *scale.TABLES,
     )

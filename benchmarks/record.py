@@ -1,0 +1,286 @@
+"""Search for the best small encoder of some minutes on one GPU, in stages.
+
+    python -m benchmarks.record --stage screen|confirm|quarter|final --folder DIR --glue GLUE
+                                [--arms NAME …] [--at-once 2] [--finetune-at-once 3]
+                                [--stop-after SECONDS] [--retry] [--plan] [--scale tiny]
+                                [--output benchmarks/results/record.json]
+    python -m benchmarks.record --stage finetuning --model RUN …
+
+record.toml holds the arms, and what each stage pre-trains and scores. DIR holds the shards that
+`python -m benchmarks.record_corpus` makes, and the runs. First the speed of each setting is
+measured alone; the steps of a run are its minutes at that speed. Then pre-trainings run --at-once,
+and beside them fine-tunings --finetune-at-once; neither changes a number of another. Every run
+lands in the result file when it is done, failures too, and the same command goes on: it skips what
+the file holds. After --stop-after seconds running commands are asked to stop; on the same machine
+they continue from their checkpoints. `--stage finetuning` tries settings of fine-tuning on one
+model. --plan prints what a stage would do, and its minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.harness import build_parser, check_counts, run_main
+from benchmarks.markdown import RESULTS
+from benchmarks.record_jobs import Commands, Failed, Stopped
+from benchmarks.record_plan import (
+    Arm,
+    Plan,
+    Stage,
+    load_plan,
+    schedule_flags,
+    speed_key,
+    steps_in,
+)
+from benchmarks.record_results import Record, finetuned_scores, pretrained_facts
+from electra.config import UserError
+from electra.data.shards import Shards
+from electra.pretraining.recipe import Recipe
+from electra.runs.run_dir import METRICS
+
+OUTPUT = RESULTS / "record.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    plan = load_plan(scale=options.scale)
+    record = Record(options.output, earlier=None if options.scale else OUTPUT)
+    if options.stage == "finetuning":
+        Search(options, plan, record).search_finetuning(options.model)
+        return
+    stage = plan.stage(options.stage)
+    if options.plan:
+        print_plan(plan, stage, record, options.arms)
+        return
+    Search(options, plan, record).run_stage(stage)
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(__doc__)
+    stages = ("screen", "confirm", "quarter", "final", "finetuning")
+    parser.add_argument("--stage", choices=stages, required=True)
+    parser.add_argument("--folder", type=Path, help="with the shards; runs are added")
+    parser.add_argument("--glue", help="folder with the tasks")
+    parser.add_argument("--arms", nargs="+", help="of the stage; by default all")
+    parser.add_argument("--model", type=Path, help="for --stage finetuning")
+    parser.add_argument("--at-once", type=int, default=2, help="pre-trainings")
+    parser.add_argument("--finetune-at-once", type=int, default=3)
+    parser.add_argument("--stop-after", type=float, metavar="SECONDS")
+    parser.add_argument("--retry", action="store_true", help="what failed before")
+    parser.add_argument("--plan", action="store_true", help="print it and end")
+    parser.add_argument("--scale", help="a smaller plan, for a test")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args(arguments)
+    check_counts(parser, options, "at_once", "finetune_at_once")
+    if options.scale and options.output == OUTPUT:
+        parser.error("--scale needs an --output of its own: its numbers are no results")
+    if not options.plan and not (options.folder and options.glue):
+        parser.error("--folder and --glue are needed")
+    if options.stage == "finetuning" and not options.model:
+        parser.error("--stage finetuning needs --model, a pre-trained run")
+    return options
+
+
+def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | None) -> None:
+    """Print the runs of a stage, those that are done, and the minutes of the others."""
+    minutes, runs = plan.minutes_of(stage), 0
+    for arm, seed in plan.runs(stage, only):
+        entry = record.entry(stage.name, arm.name, seed)
+        state = f"{minutes:.2f} min"
+        if "failed" in entry:
+            state = f"failed: {entry['failed']}"
+        elif set(entry.get("tuned", ())) >= set(stage.task_names):
+            state = "done"
+        else:
+            runs += 1
+        print(f"{arm.name}, seed {seed}: {state} ({arm.question})")
+    print(
+        f"{runs} runs left: {runs * minutes:.1f} minutes of pre-training, and about "
+        f"{runs * stage.finetune_minutes:.1f} of fine-tuning with {stage.finetune_seeds} seeds on "
+        f"{', '.join(stage.task_names)}; {runs * (minutes + stage.finetune_minutes):.1f} in all"
+    )
+
+
+class Search:
+    """The runs of a stage, in their folder."""
+
+    def __init__(self, options: argparse.Namespace, plan: Plan, record: Record) -> None:
+        self.options = options
+        self.plan = plan
+        self.record = record
+        self.commands = Commands(options.stop_after)
+        self.folder = options.folder / "runs"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.shards: dict[str, Shards] = {}
+
+    def run_stage(self, stage: Stage) -> None:
+        """Measure speeds, pre-train and fine-tune what a stage has left."""
+        runs = [run for run in self.plan.runs(stage, self.options.arms) if self.is_left(stage, run)]
+        print(f"{stage.name}: {len(runs)} runs left", flush=True)
+        for arm, _ in runs:
+            self.open_shards(arm)
+        for arm, _ in runs:
+            self.rows_per_second(arm)
+        tunings: list[Future[None]] = []
+        with (
+            ThreadPoolExecutor(self.options.at_once) as pretrainings,
+            ThreadPoolExecutor(self.options.finetune_at_once) as finetunings,
+        ):
+
+            def work(run: tuple[Arm, int]) -> None:
+                if not self.attempt(stage, run, lambda: self.pretrain(stage, *run)):
+                    return
+                for task in stage.tasks:
+                    tunings.append(finetunings.submit(self.finetune, stage, run, task))
+
+            list(pretrainings.map(work, runs))
+        for future in tunings:
+            future.result()
+        left = sum(self.is_left(stage, run) for run in runs)
+        print(f"{stage.name}: {len(runs) - left} of {len(runs)} runs done", flush=True)
+
+    def is_left(self, stage: Stage, run: tuple[Arm, int]) -> bool:
+        """Return whether a run has something left to do; raise where its settings have changed."""
+        arm, seed = run
+        entry = self.record.entry(stage.name, arm.name, seed)
+        if "failed" in entry:
+            return bool(self.options.retry)
+        if entry and entry["settings"] != self.settings_of(arm):
+            raise UserError(
+                f"{self.options.output}: {arm.name} was run with other settings "
+                f"({entry['settings']}); give the changed arm another name in record.toml"
+            )
+        return not set(entry.get("tuned", ())) >= set(stage.task_names)
+
+    def settings_of(self, arm: Arm) -> str:
+        return shlex.join([arm.recipe or self.plan.recipe, *self.plan.flags_of(arm)])
+
+    def open_shards(self, arm: Arm) -> Shards:
+        if arm.data not in self.shards:
+            self.shards[arm.data] = Shards.open(self.options.folder / arm.data)
+        return self.shards[arm.data]
+
+    def recipe_of(self, arm: Arm) -> Recipe:
+        """Return the recipe of an arm with the vocabulary that its shards have."""
+        vocab_size = str(self.open_shards(arm).tokenizer.size)
+        return self.plan.recipe_of(arm, "--data.vocab-size", vocab_size)
+
+    def rows_per_second(self, arm: Arm) -> float:
+        """Return the speed of an arm's settings, measured on this hardware now or before."""
+        recipe = self.recipe_of(arm)
+        key = speed_key(recipe)
+        if (known := self.record.speed(key)) is None:
+            from benchmarks.record_speed import measure_rows_per_second
+
+            known = measure_rows_per_second(recipe, self.open_shards(arm))
+            self.record.add_speed(key, arm.name, known)
+            print(f"{arm.name}: {known:,.0f} rows/s alone", flush=True)
+        return known
+
+    def attempt(self, stage: Stage, run: tuple[Arm, int], work: Callable[[], None]) -> bool:
+        """Do a part of a run; write down that it failed, and return whether it is done."""
+        arm, seed = run
+        try:
+            work()
+        except Stopped:
+            print(f"{stage.name}, {arm.name}, seed {seed}: stopped", flush=True)
+            return False
+        except Failed as failure:
+            facts = {"question": arm.question, "settings": self.settings_of(arm)}
+            self.record.update(stage.name, arm.name, seed, failed=str(failure), **facts)
+            return False
+        return True
+
+    def run_folder(self, stage: Stage, arm: Arm, seed: int) -> Path:
+        slug = "".join(letter if letter.isalnum() else "-" for letter in arm.name)
+        return Path(self.folder / f"{stage.name}-{slug}-{seed}")
+
+    def pretrain(self, stage: Stage, arm: Arm, seed: int) -> None:
+        """Pre-train an arm for the minutes of a stage and keep what it read and scored."""
+        recipe, rate = self.recipe_of(arm), self.rows_per_second(arm)
+        minutes = self.plan.minutes_of(stage)
+        steps = steps_in(minutes, arm, recipe, rate)
+        folder = self.run_folder(stage, arm, seed)
+        flags = [*self.plan.flags_of(arm), "--training.seed", str(seed)]
+        flags += schedule_flags(self.plan, arm, stage, steps, recipe.training.batch_size)
+        command = ["pretrain", arm.recipe or self.plan.recipe, *flags]
+        data = str(self.options.folder / arm.data)
+        place = ["--data", data, "--output-dir", str(folder)]
+        log = Path(f"{folder}.log.txt")
+        is_continued = (folder / METRICS).exists()
+        seconds = self.commands.run(log, *command, *place)
+        facts = pretrained_facts(folder, self.open_shards(arm))
+        if not is_continued:
+            facts["seconds"] = round(seconds, 1)  # with its start, evaluations and export
+        self.record.update(
+            stage.name,
+            arm.name,
+            seed,
+            question=arm.question,
+            settings=self.settings_of(arm),
+            command=shlex.join(["electra", *command, "--data", arm.data]),
+            minutes=minutes,
+            rows_per_second=round(rate, 1),
+            at_once=self.options.at_once,
+            **facts,
+        )
+
+    def finetune(self, stage: Stage, run: tuple[Arm, int], task: str) -> None:
+        """Fine-tune a run on one task and keep the score of every seed."""
+        arm, seed = run
+        model = self.run_folder(stage, arm, seed)
+        more = []
+        if not arm.recipe:
+            more.append(self.plan.finetune_flags)
+        name, flags = self.plan.task_flags(task, *more)
+
+        def work() -> None:
+            scores = self.score(model, name, flags, seeds=stage.finetune_seeds)
+            self.record.add_scores(stage.name, arm.name, seed, task=name, scores=scores)
+
+        self.attempt(stage, run, work)
+
+    def score(
+        self, model: Path, task: str, flags: Sequence[str], *, seeds: int, name: str = ""
+    ) -> dict[str, object]:
+        """Fine-tune a model on a task with several seeds and return their scores."""
+        folder = self.folder / f"{model.name}{name}-{task.replace('/', '-')}"
+        command = ["finetune", str(model), "--task", task, "--data", self.options.glue]
+        command += ["--output-dir", str(folder), "--seeds", str(seeds), "--keep", "best"]
+        self.commands.run(Path(f"{folder}.log.txt"), *command, *flags)
+        return finetuned_scores(folder, flags)
+
+    def search_finetuning(self, model: Path) -> None:
+        """Try settings of fine-tuning on one model; each lands in the result as a run."""
+        searched = self.plan.finetuning
+        jobs = [(name, task) for name in searched.tunings for task in searched.tasks]
+        start = time.monotonic()
+
+        def work(job: tuple[str, str]) -> None:
+            name, task_with_flags = job
+            task, flags = self.plan.task_flags(task_with_flags, searched.tunings[name])
+            if task in self.record.entry("finetuning", name, 0).get("tuned", {}):
+                return
+            slug = "-" + "".join(letter if letter.isalnum() else "-" for letter in name)
+            try:
+                scores = self.score(model, task, flags, seeds=searched.seeds, name=slug)
+            except Stopped:
+                return
+            except Failed as failure:
+                scores = {"failed": str(failure), "scores": []}
+            facts = {"question": "fine-tuning", "settings": searched.tunings[name]}
+            self.record.update("finetuning", name, 0, model=model.name, **facts)
+            self.record.add_scores("finetuning", name, 0, task=task, scores=scores)
+
+        with ThreadPoolExecutor(self.options.finetune_at_once) as threads:
+            list(threads.map(work, jobs))
+        print(f"finetuning: {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    run_main(main)

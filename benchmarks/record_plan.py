@@ -1,0 +1,202 @@
+"""The arms and stages of `benchmarks.record`, read from record.toml, and the steps of a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from electra.config import UserError, build, flatten
+from electra.files import read_toml
+from electra.pretraining.recipe import Recipe, load_recipe
+from electra.settings import as_dict, fingerprint
+
+PLAN = Path(__file__).with_name("record.toml")
+# Settings that change no shape and no operation, so that runs which differ in them are as fast.
+SAME_SPEED = (
+    "optimizer.learning_rate",
+    "optimizer.muon_learning_rate",
+    "optimizer.warmup_steps",
+    "optimizer.schedule",
+    "optimizer.decay_ratio",
+    "optimizer.weight_decay",
+    "optimizer.muon_weight_decay",
+    "optimizer.betas",
+    "optimizer.clip",
+    "objective.discriminator_weight",
+    "training.seed",
+    "training.max_steps",
+    "training.initial_batch_size",
+    "training.batch_ramp_steps",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """How long the runs of a stage are, and what they are scored on."""
+
+    name: str
+    share: float  # of the minutes
+    finetune_seeds: int
+    evaluations: int  # held-out, during a run
+    tasks: tuple[str, ...]  # a task and flags of `electra finetune`
+    finetune_minutes: float = 0.0  # of one run on all tasks, estimated
+
+    @property
+    def task_names(self) -> list[str]:
+        return [task.split()[0] for task in self.tasks]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One pre-training setting that is tried."""
+
+    name: str
+    question: str
+    recipe: str = ""  # by default the plan's, with the plan's flags
+    flags: str = ""  # of `electra pretrain`
+    data: str = "128"  # the folder of its shards
+    warmup_ratio: float | None = None  # by default the plan's
+    initial_batch_share: float = 1.0
+    ramp_ratio: float = 0.0  # of the steps, in which the batch grows
+    # the stages that it is part of, with its seeds there
+    stages: dict[str, list[int]] = field(default_factory=lambda: {"screen": [0]})
+
+    def initial_batch(self, batch_size: int) -> int:
+        return round(self.initial_batch_share * batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tunings:
+    """The settings of fine-tuning that are tried on one pre-trained model."""
+
+    seeds: int
+    tasks: tuple[str, ...]
+    tunings: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What makes a plan smaller."""
+
+    minutes: float | None = None
+    max_steps: int | None = None
+    flags: str = ""
+    finetune_flags: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All arms and stages."""
+
+    minutes: float
+    max_parameters: int
+    recipe: str
+    warmup_ratio: float
+    flags: str
+    finetune_flags: str = ""  # of all arms of the plan's recipe; others keep the defaults
+    stages: dict[str, Any]
+    arms: tuple[Arm, ...]
+    finetuning: Tunings
+    scales: dict[str, Scale] = field(default_factory=dict)
+    scale: Scale = Scale()
+
+    def stage(self, name: str) -> Stage:
+        values = {**self.stages[name], "name": name}
+        return build(Stage, values, source=f"stages.{name}")
+
+    def task_flags(self, task: str, *more: str) -> tuple[str, list[str]]:
+        """Return the name of a task and its flags for `electra finetune`; later ones win."""
+        name, *flags = shlex.split(task)
+        for words in (*more, self.scale.finetune_flags):
+            flags += shlex.split(words)
+        return name, flags
+
+    def minutes_of(self, stage: Stage) -> float:
+        return self.minutes * stage.share
+
+    def runs(self, stage: Stage, only: Collection[str] | None = None) -> Iterator[tuple[Arm, int]]:
+        """Yield the arms of a stage with each of their seeds."""
+        known = [arm.name for arm in self.arms if stage.name in arm.stages]
+        if only and (unknown := set(only) - set(known)):
+            raise UserError(
+                f"--arms {', '.join(sorted(unknown))}: not in stage {stage.name}, which has "
+                f"{', '.join(known)}"
+            )
+        for arm in self.arms:
+            if not only or arm.name in only:
+                for seed in arm.stages.get(stage.name, ()):
+                    yield arm, seed
+
+    def flags_of(self, arm: Arm) -> list[str]:
+        """Return the flags of an arm without those of a stage."""
+        own = shlex.split(arm.flags)
+        if not arm.recipe:
+            own = [*shlex.split(self.flags), *own]
+        own += shlex.split(self.scale.flags)
+        if arm.ramp_ratio:
+            # Also when the batch has grown, a pass is no larger than the first batch.
+            batch_size = load_recipe(arm.recipe or self.recipe, flags=own).training.batch_size
+            own += ["--training.micro-batch-size", str(arm.initial_batch(batch_size))]
+        return own
+
+    def recipe_of(self, arm: Arm, *flags: str) -> Recipe:
+        return load_recipe(arm.recipe or self.recipe, flags=[*self.flags_of(arm), *flags])
+
+
+def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
+    """Read a plan, at a scale of its own where one is named."""
+    plan = build(Plan, read_toml(path), source=str(path))
+    names = [arm.name for arm in plan.arms]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise UserError(f"{path}: two arms are named {', '.join(sorted(repeated))}")
+    for arm in plan.arms:
+        if unknown := set(arm.stages) - set(plan.stages):
+            raise UserError(f"{path}: arm {arm.name}: no stage {', '.join(sorted(unknown))}")
+    if scale is None:
+        return plan
+    if scale not in plan.scales:
+        raise UserError(f"--scale {scale}: there are {', '.join(plan.scales)}")
+    smaller = plan.scales[scale]
+    return replace(plan, scale=smaller, minutes=smaller.minutes or plan.minutes)
+
+
+def speed_key(recipe: Recipe) -> str:
+    """Return a key that runs share which are equally fast."""
+    settings = {key: value for key, value in flatten(as_dict(recipe)) if key not in SAME_SPEED}
+    return fingerprint(settings)[:12]
+
+
+def steps_in(minutes: float, arm: Arm, recipe: Recipe, rows_per_second: float) -> int:
+    """Return the steps that take so many minutes at this speed.
+
+    A batch that grows is on average half as large during its ramp.
+    """
+    mean_batch = recipe.training.batch_size * (1 - arm.ramp_ratio / 2)
+    return max(2, round(60 * minutes * rows_per_second / mean_batch))
+
+
+def schedule_flags(plan: Plan, arm: Arm, stage: Stage, steps: int, batch_size: int) -> list[str]:
+    """Return the flags of a schedule that decays within these steps."""
+    if plan.scale.max_steps:
+        steps = min(steps, plan.scale.max_steps)
+    ratio = plan.warmup_ratio
+    if arm.warmup_ratio is not None:
+        ratio = arm.warmup_ratio
+    every = max(1, -(-steps // stage.evaluations))
+    flags = {
+        "--training.max-steps": steps,
+        "--optimizer.warmup-steps": round(ratio * steps),
+        "--training.logging-steps": max(1, steps // 100),
+        "--training.eval-steps": every,
+        "--training.save-steps": every,
+        "--training.save-total-limit": 1,
+    }
+    if arm.ramp_ratio:
+        initial = arm.initial_batch(batch_size)
+        flags["--training.initial-batch-size"] = initial
+        fewest = batch_size // initial - 1
+        flags["--training.batch-ramp-steps"] = max(fewest, round(arm.ramp_ratio * steps))
+    return [word for name, value in flags.items() for word in (name, str(value))]

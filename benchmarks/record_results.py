@@ -1,0 +1,114 @@
+"""The result file of `benchmarks.record`: what each run read, took and scored."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Result, provenance
+from benchmarks.plateau import held_out_scores
+from electra import atomic
+from electra.cli.describe import describe_folder
+from electra.data.shards import Shards
+from electra.runs.journal import read_metrics
+from electra.runs.run_dir import METRICS
+
+
+def read_record(path: Path | None) -> Result:
+    """Return the runs and speeds of a result file; empty ones where there is no file."""
+    if path is None or not path.is_file():
+        return {"runs": {}, "speeds": {}}
+    content: Result = json.loads(path.read_text(encoding="utf8"))
+    return {"runs": content.get("runs", {}), "speeds": content.get("speeds", {})}
+
+
+class Record:
+    """The result file, written whole after every change; several threads may change it."""
+
+    def __init__(self, path: Path, *, earlier: Path | None = None) -> None:
+        self.path = path
+        self.made = provenance()
+        before, own = read_record(earlier), read_record(path)
+        self.result = {part: before[part] | own[part] for part in ("runs", "speeds")}
+        self.lock = threading.Lock()
+
+    def entry(self, stage: str, arm: str, seed: int) -> Result:
+        """Return what is known of a run, which may be nothing."""
+        entry: Result = self.result["runs"].get(run_key(stage, arm, seed), {})
+        return entry
+
+    def update(self, stage: str, arm: str, seed: int, **facts: Any) -> None:
+        """Add facts to a run. A run that is begun again loses an earlier failure."""
+        with self.lock:
+            entry = self.result["runs"].setdefault(run_key(stage, arm, seed), {})
+            entry.pop("failed", None)
+            entry |= {"stage": stage, "arm": arm, "seed": seed, **facts, "made": self.made}
+            self.write()
+        shown = facts.get("failed") or facts.get("held_out", [""])[-1:]
+        print(f"{run_key(stage, arm, seed)}: {shown}", flush=True)
+
+    def add_scores(self, stage: str, arm: str, seed: int, *, task: str, scores: Result) -> None:
+        with self.lock:
+            entry = self.result["runs"][run_key(stage, arm, seed)]
+            entry.setdefault("tuned", {})[task] = scores
+            self.write()
+        print(f"{run_key(stage, arm, seed)}, {task}: {scores['scores']}", flush=True)
+
+    def speed(self, key: str) -> float | None:
+        """Return the rows a second of settings, if they were measured on this hardware."""
+        known = self.result["speeds"].get(key)
+        if known is None or known["made"]["hardware"] != self.made["hardware"]:
+            return None
+        return float(known["rows_per_second"])
+
+    def add_speed(self, key: str, arm: str, rate: float) -> None:
+        with self.lock:
+            speed = {"arm": arm, "rows_per_second": round(rate, 1), "made": self.made}
+            self.result["speeds"][key] = speed
+            self.write()
+
+    def write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_json(self.path, self.result)
+
+
+def run_key(stage: str, arm: str, seed: int) -> str:
+    return f"{stage}: {arm}, seed {seed}"
+
+
+def pretrained_facts(folder: Path, shards: Shards) -> Result:
+    """Return what a finished pre-training read, what that cost and how it scored."""
+    entries = read_metrics(folder / METRICS)
+    logged = [entry for entry in entries if "tokens_per_second" in entry]
+    description = describe_folder(folder)
+    tokens = logged[-1]["tokens_seen"]
+    rates = sorted(entry["tokens_per_second"] for entry in logged)
+    return {
+        "steps": logged[-1]["step"],
+        "tokens_seen": tokens,
+        "epochs": round(logged[-1]["epoch"], 2),
+        "corpus_tokens": shards.manifest.tokens,
+        "parameters": description.parameters.encoder,
+        "flops": {
+            "standard": description.standard.training * description.tokens,
+            "official": description.official.training * description.tokens,
+        },
+        "tokens_per_second": round(rates[len(rates) // 2]),
+        "held_out": [scores for entry in entries if (scores := held_out_scores(entry))],
+    }
+
+
+def finetuned_scores(folder: Path, flags: Sequence[str]) -> Result:
+    """Return the scores of all seeds of a fine-tuning."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf8"))
+    return {
+        "flags": " ".join(flags),
+        "metric": results["metric"],
+        "baseline": results["baseline"],
+        "median": results["median"],
+        "scores": [run["score"] for run in results["runs"]],
+        "seconds": [round(run["seconds"], 1) for run in results["runs"]],
+    }

@@ -1,0 +1,175 @@
+"""The tables of `benchmarks.record`, for docs/record.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean, stdev
+
+from benchmarks.encoder_tables import format_spread
+from benchmarks.harness import Result
+from benchmarks.markdown import RESULTS, machines_with_commits, table_header, table_row
+from benchmarks.record_plan import Plan, load_plan
+from benchmarks.record_results import read_record
+
+REFERENCE = "base"
+PUBLISHED = (
+    "ELECTRA-Small, open twin (published)",
+    {"cola": 56.8, "sst-2": 88.3, "mrpc": 87.4, "sts-b": 86.8, "qnli": 87.9, "rte": 68.5},
+)
+
+
+def stage_runs(result: Result | None, stage: str) -> dict[str, list[Result]]:
+    """Return the runs of a stage by arm; failed ones too."""
+    if result is None:
+        result = read_record(RESULTS / "record.json")
+    arms: dict[str, list[Result]] = {}
+    for run in result["runs"].values():
+        if run["stage"] == stage:
+            arms.setdefault(run["arm"], []).append(run)
+    return arms
+
+
+def record_stage(result: Result | None = None, *, stage: str) -> str:
+    """Return what each arm of a stage read and scored, and how far from the reference it is."""
+    plan, arms = load_plan(), stage_runs(result, stage)
+    if not arms:
+        return f"*Not run yet:* `python -m benchmarks.record --stage {stage}`."
+    tasks = plan.stage(stage).task_names
+    everything = [run for runs in arms.values() for run in runs]
+    lines = table_header(
+        f"{minutes_of(plan, stage)}; {machines_with_commits(everything)}",
+        "question",
+        "seeds",
+        "parameters",
+        "tokens (epochs)",
+        "FLOPs, standard; official",
+        *(task.removeprefix("glue/") for task in tasks),
+        "mean",
+        f"against {REFERENCE}",
+    )
+    reference = [mean_score(run, tasks) for run in arms.get(REFERENCE, []) if is_scored(run, tasks)]
+    for arm, runs in sorted(arms.items(), key=lambda item: -best_mean(item[1], tasks)):
+        lines.append(arm_row(arm, runs, tasks, reference))
+    if stage != "screen":
+        name, scores = PUBLISHED
+        cells = [f"{scores[task.removeprefix('glue/')]:.1f}" for task in tasks]
+        lines.append(table_row(name, *["–"] * 5, *cells, f"{fmean(scores.values()):.1f}", "–"))
+    return "\n".join([*lines, *failures(everything), describe_spread(reference)])
+
+
+def minutes_of(plan: Plan, stage: str) -> str:
+    return f"{plan.minutes_of(plan.stage(stage)):.2g} minutes of pre-training each"
+
+
+def is_scored(run: Result, tasks: Sequence[str]) -> bool:
+    return "failed" not in run and set(run.get("tuned", ())) >= set(tasks)
+
+
+def mean_score(run: Result, tasks: Sequence[str]) -> float:
+    """Return the mean over tasks of the median over fine-tuning seeds, in points."""
+    return 100 * fmean(run["tuned"][task]["median"] for task in tasks)
+
+
+def best_mean(runs: Sequence[Result], tasks: Sequence[str]) -> float:
+    scored = [mean_score(run, tasks) for run in runs if is_scored(run, tasks)]
+    if not scored:
+        return -1.0
+    return fmean(scored)
+
+
+def arm_row(
+    arm: str, runs: Sequence[Result], tasks: Sequence[str], reference: Sequence[float]
+) -> str:
+    """Return the row of one arm; one that failed or is not scored yet has no scores."""
+    scored = [run for run in runs if is_scored(run, tasks)]
+    question = runs[0]["question"]
+    if not scored:
+        return table_row(arm, question, "0", *["–"] * (3 + len(tasks)), "–", "–")
+    first = scored[0]
+    means = [mean_score(run, tasks) for run in scored]
+    against = "–"
+    if reference and arm != REFERENCE:
+        against = f"{fmean(means) - fmean(reference):+.1f}"
+    cells = []
+    for task in tasks:
+        cells.append(format_spread([100 * run["tuned"][task]["median"] for run in scored]))
+    return table_row(
+        arm,
+        question,
+        str(len(scored)),
+        f"{first['parameters'] / 1e6:.1f}M",
+        f"{first['tokens_seen'] / 1e6:,.0f}M ({first['epochs']:.1f})",
+        f"{first['flops']['standard']:.2e}; {first['flops']['official']:.2e}",
+        *cells,
+        format_spread(means),
+        against,
+    )
+
+
+def failures(runs: Sequence[Result]) -> list[str]:
+    """Return a line for each run that failed."""
+    failed = [run for run in runs if "failed" in run]
+    lines = [f"- {run['arm']}, seed {run['seed']}: {run['failed']}" for run in failed]
+    if lines:
+        lines = ["", "Failed:", "", *lines]
+    return lines
+
+
+def describe_spread(reference: Sequence[float]) -> str:
+    """Return how far apart the seeds of the reference are, which a difference must exceed."""
+    if len(reference) < 2:
+        return f"\nThe spread is unknown: {REFERENCE} has fewer than two seeds here."
+    spread = stdev(reference)
+    return (
+        f"\nThe {len(reference)} seeds of {REFERENCE} have a standard deviation of {spread:.2f}. "
+        f"Two runs of one seed each differ by {2 * 2**0.5 * spread:.1f} or less by chance (two "
+        "standard deviations)."
+    )
+
+
+def record_finetuning(result: Result | None = None) -> str:
+    """Return the scores of each setting of fine-tuning, all from one pre-trained model."""
+    searched, settings = load_plan().finetuning, stage_runs(result, "finetuning")
+    if not settings:
+        return "*Not run yet:* `python -m benchmarks.record --stage finetuning --model RUN`."
+    tasks = [task.split()[0] for task in searched.tasks]
+    everything = [run for runs in settings.values() for run in runs]
+    lines = table_header(
+        f"{searched.seeds} seeds; {machines_with_commits(everything)}",
+        "flags",
+        *(task.removeprefix("glue/") for task in tasks),
+    )
+    for name, (run,) in settings.items():
+        cells = []
+        for task in tasks:
+            scores = run.get("tuned", {}).get(task, {}).get("scores")
+            cells.append(format_spread([100 * score for score in scores]) if scores else "–")
+        lines.append(table_row(name, f"`{run['settings']}`", *cells))
+    return "\n".join(lines)
+
+
+def record_tried(result: Result | None = None) -> str:
+    """Return how many settings were tried, since dev sets chose among them."""
+    counts = {}
+    for stage in (*load_plan().stages, "finetuning"):
+        arms = stage_runs(result, stage)
+        counts[stage] = (len(arms), sum(len(runs) for runs in arms.values()))
+    if not any(runs for _, runs in counts.values()):
+        return "Nothing has been tried yet."
+    parts = [f"{arms} in {stage} ({runs} runs)" for stage, (arms, runs) in counts.items() if runs]
+    return (
+        f"Settings that were tried: {', '.join(parts)}. Dev sets chose among them, so the best of "
+        "them is a little lucky on dev."
+    )
+
+
+def named(stage: str) -> partial[str]:
+    """Return the table of a stage under a name of its own."""
+    table = partial(record_stage, stage=stage)
+    table.__name__ = f"record_{stage}"  # type: ignore[attr-defined]
+    return table
+
+
+STAGE_TABLES = tuple(named(stage) for stage in ("screen", "confirm", "quarter", "final"))
+TABLES = (*STAGE_TABLES, record_finetuning, record_tried)

@@ -1,0 +1,245 @@
+"""The search for the best small encoder: its plan, its corpus, its results and its page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import record, record_corpus, record_jobs, record_plan, record_tables
+from benchmarks.record_jobs import Commands, Failed, Stopped
+from benchmarks.record_plan import Plan, load_plan, schedule_flags, speed_key, steps_in
+from benchmarks.record_results import Record
+from electra.cli.describe import describe_recipe
+from electra.config import UserError
+from tests.test_benchmarks import write_sst_2
+
+# ---- the plan ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return load_plan()
+
+
+def test_every_arm_has_settings_that_a_recipe_takes_at_toy_size() -> None:
+    plan = load_plan(scale="tiny")
+    for arm in plan.arms:
+        stage = plan.stage(next(iter(arm.stages)))
+        flags = schedule_flags(plan, arm, stage, 60, batch_size=8)
+        assert plan.recipe_of(arm, *flags).training.max_steps == 6
+
+
+def test_the_papers_small_is_part_of_every_stage(plan: Plan) -> None:
+    for name in plan.stages:
+        assert any(arm.recipe == "small" for arm, _ in plan.runs(plan.stage(name)))
+
+
+def test_the_model_of_the_goal_has_no_more_parameters_than_allowed(plan: Plan) -> None:
+    for arm, _ in plan.runs(plan.stage("final")):
+        size = describe_recipe(plan.recipe_of(arm), name=arm.name).parameters.encoder
+        assert size <= plan.max_parameters
+
+
+def test_a_run_gets_the_steps_that_fit_in_its_minutes_also_while_its_batch_grows(
+    plan: Plan,
+) -> None:
+    stage = plan.stage("screen")
+    for arm, _ in plan.runs(stage, ["base", "batch 128 to 512"]):
+        recipe = plan.recipe_of(arm)
+        steps = steps_in(2.0, arm, recipe, 10_000)
+        flags = schedule_flags(plan, arm, stage, steps, recipe.training.batch_size)
+        training = plan.recipe_of(arm, *flags).training
+        assert training.rows == pytest.approx(2 * 60 * 10_000, rel=0.01)
+
+
+def test_settings_that_cost_no_time_share_a_measured_speed(plan: Plan) -> None:
+    arms = {arm.name: speed_key(plan.recipe_of(arm)) for arm in plan.arms}
+    assert arms["base"] == arms["linear"] == arms["Muon 6e-3"]
+    assert len({arms[name] for name in ("base", "paper", "AdamW 1e-3", "generator 2x256")}) == 4
+
+
+def test_an_arm_that_the_stage_lacks_is_refused_with_those_it_has(plan: Plan) -> None:
+    with pytest.raises(UserError, match="candidate"):
+        list(plan.runs(plan.stage("final"), ["no such arm"]))
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def python_as_electra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run Python instead of electra."""
+    monkeypatch.setattr(record_jobs, "ELECTRA", (sys.executable, "-c"))
+
+
+@pytest.mark.usefixtures("python_as_electra")
+def test_a_command_that_fails_says_its_last_line(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="exit code 2: no such recipe"):
+        Commands(None).run(tmp_path / "log", "print('no such recipe'); raise SystemExit(2)")
+
+
+@pytest.mark.usefixtures("python_as_electra")
+def test_a_command_is_stopped_at_the_deadline_and_none_is_started_after_it(tmp_path: Path) -> None:
+    commands = Commands(0.5)
+    with pytest.raises(Stopped):
+        commands.run(tmp_path / "log", "import time; time.sleep(60)")
+    with pytest.raises(Stopped):
+        commands.run(tmp_path / "other", "raise SystemExit(1)")
+    assert not (tmp_path / "other").exists()
+
+
+# ---- the result file -----------------------------------------------------------------------------
+
+
+def test_a_record_goes_on_from_the_earlier_file_and_writes_its_own(tmp_path: Path) -> None:
+    first = Record(tmp_path / "a.json")
+    first.update("screen", "base", 0, question="q", failed="exit code 1: out of memory")
+    second = Record(tmp_path / "b.json", earlier=tmp_path / "a.json")
+    assert "out of memory" in second.entry("screen", "base", 0)["failed"]
+    second.update("screen", "base", 0, question="q", held_out=[{"auc": 0.5}])
+    second.add_scores("screen", "base", 0, task="glue/rte", scores={"scores": [0.6]})
+    kept = json.loads((tmp_path / "b.json").read_text(encoding="utf8"))["runs"]
+    entry = kept["screen: base, seed 0"]
+    assert "failed" not in entry
+    assert entry["tuned"]["glue/rte"]["scores"] == [0.6]
+
+
+def scored_run(arm: str, seed: int, score: float) -> dict[str, Any]:
+    tasks = load_plan().stage("confirm").task_names
+    return {
+        "stage": "confirm",
+        "arm": arm,
+        "seed": seed,
+        "question": "why",
+        "parameters": 14e6,
+        "tokens_seen": 3e8,
+        "epochs": 3.5,
+        "flops": {"standard": 1e17, "official": 2e17},
+        "tuned": {task: {"median": score, "scores": [score]} for task in tasks},
+        "made": {"hardware": "GPU", "torch": "2", "commit": "abc"},
+    }
+
+
+def test_the_page_shows_each_arm_against_the_reference_with_its_spread_and_failures() -> None:
+    runs = {
+        "a": scored_run("base", 0, 0.70),
+        "b": scored_run("base", 1, 0.72),
+        "c": scored_run("better", 0, 0.75),
+        "d": {**scored_run("broken", 0, 0.0), "failed": "exit code 1: not finite"},
+    }
+    table = record_tables.record_stage({"runs": runs}, stage="confirm").splitlines()
+    assert table[2].startswith(
+        "| better | why | 1 | 14.0M | 300M (3.5) | 1.00e+17; 2.00e+17 | 75.0"
+    )
+    assert table[2].endswith("| 75.0 | +4.0 |")
+    assert "71.0 ± 1.4" in table[3]
+    assert table[4].startswith("| broken | why | 0 | – |")
+    assert table[5].startswith("| ELECTRA-Small, open twin (published)")
+    assert "79.3" in table[5]
+    assert "- broken, seed 0: exit code 1: not finite" in table
+    assert "standard deviation of 1.41" in table[-1]
+    assert "2 in confirm" not in record_tables.record_tried({"runs": runs})
+    assert "3 in confirm (4 runs)" in record_tables.record_tried({"runs": runs})
+
+
+def test_a_stage_without_results_says_that_it_was_not_run() -> None:
+    nothing: dict[str, Any] = {"runs": {}, "speeds": {}}
+    for table in record_tables.STAGE_TABLES:
+        assert table(nothing).startswith("*Not run yet:*")
+    assert record_tables.record_finetuning(nothing).startswith("*Not run yet:*")
+    assert record_tables.record_tried(nothing) == "Nothing has been tried yet."
+
+
+# ---- the corpus ----------------------------------------------------------------------------------
+
+DEV = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+
+
+def test_paragraphs_that_share_13_words_with_a_dev_set_are_removed_and_counted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "dev.tsv").write_text(f"index\tsentence\n0\t{DEV}\n", encoding="utf8")
+    (tmp_path / "RTE" / "train.tsv").write_text("0\tclean\n", encoding="utf8")
+    kept_out = record_corpus.ngrams_of(record_corpus.dev_texts([tmp_path]))
+    assert len(kept_out) == 2
+    documents = [
+        {"text": f"a clean line\nAs in: {DEV.upper()}!", "source": "wiki"},
+        {"text": "not asked for", "source": "news"},
+        {"text": "of another worker", "source": "wiki"},
+    ]
+    part = tmp_path / "part.jsonl"
+    part.write_text("".join(json.dumps(row) + "\n" for row in [*documents, *documents]), "utf8")
+    counts = [
+        record_corpus.filter_part(
+            record_corpus.Job(part, 0, remainder),
+            text=tmp_path,
+            sources=["wiki"],
+            kept_out=kept_out,
+        )
+        for remainder in range(3)
+    ]
+    assert counts[0]["wiki"] == {
+        "kept": 2 * len("a clean line"),
+        "removed": 2 * (len(documents[0]["text"]) - len("a clean line")),
+        "documents": 2,
+    }
+    assert counts[1] == {"news": {"left_out": 2 * len("not asked for")}}
+    first, second = (
+        [json.loads(line)["text"] for line in path.read_text(encoding="utf8").splitlines()]
+        for path in (tmp_path / "fifth-thirtieth-0-0.jsonl", tmp_path / "0-0.jsonl")
+    )
+    assert first == second == ["a clean line"]
+
+
+def test_slices_are_parts_of_each_other(tmp_path: Path) -> None:
+    for name in ("0-0", "fifth-0-0", "fifth-thirtieth-0-0"):
+        (tmp_path / f"{name}.jsonl").touch()
+    sizes = [len(record_corpus.slice_files(tmp_path, every)) for every in (1, 5, 30)]
+    assert sizes == [3, 2, 1]
+
+
+# ---- all of it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_stage_runs_whole_goes_on_and_refuses_changed_settings(
+    toy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    flags = (
+        "--data.length 32 --encoder.layers 1 --encoder.width 16 --encoder.heads 2 "
+        "--encoder.feedforward 16 --encoder.embedding 16 --objective.generator.layers 1 "
+        "--objective.generator.width 16 --objective.generator.heads 2 --training.batch-size 8 "
+        "--training.eval-rows 8"
+    )
+    text = record_plan.PLAN.read_text(encoding="utf8").partition("[scales.tiny]")[0]
+    text += f'[scales.toy]\nmax_steps = 6\nflags = "{flags}"\n'
+    text += 'finetune_flags = "--max-steps 2 --batch-size 4"\n'
+    text = text.replace('"glue/qnli --max-train-examples 25000 --epochs 2",', "")
+    text = text.replace('"glue/sts-b --epochs 5",', "")
+    own = tmp_path / "plan.toml"
+    own.write_text(text, encoding="utf8")
+    monkeypatch.setattr(record, "load_plan", lambda scale: load_plan(own, scale))
+    write_sst_2(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "128").symlink_to(toy_shards)
+    output = tmp_path / "record.json"
+    command = [
+        *("--stage", "screen", "--scale", "toy", "--arms", "batch 128 to 512"),
+        *("--folder", str(tmp_path / "work"), "--glue", str(tmp_path), "--output", str(output)),
+    ]
+    record.main(command)
+    (entry,) = json.loads(output.read_text(encoding="utf8"))["runs"].values()
+    assert "--training.initial-batch-size 2" in entry["command"]
+    assert entry["steps"] == 6
+    assert len(entry["tuned"]["glue/sst-2"]["scores"]) == 1
+    capsys.readouterr()
+    record.main(command)
+    assert "screen: 0 runs left" in capsys.readouterr().out
+    own.write_text(text.replace("--training.batch-size 8", "--training.batch-size 16"), "utf8")
+    with pytest.raises(UserError, match="other settings"):
+        record.main(command)
