@@ -6,7 +6,8 @@
     their heads           classification_heads, span_heads, tag_heads
     their scores          metrics, class_scores, class_weights, squad_metrics, entities
     their errors          analysis (its data), mistakes (of each kind of task), text_mistakes
-    a model of a task     models (⇄ transformers folders), inference, prediction_files
+    a model of a task     models (⇄ transformers folders), inference, input_rows,
+                          prediction_files
 
 `KINDS` maps the kind of a saved model's task to its class; add your own to it, and your task is
 saved and loaded like ours.
