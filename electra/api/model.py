@@ -38,6 +38,7 @@ from electra.tasks.models import (
     load_pretrained,
     model_folder,
 )
+from electra.tasks.sentence_transformer import complete_options
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ def embed(arguments: EmbedArguments) -> Embeddings:
     texts, model = find_texts(arguments), as_model(arguments.model)
     options = EmbedOptions(**field_values(EmbedOptions, arguments))
     encoder, tokenizer = model.encoder()
+    options = complete_options(options, model.folder, positions=encoder.shape.positions)
     found = list(embed_texts(encoder, tokenizer, texts, options, device=default_device()))
     warn_truncated(found)
     vectors: Any = tuple(each.vectors for each in found)

@@ -254,9 +254,12 @@ def embed(
     from electra.tasks.embed import check_output, embed, read_texts, write_embeddings
     from electra.tasks.inference import default_device
     from electra.tasks.models import load_pretrained
+    from electra.tasks.sentence_transformer import complete_options
 
     check_output(output, pool=options.pool)
     texts, source = read_texts(find_table(input), text), load_pretrained(model)
+    positions = source.encoder.shape.positions
+    options = complete_options(options, source.folder, positions=positions)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
     counted = count_items(embeddings, "texts")
     written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)

@@ -29,18 +29,9 @@ def verify(network: ExportedNetwork, folder: Path, *, tolerance: float = 1e-4) -
     ours: Any = copy.deepcopy(network)
     ours = ours.to("cpu", torch.float32).eval()
     inputs = random_rows(network)
-    attention_mask = inputs["attention_mask"].bool()
     with torch.no_grad():
         theirs = stock_logits(stock, inputs)
-        logits = ours.logits(inputs["input_ids"], inputs["token_type_ids"], attention_mask)
-    if theirs.ndim > logits.ndim:  # our one logit of two labels
-        theirs = theirs[..., 1] - theirs[..., 0]
-    differences = (logits - theirs).abs()
-    if differences.shape[:2] == attention_mask.shape:
-        differences = differences[attention_mask]  # the two may disagree on padding
-    difference = float(differences.max())
-    # Rounding grows with what is rounded, and a trained generator's logits reach 20.
-    allowed = tolerance * max(1.0, theirs.abs().max().item())
+    difference, allowed = compare_logits(ours, inputs, theirs, tolerance=tolerance)
     if not difference <= allowed:
         raise RuntimeError(
             f"{folder}: transformers computes other logits from this folder than the network that "
@@ -49,13 +40,31 @@ def verify(network: ExportedNetwork, folder: Path, *, tolerance: float = 1e-4) -
     return difference
 
 
-def random_rows(network: ExportedNetwork) -> Inputs:
-    """Return two rows of random tokens, the second half as long as the first."""
-    length = min(64, network.encoder.shape.positions)
+def compare_logits(
+    network: ExportedNetwork, inputs: Inputs, theirs: Tensor, *, tolerance: float = 1e-4
+) -> tuple[float, float]:
+    """Return the largest difference of other logits from a network's, and what rounding allows."""
+    attention_mask = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        logits = network.logits(inputs["input_ids"], inputs["token_type_ids"], attention_mask)
+    if theirs.ndim > logits.ndim:  # our one logit of two labels
+        theirs = theirs[..., 1] - theirs[..., 0]
+    differences = (logits - theirs).abs()
+    if differences.shape[:2] == attention_mask.shape:
+        differences = differences[attention_mask]  # the two may disagree on padding
+    # Rounding grows with what is rounded, and a trained generator's logits reach 20.
+    allowed = tolerance * max(1.0, theirs.abs().max().item())
+    return float(differences.max()), allowed
+
+
+def random_rows(network: ExportedNetwork, *, rows: int = 2, length: int = 64) -> Inputs:
+    """Return rows of random tokens, all but the first half as long as that one."""
+    length = min(length, network.encoder.shape.positions)
     rng = torch.Generator().manual_seed(0)
-    input_ids = torch.randint(network.encoder.vocabulary, (2, length), generator=rng)
+    input_ids = torch.randint(network.encoder.vocabulary, (rows, length), generator=rng)
     positions = torch.arange(length)
-    lengths = torch.tensor([[length], [max(1, length // 2)]])
+    lengths = torch.full((rows, 1), max(1, length // 2))
+    lengths[0] = length
     return {
         "input_ids": input_ids,
         "token_type_ids": (positions > length // 2).long().expand_as(input_ids),

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from electra import atomic
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
-POOLS = get_args(get_type_hints(EmbedOptions)["pool"])
+POOLS = get_args(get_args(get_type_hints(EmbedOptions)["pool"])[0])
 SUFFIXES = (".parquet", ".npy")
 # Texts that are sorted by length among themselves. Fewer pad more; more characters would be more
 # vectors held at once.
@@ -66,7 +67,7 @@ def check_options(options: EmbedOptions, encoder: Encoder) -> None:
     """Raise UserError for an option that is unknown or that this encoder does not have."""
     shape = encoder.shape
     layer_width(options.layer, shape.width, layers=shape.layers)
-    if options.pool not in POOLS:
+    if options.pool not in (None, *POOLS):
         raise UserError(f"--pool {options.pool}: unknown; choose {', '.join(POOLS)}")
     if options.pool == "cls" and shape.causal:
         raise UserError(
@@ -104,9 +105,7 @@ def embed_chunks(
                     batch.input_ids, batch.token_type_ids, batch.attention_mask
                 )
                 hidden = reader(layers).float()
-            vectors.update(
-                zip(units.tolist(), pool_vectors(hidden, batch, options.pool), strict=True)
-            )
+            vectors.update(zip(units.tolist(), pool_vectors(hidden, batch, options), strict=True))
         for index, one in enumerate(chunk):
             ids = features.input_ids[features.offsets[index] : features.offsets[index + 1]]
             yield Embedding(one, ids, vectors[index], bool(features.truncated[index]))
@@ -133,15 +132,22 @@ def encode_texts(texts: list[str], tokenizer: WordPiece, *, length: int) -> Feat
     )
 
 
-def pool_vectors(hidden: Tensor, batch: TaskBatch, pool: str) -> list[Array]:
+def pool_vectors(hidden: Tensor, batch: TaskBatch, options: EmbedOptions) -> list[Array]:
     """Pool hidden states [R, T, D] row by row."""
-    if pool == "cls":
-        return list(hidden[:, 0].cpu().numpy())
-    if pool == "mean":
+    if options.pool == "tokens":
+        vectors = hidden
+    elif options.pool == "cls":
+        vectors = hidden[:, 0]
+    else:
         attention_mask = batch.attention_mask[:, :, None]
-        return list(((hidden * attention_mask).sum(1) / attention_mask.sum(1)).cpu().numpy())
-    counts = batch.attention_mask.sum(1).tolist()
-    return [row[:count] for row, count in zip(hidden.cpu().numpy(), counts, strict=True)]
+        vectors = (hidden * attention_mask).sum(1) / attention_mask.sum(1)
+    if options.normalize:
+        vectors = F.normalize(vectors, dim=-1)
+    rows = list(vectors.cpu().numpy())
+    if options.pool == "tokens":
+        counts = batch.attention_mask.sum(1).tolist()
+        rows = [row[:count] for row, count in zip(rows, counts, strict=True)]
+    return rows
 
 
 # ---- writing -------------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ class WrittenCount(NamedTuple):
 
 
 def write_embeddings(
-    path: Path, embeddings: Iterable[Embedding], tokenizer: WordPiece, *, pool: str
+    path: Path, embeddings: Iterable[Embedding], tokenizer: WordPiece, *, pool: str | None
 ) -> WrittenCount:
     """Write a row each of text and vector (or tokens and vectors) to .parquet, or one .npy array.
 
@@ -170,7 +176,7 @@ def write_embeddings(
         return written
 
 
-def check_output(path: Path, *, pool: str) -> None:
+def check_output(path: Path, *, pool: str | None) -> None:
     """Raise UserError, before any work, for a file that cannot be written."""
     if path.suffix not in SUFFIXES:
         raise UserError(
@@ -208,7 +214,7 @@ def write_header(stream: IO[bytes], *, count: int, width: int) -> None:
 
 
 def write_parquet(
-    stream: IO[bytes], embeddings: Iterable[Embedding], tokenizer: WordPiece, *, pool: str
+    stream: IO[bytes], embeddings: Iterable[Embedding], tokenizer: WordPiece, *, pool: str | None
 ) -> WrittenCount:
     import pyarrow.parquet
 
@@ -241,7 +247,9 @@ def row_groups(embeddings: Iterable[Embedding]) -> Iterator[list[Embedding]]:
         yield group
 
 
-def to_arrow(group: Sequence[Embedding], tokenizer: WordPiece, *, pool: str) -> pyarrow.Table:
+def to_arrow(
+    group: Sequence[Embedding], tokenizer: WordPiece, *, pool: str | None
+) -> pyarrow.Table:
     import pyarrow
 
     flat = np.concatenate([embedding.vectors.reshape(-1) for embedding in group])

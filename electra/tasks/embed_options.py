@@ -18,15 +18,20 @@ class EmbedOptions:
         last, sum-last-4, concat-last-4, or the number of a layer; 0 is the embeddings.
     pool
         mean over the tokens ([CLS] and [SEP] included), cls (the first vector), or tokens (all of
-        them; .parquet).
+        them; .parquet). The default is what a sentence-transformers folder states, else mean.
+    normalize
+        Scale each vector to length 1, or do not. The default is what a sentence-transformers folder
+        states, else not.
     length
-        Tokens at most; a longer text is cut. The default is the number of the model's positions.
+        Tokens at most; a longer text is cut. The default is the number of the model's positions, or
+        what a sentence-transformers folder states.
     batch_tokens
         Tokens in one batch.
     """
 
     layer: str = "last"
-    pool: Literal["mean", "cls", "tokens"] = "mean"
+    pool: Literal["mean", "cls", "tokens"] | None = None
+    normalize: Annotated[bool | None, Parameter(negative="--no-normalize")] = None
     length: int | None = None
     batch_tokens: Annotated[int, Parameter(parse=False)] = 16_384
 
