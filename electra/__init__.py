@@ -9,6 +9,7 @@ transformers loads.
     model.predict(["A film to see twice.", "Two hours of rain."])
     electra.evaluate(model, "test.csv").score
     electra.embed(run, ["one text", "another"]).vectors
+    electra.export(tuned, to="onnx", output_dir="stars-onnx")
 
 The folders, each of which imports only from itself and from those above it:
 
@@ -18,6 +19,7 @@ The folders, each of which imports only from itself and from those above it:
     model/          token ids become vectors: encoders and their transformers formats
     objectives/     vectors become a pre-training loss: RTD, MLM and the ablations of the paper
     tasks/          vectors become answers: classification, tagging, question answering
+    exports/        ONNX, sentence-transformers and the hub
     kernels/        the same modules, faster on a GPU
     engine/         one update: train step, optimizer, distributed processes
     runs/           run folders: checkpoints, journal, lock, signals
@@ -54,6 +56,8 @@ PUBLIC = {
     "load": "electra.api.model",
     "evaluate": "electra.api.model",
     "embed": "electra.api.model",
+    "export": "electra.api.exporting",
+    "push": "electra.api.exporting",
 }
 __all__ = [
     "Recipe",
@@ -63,15 +67,18 @@ __all__ = [
     "__version__",
     "embed",
     "evaluate",
+    "export",
     "finetune",
     "load",
     "load_recipe",
     "pretrain",
+    "push",
     "shard",
     "train_wordpiece",
 ]
 
 if TYPE_CHECKING:
+    from electra.api.exporting import export, push
     from electra.api.finetuning import finetune
     from electra.api.model import embed, evaluate, load
     from electra.api.pretraining import pretrain

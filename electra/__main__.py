@@ -6,6 +6,7 @@ import sys
 
 from cyclopts import CycloptsError
 
+import electra.cli.exporting
 import electra.cli.finetuning
 import electra.cli.inference
 import electra.cli.pretraining

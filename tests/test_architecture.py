@@ -53,11 +53,12 @@ MAY_IMPORT = {
     "model": set(),
     "objectives": {"data", "model"},
     "tasks": {"data", "model"},
+    "exports": {"data", "model", "tasks"},
     "kernels": {"data", "model", "objectives"},
     "engine": {"data", "kernels", "model", "objectives", "tasks"},
     "runs": set(),
     "pretraining": {"data", "engine", "kernels", "model", "objectives", "runs"},
-    "finetuning": {"data", "engine", "kernels", "model", "runs", "tasks"},
+    "finetuning": {"data", "engine", "exports", "kernels", "model", "runs", "tasks"},
     "experiments": {
         "data",
         "engine",
@@ -73,6 +74,7 @@ MAY_IMPORT = {
     "api": {
         "data",
         "engine",
+        "exports",
         "finetuning",
         "model",
         "objectives",
@@ -85,6 +87,7 @@ MAY_IMPORT = {
         "data",
         "engine",
         "experiments",
+        "exports",
         "finetuning",
         "model",
         "objectives",
@@ -236,7 +239,7 @@ def test_every_public_name_is_there_and_is_listed() -> None:
     for name in electra.__all__:
         assert getattr(electra, name) is not None
     assert set(electra.__all__) == {*electra.PUBLIC, "__version__"}
-    assert len(electra.PUBLIC) <= 12
+    assert len(electra.PUBLIC) <= 14
 
 
 def test_a_name_that_is_not_public_is_refused_as_python_does() -> None:
@@ -271,6 +274,8 @@ HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetens
         ["pretrain", "tinny", "--output-dir", "x"],
         ["trials", "list"],
         ["trials", "run", "--help"],
+        ["export", "--help"],
+        ["push", "--help"],
     ],
     ids=" ".join,
 )

@@ -5,5 +5,6 @@ rows            tables from files, DataFrames and lists of dicts
 results         what the functions return, also as HTML for notebooks
 pretraining     pretrain
 finetuning      finetune
+exporting       export, push
 model           load, evaluate, embed, and the methods of a model
 """

@@ -89,7 +89,8 @@ def save(
         if tokenizer_files is not None:
             tokenizer_files(fresh)
         # All but the card, which its owner completes by hand.
-        write_checksums(fresh, [path.name for path in fresh.iterdir()])
+        files = [path for path in fresh.rglob("*") if path.is_file()]
+        write_checksums(fresh, [path.relative_to(fresh).as_posix() for path in files])
         if card:
             (fresh / CARD).write_text(card, encoding="utf8")
 
