@@ -119,8 +119,8 @@ def score_graphs(
 ) -> dict[str, dict[str, float]]:
     """Return the scores of the model and of its graphs on labelled files, by their names."""
     tables = {"dev": [find_table(path) for path in dev]}
-    scores = {"electra": evaluate([tuned], tables)["dev"]}
+    scores = {"electra": evaluate([tuned], tables)["dev"].scores}
     for name, session in graphs.items():
         network: Any = OnnxNetwork(session, tuned.network.encoder)
-        scores[name] = evaluate([replace(tuned, network=network)], tables)["dev"]
+        scores[name] = evaluate([replace(tuned, network=network)], tables)["dev"].scores
     return scores

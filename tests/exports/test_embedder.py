@@ -44,6 +44,7 @@ def test_sentence_transformers_gives_the_vectors_of_embed(tiny: Path, tmp_path: 
     assert "library_name: sentence-transformers" in (folder / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_vectors_that_differ_are_refused_and_nothing_is_left(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_folder_of_something_else_is_not_replaced(tiny: Path, tmp_path: Path) 
     assert (tmp_path / "notes.txt").exists()
 
 
+@pytest.mark.slow
 def test_an_earlier_export_is_replaced_only_if_asked(tiny: Path, tmp_path: Path) -> None:
     folder = exported(tiny, tmp_path / "st")
     with pytest.raises(UserError, match="--overwrite"):
