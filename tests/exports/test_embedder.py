@@ -30,6 +30,7 @@ def exported(model: Path, folder: Path, **options: object) -> Path:
     return folder
 
 
+@pytest.mark.slow  # importing the library takes ten seconds
 def test_sentence_transformers_gives_the_vectors_of_embed(tiny: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
