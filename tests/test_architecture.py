@@ -253,7 +253,7 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
-HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetensors"]
+HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetensors", "starlette"]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +268,7 @@ HEAVY = ["torch", "transformers", "tokenizers", "datasets", "pyarrow", "safetens
         ["describe", "--help"],
         ["show", "--help"],
         ["quickstart", "--help"],
+        ["serve", "--help"],
         ["pretrain", "tiny", "--print-config"],
         ["pretrain", "tiny", "--budget", "1/16", "--print-config"],
         ["settings"],

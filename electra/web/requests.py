@@ -58,7 +58,7 @@ async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
     the refusal.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:20]) > RECEIVED_LIMITS * limit:
+    if declared.isdecimal() and int(declared[:20]) > RECEIVED_LIMITS * limit:
         refuse_long_body(limit)
     chunks, size = [], 0
     try:

@@ -62,7 +62,7 @@ class Endpoints:
         self.tables = 0  # that are being answered
 
     def routes(self) -> list[Route]:
-        model = "/api/models/{model:int}"
+        model = "/api/models/{model}"
         return [
             Route("/", answering(self.page)),
             Route("/page/{name}", answering(self.page)),
@@ -75,13 +75,11 @@ class Endpoints:
         ]
 
     def served(self, request: Request) -> Served:
-        number: int = request.path_params["model"]
-        if number >= len(self.models):
-            raise RequestError(
-                404,
-                f"There is no model {number}; they are numbered from 0 to {len(self.models) - 1}.",
-            )
-        return self.models[number]
+        numbers = {str(number): model for number, model in enumerate(self.models)}
+        if request.path_params["model"] not in numbers:
+            last = len(self.models) - 1
+            raise RequestError(404, f"There is no such model; they are numbered from 0 to {last}.")
+        return numbers[request.path_params["model"]]
 
     # ---- the page --------------------------------------------------------------------------------
 

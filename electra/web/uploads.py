@@ -47,6 +47,8 @@ def with_columns(task: AnyTask, query: Mapping[str, str]) -> AnyTask:
         if name not in known:
             hint = suggest_or_list(name, known)
             raise RequestError(400, f"Unknown parameter {quote(name)}{hint}.")
+        if not query[name]:
+            raise RequestError(400, f"The parameter {name} is empty; give the name of a column.")
     options: dict[str, Any] = dict(query)
     if "options" in options:
         options["options"] = tuple(options["options"].split(","))

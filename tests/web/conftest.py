@@ -47,13 +47,10 @@ TASKS: dict[str, Task[Any, Any]] = {
 
 
 def write_task(task: Task[Any, Any], pretrained: Path, folder: Path) -> Path:
-    """A fine-tuned folder whose head has large random weights, so that texts score differently."""
+    """A fine-tuned folder with random weights, which score texts differently."""
     source = load_pretrained(pretrained)
     torch.manual_seed(1)
     network = build_network(source, task, dropout=0.0)
-    with torch.no_grad():
-        for weight in network.head.parameters():
-            weight.mul_(20)
     save_tuned(network, task, source.tokenizer, folder, length=32, extra={})
     return folder
 

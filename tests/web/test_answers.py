@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from electra.api.model import load
-from electra.web.answers import Answerer
-from electra.web.models import Served
+from electra.checksums import CHECKSUMS
+from electra.web.models import load_model
+from electra.web.requests import Limits
 
 
 def answers(client: TestClient, address: str, *inputs: Any) -> list[dict[str, Any]]:
@@ -133,12 +137,19 @@ def test_a_body_without_inputs_or_with_too_many_is_refused(
     assert client.post(f"{api['classes']}/predict", json=body).status_code == status
 
 
-def test_a_stock_model_takes_a_text_or_a_pair(served: list[Served]) -> None:
-    stock = served[2].answerer_for_inputs()
-    answerer = Answerer(stock.model, takes_any=True, device=stock.device)
-    limits = served[2].limits
-    assert answerer.takes == "text or pair"
-    inputs = answerer.parse({"inputs": ["a", {"text": "a", "text_pair": "b"}]}, limits)
-    examples = [each.example for each in inputs]
-    assert len(answerer.answer(examples)) == 2
-    assert [getattr(example, "second", "") for example in examples] == [None, "b"]
+def test_a_stock_model_takes_a_text_or_a_pair(folders: dict[str, Path], tmp_path: Path) -> None:
+    stock = tmp_path / "stock"
+    shutil.copytree(folders["classes"], stock)
+    (stock / CHECKSUMS).unlink()
+    config = json.loads((stock / "config.json").read_text(encoding="utf8"))
+    ours = [key for key in config if key.startswith("electra_")]
+    plain = {key: value for key, value in config.items() if key not in ours}
+    (stock / "config.json").write_text(json.dumps(plain), encoding="utf8")
+    model = load_model(str(stock), Limits())
+    answerer = model.answerer_for_inputs()
+    assert model.describe()["takes"] == "text or pair"
+    inputs = answerer.parse({"inputs": ["a", {"text": "a", "text_pair": "b"}]}, Limits())
+    (single, _), (pair, _) = answerer.answer([each.example for each in inputs])
+    said = [answerer.describe(each, single, cut=False)["label"] for each in inputs]
+    assert set(said) <= {"cats", "dogs"}
+    assert not np.allclose(np.asarray(single), np.asarray(pair), atol=1e-4)

@@ -41,6 +41,8 @@ values = st.recursive(
         ("GET", "/api/models/99/curves", 404),
         ("POST", "/api/models/99/tokens", 404),
         ("POST", "/api/models/x/tokens", 404),
+        ("GET", f"/api/models/{'9' * 5000}/curves", 404),
+        ("GET", "/api/models/00/curves", 404),
         ("POST", "/api/models/-1/tokens", 404),
         ("GET", "/api/models/0/tokens", 405),
         ("POST", "/api/models", 405),
@@ -94,6 +96,18 @@ def test_no_bytes_bring_the_server_down(
 
 
 @quick
+@given(
+    values=st.lists(st.text(st.characters(max_codepoint=255), max_size=12), min_size=4, max_size=4)
+)
+def test_no_header_brings_the_server_down(client: TestClient, values: list[str]) -> None:
+    names = ("Host", "Origin", "Authorization", "Content-Type")
+    encoded = [value.encode("latin-1") for value in values]
+    headers = [(name.encode(), value) for name, value in zip(names, encoded, strict=True)]
+    answer = client.post("/api/models/0/tokens", content=b"{}", headers=headers)  # type: ignore[arg-type]
+    assert answer.status_code in (400, 403, 415)
+
+
+@quick
 @given(inputs=st.lists(values, max_size=3), model=st.integers(2, 7))
 def test_no_json_brings_a_model_down(client: TestClient, inputs: Any, model: int) -> None:
     body = json.dumps({"inputs": inputs})
@@ -115,6 +129,19 @@ def test_no_text_brings_the_networks_down(client: TestClient, text: str, hidden:
         for word in answer.json()["words"]:
             part = units[2 * word["start"] : 2 * word["end"]].decode("utf-16-le")
             assert part == word["text"]
+
+
+@quick
+@given(rows=st.lists(values, max_size=3), model=st.integers(2, 7), query=st.text(max_size=3))
+def test_no_json_lines_bring_a_model_down(
+    client: TestClient, rows: list[Any], model: int, query: str
+) -> None:
+    content = "\n".join(map(json.dumps, rows))
+    headers = {"Content-Type": "application/jsonl"}
+    path, params = f"/api/models/{model}/table", {"text": query}
+    if model != 2:
+        params = {}
+    is_refusal_or_answer(client.post(path, content=content, headers=headers, params=params))
 
 
 @quick

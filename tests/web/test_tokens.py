@@ -10,10 +10,13 @@ import torch
 from starlette.testclient import TestClient
 
 from electra.config import UserError
-from electra.model.networks import Generator
+from electra.model.families import build_networks
+from electra.model.huggingface import Role, save
+from electra.model.networks import Discriminator, Generator
+from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives.trace import Pair
 from electra.web.tokens import TokenNetworks, TokensRequest, load_networks, utf16_offsets
-from tests.tasks.toys import tiny_model
+from tests.tasks.toys import tiny_model, toy_tokenizer
 
 TEXT = "Anna lives in Paris, 😀 the dog ran home."
 
@@ -131,6 +134,30 @@ def test_a_model_without_a_discriminator_fills_and_judges_nothing(pair: Path) ->
     assert isinstance(answer, dict)
     assert answer["tokens"][0]["sampled"] is not None
     assert {token["replaced"] for token in answer["tokens"]} == {None}
+
+
+def test_networks_of_the_modern_family_fill_and_judge(tmp_path: Path) -> None:
+    shape = EncoderShape(
+        family="modernbert", layers=2, width=32, heads=2, feedforward=48, embedding=16, positions=64
+    )
+    tokenizer = toy_tokenizer()
+    generator, discriminator = build_networks(
+        shape, GeneratorShape(tie="embeddings", width=16, heads=2), vocabulary=tokenizer.size
+    )
+    assert generator is not None
+    named: dict[Role, Generator | Discriminator] = {
+        "generator": generator,
+        "discriminator": discriminator,
+    }
+    for role, network in named.items():
+        save(network, tmp_path / role, role=role, tokenizer_files=tokenizer.copy_to)
+    folders = [tmp_path / role for role in named]
+    networks = load_networks(folders, device=torch.device("cpu"))
+    (answer,) = networks.read([TokensRequest(TEXT, (1,), seed=0, temperature=1.0)])
+    assert isinstance(answer, dict)
+    assert networks.family == "modernbert"
+    assert answer["tokens"][1]["sampled"]["probability"] > 0
+    assert all(0 < token["replaced"] < 1 for token in answer["tokens"])
 
 
 def test_a_masked_lm_that_stands_alone_fills_words(tmp_path: Path) -> None:
