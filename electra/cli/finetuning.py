@@ -58,6 +58,7 @@ def finetune(
     encoder: Annotated[FrozenEncoder, Parameter(name="*")] = TRAINED,
     options: Annotated[FinetuneOptions, Parameter(name="*")] = DEFAULTS,
     print_config: bool = False,
+    dry_run: bool = False,
     json: bool = False,
 ) -> int:
     """Fine-tune a model on a task.
@@ -75,6 +76,9 @@ def finetune(
         continues where it was stopped. Not needed with --print-config.
     print_config
         Print all settings as TOML, with their choices and what they mean, and do nothing else.
+    dry_run
+        Read and check the model, the data and the settings, print how many steps and trainings
+        there would be, and do nothing else.
     json
         Print the results as JSON.
     """
@@ -85,6 +89,8 @@ def finetune(
         return print_settings(model, task, task_options, options)
     if output_dir is None:
         raise UserError("--output-dir is missing: the folder to keep the results in")
+    if dry_run:
+        return describe(model, task, task_options, output_dir, options)
     if task.lower() == "glue":
         return finetune_all(model, task_options, output_dir, options, as_json=json)
     return finetune_one(model, task, task_options, output_dir, options, as_json=json)
@@ -147,6 +153,8 @@ def finetune_all(
     if task_options:
         flag = next(iter(task_options)).replace("_", "-")
         raise UserError(f"--{flag} does not go with --task glue; name one task")
+    if options.search or options.search_minutes:
+        raise UserError("--search is for one task: --task glue/rte, for example")
     results = finetune_glue(model, output_dir, options)
     print_summaries(results.summaries, results.missing, as_json=as_json)
     for summary in results.summaries:
@@ -154,6 +162,23 @@ def finetune_all(
     if results.finished:
         return DONE
     return STOPPED_EARLY
+
+
+def describe(
+    model: str,
+    task: str,
+    task_options: dict[str, Any],
+    output_dir: Path,
+    options: FinetuneOptions,
+) -> int:
+    """Print what a fine-tuning on one task would do."""
+    from electra import tasks
+    from electra.finetuning.finetune import describe_finetuning
+
+    if task.lower() == "glue":
+        raise UserError("--dry-run looks at one task: --task glue/rte, for example")
+    describe_finetuning(model, tasks.find_task(task, **task_options), output_dir, options)
+    return DONE
 
 
 def write_report(output_dir: Path, summary: Summary, options: FinetuneOptions) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
 from electra import atomic, tasks
 from electra.config import RunFailed, UserError
-from electra.console import Terminal, ignore, redirect_warnings, without_readers
+from electra.console import Terminal, ignore, redirect_warnings, to_stdout, without_readers
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.finetuning.loop import finetune_seed
 from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
-from electra.finetuning.output_dir import open_output_dir, set_status, step_reporter
+from electra.finetuning.output_dir import (
+    check_output_dir,
+    open_output_dir,
+    set_status,
+    step_reporter,
+)
 from electra.finetuning.results import SeedResult, Summary, summarize
 from electra.finetuning.scoring import remove_checkpoints
+from electra.finetuning.search import search_settings
+from electra.finetuning.session import Session, examples_per_seed
 from electra.finetuning.setup import (
     NO_TABLES,
     FinetuneSetup,
@@ -30,9 +38,11 @@ from electra.finetuning.setup import (
 )
 from electra.finetuning.state import SeedProgress
 from electra.model.huggingface import load_shape
+from electra.runs import run_dir
 from electra.runs.lock import run_lock
 from electra.runs.progress import OverallProgress
 from electra.runs.signals import stop_signals
+from electra.settings import as_toml
 from electra.tasks.models import model_folder
 from electra.tasks.task import AnyTask
 
@@ -75,21 +85,6 @@ def finetune_with_options(
 # ---- one task ------------------------------------------------------------------------------------
 
 
-@dataclass
-class Session:
-    """The process group of a command, whether it was asked to stop, and its progress."""
-
-    world: World
-    interrupted: Callable[[], bool]
-    overall: OverallProgress = field(default_factory=OverallProgress)
-    task: str = ""  # of several: "rte 2/9"
-
-    def begin(self, setup: FinetuneSetup, label: str) -> None:
-        """Begin the next training of this command."""
-        label = ", ".join(part for part in (self.task, label) if part)
-        self.overall.begin(label, batch_size=setup.config.batch_size)
-
-
 def finetune_task(
     model: str | Path,
     task: AnyTask,
@@ -104,12 +99,16 @@ def finetune_task(
     setup = prepare_finetuning(model, task, options, tables=tables, say=say)
     open_output_dir(setup, output_dir, options, world)
     announce(setup, options, say)
-    session.overall.trainings = max(session.overall.trainings, options.seeds)
-    session.overall.plan(task.name, options.seeds * examples_per_seed(setup))
+    plan_trainings(setup, options, session.overall)
     runs: list[SeedResult] = []
     with explain_failures(output_dir, runs, world):
+        searched = search_or_keep(setup, output_dir, options, session, say)
+        if searched is None:
+            set_status(output_dir, "stopped", runs, world)
+            say("stopped early; the same command goes on with the search")
+            return None
         for seed in range(options.seed, options.seed + options.seeds):
-            result = finetune_or_load(setup, seed, output_dir, options, session, runs)
+            result = finetune_or_load(searched, seed, output_dir, options, session, runs)
             if result is None:
                 set_status(output_dir, "stopped", runs, world)
                 say(f"stopped early; the same command goes on with seed {seed}")
@@ -117,12 +116,40 @@ def finetune_task(
             runs.append(result)
             set_status(output_dir, "running", runs, world)
             say(str(result))
-        return write_summary(setup, runs, output_dir, options, world)
+        return write_summary(searched, runs, output_dir, options, world)
 
 
-def examples_per_seed(setup: FinetuneSetup) -> int:
-    """Return how many examples the training of one seed reads, those read again included."""
-    return setup.config.steps(len(setup.train)) * setup.config.batch_size
+def plan_trainings(
+    setup: FinetuneSetup, options: FinetuneOptions, overall: OverallProgress
+) -> None:
+    """Set how many trainings there are, and how many examples those of this task read."""
+    trainings = options.seeds
+    if setup.search is not None:
+        trainings += setup.search.trainings or setup.search.first_round
+    overall.trainings = max(overall.trainings, trainings)
+    overall.plan(setup.task.name, options.seeds * examples_per_seed(setup))
+
+
+def search_or_keep(
+    setup: FinetuneSetup,
+    output_dir: Path,
+    options: FinetuneOptions,
+    session: Session,
+    say: Callable[[str], None],
+) -> FinetuneSetup | None:
+    """Return the set-up with the settings that a search finds, if one was asked for.
+
+    Return None when it was stopped early.
+    """
+    if setup.search is None:
+        return setup
+    found = search_settings(setup, setup.search, output_dir, session, say, quiet=options.quiet)
+    if found is None:
+        return None
+    if session.world.is_main:
+        atomic.write(output_dir / run_dir.CONFIG, as_toml(found.config))
+    session.overall.plan(found.task.name, options.seeds * examples_per_seed(found))
+    return found
 
 
 def finetune_or_load(
@@ -158,6 +185,18 @@ def finetune_or_load(
     if result is not None:
         overall.end(planned=planned, steps=result.steps)
     return result
+
+
+def describe_finetuning(
+    model: str | Path, task: AnyTask, output_dir: Path, options: FinetuneOptions
+) -> None:
+    """Read and check everything that a fine-tuning needs, and print what it would do."""
+    setup = prepare_finetuning(model, task, options, say=to_stdout)
+    check_output_dir(output_dir, json.loads(json.dumps(setup.identity())), options)
+    announce(setup, options, to_stdout)
+    if setup.search is not None:
+        to_stdout(setup.search.describe())
+    to_stdout(f"seeds: {options.seeds}; nothing was trained or written (--dry-run)")
 
 
 @contextmanager

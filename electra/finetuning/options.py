@@ -46,6 +46,11 @@ class FinetuneOptions:
         TOML files that change settings of the recipe.
     flags
         Settings of the recipe as on the command line: ["--learning-rate", "1e-4"].
+    search
+        Search over learning rate, epochs and batch size with so many trainings, choose by the score
+        on dev, and train the best settings with --seeds. What is set is not searched.
+    search_minutes
+        The same with a budget in minutes of training.
     random_weights
         Use only the shape and the tokenizer of the model: the score without pre-training.
     keep
@@ -76,6 +81,8 @@ class FinetuneOptions:
     recipe: str = "paper"
     config: Paths = ()
     flags: Flags = ()
+    search: int | None = None
+    search_minutes: float | None = None
     random_weights: bool = False
     keep: Literal["all", "best"] = "all"
     resume: Literal["auto", "never"] = "auto"
@@ -98,6 +105,21 @@ class FinetuneOptions:
         if self.overwrite and self.resume != "never":
             raise UserError("--overwrite starts over and so needs --resume never")
         CardContent(self.language, self.license)  # refuses what no card can state
+        self.check_search()
+
+    def check_search(self) -> None:
+        """Raise UserError for a search that cannot choose."""
+        if self.search is not None and self.search_minutes is not None:
+            raise UserError("--search and --search-minutes are two budgets; give one of them")
+        if self.search is not None and self.search < 2:
+            raise UserError(f"--search {self.search}: at least 2 trainings are needed to choose")
+        if self.search_minutes is not None and not 0 < self.search_minutes < float("inf"):
+            raise UserError(f"--search-minutes {self.search_minutes:g}: must be above 0")
+        if self.dev_on_train and (self.search or self.search_minutes):
+            raise UserError(
+                "--search chooses by the score on dev, which with --dev-on-train is the training "
+                "data; name other data with --dev, or use --dev-share 0.1"
+            )
 
     @property
     def card(self) -> CardContent:
@@ -152,6 +174,8 @@ class FinetuneKeywords(TypedDict, total=False):
     recipe: str
     config: Sequence[str | Path]
     flags: Sequence[str]
+    search: int | None
+    search_minutes: float | None
     random_weights: bool
     keep: Literal["all", "best"]
     resume: Literal["auto", "never"]

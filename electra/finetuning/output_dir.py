@@ -26,6 +26,7 @@ from electra.settings import as_toml, differing_keys
 from electra.tasks.models import RESULTS
 
 REPORT, CURVES_FILE = "report.html", "curves.svg"  # electra.reports writes them
+SEARCH = "search"  # the folder of the trials of a search
 RUN = "run.json"  # the identity of the fine-tuning in this folder
 MAY_CHANGE = {
     "config.logging_steps",
@@ -112,6 +113,8 @@ def remove_results(output_dir: Path) -> None:
     for name in (RESULTS, REPORT, CURVES_FILE, run_dir.STATUS):
         (output_dir / name).unlink(missing_ok=True)
     for path in output_dir.iterdir():
+        if path.name == SEARCH:
+            atomic.remove_folder(path)
         if re.fullmatch(r"seed-\d+", path.name):
             if not path.is_symlink():
                 # Without this file the seed is not finished, even if the rest cannot be removed.

@@ -153,13 +153,16 @@ def load_finetune_config(
     # A recipe's length is for all models: one with fewer positions takes fewer tokens.
     if isinstance(recipe.get("length"), int):
         recipe["length"] = min(recipe["length"], shape.positions)
-    layers = {f"recipe {name}": recipe}
-    layers |= {str(file): read_toml(Path(file)) for file in files}
-    layers |= {
-        "environment": parse_environment(os.environ, FinetuneConfig, prefix=PREFIX),
-        "command line": parse_flags(flags, FinetuneConfig),
-    }
+    layers = {f"recipe {name}": recipe} | given_settings(files, flags)
     return build_layers(FinetuneConfig, layers)
+
+
+def given_settings(files: Sequence[str | Path], flags: Sequence[str]) -> dict[str, Layer]:
+    """Return the settings that the user gives, by source: later ones win."""
+    layers = {str(file): read_toml(Path(file)) for file in files}
+    layers["environment"] = parse_environment(os.environ, FinetuneConfig, prefix=PREFIX)
+    layers["command line"] = parse_flags(flags, FinetuneConfig)
+    return layers
 
 
 def read_recipe(path: Path, selected: Mapping[str, str], *, frozen: bool) -> Layer:

@@ -151,7 +151,7 @@ def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
         runs=list(runs),
         made=provenance(setup),
         best_model=f"seed-{best.seed}/model",
-        selected_on_dev=setup.config.early_stopping is not None,
+        selected_on_dev=setup.config.early_stopping is not None or setup.found is not None,
     )
 
 
@@ -161,7 +161,11 @@ def provenance(setup: FinetuneSetup) -> dict[str, Any]:
     selection = "none: the last step's weights"
     if setup.config.early_stopping is not None:
         selection = f"the step with the best {setup.task.metric} on {next(iter(setup.dev))}"
-    return {
+    found: dict[str, Any] = {}
+    if setup.found is not None:
+        selection = f"settings: the best of {len(setup.found['trials'])} on dev; {selection}"
+        found = {"search": dict(setup.found)}
+    return found | {
         "date": time.strftime("%Y-%m-%d"),
         "electra": __version__,
         "commit": commit(),

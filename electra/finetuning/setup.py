@@ -17,7 +17,8 @@ from electra.data.wordpiece import WordPiece
 from electra.finetuning.dev_data import refuse_same_data, split_off_dev
 from electra.finetuning.feature_cache import FeatureEncoder
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.recipe import FinetuneConfig, load_finetune_config
+from electra.finetuning.recipe import FinetuneConfig, given_settings, load_finetune_config
+from electra.finetuning.search_plan import SearchPlan, plan_search
 from electra.model.card_content import NOTHING_RECORDED, CardContent
 from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
@@ -55,6 +56,8 @@ class FinetuneSetup:
     data: Mapping[str, Any]  # files and numbers of examples
     card: CardContent = NOTHING_RECORDED
     report: bool = True  # whether the analysis for the report is written, with texts of dev data
+    search: SearchPlan | None = None
+    found: Mapping[str, Any] | None = None  # by the search: all trials, and the best settings
 
     @property
     def weights(self) -> str:
@@ -69,12 +72,15 @@ class FinetuneSetup:
             "shape": as_dict(self.shape),
             "tokenizer": self.tokenizer.fingerprint,
         }
-        return {
+        identity = {
             "model": model,
             "task": self.task.settings(),
             "data": self.data,
             "config": as_dict(self.config),
         }
+        if self.search is not None:
+            identity["search"] = self.search.identity()
+        return identity
 
 
 def prepare_finetuning(
@@ -116,6 +122,7 @@ def prepare_finetuning(
         data=describe_data(files, examples, dev),
         card=options.card,
         report=options.report,
+        search=resolve_search(config, options),
     )
 
 
@@ -168,6 +175,16 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
     # Refuses layers that the model does not have.
     layer_width(task.frozen or "last", shape.width, layers=shape.layers)
     return config
+
+
+def resolve_search(config: FinetuneConfig, options: FinetuneOptions) -> SearchPlan | None:
+    """Return the plan of the search that was asked for, if any."""
+    if options.search is None and options.search_minutes is None:
+        return None
+    given: dict[str, object] = {}
+    for layer in given_settings(options.config, options.flags).values():
+        given |= layer
+    return plan_search(config, given, trainings=options.search, minutes=options.search_minutes)
 
 
 def find_files(

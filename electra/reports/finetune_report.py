@@ -103,12 +103,15 @@ def finetune_page(
     entries = [("Scores", "scores"), ("Learning curves", "curves"), ("Settings", "settings")]
     headings = [block for block in sections if isinstance(block, Heading)]
     entries[2:2] = [(block.text, block.anchor) for block in headings]
+    if made.get("search"):
+        entries.insert(-1, ("Search", "search"))
     yield Contents(entries)
     yield Heading(2, "Scores", anchor="scores")
     yield score_grid(summary)
     yield Heading(2, "Learning curves", anchor="curves")
     yield from curve_blocks(curves)
     yield from sections
+    yield from search_blocks(made.get("search"), summary.metric)
     yield Heading(2, "Settings", anchor="settings")
     yield settings_grid(made.get("settings", {}))
     yield Bullets(list(facts(made)))
@@ -173,6 +176,27 @@ def curve_blocks(curves: Picture | None) -> Iterator[Block]:
     else:
         yield curves
         yield Paragraph("Scores during training: --eval-steps N. More points: --logging-steps N.")
+
+
+def search_blocks(search: Mapping[str, Any] | None, metric: str) -> Iterator[Block]:
+    """Yield the trials of a search, the best first."""
+    if not search or not search.get("trials"):
+        return
+    trials = search["trials"]
+    names = list(trials[0]["settings"])
+    rows = []
+    for trial in trials:
+        settings = [f"{trial['settings'][name]:g}" for name in names]
+        scores = " / ".join(format_score(score, metric) for score in trial["scores"])
+        mean = format_score(trial["mean"], metric)
+        rows.append([str(trial["number"]), *settings, scores, mean, f"{trial['seconds']:,.0f}"])
+    yield Heading(2, "Search", anchor="search")
+    yield Paragraph(
+        f"{len(trials)} settings, the best first: {search['flags']}. Its score on dev is "
+        "optimistic, since it was chosen there; the seeds above were trained afterwards, with "
+        "other seeds than the trials, and scored on the same dev data."
+    )
+    yield Grid(["trial", *names, f"{metric}, by seed", "mean", "seconds"], rows)
 
 
 def settings_grid(settings: Mapping[str, Any]) -> Grid:
