@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +44,26 @@ choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN -
 """
 
 
-TRAINED = FrozenEncoder()
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What the command prints, and whether it trains.
+
+    Parameters
+    ----------
+    print_config
+        Print all settings as TOML, with their choices and what they mean, and do nothing else.
+    dry_run
+        Check everything, print how many steps and trainings there would be, and do nothing else.
+    json
+        Print the results as JSON.
+    """
+
+    print_config: bool = False
+    dry_run: bool = False
+    json: bool = False
+
+
+TRAINED, RESULTS_AS_TABLE = FrozenEncoder(), Output()
 # Of the files in an example of what to type next, by the kind of task; of others .jsonl.
 SUFFIXES = {"classify": ".csv", "glue": ".tsv", "span": ".json", "tag": ".conll"}
 
@@ -57,9 +76,7 @@ def finetune(
     output_dir: Path | None = None,
     encoder: Annotated[FrozenEncoder, Parameter(name="*")] = TRAINED,
     options: Annotated[FinetuneOptions, Parameter(name="*")] = DEFAULTS,
-    print_config: bool = False,
-    dry_run: bool = False,
-    json: bool = False,
+    output: Annotated[Output, Parameter(name="*")] = RESULTS_AS_TABLE,
 ) -> int:
     """Fine-tune a model on a task.
 
@@ -74,26 +91,25 @@ def finetune(
     output_dir
         Folder for the results, and for the model and the predictions of each seed. The same command
         continues where it was stopped. Not needed with --print-config.
-    print_config
-        Print all settings as TOML, with their choices and what they mean, and do nothing else.
-    dry_run
-        Read and check the model, the data and the settings, print how many steps and trainings
-        there would be, and do nothing else.
-    json
-        Print the results as JSON.
     """
     task_options, flags = split_settings(task, settings)
     task_options |= encoder.task_options()
     options = replace(options, flags=flags)
-    if print_config:
+    if output.print_config:
         return print_settings(model, task, task_options, options)
-    if output_dir is None:
-        raise UserError("--output-dir is missing: the folder to keep the results in")
-    if dry_run:
+    output_dir = require_output_dir(output_dir)
+    if output.dry_run:
         return describe(model, task, task_options, output_dir, options)
     if task.lower() == "glue":
-        return finetune_all(model, task_options, output_dir, options, as_json=json)
-    return finetune_one(model, task, task_options, output_dir, options, as_json=json)
+        return finetune_all(model, task_options, output_dir, options, as_json=output.json)
+    return finetune_one(model, task, task_options, output_dir, options, as_json=output.json)
+
+
+def require_output_dir(output_dir: Path | None) -> Path:
+    """Return the folder for the results; raise UserError where none is named."""
+    if output_dir is None:
+        raise UserError("--output-dir is missing: the folder to keep the results in")
+    return output_dir
 
 
 def split_settings(task: str, settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

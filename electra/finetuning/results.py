@@ -151,7 +151,7 @@ def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
         runs=list(runs),
         made=provenance(setup),
         best_model=f"seed-{best.seed}/model",
-        selected_on_dev=setup.config.early_stopping is not None or setup.found is not None,
+        selected_on_dev=setup.config.early_stopping is not None,
     )
 
 
@@ -267,6 +267,11 @@ def summary_notes(summaries: Sequence[Summary], missing: Sequence[str] = ()) -> 
         notes.append(
             f"early stopping chose the step on {summaries[0].split}, so these scores are "
             "optimistic; electra evaluate scores on other data"
+        )
+    if search := summaries[0].made.get("search"):
+        notes.append(
+            f"the best of {len(search['trials'])} settings on {summaries[0].split}, so this score "
+            f"is optimistic; without the search: {search['flags']}"
         )
     notes.append(f"{summaries[0].protocol}; every run is in results.json")
     if missing:

@@ -94,6 +94,7 @@ def prepare_finetuning(
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
     config = resolve_config(task, options, source.encoder.shape)
+    search = resolve_search(config, options)
     task = configure_task(task, config)
     with redirect_warnings(say):
         files = find_files(task, options, tables, dev_share=config.dev_share)
@@ -103,10 +104,8 @@ def prepare_finetuning(
     task = task.fit_weights(examples)
     announce_task(task, say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
-    splits = {}
     with redirect_warnings(say):
-        for name, part in files.dev.items():
-            splits[name] = DevSplit(dev[name], encoder.encode(dev[name], part, training=False))
+        splits = encode_dev(encoder, files, dev)
         train = encoder.encode(examples, files.train, training=True)
     check_learnable(train, files, config, examples=len(examples))
     return FinetuneSetup(
@@ -122,7 +121,7 @@ def prepare_finetuning(
         data=describe_data(files, examples, dev),
         card=options.card,
         report=options.report,
-        search=resolve_search(config, options),
+        search=search,
     )
 
 
@@ -131,6 +130,16 @@ def announce_task(task: AnyTask, say: Callable[[str], None]) -> None:
     for note in (task.description, task.weights_note):
         if note:
             say(f"{task.name}: {note}")
+
+
+def encode_dev(
+    encoder: FeatureEncoder, files: Files, dev: Mapping[str, Sequence[Example]]
+) -> dict[str, DevSplit]:
+    """Return the parts of the dev data with their features."""
+    splits = {}
+    for name, part in files.dev.items():
+        splits[name] = DevSplit(dev[name], encoder.encode(dev[name], part, training=False))
+    return splits
 
 
 def check_learnable(
