@@ -177,9 +177,9 @@ def test_200_clients_at_a_time_get_their_own_answers_each(
     assert health == {"status": "ok", "queued": 0}
     for number, answer in enumerate(answers):
         check_answer(number, answer, served)
-    # The comparison tells the answers apart: nearly no two of them are equal.
+    # The comparison tells most answers apart: they differ by more than its tolerance.
     scores = [round(answer["answers"][0]["score"], 4) for answer in answers[::2]]
-    assert len(set(scores)) > 0.9 * len(scores)
+    assert len(set(scores)) > 0.7 * len(scores)
     assert len({answer["filled"] for answer in answers[1::2]}) > 0.9 * len(scores)
 
 
