@@ -13,7 +13,8 @@ transformers loads.
 
 The folders, each of which imports only from itself and from those above it:
 
-    config.py, settings.py, files.py, atomic.py, file_lock.py, console.py, provenance.py
+    config.py, settings.py, files.py, atomic.py, file_lock.py, console.py, provenance.py,
+    shipped.py
                     what every folder may import: settings as data, files, messages, versions
     data/           text becomes batches: corpora, WordPiece, shards, the data loader
     model/          token ids become vectors: encoders and their transformers formats
@@ -54,6 +55,7 @@ PUBLIC = {
     "pretrain": "electra.api.pretraining",
     "finetune": "electra.api.finetuning",
     "load": "electra.api.model",
+    "model_path": "electra.shipped",
     "evaluate": "electra.api.model",
     "embed": "electra.api.model",
     "export": "electra.api.exporting",
@@ -71,6 +73,7 @@ __all__ = [
     "finetune",
     "load",
     "load_recipe",
+    "model_path",
     "pretrain",
     "push",
     "shard",
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
     from electra.data.vocabulary import train_wordpiece
     from electra.data.wordpiece import WordPiece
     from electra.pretraining.recipe import Recipe, load_recipe
+    from electra.shipped import model_path
 
 
 def __dir__() -> list[str]:

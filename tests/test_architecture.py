@@ -34,6 +34,7 @@ TOP = {
     "console",
     "file_lock",
     "provenance",
+    "shipped",
     "__init__",
 }
 
@@ -49,6 +50,7 @@ MAY_IMPORT = {
     "console": {"escape"},
     "file_lock": {"atomic", "config", "console"},
     "provenance": set(),
+    "shipped": {"config"},
     "data": set(),
     "model": set(),
     "objectives": {"data", "model"},

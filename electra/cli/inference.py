@@ -35,6 +35,19 @@ NO_DATA = EvaluationData()
 
 
 @app.command
+def models() -> int:
+    """List the models that come with the package; their names stand wherever a model is taken."""
+    from electra.shipped import model_path, shipped_models
+
+    names = shipped_models()
+    for name in names:
+        print_data(f"{name}\t{model_path(name)}")
+    if not names:
+        to_stderr("no model comes with this version")
+    return DONE
+
+
+@app.command
 def evaluate(
     *model: Arguments,
     task: str | None = None,

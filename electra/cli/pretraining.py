@@ -27,6 +27,7 @@ from electra.console import Terminal, print_data, progress_bars, to_stderr, to_s
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.pretraining.options import PretrainOptions, RecipeOverrides
 from electra.setting_docs import as_commented_toml
+from electra.shipped import resolve_shipped
 
 if TYPE_CHECKING:
     from electra.pretraining.recipe import Recipe
@@ -285,7 +286,8 @@ def describe(
     Parameters
     ----------
     recipe
-        A recipe's name or TOML file, or the folder of a run, a fine-tuning or a model.
+        A recipe's name or TOML file, the folder of a run, a fine-tuning or a model, or the name of
+        a model that comes with the package.
     config
         TOML files that change settings of the recipe.
     world_size
@@ -296,11 +298,12 @@ def describe(
     """
     from electra.cli.describe import as_json, describe_folder, describe_recipe, print_description
 
-    if Path(recipe).is_dir():
+    folder = resolve_shipped(recipe)
+    if folder.is_dir():
         check_no_settings(recipe, settings, config)
-        if print_if_finetuned(Path(recipe), json=json):
+        if print_if_finetuned(folder, json=json):
             return DONE
-        description = describe_folder(Path(recipe), world_size=world_size)
+        description = describe_folder(folder, world_size=world_size)
     else:
         loaded = load_with_flags(recipe, settings, config, "describe")
         description = describe_recipe(loaded, name=recipe, world_size=world_size)
@@ -348,7 +351,8 @@ def show(
     Parameters
     ----------
     model
-        A run folder with discriminator/ and generator/.
+        A run folder with discriminator/ and generator/, a discriminator's folder, or the name of a
+        model that comes with the package. A discriminator alone reads the sentence as it is.
     text
         The sentence; there is a default one.
     seed

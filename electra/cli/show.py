@@ -19,8 +19,9 @@ from electra.console import Terminal
 from electra.escape import printable
 from electra.finetuning.results import Summary, format_score
 from electra.objectives.metrics import LOSS_TITLES, Metric
-from electra.objectives.trace import Pair, TracedToken
+from electra.objectives.trace import Pair, TracedToken, has_model, trace_original
 from electra.runs import journal, run_dir
+from electra.shipped import resolve_shipped
 
 SENTENCE = "The function returns a new list with the elements of the array in the same order."
 THRESHOLD = 0.5  # a probability above it says that the token was replaced
@@ -39,10 +40,16 @@ Cell = tuple[str, str]  # text and style
 
 
 def trace_sentence(run: Path, text: str | None, *, seed: int) -> list[TracedToken]:
-    """Return the tokens of a sentence as both networks of a run read them, without [CLS], [SEP]."""
+    """Return the tokens of a sentence as both networks of a run read them, without [CLS], [SEP].
+
+    A discriminator alone reads the sentence as it is.
+    """
     if text is None:
         text = SENTENCE
-    return Pair(run).trace(text, seed=seed)[1:-1]
+    folder = resolve_shipped(run)
+    if has_model(folder) and not has_model(folder / "generator"):
+        return trace_original(folder, text)[1:-1]
+    return Pair(folder).trace(text, seed=seed)[1:-1]
 
 
 def print_trace(tokens: Sequence[TracedToken], console: Console) -> None:
@@ -56,13 +63,17 @@ def print_trace(tokens: Sequence[TracedToken], console: Console) -> None:
         "generator's sample": lambda token: (token.corrupted, sample_style(token)),
         "P(replaced)": lambda token: probability_cell(token.p_replaced, highest),
     }
+    is_masked = any(token.prediction is not None for token in tokens)
+    if not is_masked:  # by a discriminator without a generator
+        rows = {label: rows[label] for label in ("original", "P(replaced)")}
     columns = [[printable_cell(cell(token)) for cell in rows.values()] for token in tokens]
     for block in split_columns(columns, width=console.width - LABEL_WIDTH - GAP):
         for number, label in enumerate(rows):
             console.print(aligned_row(label, block, number), no_wrap=True, overflow="ellipsis")
         console.print()
-    console.print(Text(LEGEND, style="dim"))
-    console.print(prediction_table(tokens))
+    if is_masked:
+        console.print(Text(LEGEND, style="dim"))
+        console.print(prediction_table(tokens))
 
 
 def printable_cell(cell: Cell) -> Cell:

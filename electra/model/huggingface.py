@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +19,7 @@ from electra.model.encoder import INITIAL_DEVIATION, Encoder
 from electra.model.families import FAMILIES, family_of
 from electra.model.family import WORD_EMBEDDINGS, ExportedNetwork, Family, Role
 from electra.model.flops import encoder_parameters
-from electra.model.networks import Generator
+from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import (
     CARD,
@@ -118,7 +118,12 @@ def write_weights(network: ExportedNetwork, folder: Path, *, shard_bytes: int) -
     shards = split_tensors(named_tensors(network), shard_bytes=shard_bytes)
     if len(shards) == 1:
         write_safetensors(shards[0], folder / WEIGHTS)
-        return
+    else:
+        write_shards(shards, folder)
+
+
+def write_shards(shards: Sequence[dict[str, Tensor]], folder: Path) -> None:
+    """Write tensors in several files, and the index of what is where."""
     weight_map: dict[str, str] = {}
     total_size = 0
     for number, shard in enumerate(shards, start=1):
@@ -253,6 +258,19 @@ def load_encoder(folder: Path) -> tuple[EncoderOnly, LoadReport]:
     """Load the encoder of any model folder, whatever its head."""
     network = EncoderOnly(build_encoder(folder))
     return network, load(network, folder)
+
+
+def load_discriminator(folder: Path) -> Discriminator:
+    """Load a discriminator with the head that tells replaced tokens."""
+    encoder = build_encoder(folder)
+    network = family_of(encoder.shape).discriminator_class(encoder)
+    report = load(network, folder)
+    if report.missing:
+        raise UserError(
+            f"{folder}: no discriminator: {report.missing[0]} is missing; name a model that was "
+            "pre-trained by replaced token detection and not fine-tuned"
+        )
+    return network.eval()
 
 
 def build_encoder(folder: Path) -> Encoder:

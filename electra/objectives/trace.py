@@ -41,11 +41,43 @@ class TracedToken:
         return self.corrupted != self.original
 
 
+def trace_original(folder: Path, text: str) -> list[TracedToken]:
+    """Return the tokens of a text as it is, [CLS] and [SEP] included, as a discriminator that has
+    no generator beside it reads them.
+    """
+    network, tokenizer = huggingface.load_discriminator(folder), WordPiece.load(folder)
+    batch = text_batch(text, tokenizer, positions=network.encoder.shape.positions)
+    with torch.no_grad():
+        logits = network.logits(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+    tokens = tokenizer.tokens(batch.input_ids[0].tolist())
+    return [
+        TracedToken(token, token, None, token, p_replaced)
+        for token, p_replaced in zip(tokens, logits[0].sigmoid().tolist(), strict=True)
+    ]
+
+
+def text_batch(text: str, tokenizer: WordPiece, *, positions: int) -> Batch:
+    """Return a batch of one text; raise UserError where it is empty."""
+    token_ids = tokenizer.encode([text])[0]
+    if not token_ids:
+        raise UserError("the text is empty; give a sentence")
+    input_ids = torch.tensor([[tokenizer.cls, *token_ids[: positions - 2], tokenizer.sep]])
+    lengths = torch.tensor([input_ids.shape[1]])
+    return Batch(
+        input_ids=input_ids,
+        token_type_ids=torch.zeros_like(input_ids),
+        lengths=lengths,
+        step_lengths=lengths,
+    )
+
+
 class Pair:
     """A generator and a discriminator, loaded from a run folder."""
 
     def __init__(self, run: Path) -> None:
         folders = {name: run / name for name in ("discriminator", "generator")}
+        if has_model(run):  # a shipped model, with a generator in it
+            folders["discriminator"] = run
         missing = [str(folder) for folder in folders.values() if not has_model(folder)]
         if missing:
             raise UserError(
@@ -75,22 +107,12 @@ class Pair:
     @torch.no_grad()
     def trace(self, text: str, *, seed: int = 0, top: int = 3) -> list[TracedToken]:
         """Run both networks on one text, and return its tokens, [CLS] and [SEP] included."""
-        tokenizer, token_ids = self.tokenizer, self.tokenizer.encode([text])[0]
-        if not token_ids:
-            raise UserError("the text is empty; give a sentence")
-        row = [tokenizer.cls, *token_ids[: self.positions - 2], tokenizer.sep]
-        input_ids = torch.tensor([row])
-        lengths = torch.tensor([len(row)])
-        batch = Batch(
-            input_ids=input_ids,
-            token_type_ids=torch.zeros_like(input_ids),
-            lengths=lengths,
-            step_lengths=lengths,
-        )
+        tokenizer = self.tokenizer
+        batch = text_batch(text, tokenizer, positions=self.positions)
         output = self.objective.predict(batch, torch.Generator().manual_seed(seed))
         predictions = self.predictions(output, top=top)
         columns = zip(
-            tokenizer.tokens(row),
+            tokenizer.tokens(batch.input_ids[0].tolist()),
             tokenizer.tokens(output.masked.input_ids[0].tolist()),
             tokenizer.tokens(output.corrupted.input_ids[0].tolist()),
             output.disc_logits[0].sigmoid().tolist(),

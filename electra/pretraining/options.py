@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from electra.config import UserError
 from electra.data.sources import DocumentUnit, check_outside_corpus
 from electra.model.card_content import CardContent
+from electra.shipped import resolve_shipped
 
 ResumeSchedule = Literal["same", "stretch"]
 
@@ -74,6 +75,8 @@ class PretrainOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, Path(value))
+        if self.init_from is not None:
+            object.__setattr__(self, "init_from", resolve_shipped(self.init_from))
         CardContent(self.language, self.license)  # refuses what no card can state
 
     @property

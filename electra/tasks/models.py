@@ -25,6 +25,7 @@ from electra.model.huggingface import LoadReport
 from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
+from electra.shipped import describe_shipped, resolve_shipped
 from electra.tasks.task import AnyTask, Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
@@ -45,12 +46,12 @@ MIN_LENGTH, DEFAULT_LENGTH = 8, 512
 
 
 def model_folder(model: str | Path) -> Path:
-    """Return the model folder that is meant by a path or a name on the hub.
+    """Return the model folder that is meant by a path, a shipped model's name or one on the hub.
 
     A path is a model folder itself, a pre-training run (its discriminator or encoder), or a
     fine-tuning run (its best model).
     """
-    path = atomic.resolve_folder(Path(model).expanduser())
+    path = atomic.resolve_folder(resolve_shipped(model).expanduser())
     if (path / CONFIG).is_file():
         return path
     for role in ("discriminator", "encoder"):
@@ -65,7 +66,7 @@ def model_folder(model: str | Path) -> Path:
         )
     if HUB_NAME.fullmatch(str(model)) and ":" not in str(model):
         return download(str(model))
-    raise UserError(f"{model}: no such model folder")
+    raise UserError(f"{model}: no such model folder{describe_shipped(str(model))}")
 
 
 def best_model(run: Path) -> Path:

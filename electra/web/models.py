@@ -15,6 +15,7 @@ from electra.console import to_stderr
 from electra.escape import one_line
 from electra.model.weight_files import CONFIG, read_json
 from electra.runs import run_dir
+from electra.shipped import resolve_shipped
 from electra.tasks.inference import default_device
 from electra.tasks.models import RESULTS, TASK, best_model, has_task, load_tuned
 from electra.web.answers import KEYS, Answerer
@@ -243,7 +244,7 @@ def display_name(path: Path) -> str:
 
 def load_model(given: str, limits: Limits) -> Served:
     """Load what a folder of the command line holds; raise UserError where nothing can be served."""
-    path = Path(given).expanduser()
+    path = resolve_shipped(given).expanduser()
     if not path.is_dir():
         refuse_missing(given)
     if (path / RESULTS).is_file():

@@ -1,0 +1,186 @@
+"""Turn a pre-trained run into a model that comes with the package.
+
+    python -m benchmarks.ship RUN NAME --corpus DIR --license cc-by-sa-4.0 [--language en]
+                              [--arm candidate --stage final --record record.json]
+                              [--generator] [--models electra/models] [--shard-bytes 15000000]
+
+Writes MODELS/NAME: the discriminator of RUN in bf16 with its tokenizer, and with --generator its
+generator beside it. Stock transformers must compute the same logits from it, but for rounding. The
+card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of an
+arm from the result file of `benchmarks.record`. A folder of more than 45 MB is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.harness import Result, build_parser, run_main
+from benchmarks.markdown import RESULTS, table_header, table_row
+from benchmarks.minimal_pairs import score_sentences
+from benchmarks.record_corpus import read_facts
+from benchmarks.record_results import read_record
+from benchmarks.record_tables import PUBLISHED
+from electra import atomic
+from electra.checksums import CHECKSUMS, write_checksums
+from electra.config import UserError
+from electra.model import huggingface
+from electra.model.families import build_masked_lm
+from electra.model.family import ExportedNetwork
+from electra.model.verify import verify
+from electra.model.weight_files import CARD, FACTORS, INDEX, WEIGHTS
+from electra.shipped import MODELS
+from electra.tasks.models import load_tokenizer
+
+MAX_BYTES = 45_000_000
+# bf16 keeps 8 bits of a weight; logits are sums over many of them.
+TOLERANCE = 0.05
+# What a test compares: sum of log P(original) of each sentence, by the model as it was shipped.
+EXPECTED = "expected_scores.json"
+FIXTURE = (
+    "The chef who ran to the stores is out of food.",
+    "The chef who ran to the stores are out of food.",
+    "Water boils at a hundred degrees.",
+    "Water boils at a hundred friends.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_options(arguments)
+    run, target = options.run, options.models / options.name
+    if not (run / "discriminator").is_dir():
+        raise UserError(f"{run}: no discriminator/ there; name a finished run of `pretrain`")
+    with atomic.replace_folder(target) as fresh:
+        write_bf16(run / "discriminator", fresh, shard_bytes=options.shard_bytes)
+        card = (run / "discriminator" / CARD).read_text(encoding="utf8")
+        (fresh / CARD).write_text(complete_card(card, options), encoding="utf8")
+        network = huggingface.load_discriminator(run / "discriminator")
+        difference = verify(network, fresh, tolerance=TOLERANCE)
+        if options.generator:
+            (fresh / "generator").mkdir()
+            write_bf16(run / "generator", fresh / "generator", shard_bytes=options.shard_bytes)
+            verify(load_generator(run / "generator"), fresh / "generator", tolerance=TOLERANCE)
+        atomic.write_json(fresh / EXPECTED, score_fixture(fresh))
+        size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+        if size > MAX_BYTES:
+            raise UserError(
+                f"{target}: {size:,} bytes, more than {MAX_BYTES:,}; leave out --generator"
+            )
+    print(f"{target}: {size / 1e6:.1f} MB; logits differ by up to {difference:.3f} from float32")
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = build_parser(__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--models", type=Path, default=MODELS)
+    parser.add_argument("--corpus", type=Path, help="folder of benchmarks.record_corpus")
+    parser.add_argument("--license", default="not stated")
+    parser.add_argument("--language", default="en")
+    parser.add_argument("--record", type=Path, default=RESULTS / "record.json")
+    parser.add_argument("--stage", default="final")
+    parser.add_argument("--arm", default="candidate")
+    parser.add_argument("--generator", action="store_true")
+    parser.add_argument("--shard-bytes", type=int, default=huggingface.SHARD_BYTES)
+    return parser.parse_args(arguments)
+
+
+def write_bf16(source: Path, target: Path, *, shard_bytes: int) -> None:
+    """Copy a model folder with its weights in bf16; transformers computes in float32 as before."""
+    for path in source.iterdir():
+        if path.suffix != ".safetensors" and path.name not in (INDEX, CHECKSUMS, CARD):
+            shutil.copyfile(path, target / path.name)
+    tensors = {}
+    for path in sorted(source.glob("*.safetensors")):
+        if path.name != FACTORS:  # they would not be the factors of rounded weights
+            tensors |= load_file(path)
+    rounded = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    shards = huggingface.split_tensors(rounded, shard_bytes=shard_bytes)
+    if len(shards) == 1:
+        huggingface.write_safetensors(rounded, target / WEIGHTS)
+    else:
+        huggingface.write_shards(shards, target)
+    write_checksums(target, [path.name for path in target.iterdir() if path.is_file()])
+
+
+def load_generator(folder: Path) -> ExportedNetwork:
+    shape, vocabulary, _ = huggingface.load_shape(folder)
+    network = build_masked_lm(shape, vocabulary=vocabulary)
+    huggingface.load(network, folder)
+    return network
+
+
+def score_fixture(folder: Path) -> list[float]:
+    """Return the score of each sentence of the fixture by a model folder."""
+    network = huggingface.load_discriminator(folder)
+    return list(score_sentences(FIXTURE, network, load_tokenizer(folder), len(FIXTURE)))
+
+
+# ---- the card ------------------------------------------------------------------------------------
+
+
+def complete_card(card: str, options: argparse.Namespace) -> str:
+    """Return the card of the run with data, licences, scores and limits after its facts."""
+    card = card.replace("| Language | not recorded |", f"| Language | {options.language} |")
+    card = card.replace("| Licence | not recorded |", f"| Licence | {options.license} |")
+    sections = [card.rstrip(), *describe_text(options.corpus), *describe_scores(options), *LIMITS]
+    return "\n".join(sections) + "\n"
+
+
+LIMITS = [
+    "",
+    "## Limits",
+    "",
+    "- English, uncased. Minutes of pre-training on some 10^8 words: models that read more know "
+    "more.",
+    "- The text holds what its sources hold, old books among them, with their prejudices.",
+    "- It was chosen by dev sets of the tasks below. Nobody has measured it on their test sets.",
+    "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked for.",
+]
+
+
+def describe_text(corpus: Path | None) -> list[str]:
+    """Return the sources of the text and their sizes."""
+    facts = read_facts(corpus) if corpus else {}
+    if not facts:
+        return ["", "## Text", "", "not recorded"]
+    lines = ["", "## Text", "", *table_header("source", "characters", "removed: in a dev set")]
+    for source, counted in facts["sources"].items():
+        if "kept" in counted:
+            lines.append(table_row(source, f"{counted['kept']:,}", f"{counted['removed']:,}"))
+    return lines
+
+
+def describe_scores(options: argparse.Namespace) -> list[str]:
+    """Return the scores of the arm that this run is, with all seeds, beside published ones."""
+    runs: list[Result] = [
+        run
+        for run in read_record(options.record)["runs"].values()
+        if (run["stage"], run["arm"]) == (options.stage, options.arm) and "tuned" in run
+    ]
+    if not runs:
+        return ["", "## Scores", "", "not measured"]
+    name, published = PUBLISHED
+    first = runs[0]
+    about = (
+        f"{first['minutes']:g} minutes on one {first['made']['hardware']}, `{first['settings']}`. "
+        "Dev sets, in points; QNLI has a rebuilt training set."
+    )
+    lines = ["", "## Scores", "", about, ""]
+    lines += table_header("task", "median", "every seed", name)
+    for task, entry in first["tuned"].items():
+        scores = [100 * score for score in entry["scores"]]
+        beside = published.get(task.removeprefix("glue/"))
+        every = ", ".join(f"{score:.1f}" for score in scores)
+        lines.append(table_row(task, f"{median(scores):.1f}", every, str(beside or "–")))
+    return lines
+
+
+if __name__ == "__main__":
+    run_main(main)
