@@ -23,7 +23,10 @@ With `--debug` an unexpected error is shown with its traceback.
 | 130 | interrupted |
 """
 # The order of a project from text to answers; other commands follow by name.
-ORDER = "quickstart vocab shard pretrain show describe finetune evaluate predict embed".split()
+ORDER = (
+    "quickstart vocab shard pretrain show describe finetune evaluate predict embed serve export "
+    "push"
+).split()
 
 
 def commands_page() -> str:
