@@ -7,6 +7,7 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import re
 import socket
 import stat
 import time
@@ -18,6 +19,7 @@ from electra.config import UserError
 from electra.console import ignore, to_stderr
 
 LOCK = ".lock"
+HOLDER = re.compile(r"process (?P<process>[1-9]\d{0,9}) on (?P<host>.+)")
 POLL_SECONDS = 0.2  # between two attempts to take a lock that another process holds
 # Where the file system has no locks, a command goes on without one. On NFS they hold between
 # machines from version 4 on (before it, only with a lock daemon), and outlive a machine that lost
@@ -126,6 +128,25 @@ def release_lock(path: Path, descriptor: int) -> None:
     # Removed while locked: a process that opened it meanwhile sees that it is no longer the file.
     path.unlink(missing_ok=True)
     os.close(descriptor)
+
+
+def seems_locked(folder: Path) -> bool:
+    """Return whether a folder's lock file names a process that lives, or one elsewhere.
+
+    The lock itself is not tried: a command that starts at that moment would be refused.
+    """
+    if not (folder / LOCK).is_file():
+        return False
+    match = HOLDER.fullmatch(lock_holder(folder / LOCK))
+    if match is None or match["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(int(match["process"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
 
 
 def lock_holder(path: Path) -> str:

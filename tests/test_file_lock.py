@@ -10,7 +10,7 @@ import pytest
 
 from electra import file_lock
 from electra.config import UserError
-from electra.file_lock import LOCK, folder_lock, wait_for_lock
+from electra.file_lock import LOCK, folder_lock, seems_locked, wait_for_lock
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -56,6 +56,20 @@ def test_a_folder_that_is_in_use_names_its_holder(tmp_path: Path) -> None:
         holder = f"(process {os.getpid()} on {socket.gethostname()})"
         assert f"{tmp_path} is in use by another command {holder}" in str(caught.value)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_seems_locked_while_its_process_lives(tmp_path: Path) -> None:
+    assert not seems_locked(tmp_path)
+    with folder_lock(tmp_path):
+        assert seems_locked(tmp_path)
+    assert not seems_locked(tmp_path)
+    (tmp_path / LOCK).write_text(f"process 4999999 on {socket.gethostname()}")
+    assert not seems_locked(tmp_path)
+    (tmp_path / LOCK).write_text("process 4999999 on another-machine")
+    assert seems_locked(tmp_path)
+    (tmp_path / LOCK).unlink()
+    os.mkfifo(tmp_path / LOCK)
+    assert not seems_locked(tmp_path)
 
 
 def test_a_file_system_without_locks_is_said_once_and_the_command_goes_on(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from electra.file_lock import seems_locked
 from electra.objectives.metrics import (
     LEFT_TO_RIGHT_METRICS,
     LOSS_TITLES,
@@ -20,6 +21,7 @@ from electra.runs import journal, run_dir
 
 MAX_POINTS = 2_000
 EVAL = "eval_"
+STATES = get_args(run_dir.Status)
 GROUPS = {"_loss": "loss", "_accuracy": "accuracy", "auc": "auc"}
 OTHERS = {
     "learning_rate": ("learning rate", "rate"),
@@ -42,12 +44,17 @@ class Curves:
         status = run_dir.get_status(self.run)
         entries = [entry for entry in self.read_entries() if entry["step"] > after]
         state = status.get("status")
+        if state not in STATES:
+            state = "running"
+        # A run that was killed had no time to say so.
+        if state == "running" and not seems_locked(self.run):
+            state = "stopped"
         verdict = status.get("verdict")
         text = None
         if isinstance(verdict, Mapping) and isinstance(verdict.get("text"), str):
             text = verdict["text"]
         return {
-            "status": state if state in ("running", "finished", "stopped", "failed") else "running",
+            "status": state,
             "step": integer_or_none(status.get("step")) or max_step(self.entries),
             "max_steps": integer_or_none(status.get("max_steps")),
             "verdict": text,

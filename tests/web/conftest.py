@@ -70,6 +70,7 @@ def write_journal(run: Path, steps: int = 4) -> None:
     (run / "metrics.jsonl").write_text(text, encoding="utf8")
     status = {"status": "running", "step": steps, "max_steps": 100}
     (run / "status.json").write_text(json.dumps(status), encoding="utf8")
+    (run / ".lock").write_text("process 1 on another-machine", encoding="utf8")
     (run / "config.toml").write_text('name = "tiny"\n', encoding="utf8")
 
 

@@ -44,7 +44,7 @@ def test_a_long_series_is_thinned_and_keeps_its_newest_point() -> None:
 def test_a_run_without_a_journal_yet_has_no_points(tmp_path: Path) -> None:
     answer = Curves(tmp_path).read(after=-1)
     assert answer == {
-        "status": "running",
+        "status": "stopped",
         "step": 0,
         "max_steps": None,
         "verdict": None,
@@ -61,6 +61,13 @@ def test_a_damaged_status_or_journal_leaves_the_curves_readable(tmp_path: Path) 
     answer = Curves(tmp_path).read(after=-1)
     json.dumps(answer, allow_nan=False)
     assert (answer["status"], answer["max_steps"], answer["verdict"]) == ("running", None, None)
+
+
+def test_a_run_that_was_killed_is_stopped(tmp_path: Path) -> None:
+    write_journal(tmp_path)
+    assert Curves(tmp_path).read(after=-1)["status"] == "running"
+    (tmp_path / ".lock").unlink()
+    assert Curves(tmp_path).read(after=-1)["status"] == "stopped"
 
 
 def test_the_verdict_of_a_finished_run_is_its_sentence(tmp_path: Path) -> None:
