@@ -42,7 +42,8 @@ from electra.runs import run_dir
 from electra.runs.lock import run_lock
 from electra.runs.progress import OverallProgress
 from electra.runs.signals import stop_signals
-from electra.settings import as_toml
+from electra.runs.trackers import Tracking
+from electra.settings import as_dict, as_toml
 from electra.tasks.models import model_folder
 from electra.tasks.task import AnyTask
 
@@ -130,6 +131,14 @@ def plan_trainings(
     overall.plan(setup.task.name, options.seeds * examples_per_seed(setup))
 
 
+def describe_run(
+    setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, seed: int
+) -> Tracking:
+    """Return what the trackers are told of a seed's run."""
+    facts = {"task": setup.task.name, "model": setup.model.name, "seed": seed}
+    return Tracking(options.report_to, as_dict(setup.config) | facts, output_dir.name)
+
+
 def search_or_keep(
     setup: FinetuneSetup,
     output_dir: Path,
@@ -180,7 +189,9 @@ def finetune_or_load(
         folder,
         session.world,
         interrupted=session.interrupted,
-        progress=SeedProgress(report_step, overall, options.quiet),
+        progress=SeedProgress(
+            report_step, overall, options.quiet, describe_run(setup, output_dir, options, seed)
+        ),
     )
     if result is not None:
         overall.end(planned=planned, steps=result.steps)

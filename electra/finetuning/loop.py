@@ -28,7 +28,7 @@ from electra.finetuning.state import (
     save_checkpoint,
 )
 from electra.runs import checkpoint, run_dir
-from electra.runs.journal import Journal, MetricsWindow
+from electra.runs.journal import STOPPED_EARLY, Journal, MetricsWindow
 from electra.tasks.features import Array
 
 
@@ -53,9 +53,12 @@ def finetune_seed(
         with open_journal(state) as journal:
             for note in notes:
                 journal.info(note)
+            result = None
             if train_or_diverge(state, journal, interrupted):
-                return score_and_save(state, journal, interrupted)
-            return None
+                result = score_and_save(state, journal, interrupted)
+            if result is None:
+                journal.exit_code = STOPPED_EARLY
+            return result
     except (RunFailed, OSError, SafetensorError) as error:
         raise RunFailed(failure_message(state, error)) from error
 
@@ -75,6 +78,7 @@ def open_journal(state: FinetuneState) -> Journal:
         metrics,
         max_steps=state.max_steps,
         after=state.step,
+        tracking=state.progress.tracking,
         overall=state.progress.overall,
         quiet=state.progress.quiet,
     )

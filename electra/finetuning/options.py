@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from electra.config import UserError
 from electra.model.card_content import CardContent
+from electra.runs.trackers import check_trackers
 
 # One flag takes all the values that follow it: --train a.csv b.csv
 Paths = Annotated[Sequence[str | Path], Parameter(consume_multiple=True, show_default=False)]
@@ -62,6 +63,8 @@ class FinetuneOptions:
     report
         Write report.html and curves.svg: scores, learning curves and the worst mistakes. The page
         quotes texts of the dev data; --no-report leaves it out.
+    report_to
+        tensorboard, wandb, trackio, or several with commas between, beside metrics.jsonl; or none.
     language
         Language of the text, for the model cards: an ISO 639 code such as de, or several (de,en).
     license
@@ -88,6 +91,7 @@ class FinetuneOptions:
     resume: Literal["auto", "never"] = "auto"
     overwrite: bool = False
     report: Annotated[bool, Parameter(negative="--no-report")] = True
+    report_to: str = "none"
     language: str | None = None
     license: str | None = None
     quiet: bool = False
@@ -105,6 +109,7 @@ class FinetuneOptions:
         if self.overwrite and self.resume != "never":
             raise UserError("--overwrite starts over and so needs --resume never")
         CardContent(self.language, self.license)  # refuses what no card can state
+        check_trackers(self.report_to)
         self.check_search()
 
     def check_search(self) -> None:
@@ -181,6 +186,7 @@ class FinetuneKeywords(TypedDict, total=False):
     resume: Literal["auto", "never"]
     overwrite: bool
     report: bool
+    report_to: str
     language: str | None
     license: str | None
     quiet: bool

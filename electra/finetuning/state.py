@@ -29,6 +29,7 @@ from electra.model.memory import encoder_bytes
 from electra.runs import checkpoint
 from electra.runs.checkpoint import Checkpoint
 from electra.runs.progress import OverallProgress
+from electra.runs.trackers import NO_TRACKING, Tracking
 from electra.tasks.features import Array, epoch_batches
 from electra.tasks.metrics import direction
 from electra.tasks.models import build_network, load_pretrained
@@ -42,6 +43,7 @@ class SeedProgress:
     report_step: Callable[[int], None] = lambda step: None  # keeps the status current
     overall: OverallProgress | None = None  # of all trainings of the command
     quiet: bool = False
+    tracking: Tracking = NO_TRACKING
 
 
 NOTHING_REPORTED = SeedProgress()

@@ -24,9 +24,11 @@ from electra.pretraining.run import Run
 from electra.pretraining.setup import full_objective, prepare_run
 from electra.pretraining.verdict import Verdict, judge
 from electra.runs import run_dir
-from electra.runs.journal import Journal
+from electra.runs.journal import STOPPED_EARLY, Journal
 from electra.runs.lock import run_lock
 from electra.runs.signals import hold_early_signals, stop_signals
+from electra.runs.trackers import Tracking, check_trackers
+from electra.settings import as_dict
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ def pretrain(recipe: Recipe, *, output_dir: str | Path, **options: Any) -> Outco
     """
     run_options, output_dir = PretrainOptions(**options), Path(output_dir)
     run_options.check(output_dir)
+    check_trackers(recipe.training.report_to)
     with (
         without_readers(),
         process_group(minutes=recipe.training.timeout_minutes) as world,
@@ -72,7 +75,7 @@ def open_journal(run: Run, *, quiet: bool) -> Journal:
         path,
         max_steps=settings.max_steps,
         after=run.step,
-        tensorboard=settings.report_to == "tensorboard",
+        tracking=Tracking(settings.report_to, as_dict(run.recipe)),
         quiet=quiet,
     )
     journal.work_after = settings.batch_schedule.rows_after
@@ -127,6 +130,8 @@ def finish(run: Run, journal: Journal) -> Outcome:
     status: run_dir.Status = "stopped"
     if run.step >= run.recipe.training.max_steps and not run.evaluation_due:
         status = "finished"
+    else:
+        journal.exit_code = STOPPED_EARLY
     verdict = judge(run.scores, run.recipe)
     with run.train_step.averaged_weights():
         objective = full_objective(run)

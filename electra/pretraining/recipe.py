@@ -9,9 +9,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from electra.config import RECIPES, SettingError, in_section
+from electra.config import RECIPES, SettingError, UserError, in_section
 from electra.data.batch_schedule import BatchSchedule
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
@@ -23,6 +22,7 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
+from electra.runs.trackers import parse_names
 from electra.settings import build_layers, find_recipe, parse_environment, parse_flags
 
 
@@ -60,7 +60,8 @@ class TrainingConfig:
     eval_rows: int = 2_048  # held-out rows of an evaluation, at most
     save_steps: int = 5_000  # steps between two checkpoints
     save_total_limit: int = 2  # checkpoints to keep
-    report_to: Literal["none", "tensorboard"] = "none"  # in addition to metrics.jsonl
+    # tensorboard, wandb, trackio, or several with commas between, beside metrics.jsonl; or none
+    report_to: str = "none"
     # without progress, until a run of several processes gives up
     timeout_minutes: float = TIMEOUT_MINUTES
     # updates, in the whole run, that may be skipped because their gradient was not finite
@@ -87,6 +88,7 @@ class TrainingConfig:
         if not 0 <= self.seed < 2**63:
             raise SettingError("seed", "must be a number from 0 to 2^63 − 1", self)
         self.check_batch_ramp()
+        self.check_report_to()
         smallest_batch = "batch_size"
         if self.initial_batch_size is not None:
             smallest_batch = "initial_batch_size"
@@ -105,6 +107,13 @@ class TrainingConfig:
                 "part of a gradient; choose bf16, or ddp",
                 self,
             )
+
+    def check_report_to(self) -> None:
+        """Raise SettingError for a tracker that is not known."""
+        try:
+            parse_names(self.report_to)
+        except UserError as error:
+            raise SettingError("report_to", str(error), self) from None
 
     def check_batch_ramp(self) -> None:
         """Raise SettingError where the batch cannot grow as these settings say."""

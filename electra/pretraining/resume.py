@@ -23,6 +23,7 @@ from electra.runs.run_dir import (
     METRICS,
     STATUS,
     TENSORBOARD,
+    TRACKERS,
     check_output_dir,
 )
 from electra.settings import as_dict, as_toml, differing_keys
@@ -41,6 +42,7 @@ OUR_FILES = {
     METRICS,
     STATUS,
     TENSORBOARD,
+    TRACKERS,
     *get_args(Role),
 }
 

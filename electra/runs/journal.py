@@ -1,4 +1,4 @@
-"""The journal of a run: metrics.jsonl, a progress bar or plain lines, TensorBoard if asked."""
+"""The journal of a run: metrics.jsonl, a progress bar or plain lines, and trackers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from electra.config import UserError
 from electra.console import PROGRESS_SECONDS, Terminal
 from electra.files import parse_json, read_bounded_bytes
 from electra.runs.progress import OverallProgress, format_duration, progress_bar
-from electra.runs.run_dir import TENSORBOARD
+from electra.runs.trackers import NO_TRACKING, Tracker, Tracking, open_trackers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
+FAILED, STOPPED_EARLY = 1, 75  # exit codes, as trackers are told them
 MAX_VALUE = 1e30  # sums of values below it stay finite
 
 DISPLAY_FORMATS = {
@@ -50,7 +51,7 @@ class Journal:
         *,
         max_steps: int,
         after: int = 0,
-        tensorboard: bool = False,
+        tracking: Tracking = NO_TRACKING,
         overall: OverallProgress | None = None,
         quiet: bool = False,
     ) -> None:
@@ -65,12 +66,12 @@ class Journal:
         self.latest: dict[str, float] = {}
         self.console = Terminal(stderr=True, quiet=quiet or self.is_silent, highlight=False)
         self.file: TextIO | None = None
-        self.writer: Any = None
+        self.trackers: dict[str, Tracker] = {}
+        self.exit_code = 0  # of a run that ends without an error: 0, or that of an early stop
         if path is not None:
             drop_after(path, after)
             self.file = path.open("a", encoding="utf8")
-            if tensorboard:
-                self.writer = summary_writer(path.parent, after)
+            self.trackers = open_trackers(tracking, path.parent, after=after)
         self.progress = progress_bar(self.console)
         self.task = self.progress.add_task(
             "", total=max_steps, completed=after, overall=self.overall
@@ -82,15 +83,27 @@ class Journal:
             self.progress.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.is_live:
             self.progress.stop()
         if self.file is not None:
             # Every line was flushed, and a flush that failed was reported then.
             with suppress(OSError):
                 self.file.close()
-        if self.writer is not None:
-            self.writer.close()
+        exit_code = self.exit_code
+        if kind is not None:
+            exit_code = FAILED
+        for name in list(self.trackers):
+            self.call_tracker(name, lambda tracker: tracker.finish(exit_code))
+
+    def call_tracker(self, name: str, call: Callable[[Tracker], None]) -> None:
+        """Call a tracker; one that fails is warned of once, and left out from then on."""
+        try:
+            call(self.trackers[name])
+        except Exception as error:
+            del self.trackers[name]
+            # Not its text: it may quote a key.
+            self.warn(f"{name} failed ({type(error).__name__}); the run goes on without it")
 
     def advance(self, step: int) -> None:
         """Move the progress bar to a step and show the latest metrics beside it."""
@@ -113,11 +126,11 @@ class Journal:
     def record(self, step: int, values: Mapping[str, float], *, prefix: str = "") -> None:
         """Append one line to metrics.jsonl, and print it where there is no progress bar."""
         self.latest.update(values)
+        named = {prefix + name: value for name, value in values.items()}
         if self.file is not None:
-            self.append_line(step, {prefix + name: value for name, value in values.items()})
-        if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(prefix + name, value, step)
+            self.append_line(step, named)
+        for name in list(self.trackers):
+            self.call_tracker(name, lambda tracker: tracker.log(step, named))
         self.overall.advance(step)
         text = format_metrics(values)
         if text and not self.is_live and not self.is_silent:
@@ -210,15 +223,6 @@ def drop_after(path: Path, step: int) -> None:
     """Drop the entries after a step, which a resumed run takes again."""
     entries = [entry for entry in read_metrics(path) if entry["step"] <= step]
     atomic.write(path, "".join(json.dumps(entry) + "\n" for entry in entries))
-
-
-def summary_writer(run: Path, after: int) -> Any:
-    """Return TensorBoard's writer; raise UserError where TensorBoard is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("training.report_to='tensorboard' needs: pip install tensorboard") from None
-    return SummaryWriter(run / TENSORBOARD, purge_step=after + 1)
 
 
 def draw_chart(values: Sequence[float], *, width: int = 60, height: int = 8) -> str:

@@ -20,6 +20,7 @@ STATUS = "status.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+TRACKERS = "trackers.json"  # the ids of this run at wandb and trackio
 STATUS_SECONDS = 10.0  # between two updates of status.json; each waits for the disk
 Status = Literal["running", "finished", "stopped", "failed"]
 

@@ -77,8 +77,9 @@ pytestmark = pytest.mark.usefixtures("few_threads")
             "unexpected argument 'stray'; settings are written --section.key value",
         ),
         (
-            ["tiny", "--report-to", "wandb"],
-            "command line: training.report_to must be one of 'none', 'tensorboard', found 'wandb'",
+            ["tiny", "--report-to", "tensorboard,wandbb"],
+            "command line: training.report_to='tensorboard,wandbb' must be none, or tensorboard, "
+            "wandb, trackio or several of them with commas between; did you mean wandb?",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -20,6 +20,7 @@ from electra.runs.journal import (
     read_metrics,
 )
 from electra.runs.progress import OverallProgress, format_duration, progress_bar
+from electra.runs.trackers import Tracking
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -122,7 +123,8 @@ def test_without_a_terminal_each_record_is_a_plain_line(
 
 def test_tensorboard_is_written_when_asked(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    with Journal(tmp_path / "metrics.jsonl", max_steps=2, tensorboard=True, quiet=True) as journal:
+    tracking = Tracking("tensorboard")
+    with Journal(tmp_path / "metrics.jsonl", max_steps=2, tracking=tracking, quiet=True) as journal:
         journal.record(1, {"loss": 1.0})
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
