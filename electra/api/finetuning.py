@@ -28,9 +28,9 @@ class Columns:
     Parameters
     ----------
     text
-        classify: the column of the text.
+        classify, similar: the column of the text.
     text_pair
-        classify: the column of a second text.
+        classify, similar: the column of a second text.
     label
         classify, choose: the column of the label. With multi_label=True also a list of columns,
         one for each label, which hold 0 or 1.
@@ -74,8 +74,8 @@ class FinetuneArguments(FinetuneOptions, FrozenEncoder, Columns):
         A run folder, a model folder of transformers, owner/name on the hub, or what `pretrain`,
         `finetune` or `load` returned.
     task
-        classify, span, tag or choose for data of your own; glue/rte, squad-2.0, ner and others for
-        a benchmark; or a Task of your own.
+        classify, span, tag, choose or similar for data of your own; glue/rte, squad-2.0, ner and
+        others for a benchmark; or a Task of your own.
     output_dir
         Folder for the results, and for the model and the predictions of each seed. The default is
         runs/MODEL-TASK. The fine-tuning that it holds is continued.
@@ -123,13 +123,15 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
     Ctrl-C, or the interrupt of a notebook, writes a checkpoint before it raises KeyboardInterrupt;
     the same call goes on from there.
     """
+    if arguments.task == "similar":
+        return finetune_embedder(arguments)
     task, flags = build_task(arguments)
     tables = find_data(arguments)
     values = field_values(FinetuneOptions, arguments) | {"train": (), "dev": ()}
     values["flags"] = [*dev_flags(arguments), *flags]
     if arguments.data is not None:
         values["data"] = str(Path(arguments.data))
-    output_dir = result_folder(arguments, task)
+    output_dir = result_folder(arguments, task.name)
     options = FinetuneOptions(**values)
     summary = finetune_with_options(Path(arguments.model), task, output_dir, options, tables)
     if summary is None:
@@ -138,6 +140,23 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
         from electra.reports.finetune_report import write_finetune_report
 
         write_finetune_report(output_dir, summary, reporter(quiet=options.quiet))
+    return FinetuneResult(
+        output_dir, summary.task, summary.metric, summary.median, summary.baseline, summary
+    )
+
+
+def finetune_embedder(arguments: FinetuneArguments) -> FinetuneResult:
+    """Train an embedder on pairs or triplets of texts."""
+    from electra.finetuning.similar import finetune_similar
+
+    tables = find_data(arguments)
+    values = field_values(FinetuneOptions, arguments) | {"train": (), "dev": ()}
+    flags = [*as_flags(arguments.given()), *as_flags(arguments.settings)]
+    values["flags"] = [*dev_flags(arguments), *flags]
+    output_dir = result_folder(arguments, "similar")
+    summary = finetune_similar(Path(arguments.model), output_dir, FinetuneOptions(**values), tables)
+    if summary is None:
+        raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call goes on")
     return FinetuneResult(
         output_dir, summary.task, summary.metric, summary.median, summary.baseline, summary
     )
@@ -189,9 +208,9 @@ def dev_flags(arguments: FinetuneArguments) -> list[str]:
     return as_flags({"dev_share": DEV_SHARE})
 
 
-def result_folder(arguments: FinetuneArguments, task: AnyTask) -> Path:
+def result_folder(arguments: FinetuneArguments, task: str) -> Path:
     """Return the folder that was named, or the default one of the model and the task."""
     if arguments.output_dir is not None:
         return Path(arguments.output_dir)
     model = Path(arguments.model).absolute().name
-    return Path("runs") / f"{model}-{task.name.replace('/', '-')}"
+    return Path("runs") / f"{model}-{task.replace('/', '-')}"

@@ -14,10 +14,12 @@ from electra.cli.describe import shape_table
 from electra.config import UserError, convert
 from electra.finetuning.output_dir import RUN
 from electra.finetuning.results import SeedResult, format_score
+from electra.model.huggingface import architecture_of
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
 from electra.runs.run_dir import get_status
-from electra.tasks.models import RESULTS, TASK, best_model, load_tuned
+from electra.tasks.models import RESULTS, TASK, best_model, load_pretrained, load_tuned
+from electra.tasks.sentence_transformer import Pooling, read_pooling
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,15 @@ def find_finetuned(folder: Path) -> Path | None:
             f"{folder}: a fine-tuning ({status}) without a model yet; the `electra finetune` "
             "command that began it goes on with it"
         )
-    if (folder / CONFIG).is_file() and TASK in read_json(folder, CONFIG):
+    if (folder / CONFIG).is_file() and {TASK, "electra_result"} & read_json(folder, CONFIG).keys():
         return folder
     return None
 
 
 def describe_finetuned(folder: Path, model: Path) -> FinetunedDescription:
     """Return the description of a model folder, and of the seeds in the folder that was named."""
+    if (pooling := read_pooling(model)) is not None:
+        return describe_embedder(folder, model, pooling)
     tuned = load_tuned(model)
     encoder = sum(parameter.numel() for parameter in tuned.network.encoder.parameters())
     everything = sum(parameter.numel() for parameter in tuned.network.parameters())
@@ -77,6 +81,28 @@ def describe_finetuned(folder: Path, model: Path) -> FinetunedDescription:
         vocabulary=tuned.network.encoder.vocabulary,
         encoder_parameters=encoder,
         head_parameters=everything - encoder,
+    )
+
+
+def describe_embedder(folder: Path, model: Path, pooling: Pooling) -> FinetunedDescription:
+    """Return the description of a model that `finetune --task similar` made."""
+    encoder = load_pretrained(model).encoder
+    learnt = f"vectors of texts, {pooling.pool} pooling"
+    if pooling.normalize:
+        learnt += ", of length 1"
+    results = read_results(folder, model)
+    return FinetunedDescription(
+        folder=str(model),
+        task="similar",
+        learnt=learnt,
+        metric=next(iter(results[0].scores["dev"])),
+        results=results,
+        length=pooling.length or encoder.shape.positions,
+        architecture=architecture_of(read_json(model, CONFIG)),
+        encoder=encoder.shape,
+        vocabulary=encoder.vocabulary,
+        encoder_parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+        head_parameters=0,
     )
 
 

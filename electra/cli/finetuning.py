@@ -41,6 +41,9 @@ span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLU
 tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioes|plain.
 
 choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN.
+
+similar (an embedder, by sentence-transformers): --text COLUMN --text-pair COLUMN --negative COLUMN
+--score COLUMN, and settings of its own.
 """
 
 
@@ -87,11 +90,15 @@ def finetune(
         model gets a fresh head.
     task
         glue/cola sst-2 mrpc sts-b qqp mnli qnli rte wnli, or glue for all of them; squad-1.1,
-        squad-2.0, mrqa; ner, chunk; swag, race; for data of your own: classify, span, tag, choose.
+        squad-2.0, mrqa; ner, chunk; swag, race; for data of your own: classify, span, tag, choose,
+        similar.
     output_dir
         Folder for the results, and for the model and the predictions of each seed. The same command
         continues where it was stopped. Not needed with --print-config.
     """
+    if task.lower() == "similar":
+        options = replace(options, flags=settings)
+        return finetune_embedder(model, output_dir, options, encoder, output)
     task_options, flags = split_settings(task, settings)
     task_options |= encoder.task_options()
     options = replace(options, flags=flags)
@@ -110,6 +117,41 @@ def require_output_dir(output_dir: Path | None) -> Path:
     if output_dir is None:
         raise UserError("--output-dir is missing: the folder to keep the results in")
     return output_dir
+
+
+def finetune_embedder(
+    model: str,
+    output_dir: Path | None,
+    options: FinetuneOptions,
+    encoder: FrozenEncoder,
+    output: Output,
+) -> int:
+    """Train an embedder on pairs or triplets of texts and print its summary."""
+    from electra.finetuning.similar_settings import SimilarConfig, load_similar_config
+
+    if encoder.frozen:
+        raise UserError("--frozen does not go with --task similar: the encoder is what learns")
+    check_flags(options.flags, "finetune", SimilarConfig)
+    if output.print_config:
+        from electra.setting_docs import as_commented_toml
+
+        config = load_similar_config(options.config, options.flags)
+        print_data(as_commented_toml(config).rstrip())
+        return DONE
+    output_dir = require_output_dir(output_dir)
+    from electra.finetuning.similar import finetune_similar, prepare_similar
+
+    if output.dry_run:
+        prepare_similar(model, options, output_dir)
+        return DONE
+    summary = finetune_similar(model, output_dir, options)
+    if summary is None:
+        return STOPPED_EARLY
+    print_summaries([summary], [], as_json=output.json)
+    if not (output.json or options.quiet):
+        vectors = f"{output_dir}-vectors.npy"
+        print_next_commands(("embed", output_dir, "texts.txt", "--output", vectors))
+    return DONE
 
 
 def split_settings(task: str, settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

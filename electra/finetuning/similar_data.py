@@ -1,0 +1,126 @@
+"""Pairs and triplets of texts: read from tables, and how well vectors tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from electra.config import UserError
+from electra.data.tables import Table, parse_number, read_rows, require_text
+from electra.finetuning.similar_settings import SimilarConfig
+from electra.tasks.features import Array
+from electra.tasks.metrics import pearson, spearmanr
+
+Form = Literal["pairs", "scores", "triplets"]
+METRICS: dict[Form, str] = {
+    "pairs": "retrieval_accuracy",
+    "scores": "spearmanr",
+    "triplets": "triplet_accuracy",
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Texts that belong together, with scores or with texts that do not."""
+
+    form: Form
+    texts: list[str]
+    others: list[str]
+    negatives: list[str]
+    scores: list[float]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """Return what sentence-transformers trains on, in the order that its losses take."""
+        columns: dict[str, Sequence[Any]] = {"anchor": self.texts, "positive": self.others}
+        if self.form == "triplets":
+            columns["negative"] = self.negatives
+        if self.form == "scores":
+            columns["score"] = self.scores
+        return columns
+
+    def select(self, indices: Sequence[int]) -> Pairs:
+        """Return some of the pairs."""
+        lists = (self.texts, self.others, self.negatives, self.scores)
+        chosen: Any = ([values[index] for index in indices if values] for values in lists)
+        return Pairs(self.form, *chosen)
+
+    def baseline(self) -> float:
+        """Return the metric of vectors that know nothing."""
+        return {"pairs": 1 / max(1, len(self)), "scores": 0.0, "triplets": 0.5}[self.form]
+
+    def evaluate(self, embed: Callable[[Sequence[str]], Array]) -> dict[str, float]:
+        """Return the scores of vectors, compared by their cosines."""
+        first, second = unit_vectors(embed(self.texts)), unit_vectors(embed(self.others))
+        cosines = (first * second).sum(axis=1)
+        if self.form == "scores":
+            true = np.array(self.scores)
+            return {"spearmanr": spearmanr(true, cosines), "pearson": pearson(true, cosines)}
+        if self.form == "triplets":
+            others = (first * unit_vectors(embed(self.negatives))).sum(axis=1)
+            return {"triplet_accuracy": float((cosines > others).mean())}
+        # Of each text, how many other texts are nearer than its own. Equal texts are no mistake.
+        ranks = ((first @ second.T) > cosines[:, None] + 1e-6).sum(axis=1)
+        return {
+            "retrieval_accuracy": float((ranks == 0).mean()),
+            "mrr": float((1 / (1 + ranks)).mean()),
+        }
+
+
+def unit_vectors(vectors: Array) -> Array:
+    """Return vectors of length 1."""
+    scaled: Array = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
+    return scaled
+
+
+def read_pairs(tables: Sequence[Table], config: SimilarConfig, form: Form | None = None) -> Pairs:
+    """Read the pairs of some tables; `form` is what the training data had."""
+    pairs: Pairs | None = None
+    for table in tables:
+        for where, row in read_rows(table):
+            if pairs is None:
+                pairs = Pairs(form or find_form(row, config), [], [], [], [])
+            add_row(pairs, row, config, where)
+    if pairs is None:
+        raise UserError(f"{', '.join(map(str, tables))}: no examples")
+    return pairs
+
+
+def find_form(row: Mapping[str, Any], config: SimilarConfig) -> Form:
+    """Return what a row holds: a triplet, a pair with a score, or a pair."""
+    if config.negative in row:
+        return "triplets"
+    if config.score in row:
+        return "scores"
+    return "pairs"
+
+
+def add_row(pairs: Pairs, row: Mapping[str, Any], config: SimilarConfig, where: str) -> None:
+    """Add the texts of a row; raise UserError where a column is missing or empty."""
+    second = config.text_pair
+    if second not in row and "positive" in row:
+        second = "positive"
+    pairs.texts.append(read_text(row, config.text, where))
+    pairs.others.append(read_text(row, second, where))
+    if pairs.form == "triplets":
+        pairs.negatives.append(read_text(row, config.negative, where))
+    if pairs.form == "scores":
+        score = parse_number(row.get(config.score))
+        if score is None or not 0 <= score <= 1:
+            raise UserError(
+                f"{where}: {config.score} is {row.get(config.score)!r}; a score is a number from 0 "
+                "(not similar) to 1. Divide other scales by their largest score"
+            )
+        pairs.scores.append(score)
+
+
+def read_text(row: Mapping[str, Any], column: str, where: str) -> str:
+    text = require_text(row, column, where)
+    if not text.strip():
+        raise UserError(f"{where}: {column} is empty; remove the row")
+    return text

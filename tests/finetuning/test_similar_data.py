@@ -1,0 +1,98 @@
+"""Pairs and triplets of texts: how they are read, and what their vectors score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electra.__main__ import main
+from electra.config import UserError
+from electra.data.tables import find_table
+from electra.finetuning.similar_data import Pairs, read_pairs
+from electra.finetuning.similar_settings import SimilarConfig
+from electra.tasks.features import Array
+from tests.tasks.toys import written
+
+CONFIG = SimilarConfig()
+
+
+def read(path: Path, content: str, config: SimilarConfig = CONFIG) -> Pairs:
+    return read_pairs([find_table(written(path, content))], config)
+
+
+def angles(degrees: Sequence[str]) -> Array:
+    """Vectors in a plane, each a text that is its angle."""
+    radians = np.deg2rad(np.array([float(text) for text in degrees]))
+    return np.stack([np.cos(radians), np.sin(radians)], axis=1)
+
+
+def test_the_columns_say_what_a_file_holds(tmp_path: Path) -> None:
+    pairs = read(tmp_path / "a.csv", "text,text_pair\n0,1\n90,88\n")
+    assert pairs.columns() == {"anchor": ["0", "90"], "positive": ["1", "88"]}
+    triplets = read(tmp_path / "b.csv", "text,positive,negative\n0,1,90\n")
+    assert list(triplets.columns()) == ["anchor", "positive", "negative"]
+    scored = read(tmp_path / "c.csv", "text,text_pair,score\n0,1,0.5\n")
+    assert scored.columns()["score"] == [0.5]
+    named = SimilarConfig(text="a", text_pair="b", score="c")
+    assert read(tmp_path / "d.csv", "a,b,c\n0,1,1\n", named).form == "scores"
+
+
+def test_vectors_are_scored_by_their_cosines(tmp_path: Path) -> None:
+    pairs = read(tmp_path / "a.csv", "text,text_pair\n0,1\n90,88\n45,1.5\n")
+    scores = pairs.evaluate(angles)
+    assert scores["retrieval_accuracy"] == pytest.approx(2 / 3)
+    assert scores["mrr"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+    assert pairs.baseline() == pytest.approx(1 / 3)
+    triplets = read(tmp_path / "b.csv", "text,positive,negative\n0,1,90\n0,80,10\n")
+    assert triplets.evaluate(angles) == {"triplet_accuracy": 0.5}
+    scored = read(tmp_path / "c.csv", "text,text_pair,score\n0,1,1\n0,30,0.6\n0,90,0\n")
+    assert scored.evaluate(angles)["spearmanr"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,text_pair,score\na,b,5\n", "a score is a number from 0"),
+        ("text,other\na,b\n", "text_pair"),
+        ("text,text_pair\na,  \n", "text_pair is empty"),
+        ("text,text_pair\n", "no examples"),
+    ],
+)
+def test_a_file_that_cannot_be_learnt_from_is_refused_with_its_place(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a.csv", content)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--frozen"], "--frozen does not go with --task similar"),
+        (["--learnin-rate", "1"], "did you mean --learning-rate"),
+        (["--batch-size", "1"], "batch_size"),
+        (["--dev-share", "0.1", "--data", "folder"], "no --data"),
+        ([], "name dev data to score on"),
+    ],
+)
+def test_wrong_use_is_refused_before_any_work(
+    words: list[str],
+    message: str,
+    tiny: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train = written(tmp_path / "train.csv", "text,text_pair\na,b\nc,d\n")
+    argv = ["finetune", tiny, "--task", "similar", "--train", train, "--output-dir", tmp_path / "x"]
+    assert main([*map(str, argv), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_settings_are_printed(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", str(tiny), "--task", "similar", "--epochs", "7", "--print-config"]
+    assert main(words) == 0
+    assert "epochs = 7.0" in capsys.readouterr().out
