@@ -7,8 +7,6 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
 from electra import atomic
 from electra.config import UserError
 from electra.console import to_stderr
@@ -115,7 +113,7 @@ class ServedTask(Served):
 
     @property
     def summary(self) -> str:
-        return f"{self.answerer.task.name}, answers at most {self.answerer.model.length} tokens"
+        return f"{self.answerer.task.name}, reads at most {self.answerer.model.length} tokens"
 
 
 class ServedRun(Served):
@@ -271,5 +269,4 @@ def refuse_missing(given: str) -> NoReturn:
 
 def load_models(given: Sequence[str], limits: Limits) -> list[Served]:
     """Load the models of the command line, in their order."""
-    torch.set_grad_enabled(False)
     return [load_model(each, limits) for each in given]

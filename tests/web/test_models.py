@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from electra.checksums import CHECKSUMS
@@ -53,6 +54,11 @@ def test_the_list_of_models_says_what_each_takes(client: TestClient) -> None:
     assert models["classes"]["max_length"] == 32
     assert models["classes"]["family"] == "electra"
     assert all(model["parameters"] > 10_000 for model in models.values())
+
+
+def test_to_load_models_changes_nothing_for_others_in_the_process(folders: dict[str, Path]) -> None:
+    load_models([str(folders["pair"]), str(folders["classes"])], LIMITS)
+    assert torch.is_grad_enabled()
 
 
 def test_no_path_of_the_server_is_told(client: TestClient, folders: dict[str, Path]) -> None:
