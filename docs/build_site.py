@@ -109,7 +109,7 @@ def folder_page(folder: Path) -> Path:
     lines = [f"{NO_SEARCH}# {inside}/", ""]
     for path in sorted(folder.iterdir()):
         if path.is_file():
-            lines.append(f"- [{path.name}]({os.path.relpath(source_page(path), page.parent)})")
+            lines.append(f"- [{path.name}]({os.path.relpath(page_of(path), page.parent)})")
     page.write_text("\n".join([*lines, ""]), encoding="utf8")
     return page
 
