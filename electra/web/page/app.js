@@ -104,6 +104,7 @@ function render() {
   document.title = `${shownModels().map(({ name }) => name).join(" and ")} · electra`;
   renderViews();
   for (const view of Object.keys(VIEWS)) byId(view).hidden = view !== state.view;
+  for (const holder of ["panels", "curves", "table"]) byId(holder).replaceChildren();
   ({ try: renderTry, curves: renderCurves, table: renderTable })[state.view]();
   for (const panel of page.panels) panel.update?.();
 }

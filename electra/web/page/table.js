@@ -88,7 +88,6 @@ export class TablePanel {
 
   #take(file) {
     this.node.setAttribute("aria-busy", "true");
-    this.#latest.schedule((signal) => this.#answer(file, signal), 0);
     const stop = () => {
       this.stop();
       this.#finish(element("p", { class: "muted" }, "Stopped. Nothing was answered."));
@@ -97,6 +96,7 @@ export class TablePanel {
     this.result.replaceChildren(element("p", { class: "row working" },
       element("span", { class: "spinner", "aria-hidden": "true" }), `Answering ${file.name} …`,
       element("button", { type: "button", onclick: stop }, "Stop")));
+    this.#latest.schedule((signal) => this.#answer(file, signal), 0);
   }
 
   async #answer(file, signal) {

@@ -128,8 +128,10 @@ function editWord(button, { word, original, actions }) {
     "data-key": button.dataset.key, spellcheck: "false" });
   field.value = original;
   field.size = Math.max(original.length, 3);
+  let isOpen = true;
   const finish = (isTaken) => {
-    if (!field.isConnected) return;
+    if (!isOpen) return;
+    isOpen = false; // leaving the document is a blur, which would finish it once more
     field.replaceWith(button);
     button.focus();
     if (isTaken && field.value !== original) actions.replaceWord(word, field.value);
@@ -137,8 +139,9 @@ function editWord(button, { word, original, actions }) {
   field.addEventListener("blur", () => finish(true), { once: true });
   field.addEventListener("keydown", (event) => {
     event.stopPropagation();
-    if (event.key === "Enter") finish(true);
-    if (event.key === "Escape") finish(false);
+    if (event.key !== "Enter" && event.key !== "Escape") return;
+    event.preventDefault(); // the word that takes the focus must not take the key too
+    finish(event.key === "Enter");
   });
   button.replaceWith(field);
   field.select();
