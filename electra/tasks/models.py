@@ -26,6 +26,7 @@ from electra.model.layers import layer_width
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
 from electra.shipped import describe_shipped, resolve_shipped
+from electra.tasks.sentence_transformer import MODULES, ST_CONFIG, TRANSFORMER_CONFIG
 from electra.tasks.task import AnyTask, Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
@@ -38,6 +39,10 @@ HUB_FILES = [
     "vocab.txt",
     "special_tokens_map.json",
     CHECKSUMS,
+    MODULES,  # and what else says how an embedder pools
+    TRANSFORMER_CONFIG,
+    ST_CONFIG,
+    "*_Pooling/config.json",
 ]
 MIN_LENGTH, DEFAULT_LENGTH = 8, 512
 
@@ -303,6 +308,8 @@ def transformers_task(
     """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
     kinds = TASK_KINDS.get(architecture.partition("For")[2])
     # ModernBERT's discriminator has the class of a tagger, and no task.
+    if (folder / MODULES).is_file():
+        raise UserError(f"{folder}: an embedder, which has vectors alone; use `electra embed`")
     if kinds is None or config.get("electra_role") == "discriminator":
         raise UserError(
             f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "

@@ -12,6 +12,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+import electra
+from electra.__main__ import main
 from electra.checksums import read_checksums, verify_file
 from electra.config import RunFailed, UserError
 from electra.exports import onnx_model
@@ -92,6 +94,33 @@ def test_a_head_that_transformers_does_not_have_is_refused_with_a_remedy(
 
 
 # ---- every head of both families -----------------------------------------------------------------
+
+
+def run_example(texts: list[str]) -> None:
+    """Run the program of docs/export.md on these texts, in the folder that holds stars-onnx."""
+    page = Path(__file__).parents[2] / "docs/export.md"
+    _, program, *_ = page.read_text(encoding="utf8").split("```python\n")
+    program = program.partition("```")[0].replace(
+        '["A film to see twice.", "Two hours of rain."]', repr(texts)
+    )
+    exec(compile(program, str(page), "exec"), {})
+
+
+@pytest.mark.slow
+def test_the_program_of_the_documentation_runs(
+    by_heart: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = f"export {by_heart('classes')} --to onnx --output-dir stars-onnx".split()
+    assert main(words) == 0
+    assert "ONNX Runtime computes what electra does" in capsys.readouterr().out
+    texts = ["anna lives in paris the dog", "berg visits rome the cat"]
+    run_example(texts)
+    answers = electra.load(by_heart("classes")).predict(texts)
+    assert capsys.readouterr().out.strip() == str([answer["label"] for answer in answers])
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 from electra.config import UserError
 from electra.tasks.embed_options import EmbedOptions
+from electra.tasks.models import load_tuned
 from electra.tasks.sentence_transformer import (
     MODULES,
     Pooling,
@@ -73,6 +74,13 @@ def test_what_electra_does_not_compute_is_refused(
     (tmp_path / file).write_text(json.dumps(content), encoding="utf8")
     with pytest.raises(UserError, match=message):
         read_pooling(tmp_path)
+
+
+def test_an_embedder_answers_nothing_and_says_so(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    write_pooling(model, Pooling(), width=32)
+    with pytest.raises(UserError, match="an embedder, which has vectors alone"):
+        load_tuned(model)
 
 
 def test_embed_does_as_the_folder_states(tmp_path: Path) -> None:
