@@ -5,6 +5,7 @@ results say.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -102,11 +104,9 @@ def test_one_command_makes_models_that_transformers_loads(home):
     ] == len(argv)
 
 
-def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
+def test_the_stages_stand_alone(home):
     stages = ("electra vocab", "electra shard", "electra pretrain", "electra describe")
-    _, vocab, shard, pretrain, describe, shard_again, continued = [
-        c for c in commands() if c.startswith(stages)
-    ]
+    _, vocab, shard, pretrain, describe = [c for c in commands() if c.startswith(stages)]
     run(vocab.replace("30522", "300"), home)
     run(shard, home)
     run(pretrain, home, *SMALLER[2:])
@@ -114,12 +114,6 @@ def test_the_stages_stand_alone_and_a_run_continues_from_a_models_folder(home):
     assert "P(replaced)" in run(show, home)
     assert "<svg" in (home / "sentence.svg").read_text(encoding="utf8")
     assert "parameters" in run(describe, home)
-    shutil.copytree(home / "runs/mine/discriminator", home / "google-electra-small")
-    shutil.rmtree(home / "shards")
-    run(shard_again, home)
-    output = run(continued, home, *SMALLER[2:])
-    assert "discriminator from google-electra-small" in output
-    assert "generator: no model in google-electra-small" in output
 
 
 @pytest.mark.slow
@@ -192,6 +186,35 @@ def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
     assert len((home / "answers.jsonl").read_text(encoding="utf8").splitlines()) == 2
     run(embed, home)
     assert (home / "vectors.parquet").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_models_are_exported_and_served_as_the_readme_says(home, tiny):
+    shutil.copytree(tiny, home / "runs/mine/discriminator")
+    reviews(home / "train.csv", column="review", label="stars")
+    reviews(home / "dev.csv", column="review", label="stars", animal="cat")
+    _, own = [c for c in commands() if c.startswith("electra finetune")]
+    run(own, home, "--max-steps", "2")
+    (export,) = [c for c in commands() if c.startswith("electra export")]
+    run(export, home)
+    assert (home / "stars-onnx" / "model.onnx").stat().st_size > 0
+    (serve,) = [c for c in commands() if c.startswith("electra serve")]
+    server = subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(serve), "--port", "0"],
+        cwd=home,
+        text=True,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        printed = iter(server.stderr.readline, "")
+        (address,) = next(found for line in printed if (found := re.findall(r"http://\S+", line)))
+        with urllib.request.urlopen(f"{address}api/models", timeout=60) as answer:
+            kinds = [model["kind"] for model in json.load(answer)["models"]]
+    finally:
+        server.terminate()
+    assert kinds == ["pretraining", "classify"]
+    assert server.wait(timeout=60) == 0
 
 
 def reviews(path, *, column, label, animal="dog"):
