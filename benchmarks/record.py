@@ -23,6 +23,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 from benchmarks.harness import build_parser, check_counts, run_main
@@ -37,6 +38,7 @@ from benchmarks.record_plan import (
     speed_key,
     steps_in,
 )
+from benchmarks.record_proxy import score_fixed_corruption
 from benchmarks.record_results import Record, finetuned_scores, pretrained_facts
 from electra.config import UserError
 from electra.data.shards import Shards
@@ -165,6 +167,11 @@ class Search:
             self.shards[arm.data] = Shards.open(self.options.folder / arm.data)
         return self.shards[arm.data]
 
+    @cached_property
+    def reference_rows(self) -> Shards:
+        """The shards whose held-out rows all discriminators are scored on."""
+        return Shards.open(self.options.folder / Arm.data)
+
     def recipe_of(self, arm: Arm) -> Recipe:
         """Return the recipe of an arm with the vocabulary that its shards have."""
         vocab_size = str(self.open_shards(arm).tokenizer.size)
@@ -215,6 +222,7 @@ class Search:
         is_continued = (folder / METRICS).exists()
         seconds = self.commands.run(log, *command, *place)
         facts = pretrained_facts(folder, self.open_shards(arm))
+        facts["fixed_corruption"] = score_fixed_corruption(folder, self.reference_rows)
         if not is_continued:
             facts["seconds"] = round(seconds, 1)  # with its start, evaluations and export
         self.record.update(
@@ -258,7 +266,13 @@ class Search:
     def search_finetuning(self, model: Path) -> None:
         """Try settings of fine-tuning on one model; each lands in the result as a run."""
         searched = self.plan.finetuning
-        jobs = [(name, task) for name in searched.tunings for task in searched.tasks]
+        names = self.options.arms or list(searched.tunings)
+        if unknown := set(names) - set(searched.tunings):
+            raise UserError(
+                f"--arms {', '.join(sorted(unknown))}: no settings of fine-tuning; there are "
+                f"{', '.join(searched.tunings)}"
+            )
+        jobs = [(name, task) for name in names for task in searched.tasks]
         start = time.monotonic()
 
         def work(job: tuple[str, str]) -> None:

@@ -9,7 +9,8 @@ A line of a part is a JSON object with `text`, paragraphs separated by line ends
 that shares 13 words in a row with one of their dev files is removed. DIR/corpus.json says how much
 text of each source is left and how much was removed. DIR/128 are the shards of all the text,
 DIR/128-fifth and DIR/128-thirtieth those of every fifth and thirtieth document, for runs of many
-epochs. What is there already is not made again.
+epochs. Of further lengths only a fifth is cut: DIR/64-fifth. What is there already is not made
+again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         electra("vocab", *slice_files(text, 5), "--output-dir", tokenizer, *vocab_size)
     for length in options.lengths:
         for name, every in SLICES.items():
-            if every > 1 and length != options.lengths[0]:
+            if every != 5 and length != options.lengths[0]:
                 continue
             files = slice_files(text, every)
             folder = options.folder / f"{length}{name}"

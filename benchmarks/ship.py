@@ -127,6 +127,7 @@ def score_fixture(folder: Path) -> list[float]:
 
 def complete_card(card: str, options: argparse.Namespace) -> str:
     """Return the card of the run with data, licences, scores and limits after its facts."""
+    card = card.replace(f"# {options.run.name}-discriminator", f"# {options.name}")
     card = card.replace("| Language | not recorded |", f"| Language | {options.language} |")
     card = card.replace("| Licence | not recorded |", f"| Licence | {options.license} |")
     sections = [card.rstrip(), *describe_text(options.corpus), *describe_scores(options), *LIMITS]
@@ -140,7 +141,7 @@ LIMITS = [
     "- English, uncased. Minutes of pre-training on some 10^8 words: models that read more know "
     "more.",
     "- The text holds what its sources hold, old books among them, with their prejudices.",
-    "- It was chosen by dev sets of the tasks below. Nobody has measured it on their test sets.",
+    "- It was chosen by dev sets of the tasks above. Nobody has measured it on their test sets.",
     "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked for.",
 ]
 

@@ -13,9 +13,11 @@ from transformers import AutoModel
 
 import electra
 from benchmarks import minimal_pairs, ship
+from benchmarks.record_proxy import score_fixed_corruption
 from electra import shipped
 from electra.__main__ import main
 from electra.config import UserError
+from electra.data.shards import Shards
 from electra.model import huggingface
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.pretrain import pretrain
@@ -190,3 +192,16 @@ def test_the_accuracy_of_pairs_counts_a_tie_half_and_is_written(run: Path, tmp_p
     (tmp_path / "wrong.jsonl").write_text('{"sentence": 1}\n', encoding="utf8")
     with pytest.raises(UserError, match=r"wrong.jsonl:1"):
         minimal_pairs.main([str(run), str(tmp_path / "wrong.jsonl")])
+
+
+# ---- fixed corruption ----------------------------------------------------------------------------
+
+
+def test_discriminators_are_compared_on_rows_that_are_corrupted_alike(
+    run: Path, toy_shards: Path
+) -> None:
+    shards = Shards.open(toy_shards)
+    scores = score_fixed_corruption(run, shards)
+    assert scores == score_fixed_corruption(run, shards)
+    assert 0 < scores["average_precision"] < 1
+    assert 0 < scores["auc"] < 1
