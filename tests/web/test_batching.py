@@ -19,10 +19,11 @@ class Doubler:
 
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []
-        self.free = threading.Event()
+        self.entered, self.free = threading.Event(), threading.Event()
 
     def compute(self, key: Hashable, items: Sequence[Any]) -> list[Any]:
-        self.free.wait(10)
+        self.entered.set()
+        self.free.wait(60)
         self.batches.append(list(items))
         results: list[Any] = []
         for item in items:
@@ -42,16 +43,23 @@ def working(doubler: Doubler, limits: Limits | None = None) -> Iterator[Worker]:
     finally:
         doubler.free.set()
         worker.stop()
-        worker.thread.join(5)
+        worker.thread.join(60)
         assert not worker.thread.is_alive()
+
+
+async def held(worker: Worker, doubler: Doubler, key: str = "k") -> asyncio.Future[list[Any]]:
+    """A first request, which the worker has taken and holds until it is let go."""
+    first = asyncio.ensure_future(worker.submit(key, [0], 1))
+    await asyncio.sleep(0)
+    assert await asyncio.to_thread(doubler.entered.wait, 60)
+    return first
 
 
 async def submit_all(worker: Worker, doubler: Doubler, jobs: Sequence[Any]) -> list[Any]:
     """The outcomes of jobs that wait together behind a first one."""
-    first = asyncio.ensure_future(worker.submit("k", [0], 1))
-    await asyncio.sleep(0.05)
+    first = await held(worker, doubler)
     tasks = [asyncio.ensure_future(worker.submit("k", job, 1)) for job in jobs]
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     doubler.free.set()
     await first
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -89,11 +97,10 @@ def test_only_requests_of_one_key_share_a_batch() -> None:
     doubler = Doubler()
 
     async def run(worker: Worker) -> list[Any]:
-        first = asyncio.ensure_future(worker.submit("a", [0], 1))
-        await asyncio.sleep(0.05)
+        first = await held(worker, doubler, "a")
         keys = ["a", "b", "a", "b"]
         jobs = [asyncio.ensure_future(worker.submit(k, [i], 1)) for i, k in enumerate(keys)]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         doubler.free.set()
         return [await each for each in (first, *jobs)]
 
@@ -121,11 +128,10 @@ def test_a_cancelled_request_is_dropped_from_the_queue() -> None:
     doubler = Doubler()
 
     async def run(worker: Worker) -> list[Any]:
-        first = asyncio.ensure_future(worker.submit("k", [0], 1))
-        await asyncio.sleep(0.05)
+        first = await held(worker, doubler)
         gone = asyncio.ensure_future(worker.submit("k", [1], 1))
         stays = asyncio.ensure_future(worker.submit("k", [2], 1))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
         doubler.free.set()
@@ -142,7 +148,7 @@ def test_a_worker_that_stops_finishes_its_queue_and_takes_no_more() -> None:
 
     async def run(worker: Worker) -> list[Any]:
         jobs = [asyncio.ensure_future(worker.submit("k", [i], 1)) for i in range(3)]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         worker.stop()
         with pytest.raises(RequestError) as refused:
             await worker.submit("k", [9], 1)
@@ -159,7 +165,7 @@ def test_an_abandoned_queue_refuses_those_who_wait() -> None:
 
     async def run(worker: Worker) -> list[Any]:
         jobs = [asyncio.ensure_future(worker.submit("k", [i], 1)) for i in range(3)]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         worker.abandon()
         return await asyncio.gather(*jobs, return_exceptions=True)
 
