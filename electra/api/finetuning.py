@@ -84,7 +84,7 @@ class FinetuneArguments(FinetuneOptions, FrozenEncoder, Columns):
         files, a DataFrame, or a list of dicts.
     dev
         Data to score on, of the same kinds. Without it, and without `data`, a tenth of `train` is
-        held out; settings={"dev_share": 0.2} holds out another share.
+        held out; settings={"dev_share": 0.2} holds out another share, {"folds": 5} each in turn.
     regression
         classify: whether labels are scores; by default, whether they look like scores.
     multi_label
@@ -201,7 +201,7 @@ def dev_flags(arguments: FinetuneArguments) -> list[str]:
     """Return the setting that holds dev data out where none is given, and say so."""
     if arguments.train is None or arguments.dev is not None or arguments.data is not None:
         return []
-    if "dev_share" in (arguments.settings or {}):
+    if {"dev_share", "folds"} & set(arguments.settings or {}):
         return []
     say = reporter(quiet=arguments.quiet)
     say(f"no dev data: a share of {DEV_SHARE} of train is held out to score on")

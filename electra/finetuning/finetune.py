@@ -15,17 +15,16 @@ from electra.config import RunFailed, UserError
 from electra.console import Terminal, ignore, redirect_warnings, to_stdout, without_readers
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
-from electra.finetuning.loop import finetune_seed
+from electra.finetuning.folds import build_folds
 from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
 from electra.finetuning.output_dir import (
     check_output_dir,
     open_output_dir,
     set_status,
-    step_reporter,
 )
 from electra.finetuning.results import SeedResult, Summary, summarize
-from electra.finetuning.scoring import remove_checkpoints
 from electra.finetuning.search import search_settings
+from electra.finetuning.seed_job import SeedJob, finetune_with_folds
 from electra.finetuning.session import Session, examples_per_seed
 from electra.finetuning.setup import (
     NO_TABLES,
@@ -36,14 +35,12 @@ from electra.finetuning.setup import (
     read_examples,
     resolve_config,
 )
-from electra.finetuning.state import SeedProgress
 from electra.model.huggingface import load_shape
 from electra.runs import run_dir
 from electra.runs.lock import run_lock
 from electra.runs.progress import OverallProgress
 from electra.runs.signals import stop_signals
-from electra.runs.trackers import Tracking
-from electra.settings import as_dict, as_toml
+from electra.settings import as_toml
 from electra.tasks.models import model_folder
 from electra.tasks.task import AnyTask
 
@@ -98,9 +95,10 @@ def finetune_task(
     world = session.world
     say = reporter(quiet=options.quiet or not world.is_main)
     setup = prepare_finetuning(model, task, options, tables=tables, say=say)
+    folds = build_folds(setup, say)
     open_output_dir(setup, output_dir, options, world)
     announce(setup, options, say)
-    plan_trainings(setup, options, session.overall)
+    plan_trainings([setup, *(fold.setup for fold in folds)], options, session.overall)
     runs: list[SeedResult] = []
     with explain_failures(output_dir, runs, world):
         searched = search_or_keep(setup, output_dir, options, session, say)
@@ -109,7 +107,8 @@ def finetune_task(
             say("stopped early; the same command goes on with the search")
             return None
         for seed in range(options.seed, options.seed + options.seeds):
-            result = finetune_or_load(searched, seed, output_dir, options, session, runs)
+            job = SeedJob(seed, output_dir, options, session, runs)
+            result = finetune_with_folds(searched, folds, job, say)
             if result is None:
                 set_status(output_dir, "stopped", runs, world)
                 say(f"stopped early; the same command goes on with seed {seed}")
@@ -121,22 +120,15 @@ def finetune_task(
 
 
 def plan_trainings(
-    setup: FinetuneSetup, options: FinetuneOptions, overall: OverallProgress
+    setups: Sequence[FinetuneSetup], options: FinetuneOptions, overall: OverallProgress
 ) -> None:
     """Set how many trainings there are, and how many examples those of this task read."""
-    trainings = options.seeds
+    setup, *_ = setups
+    trainings = options.seeds * len(setups)
     if setup.search is not None:
         trainings += setup.search.trainings or setup.search.first_round
     overall.trainings = max(overall.trainings, trainings)
-    overall.plan(setup.task.name, options.seeds * examples_per_seed(setup))
-
-
-def describe_run(
-    setup: FinetuneSetup, output_dir: Path, options: FinetuneOptions, seed: int
-) -> Tracking:
-    """Return what the trackers are told of a seed's run."""
-    facts = {"task": setup.task.name, "model": setup.model.name, "seed": seed}
-    return Tracking(options.report_to, as_dict(setup.config) | facts, output_dir.name)
+    overall.plan(setup.task.name, options.seeds * sum(map(examples_per_seed, setups)))
 
 
 def search_or_keep(
@@ -161,48 +153,12 @@ def search_or_keep(
     return found
 
 
-def finetune_or_load(
-    setup: FinetuneSetup,
-    seed: int,
-    output_dir: Path,
-    options: FinetuneOptions,
-    session: Session,
-    runs: Sequence[SeedResult],
-) -> SeedResult | None:
-    """Return the result of a seed that is finished, or fine-tune it; None when stopped early."""
-    folder, overall = output_dir / f"seed-{seed}", session.overall
-    planned = setup.config.steps(len(setup.train))
-    label = ""
-    if options.seeds > 1:
-        label = f"seed {len(runs) + 1}/{options.seeds}"
-    session.begin(setup, label)
-    result = SeedResult.load(folder)
-    if result is not None:
-        if session.world.is_main:  # it may have been killed after it had written its result
-            remove_checkpoints(folder)
-        overall.end(planned=planned, steps=result.steps, was_done=True)
-        return result
-    report_step = step_reporter(output_dir, runs, session.world)
-    result = finetune_seed(
-        setup,
-        seed,
-        folder,
-        session.world,
-        interrupted=session.interrupted,
-        progress=SeedProgress(
-            report_step, overall, options.quiet, describe_run(setup, output_dir, options, seed)
-        ),
-    )
-    if result is not None:
-        overall.end(planned=planned, steps=result.steps)
-    return result
-
-
 def describe_finetuning(
     model: str | Path, task: AnyTask, output_dir: Path, options: FinetuneOptions
 ) -> None:
     """Read and check everything that a fine-tuning needs, and print what it would do."""
     setup = prepare_finetuning(model, task, options, say=to_stdout)
+    build_folds(setup, to_stdout)
     check_output_dir(output_dir, json.loads(json.dumps(setup.identity())), options)
     announce(setup, options, to_stdout)
     if setup.search is not None:
@@ -247,6 +203,8 @@ def announce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str]
     else:
         say(f"{setup.model}: {setup.loaded}; the head for {setup.task.name} is fresh")
     dev = ", ".join(f"{name} {len(split.examples):,}" for name, split in setup.dev.items())
+    if config.folds:
+        dev = f"{config.folds} folds"
     say(
         f"{setup.data['train']['examples']:,} training examples in "
         f"{len(setup.train.examples):,} rows of at most {config.length} tokens; {dev}; "
@@ -296,6 +254,8 @@ def write_summary(
             model = f"seed-{run.seed}/model"
             if model != summary.best_model:
                 atomic.remove_folder(output_dir / model, ignore_errors=True)
+        for folder in output_dir.glob("fold-*/seed-*/model"):
+            atomic.remove_folder(folder, ignore_errors=True)
     summary.save(output_dir)
     set_status(output_dir, "finished", summary.runs, world)
     return summary

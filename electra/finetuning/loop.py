@@ -76,7 +76,7 @@ def open_journal(state: FinetuneState) -> Journal:
         checkpoint.remove_after(state.output_dir, state.step)
     return Journal(
         metrics,
-        max_steps=state.max_steps,
+        max_steps=state.last_step,
         after=state.step,
         tracking=state.progress.tracking,
         overall=state.progress.overall,
@@ -134,13 +134,13 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         return True
     config, window = state.setup.config, MetricsWindow()
     seconds_before, started = state.seconds, time.monotonic()
-    for step in range(state.step + 1, state.max_steps + 1):
+    for step in range(state.step + 1, state.last_step + 1):
         units = state.units(step)
         loss = forward_backward(state, units, step=step)
         learning_rate = state.train_step.optimizer_step(step)
         state.step, state.seconds = step, seconds_before + time.monotonic() - started
         window.add({"loss": loss}, int(state.setup.train.token_counts[units].sum()))
-        is_last, stopping = step == state.max_steps, state.world.any_rank(interrupted())
+        is_last, stopping = step == state.last_step, state.world.any_rank(interrupted())
         if step % config.logging_steps == 0 or stopping or is_last:
             log_step(state, journal, window, learning_rate)
         if state.evaluates_at(step):

@@ -115,7 +115,7 @@ def remove_results(output_dir: Path) -> None:
     for path in output_dir.iterdir():
         if path.name == SEARCH:
             atomic.remove_folder(path)
-        if re.fullmatch(r"seed-\d+", path.name):
+        if re.fullmatch(r"(seed|fold)-\d+", path.name):
             if not path.is_symlink():
                 # Without this file the seed is not finished, even if the rest cannot be removed.
                 (path / RESULT).unlink(missing_ok=True)

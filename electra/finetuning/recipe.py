@@ -68,6 +68,9 @@ class FinetuneConfig:
     max_dev_examples: int | None = None  # likewise
     # of the training data to score on instead of dev data: the same for every seed and every label
     dev_share: float | None = None
+    # without dev data: train so many times, each time scored on another part of the training data,
+    # and then once more on all of it
+    folds: int | None = None
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
     cuda_graph: Switch = "auto"  # auto: with the kernels
@@ -94,6 +97,10 @@ class FinetuneConfig:
             raise SettingError("warmup_ratio", "must be in [0, 1]", self)
         if self.dev_share is not None and not 0 < self.dev_share <= 0.5:
             raise SettingError("dev_share", "must be in (0, 0.5]", self)
+        if self.folds is not None and self.folds < 2:
+            raise SettingError("folds", "must be at least 2", self)
+        if self.folds is not None and self.dev_share is not None:
+            raise SettingError("folds", "goes without dev_share: each fold is dev data once", self)
         if self.epochs <= 0:
             raise SettingError("epochs", "must be above 0", self)
         self.optimizer(steps=1)  # checks the settings of the optimizer

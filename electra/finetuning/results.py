@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from electra.finetuning.setup import FinetuneSetup
 
 RESULT = "result.json"  # of one seed
+FOLDS = "folds"  # the split of scores that are means over folds
 PLAIN_METRICS = ("mse", "loss", "r2")  # shown as they are, not in points
 Scores = dict[str, dict[str, float]]  # dev split → metric → value
 
@@ -45,6 +46,8 @@ class SeedResult:
     # dev split → precision, recall and F1 of each class, where there are classes
     classes: dict[str, list[ClassScores]] = field(default_factory=dict)
     selected_step: int | None = None  # whose weights early stopping kept; None: the last one's
+    # Of k-fold cross-validation: the results of each fold, whose mean the scores are.
+    folds: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def load(cls, folder: Path) -> SeedResult | None:
@@ -97,7 +100,7 @@ class Summary:
     baseline: float  # the score of the best answer that ignores the text
     median: float
     mean: float
-    sd: float | None  # of one run, over seeds; None for a single seed
+    sd: float | None  # over seeds, or over all folds of all seeds; None for a single run
     best: float
     runs: list[SeedResult] = field(default_factory=list)
     made: dict[str, Any] = field(default_factory=dict)
@@ -107,9 +110,12 @@ class Summary:
 
     @property
     def protocol(self) -> str:
+        folds = ""
+        if self.runs and self.runs[0].folds:
+            folds = f"mean of {len(self.runs[0].folds)} folds, "
         if len(self.runs) == 1:
-            return "one seed"
-        return f"median of {len(self.runs)} seeds"
+            return f"{folds}one seed"
+        return f"{folds}median of {len(self.runs)} seeds"
 
     @property
     def degenerate(self) -> list[int]:
@@ -136,13 +142,15 @@ def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
     """
     scores = [run.score for run in runs]
     best = max(runs, key=lambda run: direction(setup.task.metric) * run.score)
-    sd = None
-    if len(scores) > 1:
-        sd = statistics.stdev(scores)
+    sd, spread = None, scores
+    if runs[0].folds:
+        spread = [fold["score"] for run in runs for fold in run.folds]
+    if len(spread) > 1:
+        sd = statistics.stdev(spread)
     return Summary(
         task=setup.task.name,
         metric=setup.task.metric,
-        split=next(iter(setup.dev)),
+        split=next(iter(runs[0].scores)),
         baseline=runs[0].baseline,
         median=statistics.median(scores),
         mean=statistics.fmean(scores),
@@ -158,9 +166,9 @@ def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
 def provenance(setup: FinetuneSetup) -> dict[str, Any]:
     """Return what a reader needs to reproduce the score: code, settings, weights, data."""
     settings = as_dict(setup.config)
-    selection = "none: the last step's weights"
+    selection, split = "none: the last step's weights", next(iter(setup.dev), "each fold")
     if setup.config.early_stopping is not None:
-        selection = f"the step with the best {setup.task.metric} on {next(iter(setup.dev))}"
+        selection = f"the step with the best {setup.task.metric} on {split}"
     found: dict[str, Any] = {}
     if setup.found is not None:
         selection = f"settings: the best of {len(setup.found['trials'])} on dev; {selection}"
@@ -191,7 +199,7 @@ def model_card_facts(setup: FinetuneSetup, result: SeedResult) -> dict[str, obje
         steps += f"; step {result.selected_step:,} was chosen on dev, which flatters the score"
     return {
         "Task": task.name,
-        f"{task.metric} on {next(iter(setup.dev))}": format_score(result.score, task.metric),
+        f"{task.metric} on {next(iter(result.scores))}": format_score(result.score, task.metric),
         "An answer that ignores the text": format_score(result.baseline, task.metric),
         "Seed": result.seed,
         "Steps": steps,
@@ -248,8 +256,7 @@ def summary_classes(summary: Summary) -> Table | None:
     """Draw precision, recall and F1 of each class, where there are classes."""
     if not summary.classes:
         return None
-    title = f"{summary.task}, {summary.split}, {summary.protocol}"
-    return class_table(summary.classes, title=title)
+    return class_table(summary.classes)
 
 
 def summary_notes(summaries: Sequence[Summary], missing: Sequence[str] = ()) -> list[str]:

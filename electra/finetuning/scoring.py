@@ -58,7 +58,7 @@ def add_evaluation(state: FinetuneState, journal: Journal, score: float) -> None
     stopping = state.early_stopping
     assert stopping is not None
     stopping.add(score, state.step, state.network)
-    if stopping.is_over and state.step < state.max_steps:
+    if stopping.is_over and state.step < state.last_step:
         metric = state.setup.task.metric
         journal.info(
             f"seed {state.seed}: stopped after step {state.step:,} of {state.max_steps:,}: the "
@@ -176,6 +176,9 @@ def score_and_save(
 
 def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> SeedResult:
     """Write predictions, model and result. The result is last: with it the seed is finished."""
+    if state.setup.cross_validated:
+        result = adopt_result(state, state.setup.cross_validated)
+        return finish_seed(state, state.setup.task, result)
     first, split = next(iter(state.setup.dev.items()))
     task = state.setup.task.fit_threshold(split.examples, answers[first])
     scores = score_splits(state, task, answers)
@@ -201,6 +204,25 @@ def write_result(state: FinetuneState, answers: Answers, journal: Journal) -> Se
         classes=score_classes(state, task, answers),
         selected_step=state.selected_step,
     )
+    return finish_seed(state, task, result)
+
+
+def adopt_result(state: FinetuneState, cross_validated: SeedResult) -> SeedResult:
+    """Return the scores of the folds as the result of the model that is trained on all data."""
+    atomic.sync(state.output_dir / run_dir.METRICS)
+    metric = state.setup.task.metric
+    return replace(
+        cross_validated,
+        degenerate=is_degenerate(cross_validated.score, cross_validated.baseline, metric),
+        diverged=state.diverged,
+        steps=state.step,
+        micro_batch_size=state.micro_batch_size,
+        seconds=round(state.seconds, 2),
+    )
+
+
+def finish_seed(state: FinetuneState, task: AnyTask, result: SeedResult) -> SeedResult:
+    """Write the model of a seed and then its result."""
     save_model(state, task, result)
     result.save(state.output_dir)
     remove_checkpoints(state.output_dir)
@@ -240,6 +262,7 @@ def write_analysis(
 def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
     """Write the model folder, and verify it against transformers where that has a class for it."""
     folder = state.output_dir / "model"
+    short = replace(result, classes={}, folds=[])  # the other results are in result.json
     try:
         stored = save_tuned(
             state.network,
@@ -247,9 +270,7 @@ def save_model(state: FinetuneState, task: AnyTask, result: SeedResult) -> None:
             state.setup.tokenizer,
             folder,
             length=state.setup.config.length,
-            extra={
-                "electra_result": asdict(replace(result, classes={}))
-            },  # config.json stays short
+            extra={"electra_result": asdict(short)},
             card=replace(state.setup.card, facts=model_card_facts(state.setup, result)),
         )
     except (OSError, SafetensorError) as error:

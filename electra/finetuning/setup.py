@@ -18,6 +18,7 @@ from electra.finetuning.dev_data import refuse_same_data, split_off_dev
 from electra.finetuning.feature_cache import FeatureEncoder
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.recipe import FinetuneConfig, given_settings, load_finetune_config
+from electra.finetuning.results import SeedResult
 from electra.finetuning.search_plan import SearchPlan, plan_search
 from electra.model.card_content import NOTHING_RECORDED, CardContent
 from electra.model.huggingface import LoadReport
@@ -55,6 +56,10 @@ class FinetuneSetup:
     dev: Mapping[str, DevSplit]  # the score of the first one counts
     data: Mapping[str, Any]  # files and numbers of examples
     card: CardContent = NOTHING_RECORDED
+    train_examples: Sequence[Example] = ()
+    tables: Sequence[Table] = ()  # the training data
+    cross_validated: SeedResult | None = None  # what its folds scored, where there is no dev data
+    stop_ratio: float = 1.0  # of the steps that are taken before training stops
     report: bool = True  # whether the analysis for the report is written, with texts of dev data
     search: SearchPlan | None = None
     found: Mapping[str, Any] | None = None  # by the search: all trials, and the best settings
@@ -94,15 +99,13 @@ def prepare_finetuning(
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
     config = resolve_config(task, options, source.encoder.shape)
-    search = resolve_search(config, options)
-    task = configure_task(task, config)
+    task, search = configure_task(task, config), resolve_search(config, options)
     with redirect_warnings(say):
-        files = find_files(task, options, tables, dev_share=config.dev_share)
+        files = find_files(task, options, tables, config)
     task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
     examples = select_examples(examples, config.max_train_examples)
     dev = {name: select_examples(split, config.max_dev_examples) for name, split in dev.items()}
-    task = task.fit_weights(examples)
-    announce_task(task, say)
+    task = weigh_classes(task, examples, say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     with redirect_warnings(say):
         splits = encode_dev(encoder, files, dev)
@@ -119,17 +122,23 @@ def prepare_finetuning(
         train=train,
         dev=splits,
         data=describe_data(files, examples, dev),
+        train_examples=examples,
+        tables=files.train,
         card=options.card,
         report=options.report,
         search=search,
     )
 
 
-def announce_task(task: AnyTask, say: Callable[[str], None]) -> None:
-    """Print what was found in the training data."""
+def weigh_classes(
+    task: AnyTask, examples: Sequence[Example], say: Callable[[str], None]
+) -> AnyTask:
+    """Return the task with the weights of its classes; print what was found in the data."""
+    task = task.fit_weights(examples)
     for note in (task.description, task.weights_note):
         if note:
             say(f"{task.name}: {note}")
+    return task
 
 
 def encode_dev(
@@ -200,13 +209,15 @@ def find_files(
     task: AnyTask,
     options: FinetuneOptions,
     tables: Tables = NO_TABLES,
-    *,
-    dev_share: float | None = None,
+    config: FinetuneConfig | None = None,
 ) -> Files:
     """Return the files of --data, except where --train, --dev or tables in memory replace them.
 
-    With `dev_share` the files of the dev data are those of the training data.
+    With `dev_share` the files of the dev data are those of the training data; with `folds` there
+    are none.
     """
+    config = config or FinetuneConfig()
+    dev_share = config.dev_share
     files = Files(train=(), dev={}, test={})
     if options.data:
         files = task.locate(options.data)
@@ -221,13 +232,15 @@ def find_files(
         files = replace(files, dev={"dev": tuple(dev)})
     if dev_share:
         files = replace(files, dev={"dev": files.train})
-    check_files(task, files, options)
+    check_files(task, files, options, folds=config.folds)
     if not dev_share and not options.dev_on_train:
         refuse_same_data(files)
     return files
 
 
-def check_files(task: AnyTask, files: Files, options: FinetuneOptions) -> None:
+def check_files(
+    task: AnyTask, files: Files, options: FinetuneOptions, *, folds: int | None
+) -> None:
     """Raise UserError where there is nothing to train on or to score on."""
     if not files.train and options.data:
         raise UserError(f"{options.data}: no training data; name files with --train")
@@ -236,10 +249,16 @@ def check_files(task: AnyTask, files: Files, options: FinetuneOptions) -> None:
             f"{task.name}: no training data; name files with --train, or a folder that holds them "
             "with --data"
         )
-    if not files.dev:
+    if folds and files.dev:
+        names = join_names(next(iter(files.dev.values())))
         raise UserError(
-            f"{options.data or task.name}: no dev data to score on; name a file with --dev, or set "
-            "a part of the training data aside with --dev-share 0.1"
+            f"--folds {folds} takes the dev data from the training data; leave out {names}, and "
+            "name files with --train alone"
+        )
+    if not folds and not files.dev:
+        raise UserError(
+            f"{options.data or task.name}: no dev data to score on; name a file with --dev, set a "
+            "part of the training data aside with --dev-share 0.1, or use all of it with --folds 5"
         )
 
 

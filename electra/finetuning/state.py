@@ -62,7 +62,7 @@ class FinetuneState:
     optimizer_config: OptimizerConfig
     scaler: torch.amp.GradScaler
     precision: Precision
-    max_steps: int
+    max_steps: int  # of the schedule
     micro_batch_size: int
     unit_weights: Array  # how much of each unit is scored
     step: int = 0
@@ -85,6 +85,11 @@ class FinetuneState:
         return 1
 
     @property
+    def last_step(self) -> int:
+        """The step after which training ends; the schedule may be longer."""
+        return max(1, round(self.setup.stop_ratio * self.max_steps))
+
+    @property
     def is_over(self) -> bool:
         """Whether training ended before its last step: it diverged, or early stopping ended it."""
         return self.diverged or bool(self.early_stopping and self.early_stopping.is_over)
@@ -98,10 +103,10 @@ class FinetuneState:
 
     def evaluates_at(self, step: int) -> bool:
         """Return whether the network is scored during training; the last step's is at its end."""
-        if step == self.max_steps:
+        if step == self.last_step:
             return self.early_stopping is not None
         interval = self.setup.config.eval_interval(len(self.setup.train))
-        return bool(interval and step % interval == 0)
+        return bool(self.setup.dev and interval and step % interval == 0)
 
     def units(self, step: int) -> Array:
         """Return the examples of a step. Steps count from 1."""
@@ -164,7 +169,7 @@ def build_state(setup: FinetuneSetup, seed: int, output_dir: Path, world: World)
 def build_early_stopping(setup: FinetuneSetup) -> EarlyStopping | None:
     """Return the state of early stopping before training, where it is asked for."""
     patience = setup.config.early_stopping
-    if patience is None:
+    if patience is None or not setup.dev:
         return None
     return EarlyStopping(patience, direction(setup.task.metric))
 

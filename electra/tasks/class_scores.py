@@ -56,12 +56,12 @@ def median_scores(runs: Sequence[Sequence[ClassScores]]) -> list[ClassScores]:
     return medians
 
 
-def class_table(classes: Sequence[ClassScores], *, title: str = "") -> Table:
+def class_table(classes: Sequence[ClassScores]) -> Table:
     """Draw one line a class, in the order of the labels; of many classes the most frequent ones."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=36)
     for name in ("precision", "recall", "f1", "examples"):
         table.add_column(name, justify="right")

@@ -78,4 +78,4 @@ def test_a_dev_file_and_a_dev_share_exclude_each_other(tmp_path: Path) -> None:
     data = written(tmp_path / "rows.csv", keyword_rows(4))
     options = FinetuneOptions(train=[data], dev=[data])
     with pytest.raises(UserError, match="leave out --dev"):
-        find_files(find_task("classify"), options, dev_share=0.1)
+        find_files(find_task("classify"), options, config=FinetuneConfig(dev_share=0.1))

@@ -17,7 +17,7 @@ from rich.console import Console
 import electra
 from electra import __version__, atomic
 from electra.config import RunFailed, UserError
-from electra.finetuning import finetune as finetune_module
+from electra.finetuning import seed_job
 from electra.finetuning.finetune import finetune, finetune_glue
 from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
 from electra.finetuning.results import (
@@ -204,13 +204,13 @@ def test_more_seeds_are_added_to_those_that_are_done(
 ) -> None:
     learn()
     before, trained = content(tmp_path / "run" / "seed-0"), []
-    finetune_seed = finetune_module.finetune_seed
+    finetune_seed = seed_job.finetune_seed
 
     def recording(setup: Any, seed: int, *rest: Any, **more: Any) -> SeedResult | None:
         trained.append(seed)
         return finetune_seed(setup, seed, *rest, **more)
 
-    monkeypatch.setattr(finetune_module, "finetune_seed", recording)
+    monkeypatch.setattr(seed_job, "finetune_seed", recording)
     assert len(learn(seeds=3).runs) == 3
     assert trained == [1, 2]
     assert content(tmp_path / "run" / "seed-0") == before
@@ -339,7 +339,7 @@ def test_a_run_that_ends_with_any_error_has_the_status_failed(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(finetune_module, "finetune_seed", fail)
+    monkeypatch.setattr(seed_job, "finetune_seed", fail)
     with pytest.raises(type(error), match="no"):
         learn()
     status = json.loads((tmp_path / "run" / "status.json").read_text())
