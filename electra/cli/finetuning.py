@@ -139,7 +139,8 @@ def finetune_embedder(
         print_data(as_commented_toml(config).rstrip())
         return DONE
     output_dir = require_output_dir(output_dir)
-    from electra.finetuning.similar import finetune_similar, prepare_similar
+    from electra.finetuning.similar import finetune_similar
+    from electra.finetuning.similar_setup import prepare_similar
 
     if output.dry_run:
         prepare_similar(model, options, output_dir)

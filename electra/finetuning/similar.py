@@ -2,79 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from electra import __version__, atomic
-from electra.config import UserError
 from electra.console import PROGRESS_SECONDS
-from electra.data.shuffle import random_key, shuffle_indices
-from electra.data.tables import find_table
 from electra.exports.embedder import embedder_card, write_embedder
 from electra.exports.folder import require_packages
 from electra.file_lock import folder_lock
-from electra.finetuning.dev_data import refuse_same_data
-from electra.finetuning.finetune import reporter
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.output_dir import RUN, check_output_dir, remove_results
+from electra.finetuning.output_dir import RUN, remove_results
 from electra.finetuning.results import SeedResult, Summary, format_score
-from electra.finetuning.setup import NO_TABLES, Tables, describe_tables, join_names
-from electra.finetuning.similar_data import METRICS, Pairs, read_pairs
-from electra.finetuning.similar_settings import SimilarConfig, load_similar_config
+from electra.finetuning.setup import NO_TABLES, Tables
+from electra.finetuning.similar_setup import TASK, SimilarSetup, prepare_similar
 from electra.model.card import render_card
 from electra.provenance import commit, environment
 from electra.runs import run_dir
 from electra.runs.signals import stop_signals
 from electra.settings import as_dict, as_toml
-from electra.tasks.models import Pretrained, load_pretrained, weights_hash
-from electra.tasks.sentence_transformer import Pooling
-from electra.tasks.task import Files
+from electra.tasks.models import load_pretrained
 
-TASK = "similar"
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
 PACKAGES = ("sentence_transformers", "accelerate", "datasets")
 Interrupted = Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class SimilarSetup:
-    """Everything about such a fine-tuning except its seed."""
-
-    source: Pretrained
-    config: SimilarConfig
-    options: FinetuneOptions
-    train: Pairs
-    dev: Pairs
-    data: dict[str, Any]  # files and numbers of pairs
-    say: Callable[[str], None]
-
-    @property
-    def metric(self) -> str:
-        return METRICS[self.dev.form]
-
-    @property
-    def pooling(self) -> Pooling:
-        config = self.config
-        return Pooling(pool=config.pooling, normalize=config.normalize, length=config.length)
-
-    def identity(self) -> dict[str, Any]:
-        """Return what two fine-tunings must share to be the same. Paths are no part of it."""
-        weights = "random"
-        if self.source.loaded is not None:
-            weights = weights_hash(self.source.folder)
-        model = {"weights": weights, "tokenizer": self.source.tokenizer.fingerprint}
-        identity = {"model": model, "task": {"kind": TASK}, "data": self.data}
-        identity["config"] = as_dict(self.config)
-        return dict(json.loads(json.dumps(identity)))
 
 
 def finetune_similar(
@@ -118,87 +79,6 @@ def train_seeds(
     return runs
 
 
-# ---- set-up --------------------------------------------------------------------------------------
-
-
-def prepare_similar(
-    model: str | Path, options: FinetuneOptions, output_dir: Path, tables: Tables = NO_TABLES
-) -> SimilarSetup:
-    """Read and check everything that the training needs, and say what it will do."""
-    config = load_similar_config(options.config, options.flags)
-    check_alone(options)
-    files = find_pair_files(options, config, tables)
-    source = load_pretrained(model, random_weights=options.random_weights)
-    positions = source.encoder.shape.positions
-    if config.length > positions:
-        raise UserError(
-            f"--length {config.length}: the model has only {positions} positions; use that or less"
-        )
-    train, dev = read_splits(files, config)
-    data = {
-        "train": describe_tables(files.train, len(train)),
-        "dev": {"dev": describe_tables(files.dev["dev"], len(dev))},
-    }
-    setup = SimilarSetup(
-        source, config, options, train, dev, data, say=reporter(quiet=options.quiet)
-    )
-    check_output_dir(output_dir, setup.identity(), options)
-    setup.say(
-        f"{source.folder}: {len(train):,} {train.form} to train on, {len(dev):,} to score on; "
-        f"{config.steps(len(train)):,} steps of {config.batch_size}, learning rate "
-        f"{config.learning_rate:g}"
-    )
-    return setup
-
-
-def read_splits(files: Files, config: SimilarConfig) -> tuple[Pairs, Pairs]:
-    """Return the pairs to train on and those to score on."""
-    train = read_pairs(files.train, config)
-    if config.dev_share:
-        train, dev = split_pairs(train, config.dev_share)
-    else:
-        dev = read_pairs(files.dev["dev"], config, train.form)
-    if len(train) < 2 or len(dev) < 2:
-        raise UserError(f"{join_names(files.train)}: at least two pairs to train and to score on")
-    return train, dev
-
-
-def check_alone(options: FinetuneOptions) -> None:
-    """Raise UserError for what this training does not take."""
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise UserError("--task similar trains in one process; start it without torchrun")
-    if options.data or options.recipe != "paper" or options.search is not None:
-        raise UserError(
-            "--task similar takes --train, --dev and settings; no --data, --recipe or --search"
-        )
-
-
-def find_pair_files(options: FinetuneOptions, config: SimilarConfig, tables: Tables) -> Files:
-    """Return the files to train and to score on."""
-    train = tables.get("train") or [find_table(path) for path in options.train]
-    dev = tables.get("dev") or [find_table(path) for path in options.dev]
-    if not train:
-        raise UserError("similar: no training data; name files with --train")
-    if bool(dev) == bool(config.dev_share):
-        raise UserError(
-            "similar: name dev data to score on with --dev, or set a part of the training data "
-            "aside with --dev-share 0.1; one of the two"
-        )
-    files = Files(train=tuple(train), dev={"dev": tuple(dev or train)}, test={})
-    if dev and not options.dev_on_train:
-        refuse_same_data(files)
-    return files
-
-
-def split_pairs(pairs: Pairs, share: float) -> tuple[Pairs, Pairs]:
-    """Return the pairs to train on and those to score on, the same for every seed."""
-    count = len(pairs)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key("dev share"))
-    held_out = set(order[: max(1, round(share * count))].tolist())
-    train = [index for index in range(count) if index not in held_out]
-    return pairs.select(train), pairs.select(sorted(held_out))
-
-
 # ---- one seed ------------------------------------------------------------------------------------
 
 
@@ -235,7 +115,11 @@ def train_seed(
 
 
 def train(
-    model: Any, setup: SimilarSetup, seed: int, folder: Path, interrupted: Interrupted
+    model: SentenceTransformer,
+    setup: SimilarSetup,
+    seed: int,
+    folder: Path,
+    interrupted: Interrupted,
 ) -> bool:
     """Train a model with the library's own trainer; return False when it was stopped early."""
     from datasets import Dataset
@@ -291,7 +175,13 @@ def stopping_callback(setup: SimilarSetup, interrupted: Interrupted) -> Any:
     class StopAndReport(TrainerCallback):  # type: ignore[misc]
         said = time.monotonic()
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_step_end(
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            **_: object,
+        ) -> None:
             if interrupted():
                 control.should_training_stop = True
             if time.monotonic() - self.said >= PROGRESS_SECONDS:
