@@ -22,7 +22,7 @@ from electra.finetuning.output_dir import (
     open_output_dir,
     set_status,
 )
-from electra.finetuning.results import SeedResult, Summary, summarize
+from electra.finetuning.results import SeedResult, Summary
 from electra.finetuning.search import search_settings
 from electra.finetuning.seed_job import SeedJob, finetune_with_folds
 from electra.finetuning.session import Session, examples_per_seed
@@ -35,6 +35,7 @@ from electra.finetuning.setup import (
     read_examples,
     resolve_config,
 )
+from electra.finetuning.summary import summarize
 from electra.model.huggingface import load_shape
 from electra.runs import run_dir
 from electra.runs.lock import run_lock

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra import __version__, atomic
+from electra import atomic
 from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
-from electra.provenance import commit
-from electra.settings import as_dict, fingerprint
 from electra.tasks.class_scores import ClassScores, class_table, median_scores
-from electra.tasks.metrics import LOWER_IS_BETTER, direction
+from electra.tasks.metrics import LOWER_IS_BETTER
 from electra.tasks.models import RESULTS
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from electra.finetuning.setup import FinetuneSetup
 
 RESULT = "result.json"  # of one seed
 FOLDS = "folds"  # the split of scores that are means over folds
@@ -133,81 +128,6 @@ class Summary:
 
     def save(self, output_dir: Path) -> None:
         atomic.write_json(output_dir / RESULTS, self.as_json())
-
-
-def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
-    """Summarize the runs of all seeds.
-
-    Degenerate runs count like all others: a protocol that drops them is another protocol.
-    """
-    scores = [run.score for run in runs]
-    best = max(runs, key=lambda run: direction(setup.task.metric) * run.score)
-    sd, spread = None, scores
-    if runs[0].folds:
-        spread = [fold["score"] for run in runs for fold in run.folds]
-    if len(spread) > 1:
-        sd = statistics.stdev(spread)
-    return Summary(
-        task=setup.task.name,
-        metric=setup.task.metric,
-        split=next(iter(runs[0].scores)),
-        baseline=runs[0].baseline,
-        median=statistics.median(scores),
-        mean=statistics.fmean(scores),
-        sd=sd,
-        best=best.score,
-        runs=list(runs),
-        made=provenance(setup),
-        best_model=f"seed-{best.seed}/model",
-        selected_on_dev=setup.config.early_stopping is not None,
-    )
-
-
-def provenance(setup: FinetuneSetup) -> dict[str, Any]:
-    """Return what a reader needs to reproduce the score: code, settings, weights, data."""
-    settings = as_dict(setup.config)
-    selection, split = "none: the last step's weights", next(iter(setup.dev), "each fold")
-    if setup.config.early_stopping is not None:
-        selection = f"the step with the best {setup.task.metric} on {split}"
-    found: dict[str, Any] = {}
-    if setup.found is not None:
-        selection = f"settings: the best of {len(setup.found['trials'])} on dev; {selection}"
-        found = {"search": dict(setup.found)}
-    return found | {
-        "date": time.strftime("%Y-%m-%d"),
-        "electra": __version__,
-        "commit": commit(),
-        "recipe": setup.recipe,
-        "settings": settings,
-        "settings_hash": fingerprint(settings),
-        "model": setup.model.name,
-        "weights": setup.weights,
-        "data": dict(setup.data),
-        "selection": selection,
-        "task": setup.task.settings(),
-    }
-
-
-def model_card_facts(setup: FinetuneSetup, result: SeedResult) -> dict[str, object]:
-    """Return the facts that a fine-tuned model's card lists."""
-    task = setup.task
-    pretrained = setup.model.name
-    if setup.loaded is None:
-        pretrained = "random weights"
-    steps = f"{result.steps:,}"
-    if result.selected_step is not None:
-        steps += f"; step {result.selected_step:,} was chosen on dev, which flatters the score"
-    return {
-        "Task": task.name,
-        f"{task.metric} on {next(iter(result.scores))}": format_score(result.score, task.metric),
-        "An answer that ignores the text": format_score(result.baseline, task.metric),
-        "Seed": result.seed,
-        "Steps": steps,
-        "Recipe": setup.recipe,
-        "Fine-tuned from": pretrained,
-        "Training examples": f"{setup.data['train']['examples']:,}",
-        "electra": __version__,
-    }
 
 
 # ---- the table -----------------------------------------------------------------------------------

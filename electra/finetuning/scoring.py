@@ -15,8 +15,9 @@ from electra import atomic
 from electra.config import RunFailed
 from electra.engine.distributed import World
 from electra.engine.hardware import autocast
-from electra.finetuning.results import Scores, SeedResult, model_card_facts
+from electra.finetuning.results import Scores, SeedResult
 from electra.finetuning.state import FinetuneState, save_checkpoint
+from electra.finetuning.summary import model_card_facts
 from electra.model.verify import verify
 from electra.runs import checkpoint, run_dir
 from electra.runs.journal import Journal
