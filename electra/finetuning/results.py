@@ -13,7 +13,7 @@ from electra import atomic
 from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
 from electra.tasks.class_scores import ClassScores, class_table, median_scores
-from electra.tasks.metrics import LOWER_IS_BETTER
+from electra.tasks.metrics import LOWER_IS_BETTER, direction
 from electra.tasks.models import RESULTS
 
 if TYPE_CHECKING:
@@ -102,6 +102,42 @@ class Summary:
     best_model: str = ""
     # Whether dev chose the step of each run, which makes the score on it optimistic.
     selected_on_dev: bool = False
+
+    @classmethod
+    def of_runs(
+        cls,
+        runs: Sequence[SeedResult],
+        *,
+        task: str,
+        metric: str,
+        made: dict[str, Any],
+        selected_on_dev: bool = False,
+    ) -> Summary:
+        """Summarize the runs of all seeds.
+
+        Degenerate runs count like all others: a protocol that drops them is another protocol.
+        """
+        scores = [run.score for run in runs]
+        best = max(runs, key=lambda run: direction(metric) * run.score)
+        sd, spread = None, scores
+        if runs[0].folds:
+            spread = [fold["score"] for run in runs for fold in run.folds]
+        if len(spread) > 1:
+            sd = statistics.stdev(spread)
+        return cls(
+            task=task,
+            metric=metric,
+            split=next(iter(runs[0].scores)),
+            baseline=runs[0].baseline,
+            median=statistics.median(scores),
+            mean=statistics.fmean(scores),
+            sd=sd,
+            best=best.score,
+            runs=list(runs),
+            made=made,
+            best_model=f"seed-{best.seed}/model",
+            selected_on_dev=selected_on_dev,
+        )
 
     @property
     def protocol(self) -> str:

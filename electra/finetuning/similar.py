@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -239,11 +238,6 @@ def save_model(setup: SimilarSetup, trained: Path, folder: Path, result: SeedRes
 
 def summarize(setup: SimilarSetup, runs: Sequence[SeedResult]) -> Summary:
     """Summarize the runs of all seeds as those of other tasks are."""
-    scores = [run.score for run in runs]
-    best = max(runs, key=lambda run: run.score)
-    sd = None
-    if len(scores) > 1:
-        sd = statistics.stdev(scores)
     made = {
         "date": time.strftime("%Y-%m-%d"),
         "electra": __version__,
@@ -252,19 +246,7 @@ def summarize(setup: SimilarSetup, runs: Sequence[SeedResult]) -> Summary:
         "model": setup.source.folder.name,
         "data": setup.data,
     }
-    return Summary(
-        task=TASK,
-        metric=setup.metric,
-        split="dev",
-        baseline=runs[0].baseline,
-        median=statistics.median(scores),
-        mean=statistics.fmean(scores),
-        sd=sd,
-        best=best.score,
-        runs=list(runs),
-        made=made,
-        best_model=f"seed-{best.seed}/model",
-    )
+    return Summary.of_runs(runs, task=TASK, metric=setup.metric, made=made)
 
 
 def remove_others(summary: Summary, output_dir: Path, options: FinetuneOptions) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,33 +11,15 @@ from electra.finetuning.results import SeedResult, Summary, format_score
 from electra.finetuning.setup import FinetuneSetup
 from electra.provenance import commit
 from electra.settings import as_dict, fingerprint
-from electra.tasks.metrics import direction
 
 
 def summarize(setup: FinetuneSetup, runs: Sequence[SeedResult]) -> Summary:
-    """Summarize the runs of all seeds.
-
-    Degenerate runs count like all others: a protocol that drops them is another protocol.
-    """
-    scores = [run.score for run in runs]
-    best = max(runs, key=lambda run: direction(setup.task.metric) * run.score)
-    sd, spread = None, scores
-    if runs[0].folds:
-        spread = [fold["score"] for run in runs for fold in run.folds]
-    if len(spread) > 1:
-        sd = statistics.stdev(spread)
-    return Summary(
+    """Summarize the runs of all seeds."""
+    return Summary.of_runs(
+        runs,
         task=setup.task.name,
         metric=setup.task.metric,
-        split=next(iter(runs[0].scores)),
-        baseline=runs[0].baseline,
-        median=statistics.median(scores),
-        mean=statistics.fmean(scores),
-        sd=sd,
-        best=best.score,
-        runs=list(runs),
         made=provenance(setup),
-        best_model=f"seed-{best.seed}/model",
         selected_on_dev=setup.config.early_stopping is not None,
     )
 
