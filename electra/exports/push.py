@@ -39,6 +39,7 @@ PUSHED = (
     *COMPANIONS,
     *SENTENCE_TRANSFORMER_FILES,
 )
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}")
 TEXT = (".json", ".md", ".txt")  # files that are searched for paths of this machine
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
@@ -66,8 +67,7 @@ def push_model(
 
     The files are passed to `say` before any is sent.
     """
-    if not REPOSITORY.fullmatch(repository):
-        raise UserError(f"{repository}: a repository of the hub is written owner/name")
+    check_repository(repository)
     folder = model_folder(model)
     files = find_pushed(folder)
     every = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -82,6 +82,19 @@ def push_model(
     with staged(folder, files) as stage:
         url = upload(stage, repository, private=private, revision=revision)
     return Push(repository, files, left_out, url)
+
+
+def check_repository(repository: str) -> None:
+    """Raise UserError for a name that the hub does not take."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    if not REPOSITORY.fullmatch(repository):
+        raise UserError(f"{repository}: a repository of the hub is written owner/name")
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise UserError(f"{repository}: the hub takes no such name: {error}") from None
 
 
 def find_pushed(folder: Path) -> tuple[str, ...]:
@@ -102,8 +115,9 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def check_file(folder: Path, name: str) -> None:
-    """Raise UserError for a file that is damaged, or that names a folder of this machine."""
+    """Raise UserError for a file that is damaged, or that holds what is of this machine alone."""
     path = folder / name
+    check_link(path, folder)
     verify_if_listed(path)
     if path.suffix not in TEXT or name == "tokenizer.json" or name in COMPANIONS:
         return
@@ -113,6 +127,21 @@ def check_file(folder: Path, name: str) -> None:
         text = json.dumps(without_paths(parse_json(text)))
     if len(home) > 1 and home in text:
         raise UserError(f"{path}: names {home}, a folder of this machine; remove that first")
+    if TOKEN.search(text):
+        raise UserError(f"{path}: holds a token of the hub; remove it, and make a new one")
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Raise UserError for a link to a file elsewhere: a push would make that file public."""
+    place, root = path.resolve(), folder.resolve()
+    # A folder of the hub's cache, snapshots/REVISION, links to the files in blobs beside snapshots.
+    roots = [root]
+    if root.parent.name == "snapshots":
+        roots.append(root.parent.parent / "blobs")
+    if not any(place.is_relative_to(each) for each in roots):
+        raise UserError(
+            f"{path}: a link to {place}, which is not of this model; put a copy in its place"
+        )
 
 
 def without_paths(config: Any) -> Any:

@@ -202,6 +202,32 @@ def test_a_file_that_names_a_folder_of_this_machine_is_refused(
         push(model, "me/tiny", dry_run=True)
 
 
+def test_a_file_with_a_token_of_the_hub_is_refused(model: Path) -> None:
+    (model / "README.md").write_text(f"token: hf_{'x' * 34}", encoding="utf8")
+    with pytest.raises(UserError, match=r"README.md: holds a token of the hub"):
+        push(model, "me/tiny", dry_run=True)
+
+
+def test_a_link_to_a_file_elsewhere_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("private", encoding="utf8")
+    (model / "vocab.txt").unlink()
+    (model / "vocab.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=r"vocab.txt: a link to .*secret, which is not of this"):
+        push(model, "me/tiny", dry_run=True)
+
+
+def test_the_links_of_the_cache_are_pushed(model: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "snapshots/0", tmp_path / "blobs"
+    snapshot.parent.mkdir()
+    model.rename(snapshot)
+    blobs.mkdir()
+    (snapshot / "vocab.txt").rename(blobs / "1")
+    (snapshot / "vocab.txt").symlink_to("../../blobs/1")
+    assert "vocab.txt" in push(snapshot, "me/tiny", dry_run=True).files
+
+
 def test_a_repository_is_owner_and_name(model: Path) -> None:
+    with pytest.raises(UserError, match="me/ti--ny: the hub takes no such name"):
+        push(model, "me/ti--ny", dry_run=True)
     with pytest.raises(UserError, match="tiny: a repository of the hub is written owner/name"):
         push(model, "tiny", dry_run=True)
