@@ -82,14 +82,23 @@ def open_trackers(tracking: Tracking, run: Path, *, after: int) -> dict[str, Tra
     return trackers
 
 
+def broken_package(name: str, error: Exception) -> UserError:
+    """Return the error for a tracker whose package is there but cannot be imported."""
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return UserError(
+        f"--report-to {name}: it cannot be imported ({reason}); pip install --upgrade {name}, or "
+        "leave it out"
+    )
+
+
 class TensorBoard:
     """Writes the files that TensorBoard reads."""
 
     def __init__(self, run: Path, after: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError("--report-to tensorboard needs: pip install tensorboard") from None
+        except Exception as error:
+            raise broken_package("tensorboard", error) from None
         self.writer: Any = SummaryWriter(run / TENSORBOARD, purge_step=after + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -122,8 +131,8 @@ def start_run(name: str, tracking: Tracking, folder: Path, *, is_new: bool) -> R
     """Start a run at the tracker, or continue the one whose id the folder keeps."""
     try:
         module = importlib.import_module(name)
-    except ImportError:
-        raise UserError(f"--report-to {name} needs: pip install {name}") from None
+    except Exception as error:  # an old one fails in its own ways beside new packages
+        raise broken_package(name, error) from None
     run_id, title = find_run_id(name, folder, is_new=is_new), folder.name
     if tracking.group:
         title = f"{tracking.group}-{folder.name}"

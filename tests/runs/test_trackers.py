@@ -145,6 +145,16 @@ def test_a_tracker_that_cannot_start_is_refused_without_its_key(
     assert "secret-key" not in str(refused.value)
 
 
+def test_a_tracker_that_cannot_be_imported_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb.py").write_text("raise AttributeError('np.float_ was removed')")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"wandb: it cannot be imported \(Attr.*pip install --up"):
+        journal(tmp_path / "run")
+
+
 def test_only_the_main_process_reports(calls: Path) -> None:
     with Journal(None, max_steps=2, tracking=Tracking("wandb")) as opened:
         opened.record(1, {"loss": 1.0})
