@@ -13,6 +13,7 @@ from electra.exports import embedder, folder, onnx_int8, onnx_model
 from electra.exports.onnx_int8 import MODEL_INT8, Int8Loss
 from electra.exports.onnx_model import MODEL, OnnxSession, StockNetwork
 from electra.exports.options import ExportOptions, Format
+from electra.model.weight_files import CONFIG, read_json
 from electra.tasks.models import load_pretrained, model_folder
 from electra.tasks.sentence_transformer import MODULES
 
@@ -56,6 +57,8 @@ def export_model(
     if to not in FORMATS:
         raise UserError(f"--to {to}: unknown; choose {' or '.join(FORMATS)}")
     options.check(to)
+    if output_dir.is_symlink():
+        output_dir = output_dir.resolve()  # the link stays, and the folder that it names is written
     if to == "onnx":
         return export_onnx(model, output_dir, options)
     folder.require_packages(
@@ -74,22 +77,23 @@ def export_onnx(model: str | Path, output_dir: Path, options: ExportOptions) -> 
     source = model_folder(model)
     folder.check_output_dir(output_dir, source, mark=MODEL, overwrite=options.overwrite)
     network = onnx_model.load_network(source)
-    tuned = None
+    problem_type = read_json(source, CONFIG).get("problem_type")
+    tuned, loss, scores = None, None, {}
     if options.dev:
         tuned = onnx_int8.load_scored(source)
+        scores["electra"] = onnx_int8.score(tuned, options.dev)
     has_choices = onnx_model.class_name(network).endswith("ForMultipleChoice")
     with atomic.replace_folder(output_dir) as fresh:
         stock = StockNetwork(source, network)
         onnx_model.write_onnx(stock, fresh / MODEL, has_choices=has_choices)
         graphs = {"onnx": OnnxSession(fresh / MODEL, has_choices=has_choices)}
         difference = onnx_model.largest_difference(network, graphs["onnx"], fresh / MODEL)
-        loss, scores = None, {}
         if options.int8:
             onnx_int8.write_int8(fresh / MODEL, fresh / MODEL_INT8)
             graphs["int8"] = OnnxSession(fresh / MODEL_INT8, has_choices=has_choices)
-            loss = onnx_int8.measure_loss(network, graphs["onnx"], graphs["int8"])
+            loss = onnx_int8.measure_loss(network, graphs, problem_type)
         if tuned is not None:
-            scores = onnx_int8.score_graphs(tuned, options.dev, graphs)
+            scores |= onnx_int8.score_graphs(tuned, options.dev, graphs)
         result = ExportResult(output_dir, "onnx", difference, loss, scores)
         folder.copy_files(source, fresh)
         folder.write_listing(fresh, onnx_card(source, result, stock))

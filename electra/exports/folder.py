@@ -35,6 +35,8 @@ def check_output_dir(output_dir: Path, source: Path, *, mark: str, overwrite: bo
     """
     if output_dir.is_file():
         raise UserError(f"--output-dir {output_dir} is a file; name a folder")
+    if output_dir.resolve() == Path.cwd():  # it is renamed, and a shell would stay in the old one
+        raise UserError(f"--output-dir {output_dir} is the folder you are in; name another one")
     if output_dir.resolve() == source.resolve():
         raise UserError(f"--output-dir {output_dir} is the model itself; name another folder")
     if not output_dir.exists() or not any(output_dir.iterdir()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ class Int8Loss:
 
     difference: float  # the largest of an output
     largest: float  # output without them
-    share: float  # of the decisions that stay the same; of vectors: their mean cosine
+    # Of the decisions that stay the same; of vectors their mean cosine, of scores the correlation.
+    share: float
     what: str
 
     def __str__(self) -> str:
@@ -58,10 +59,15 @@ def write_int8(source: Path, path: Path) -> None:
         root.setLevel(level)
 
 
-def measure_loss(network: ExportedNetwork, exact: OnnxSession, int8: OnnxSession) -> Int8Loss:
-    """Compare the outputs and the decisions of two graphs on rows of random tokens."""
+def measure_loss(
+    network: ExportedNetwork, graphs: Mapping[str, OnnxSession], problem_type: str | None
+) -> Int8Loss:
+    """Compare the outputs and the decisions of two graphs on rows of random tokens.
+
+    `problem_type` is that of config.json.
+    """
     (inputs,) = sample_inputs(network, MEASURED)
-    ours, theirs = exact.logits(inputs), int8.logits(inputs)
+    ours, theirs = graphs["onnx"].logits(inputs), graphs["int8"].logits(inputs)
     mask = inputs["attention_mask"].bool()
     difference = (ours - theirs).abs()
     if difference.shape[:2] == mask.shape:
@@ -70,7 +76,13 @@ def measure_loss(network: ExportedNetwork, exact: OnnxSession, int8: OnnxSession
     if network.architecture is None:
         cosine = torch.cosine_similarity(ours, theirs, dim=-1)[mask]
         return Int8Loss(*found, float(cosine.mean()), "mean cosine of the vectors")
-    same = decisions(network, ours, mask) == decisions(network, theirs, mask)
+    if problem_type == "regression":
+        correlation = torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1]
+        return Int8Loss(*found, float(correlation), "correlation of the scores")
+    if problem_type == "multi_label_classification":
+        same = (ours > 0) == (theirs > 0)  # of each label, whether a text has it
+    else:
+        same = decisions(network, ours, mask) == decisions(network, theirs, mask)
     return Int8Loss(*found, float(same.float().mean()), "share of decisions that stay the same")
 
 
@@ -117,10 +129,15 @@ def load_scored(folder: Path) -> FinetunedModel:
 def score_graphs(
     tuned: FinetunedModel, dev: Sequence[Any], graphs: dict[str, OnnxSession]
 ) -> dict[str, dict[str, float]]:
-    """Return the scores of the model and of its graphs on labelled files, by their names."""
-    tables = {"dev": [find_table(path) for path in dev]}
-    scores = {"electra": evaluate([tuned], tables)["dev"].scores}
+    """Return the scores of a model's graphs on labelled files, by their names."""
+    scores = {}
     for name, session in graphs.items():
         network: Any = OnnxNetwork(session, tuned.network.encoder)
-        scores[name] = evaluate([replace(tuned, network=network)], tables)["dev"].scores
+        scores[name] = score(replace(tuned, network=network), dev)
     return scores
+
+
+def score(tuned: FinetunedModel, dev: Sequence[Any]) -> dict[str, float]:
+    """Return the scores of a model on labelled files."""
+    tables = {"dev": [find_table(path) for path in dev]}
+    return evaluate([tuned], tables)["dev"].scores

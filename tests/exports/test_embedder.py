@@ -64,6 +64,25 @@ def test_a_folder_of_something_else_is_not_replaced(tiny: Path, tmp_path: Path) 
     assert (tmp_path / "notes.txt").exists()
 
 
+def test_the_folder_of_the_shell_is_not_replaced(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="is the folder you are in"):
+        exported(tiny, Path())
+
+
+def test_a_link_stays_and_the_folder_that_it_names_is_written(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedder, "compare_vectors", lambda *_: 0.0)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    exported(tiny, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "disk/modules.json").is_file()
+
+
 @pytest.mark.slow
 def test_an_earlier_export_is_replaced_only_if_asked(tiny: Path, tmp_path: Path) -> None:
     folder = exported(tiny, tmp_path / "st")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -18,6 +19,7 @@ from electra.checksums import read_checksums, verify_file
 from electra.config import RunFailed, UserError
 from electra.exports import onnx_model
 from electra.exports.export import ExportResult, export_model
+from electra.exports.onnx_int8 import measure_loss
 from electra.exports.options import ExportOptions
 from electra.model.families import build_encoder, build_networks
 from electra.model.huggingface import EncoderOnly, save
@@ -81,6 +83,34 @@ def test_a_graph_that_computes_something_else_is_refused_and_nothing_is_left(
     with pytest.raises(RunFailed, match=r"model.onnx: .* by up to \d"):
         exported(tiny, tmp_path / "onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_dev_data_that_is_missing_is_refused_before_the_graph_is_written(
+    by_heart: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(onnx_model, "write_onnx")
+    with pytest.raises(UserError, match=r"no-such.csv: no such file"):
+        export_model(
+            by_heart("classes"), "onnx", tmp_path / "onnx", ExportOptions(dev=["no-such.csv"])
+        )
+
+
+class Session:
+    """A graph with these logits."""
+
+    def __init__(self, *logits: float) -> None:
+        self.values = torch.tensor(logits).reshape(-1, 2)
+
+    def logits(self, inputs: object) -> torch.Tensor:
+        return self.values
+
+
+def test_what_8_bits_change_is_counted_as_the_task_decides(tiny: Path) -> None:
+    network = onnx_model.load_network(tiny)
+    graphs: Any = {"onnx": Session(1, 2, 3, 4), "int8": Session(-1, 2, 3, 4)}
+    assert measure_loss(network, graphs, "single_label_classification").share == 1.0
+    assert measure_loss(network, graphs, "multi_label_classification").share == 0.75
+    assert "correlation of the scores" in str(measure_loss(network, graphs, "regression"))
 
 
 def test_a_head_that_transformers_does_not_have_is_refused_with_a_remedy(
