@@ -107,10 +107,16 @@ def check_alone(options: FinetuneOptions) -> None:
     """Raise UserError for what this training does not take."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError("--task similar trains in one process; start it without torchrun")
-    if options.data or options.recipe != "paper" or options.search is not None:
-        raise UserError(
-            "--task similar takes --train, --dev and settings; no --data, --recipe or --search"
-        )
+    refused = {
+        "--data": options.data,
+        "--recipe": options.recipe != "paper",
+        "--search": options.search,
+        "--search-minutes": options.search_minutes,
+        "--report-to": options.report_to != "none",
+    }
+    for flag, is_given in refused.items():
+        if is_given:
+            raise UserError(f"--task similar takes --train, --dev and settings; no {flag}")
 
 
 def find_pair_files(options: FinetuneOptions, config: SimilarConfig, tables: Tables) -> Files:

@@ -75,6 +75,8 @@ def test_a_file_that_cannot_be_learnt_from_is_refused_with_its_place(
         (["--learnin-rate", "1"], "did you mean --learning-rate"),
         (["--batch-size", "1"], "batch_size"),
         (["--dev-share", "0.1", "--data", "folder"], "no --data"),
+        (["--dev-share", "0.1", "--search-minutes", "1"], "no --search-minutes"),
+        (["--dev-share", "0.1", "--report-to", "tensorboard"], "no --report-to"),
         ([], "name dev data to score on"),
     ],
 )
