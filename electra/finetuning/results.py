@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -118,7 +119,7 @@ class Summary:
         Degenerate runs count like all others: a protocol that drops them is another protocol.
         """
         scores = [run.score for run in runs]
-        best = max(runs, key=lambda run: direction(metric) * run.score)
+        best = find_best(runs, metric)
         sd, spread = None, scores
         if runs[0].folds:
             spread = [fold["score"] for run in runs for fold in run.folds]
@@ -164,6 +165,11 @@ class Summary:
 
     def save(self, output_dir: Path) -> None:
         atomic.write_json(output_dir / RESULTS, self.as_json())
+
+
+def find_best(runs: Sequence[SeedResult], metric: str) -> SeedResult:
+    """Return the run with the best score; one that is no number is the best only of such."""
+    return max(runs, key=lambda run: (not math.isnan(run.score), direction(metric) * run.score))
 
 
 # ---- the table -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ stopped goes on with the same command.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -99,10 +100,19 @@ class Search:
         return len(self.trials) // 2 * (len(self.trials) >= 4)
 
     def rank(self, trials: Sequence[SettingsTrial]) -> list[SettingsTrial]:
-        """Return trials of both rounds first, then by their mean score; equal ones by number."""
+        """Return trials of both rounds first, then by their mean score; equal ones by number.
+
+        The score of a training that diverged may be no number. Such a trial is the last.
+        """
         sign = direction(self.setup.task.metric)
         return sorted(
-            trials, key=lambda trial: (-len(trial.scores), -sign * trial.mean, trial.number)
+            trials,
+            key=lambda trial: (
+                math.isnan(trial.mean),
+                -len(trial.scores),
+                -sign * trial.mean,
+                trial.number,
+            ),
         )
 
     def train(self, trial: SettingsTrial, seed: int, say: Callable[[str], None]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from electra.finetuning.results import RESULT, SeedResult
+from electra.finetuning.results import RESULT, SeedResult, find_best
 
 GOOD = SeedResult(
     seed=0,
@@ -37,3 +38,8 @@ def test_a_damaged_result_counts_as_missing(tmp_path: Path, change: dict[str, ob
     values = json.loads((tmp_path / RESULT).read_text(encoding="utf8"))
     (tmp_path / RESULT).write_text(json.dumps(values | change), encoding="utf8")
     assert SeedResult.load(tmp_path) is None
+
+
+def test_a_score_that_is_no_number_is_not_the_best() -> None:
+    lost, learnt = GOOD, replace(GOOD, seed=1, score=0.5)
+    assert find_best([lost, learnt], "accuracy") == find_best([learnt, lost], "mse") == learnt

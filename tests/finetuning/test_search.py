@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from electra.__main__ import main
 from electra.config import UserError
 from electra.finetuning import search as search_module
 from electra.finetuning.results import SeedResult, Summary
+from electra.finetuning.search import Search, SettingsTrial
 from electra.finetuning.search_plan import FIRST_SEED
 from electra.tasks.models import load_tuned
 from tests.tasks.toys import TOYS, keyword_rows, written
@@ -92,6 +95,14 @@ def test_a_lucky_seed_does_not_decide(run: Run, played: list[tuple[float, int]])
     best = summary.made["search"]["trials"][0]
     assert len(best["scores"]) == 2
     assert best["settings"]["learning_rate"] != 6e-4
+
+
+def test_a_trial_whose_score_is_no_number_is_the_last() -> None:
+    scores = ([math.nan, 0.9], [0.5], [math.nan], [0.7], [0.6, 0.6])
+    trials = [SettingsTrial(number, {}, each) for number, each in enumerate(scores, start=1)]
+    search: Any = SimpleNamespace(setup=SimpleNamespace(task=SimpleNamespace(metric="accuracy")))
+    ranked = Search.rank(search, trials)
+    assert [trial.number for trial in ranked[:3]] == [5, 4, 2]
 
 
 def test_minutes_end_a_search_and_leave_a_third_for_the_best(
