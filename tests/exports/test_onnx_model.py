@@ -86,12 +86,15 @@ def test_a_graph_that_computes_something_else_is_refused_and_nothing_is_left(
 
 
 def test_dev_data_that_is_missing_is_refused_before_the_graph_is_written(
-    by_heart: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    name, options = TASKS["QuestionAnswering"]
+    task, tokenizer = find_task(name, **options), toy_tokenizer()
+    save_tuned(toy_network(task), task, tokenizer, tmp_path / "model", length=32, extra={})
     monkeypatch.delattr(onnx_model, "write_onnx")
     with pytest.raises(UserError, match=r"no-such.csv: no such file"):
         export_model(
-            by_heart("classes"), "onnx", tmp_path / "onnx", ExportOptions(dev=["no-such.csv"])
+            tmp_path / "model", "onnx", tmp_path / "onnx", ExportOptions(dev=["no-such.csv"])
         )
 
 
