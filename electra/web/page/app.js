@@ -15,7 +15,9 @@ const VIEWS = { try: "Try", curves: "Curves", table: "Table" };
 const NETWORKS_PAUSE = 5000;
 const CLICK_PAUSE = 180; // leaves time for a second click: several words, or a word to edit
 
-const page = { models: [], limits: {}, state: readState(""), panels: [], form: null, timer: null };
+const page = {
+  models: [], limits: {}, state: readState(""), panels: [], form: null, timer: null, hash: "",
+};
 
 async function start() {
   try {
@@ -65,7 +67,9 @@ function fillPickers() {
 }
 
 function readAddress() {
-  const state = readState(window.location.hash);
+  clearTimeout(page.timer);
+  page.hash = window.location.hash;
+  const state = readState(page.hash);
   const exists = (index) => page.models.some(({ model }) => model === index);
   if (!exists(state.model)) state.model = page.models[0].model;
   if (!exists(state.beside) || state.beside === state.model) state.beside = null;
@@ -112,11 +116,19 @@ function render() {
 function renderViews() {
   const views = availableViews();
   const links = views.map((view) => element("a", {
-    href: writeState({ ...page.state, view }),
+    "data-view": view,
     "aria-current": view === page.state.view ? "page" : null,
   }, VIEWS[view]));
   byId("views").replaceChildren(...links);
   byId("views").hidden = views.length < 2;
+  linkViews();
+}
+
+/** Let the other views keep what is typed here. */
+function linkViews() {
+  for (const link of byId("views").children) {
+    link.href = writeState({ ...page.state, view: link.dataset.view });
+  }
 }
 
 function renderTry() {
@@ -146,12 +158,17 @@ function renderTable() {
 function change(values, pause) {
   Object.assign(page.state, values);
   page.form.refresh();
+  linkViews();
   for (const panel of page.panels) panel.update(pause);
   clearTimeout(page.timer);
-  page.timer = setTimeout(() => {
-    window.history.replaceState(null, "", writeState(page.state));
-    renderViews();
-  }, pause);
+  page.timer = setTimeout(writeAddress, pause);
+}
+
+function writeAddress() {
+  // The user has gone to another address, and the event that says so is on its way.
+  if (window.location.hash !== page.hash) return;
+  window.history.replaceState(null, "", writeState(page.state));
+  page.hash = window.location.hash;
 }
 
 function toggleWord(word) {

@@ -1,4 +1,4 @@
-"""A Chromium for tests, and a page that keeps what it asked for and what went wrong in it."""
+"""A Chromium, and a page that keeps what it asked for and what went wrong in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
@@ -71,13 +71,6 @@ class Visit:
             self.page.wait_for_selector("article.panel, .failure")
         return self.page
 
-    def begin(self) -> None:
-        """Forget what another test left."""
-        self.page.unroute_all()
-        self.open(model=0)
-        self.requests.clear()
-        self.problems.clear()
-
     def check(self) -> None:
         """Fail where the page asked another host, or where anything went wrong in it."""
         hosts = {
@@ -92,3 +85,24 @@ class Visit:
     def posted(self, ending: str) -> list[Mapping[str, Any]]:
         """Return the JSON of the requests to an endpoint."""
         return [each.post_data_json for each in self.requests if each.url.endswith(ending)]
+
+
+def words(page: Page) -> Locator:
+    return page.locator(".panel").first.locator(".word")
+
+
+def chances_of(page: Page) -> list[float]:
+    """Return the discriminator's probability for each token."""
+    read = "nodes => nodes.map(node => +node.style.getPropertyValue('--p'))"
+    found: list[float] = page.locator(".piece").evaluate_all(read)
+    return found
+
+
+def text_field(page: Page) -> Locator:
+    return page.locator("textarea[name=text]")
+
+
+def settle(page: Page) -> None:
+    """Wait until every panel shows its answer."""
+    expect(page.locator("article.panel").first).to_be_visible()
+    expect(page.locator("[aria-busy=true], main .skeleton:visible")).to_have_count(0)

@@ -1,158 +1,22 @@
-"""The page in a browser, before a real server and tiny real models."""
+"""The page of a pre-trained model in a browser: words, candidates and curves."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import expect
 
-from tests.tasks.toys import NAMES, TOYS, Toy
-from tests.web.browser import Visit, open_browser
 from tests.web.conftest import write_journal
+from tests.web.page.browser import Visit, chances_of, text_field, words
+from tests.web.page.server import SENTENCE
 
 pytestmark = pytest.mark.e2e
-
-SENTENCE = "the dog sat on a mat"
-QUESTION = {
-    "question": "who lives in paris",
-    "text": "the dog ran home . anna lives in paris . acme visits acme corp",
-}
-HOSTILE = "<img src=x onerror=alert(1)>"
-ABOUT_DOGS, ABOUT_CATS = (
-    line.partition(",")[0] for line in TOYS["classes"].content.splitlines()[1:3]
-)
-
-
-# ---- the server, its models and the browser ------------------------------------------------------
-
-
-def pair_rows() -> str:
-    """Pairs of names: the same twice scores more than two different ones."""
-    pairs = [(name, name, 0.75) for name in NAMES]
-    pairs += [(name, other, 0.25) for name, other in zip(NAMES, NAMES[::-1], strict=True)]
-    return "text,other,label\n" + "".join(f"{a},{b},{label}\n" for a, b, label in pairs)
-
-
-def hostile_rows() -> str:
-    rows = [f"the dog ran,{HOSTILE}", "a cat sat,cats"] * 4
-    return "\n".join(["text,label", *rows]) + "\n"
-
-
-@pytest.fixture(scope="session")
-def shown(
-    pair: Path,
-    tiny: Path,
-    by_heart: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Path]:
-    """The folders that the browser's server shows."""
-    folders = {"pair": pair, "discriminator": tiny}
-    folders |= {name: by_heart(name) for name in ("classes", "joint", "tags", "choices")}
-    root = tmp_path_factory.mktemp("shown")
-    pairs = Toy("classify", "pairs.csv", pair_rows(), {"text_pair": "other"})
-    pairs.learnt(tiny, root / "pairs")
-    Toy("classify", "hostile.csv", hostile_rows()).learnt(tiny, root / HOSTILE)
-    (root / "growing").mkdir()
-    write_journal(root / "growing")
-    return (
-        folders
-        | {"pairs": root / "pairs", "hostile": root / HOSTILE}
-        | {"growing": root / "growing"}
-    )
-
-
-@pytest.fixture(scope="session")
-def place(shown: dict[str, Path]) -> dict[str, int]:
-    """The number of each model at the server."""
-    return {name: index for index, name in enumerate(shown)}
-
-
-class Server:
-    """A process of `electra serve`."""
-
-    def __init__(self, models: list[Path], *, port: int = 0, token: str = "") -> None:
-        environment = os.environ | {"ELECTRA_SERVE_TOKEN": token, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "electra", "serve", *map(str, models)]
-        self.process = subprocess.Popen(
-            [*command, "--port", str(port)], stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert self.process.stderr is not None
-        said = []
-        for line in self.process.stderr:
-            said.append(line)
-            if found := re.search(r"open (http://[^/]+:(\d+)/)", line):
-                self.address, self.port = found[1], int(found[2])
-                return
-        raise AssertionError("".join(said))
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=30)
-
-
-@pytest.fixture(scope="session")
-def server(shown: dict[str, Path]) -> Iterator[str]:
-    process = Server(list(shown.values()))
-    yield process.address
-    process.stop()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="session")
-def plain_visit(browser: Browser, server: str) -> Visit:
-    return Visit(browser, server)
-
-
-@pytest.fixture
-def visit(browser: Browser, server: str, plain_visit: Visit) -> Iterator[Callable[..., Visit]]:
-    """Return a function that opens the page: in the shared context, or with options in a new one.
-    What went wrong in it fails the test.
-    """
-    visits: list[Visit] = []
-
-    def begin(**context: Any) -> Visit:
-        visits.append(plain_visit)
-        if context:
-            visits[-1] = Visit(browser, server, **context)
-        visits[-1].begin()
-        return visits[-1]
-
-    yield begin
-    for each in visits:
-        each.check()
-        if each is not plain_visit:
-            each.context.close()
-
-
-def words(page: Page) -> Locator:
-    return page.locator(".panel").first.locator(".word")
-
-
-def chances_of(page: Page) -> list[float]:
-    """Return the discriminator's probability for each token."""
-    read = "nodes => nodes.map(node => +node.style.getPropertyValue('--p'))"
-    found: list[float] = page.locator(".piece").evaluate_all(read)
-    return found
-
-
-def text_field(page: Page) -> Locator:
-    return page.locator("textarea[name=text]")
-
 
 # ---- a pre-training run --------------------------------------------------------------------------
 
@@ -321,6 +185,36 @@ def test_the_address_holds_the_view(visit: Callable[..., Visit]) -> None:
     expect(words(page)).to_have_count(1)
 
 
+TYPE_AND_LEAVE = """([text, leave]) => {
+  const field = document.querySelector("textarea[name=text]");
+  field.value = text;
+  field.dispatchEvent(new Event("input"));
+  const pause = performance.now() + 400;
+  while (leave.startsWith("#") && performance.now() < pause);  // the page's timers are due now
+  if (leave.startsWith("#")) window.location.hash = leave;
+  else document.querySelector(leave).click();
+}"""
+
+
+def test_what_was_just_typed_does_not_undo_a_new_address(visit: Callable[..., Visit]) -> None:
+    page = visit().open(text=SENTENCE)
+    expect(words(page)).to_have_count(6)
+    page.evaluate(TYPE_AND_LEAVE, ["a dog", "#text=anna+lives+in"])
+    expect(words(page)).to_have_text(["anna", "lives", "in"])
+    expect(text_field(page)).to_have_value("anna lives in")
+    page.wait_for_url("**#text=anna+lives+in")
+
+
+def test_another_view_keeps_what_was_just_typed(visit: Callable[..., Visit]) -> None:
+    page = visit().open(text=SENTENCE)
+    expect(words(page)).to_have_count(6)
+    page.evaluate(TYPE_AND_LEAVE, ["a dog", "[data-view=curves]"])
+    expect(page.locator(".chart").first).to_be_visible()
+    page.get_by_role("link", name="Try").click()
+    expect(text_field(page)).to_have_value("a dog")
+    expect(words(page)).to_have_text(["a", "dog"])
+
+
 # ---- curves --------------------------------------------------------------------------------------
 
 
@@ -367,51 +261,3 @@ def test_a_run_without_networks_says_when_they_come(
 ) -> None:
     page = visit().open(model=place["growing"], view="try", text=SENTENCE)
     expect(page.get_by_role("alert")).to_contain_text("has not exported its networks yet")
-
-
-# ---- fine-tuned models ---------------------------------------------------------------------------
-
-
-def test_classes_are_bars_with_the_likeliest_first(
-    visit: Callable[..., Visit], place: dict[str, int]
-) -> None:
-    page = visit().open(model=place["classes"], text=ABOUT_DOGS)
-    expect(page.locator(".headline")).to_have_text(re.compile(r"^dogs with [>\d]"))
-    rows = page.locator(".bars .line")
-    expect(rows.locator(".name")).to_have_text(["dogs", "cats"])
-    widths = rows.locator(".bar").evaluate_all(
-        "bars => bars.map(bar => parseFloat(getComputedStyle(bar, '::before').width))"
-    )
-    assert widths[0] > widths[1]
-    text_field(page).fill(ABOUT_CATS)
-    expect(page.locator(".headline strong")).to_have_text("cats")
-
-
-def test_entities_are_marks_in_the_text(visit: Callable[..., Visit], place: dict[str, int]) -> None:
-    page = visit().open(model=place["tags"], text="anna lives in paris")
-    marks = page.locator(".passage mark")
-    expect(marks).to_have_text(["annaPER", "parisLOC"])
-    expect(page.locator(".headline")).to_have_text("2 entities")
-    hues = marks.evaluate_all("nodes => nodes.map(n => getComputedStyle(n).backgroundColor)")
-    assert len(set(hues)) == 2
-
-
-def test_the_answer_is_marked_inside_its_passage(
-    visit: Callable[..., Visit], place: dict[str, int]
-) -> None:
-    page = visit().open(model=place["joint"], **QUESTION)
-    expect(page.locator(".headline strong")).to_have_text("anna")
-    expect(page.locator(".passage mark")).to_have_text("anna")
-    assert page.locator(".passage").inner_text() == QUESTION["text"]
-    page.get_by_label("Question").fill("")
-    expect(page.locator(".empty")).to_contain_text("Type a question")
-
-
-def test_options_are_ranked(visit: Callable[..., Visit], place: dict[str, int]) -> None:
-    options = "paris\nthe dog\na cat\na mat"
-    page = visit().open(model=place["choices"], text="anna lives in", options=options)
-    rows = page.locator(".bars .line")
-    expect(rows).to_have_count(4)
-    expect(rows.first.locator(".name")).to_have_text("paris")
-    chances = [float(re.sub("[^0-9.]", "", t)) for t in rows.locator(".value").all_inner_texts()]
-    assert chances == sorted(chances, reverse=True)
