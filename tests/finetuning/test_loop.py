@@ -375,7 +375,7 @@ def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_pa
         text=True,
         capture_output=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     for name, tensor in weights(tmp_path / "one").items():
