@@ -39,6 +39,7 @@ def check_output_dir(output_dir: Path, source: Path, *, mark: str, overwrite: bo
         raise UserError(f"--output-dir {output_dir} is the folder you are in; name another one")
     if output_dir.resolve() == source.resolve():
         raise UserError(f"--output-dir {output_dir} is the model itself; name another folder")
+    check_writable(output_dir)
     if not output_dir.exists() or not any(output_dir.iterdir()):
         return
     if not (output_dir / mark).is_file() or not (output_dir / CHECKSUMS).is_file():
@@ -49,6 +50,20 @@ def check_output_dir(output_dir: Path, source: Path, *, mark: str, overwrite: bo
         raise UserError(
             f"{output_dir} already holds an export; choose another --output-dir, or add --overwrite"
         )
+
+
+def check_writable(output_dir: Path) -> None:
+    """Raise UserError, before any work, where no folder can be made beside this one."""
+    probe = atomic.sibling(output_dir.resolve(), "check")
+    try:
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.unlink(missing_ok=True)
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"--output-dir {output_dir}: cannot be written: {error.strerror}; name another folder"
+        ) from None
 
 
 def copy_files(source: Path, folder: Path, *, length: int | None = None) -> None:

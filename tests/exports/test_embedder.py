@@ -72,6 +72,11 @@ def test_the_folder_of_the_shell_is_not_replaced(
         exported(tiny, Path())
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tiny: Path) -> None:
+    with pytest.raises(UserError, match="--output-dir /proc/none: cannot be written"):
+        exported(tiny, Path("/proc/none"))
+
+
 def test_a_link_stays_and_the_folder_that_it_names_is_written(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
