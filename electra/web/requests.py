@@ -16,6 +16,7 @@ from electra.files import check_bounds, check_surrogates
 
 RECEIVED_LIMITS = 4  # of a body that is too long
 MAX_QUOTED = 60  # characters of a client's text in a message
+MAX_DIGITS = 1_000  # of a whole number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +100,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Parse a JSON object, bounded in depth and numbers; raise RequestError otherwise."""
     try:
         text = body.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = json.loads(text, parse_int=parse_integer, parse_constant=refuse_constant)
         check_bounds(value)
         if "\\ud" in text.lower():
             check_surrogates(value)
@@ -112,6 +113,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestError(400, f"Send a JSON object, {{…}}; this is {json_type(value)}.")
     return value
+
+
+def parse_integer(digits: str) -> int:
+    """Parse a whole number that is short enough for Python to print."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits, where {MAX_DIGITS:,} are enough")
+    return int(digits)
 
 
 def refuse_constant(name: str) -> NoReturn:
