@@ -15,6 +15,7 @@ from electra.config import UserError
 from electra.data.tables import find_table
 from electra.tasks import inference
 from electra.tasks.inference import (
+    PartScores,
     answer_examples,
     ensemble_task,
     evaluate,
@@ -61,7 +62,8 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(
 def test_scores_are_of_the_averaged_answers(two: list[FinetunedModel], rows: Path) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
     answers = answer_examples(two, examples)
-    expected = two[0].task.score(examples, answers), two[0].task.class_scores(examples, answers)
+    task = two[0].task
+    expected = PartScores(task.score(examples, answers), task.class_scores(examples, answers))
     assert evaluate(two, {"dev": [find_table(rows)]}) == {"dev": expected}
 
 
