@@ -175,10 +175,10 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
     [
         Detection(generator=GeneratorShape(kind="unigram")),
         MaskedLMConfig(),
-        AllTokensMLMConfig(),
         *(
             pytest.param(config, marks=pytest.mark.slow)
             for config in (
+                AllTokensMLMConfig(),
                 Detection(generator=GeneratorShape(tie="all", fraction=1.0)),
                 Detection(generator=GeneratorShape(tie="none")),
                 Detection(masking=Masking(draws="official")),
@@ -327,6 +327,7 @@ with process_group() as world:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     DEVICE.type == "cuda", reason="a GPU draws other masks than the two processes on a CPU"
 )

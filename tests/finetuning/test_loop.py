@@ -337,6 +337,7 @@ def test_a_full_disk_is_reported_with_the_file_and_the_last_checkpoint_and_the_s
     assert main(command_of(tiny, data, run)) == 0
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_weights_of_one_also_where_a_batch_has_too_few_parts(
     tiny: Path, tmp_path: Path
 ) -> None:
