@@ -89,5 +89,5 @@ def test_a_wheel_has_the_extras_that_the_installation_page_lists(wheel: Path) ->
     (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
     extras = set(re.findall(r"^Provides-Extra: (.*)$", archive.read(name).decode(), re.MULTILINE))
     page = (ROOT / "docs" / "installation.md").read_text(encoding="utf8")
-    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    listed = set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE))
     assert listed == extras
