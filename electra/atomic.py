@@ -53,23 +53,24 @@ def open_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_output_file(path: Path) -> None:
-    """Raise UserError, before any work, where `--output` names a file that cannot be written.
-
-    A file is created and removed: no permission says whether a disk is mounted read-only.
-    """
+    """Raise UserError, before any work, where `--output` names a file that cannot be written."""
     if not path.absolute().parent.is_dir():
         raise UserError(f"--output {path}: no folder {path.parent}; make it first")
     if path.is_dir():
         raise UserError(f"--output {path} is a folder; name a file")
-    partial = sibling(path, "partial")
     try:
-        partial.unlink(missing_ok=True)
-        partial.touch(exist_ok=False)
-        partial.unlink()
+        probe_write(sibling(path, "partial"))
     except OSError as error:
         raise UserError(
             f"--output {path}: cannot be written: {error.strerror}; name a file elsewhere"
         ) from None
+
+
+def probe_write(path: Path) -> None:
+    """Create a file and remove it: no permission says whether a disk is mounted read-only."""
+    path.unlink(missing_ok=True)
+    path.touch(exist_ok=False)
+    path.unlink()
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -57,9 +57,7 @@ def check_writable(output_dir: Path) -> None:
     probe = atomic.sibling(output_dir.resolve(), "check")
     try:
         probe.parent.mkdir(parents=True, exist_ok=True)
-        probe.unlink(missing_ok=True)
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        atomic.probe_write(probe)
     except OSError as error:
         raise UserError(
             f"--output-dir {output_dir}: cannot be written: {error.strerror}; name another folder"
