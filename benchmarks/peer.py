@@ -1,8 +1,9 @@
 """What we are compared with: transformers' two networks in a plain loop, and its `Trainer`.
 
-The pre-training step shares only masking and sampling with ours. It computes logits over the
-vocabulary at every position, as `ElectraForMaskedLM` and `ModernBertForMaskedLM` do, and ties the
-two networks' embeddings the way users of transformers do.
+The pre-training step shares only masking and sampling with ours, and ties the two networks'
+embeddings the way users of transformers do. It computes logits over the vocabulary at every
+position, as `ElectraForMaskedLM` and `ModernBertForMaskedLM` do. With `gather_first` it takes their
+networks apart, as a user who cares for speed would, and computes logits at masked positions alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from electra.engine.hardware import autocast
 from electra.model.families import family_of
 from electra.model.sampling import sample
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import mask_tokens, replace_tokens
+from electra.objectives.corruption import Masked, mask_tokens, replace_tokens
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.objectives.vocabulary import Vocabulary
 from electra.pretraining.recipe import Recipe
@@ -62,6 +63,7 @@ def pretraining_step(
     device: torch.device,
     precision: str = "fp32",
     compile_mode: str | None = None,
+    gather_first: bool = False,
 ) -> Step:
     """Return a function that takes one step, from masking to the update, and returns the loss.
 
@@ -73,7 +75,8 @@ def pretraining_step(
     optimizer = torch.optim.AdamW(
         parameters, lr=recipe.optimizer.learning_rate, weight_decay=0.01, fused=True
     )
-    compute_loss = PeerLoss(generator, discriminator, recipe, vocabulary).compute
+    peer_loss = PeerLoss(generator, discriminator, recipe, vocabulary, gather_first=gather_first)
+    compute_loss = peer_loss.compute
     if compile_mode is not None:
         # Code compiled for another batch would make the shapes of this one dynamic.
         torch.compiler.reset()
@@ -96,12 +99,21 @@ class PeerLoss:
     """The loss of replaced token detection, computed with transformers' two networks."""
 
     def __init__(
-        self, generator: Any, discriminator: Any, recipe: Recipe, vocabulary: SpecialIds
+        self,
+        generator: Any,
+        discriminator: Any,
+        recipe: Recipe,
+        vocabulary: SpecialIds,
+        *,
+        gather_first: bool,
     ) -> None:
         assert isinstance(recipe.objective, ReplacedTokenDetectionConfig)
         self.generator, self.discriminator = generator, discriminator
         self.objective, self.vocabulary = recipe.objective, vocabulary
         self.has_token_types = recipe.encoder.family == "electra"
+        self.predict = self.predict_everywhere
+        if gather_first:
+            self.predict = self.predict_masked
 
     def compute(self, batch: Batch) -> Tensor:
         """Return the weighted loss of one micro-batch."""
@@ -110,9 +122,7 @@ class PeerLoss:
         inputs = {"attention_mask": attention_mask}
         if self.has_token_types:
             inputs["token_type_ids"] = batch.token_type_ids
-        logits = self.generator(input_ids=masked.input_ids, **inputs).logits
-        index = masked.positions[..., None].expand(-1, -1, self.vocabulary.size)
-        predicted = logits.gather(1, index)
+        predicted = self.predict(masked, inputs)
         targets = masked.labels.masked_fill(~masked.scored, -100)
         mlm = F.cross_entropy(predicted.flatten(0, 1).float(), targets.flatten())
         corrupted = replace_tokens(batch.input_ids, masked, sample(predicted, rng=None))
@@ -126,6 +136,28 @@ class PeerLoss:
         )
         rtd = (token_loss * attention_mask).sum() / attention_mask.sum()
         return self.objective.generator_weight * mlm + self.objective.discriminator_weight * rtd
+
+    def predict_everywhere(self, masked: Masked, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the generator's logits [B, P, V], taken from those of all positions."""
+        logits = self.generator(input_ids=masked.input_ids, **inputs).logits
+        return gather_positions(logits, masked.positions)
+
+    def predict_masked(self, masked: Masked, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the same logits, from the hidden states of the masked positions."""
+        hidden = self.generator.base_model(input_ids=masked.input_ids, **inputs)[0]
+        gathered = gather_positions(hidden, masked.positions)
+        logits: Tensor
+        if self.has_token_types:
+            transformed = self.generator.generator_predictions(gathered)
+            logits = self.generator.generator_lm_head(transformed)
+        else:
+            logits = self.generator.decoder(self.generator.head(gathered))
+        return logits
+
+
+def gather_positions(vectors: Tensor, positions: Tensor) -> Tensor:
+    """Return the vectors [B, P, D] at these positions [B, P]."""
+    return vectors.gather(1, positions[..., None].expand(-1, -1, vectors.shape[-1]))
 
 
 def build_networks(recipe: Recipe, vocabulary: SpecialIds, device: torch.device) -> tuple[Any, Any]:
