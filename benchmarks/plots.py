@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.harness import Result, build_parser, run_main
 from benchmarks.markdown import machines_with_commits
-from benchmarks.pretraining_tables import SIDES, compared_entries
+from benchmarks.pretraining_tables import compared_entries
 from electra.config import UserError
 
 # Dark enough for print and for a white card on a dark page; distinct without colour, too.
@@ -24,6 +24,12 @@ STYLES: dict[str, dict[str, Any]] = {
     "ours_plain": {"color": "#7a7a7a", "marker": "^"},
     "peer_compiled": {"color": "#b3541e", "marker": "s"},
     "peer_eager": {"color": "#4d4d4d", "marker": "x"},
+}
+LABELS = {
+    "peer_eager": "transformers",
+    "peer_compiled": "transformers, compiled",
+    "ours_plain": "ours, plain",
+    "ours_fast": "ours",
 }
 RC_PARAMS = {
     "svg.hashsalt": "electra",
@@ -68,7 +74,7 @@ def draw(result: Result, output: Path) -> None:
         figure.legend(
             *axes[0][0].get_legend_handles_labels(),
             loc="outside upper center",
-            ncols=len(SIDES),
+            ncols=len(LABELS),
             frameon=False,
         )
         figure.supxlabel(
@@ -97,7 +103,7 @@ def import_pyplot() -> Any:
 
 def by_batch(axis: Any, entries: list[Result], measure: str, others: dict[str, Result]) -> None:
     """Draw ours and the other sides by batch."""
-    for side, label in SIDES.items():
+    for side, label in LABELS.items():
         measured = list(others.values())
         if side == "ours_fast":
             measured = entries

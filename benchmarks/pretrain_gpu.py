@@ -1,12 +1,12 @@
 """Measure pre-training on a GPU against transformers' two models, eager and compiled.
 
     python -m benchmarks.pretrain_gpu --data SHARDS [SHARDS …] [--only PART …] [--sizes SIZE …]
-                                      [--sides SIDE …] [--window-tokens 500000] [--windows 5]
-                                      [--quick] [--output FILE.json]
+                                      [--sides SIDE …] [--window-tokens 500000] [--windows 11]
+                                      [--warm-up] [--quick] [--output FILE.json]
 
     paper     small, 128 rows of 128 tokens
     best      small, larger batches
-    base      base, rows of 512 tokens
+    base      base and modern-base, 64 rows of 512 tokens
     modern    modern-small, 256 rows of 128 tokens, against transformers' ModernBERT
     scaling   the fast path by batch, length and size
     startup   process start to the first step's record
@@ -18,8 +18,15 @@ length. Every side takes whole steps (masking, sampling, dropout, clipping, Adam
 packed rows in bf16, in windows of so many tokens; the first window warms up, and the median of the
 others counts. Ours is `electra.pretrain`, read from its metrics.jsonl; its time includes reading
 its rows; the peer's lie in pinned memory before its clock starts. Only real tokens are counted, not
-padding. The result is written after every measurement and keeps other parts, so that a run that is
-cut short loses nothing.
+padding. Ours takes AdamW as the peer does; a further side takes Muon where the recipe does.
+
+The result is written after every measurement and keeps other parts, so that a run that is cut short
+loses nothing. Commands that follow one another on the same machine at the same commit are one run,
+with one speed of matrix products: sides may be measured by several commands, but not at once.
+
+Compilation takes most of the time. --warm-up measures nothing: it takes a few steps of every side
+that compiles, each in a process of its own and --at-once of them at a time, so that the measurement
+afterwards finds their code in the caches of torch and Triton.
 """
 
 from __future__ import annotations
@@ -28,9 +35,11 @@ import argparse
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -47,14 +56,16 @@ from benchmarks.harness import (
 )
 from benchmarks.pretrain_sides import (
     SIDES,
+    UNCOMPILED,
     Bench,
     Setting,
+    find_or_add_entry,
     measure_side,
-    new_entry,
     ours,
+    sides_of,
     train_windows,
 )
-from benchmarks.step_profile import TIMES, profile_steps
+from benchmarks.step_profile import MAX_PHASES, profile_steps
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
@@ -64,7 +75,7 @@ PAPER = Setting("small", 128, 128)
 COMPARED = {
     "paper": [PAPER],
     "best": [Setting("small", rows, 128) for rows in (1024,)],
-    "base": [Setting("base", rows, 512) for rows in (64,)],
+    "base": [Setting(size, 64, 512) for size in ("base", "modern-base")],
     "modern": [Setting("modern-small", 256, 128)],
 }
 SCALED = [
@@ -83,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "fast path is the plain one",
             flush=True,
         )
+    if options.warm_up:
+        warm_up(bench)
+        return
     for part in options.only:
         PARTS[part](bench)
     print("\n" + "\n\n".join(table(bench.result) for table in pretraining_tables.TABLES))
@@ -95,12 +109,14 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--sizes", nargs="+", help="only settings of these recipes")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, help="only these sides")
     parser.add_argument("--window-tokens", type=int, default=500_000, help="padding included")
-    parser.add_argument("--windows", type=int, default=5, help="the first of them warms up")
+    parser.add_argument("--windows", type=int, default=11, help="the first of them warms up")
     parser.add_argument("--curve-steps", type=int, default=200)
     parser.add_argument("--curve-seeds", type=int, default=3)
     parser.add_argument("--profile-steps", type=int, default=40)
+    parser.add_argument("--warm-up", action="store_true", help="only fill the compilation caches")
+    parser.add_argument("--at-once", type=int, default=6, help="processes of --warm-up")
     parser.add_argument(
         "--quick", action="store_true", help="a tiny network and four rows, to see that it runs"
     )
@@ -108,7 +124,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.windows < 2:
         parser.error(f"--windows {options.windows}: one warms up, so at least 2 are needed")
-    check_counts(parser, options, "curve_steps", "curve_seeds", "profile_steps")
+    check_counts(parser, options, "curve_steps", "curve_seeds", "profile_steps", "at_once")
     return options
 
 
@@ -133,18 +149,45 @@ def find_shards(folders: Sequence[str]) -> dict[int, Path]:
 def compare(bench: Bench, *, part: str) -> None:
     """Measure all sides in the settings of a part."""
     for setting in bench.select(COMPARED[part], part):
-        entry = bench.result.setdefault(part, {})[str(setting)] = new_entry(bench, setting)
-        for name in bench.options.sides:
+        entry = find_or_add_entry(bench, part, setting)
+        for name in sides_of(bench, setting):
             side = partial(SIDES[name], bench, setting)
             entry["sides"][name] = measure_side(side, bench.device, f"{setting}, {name}")
             bench.write()
 
 
+def warm_up(bench: Bench) -> None:
+    """Take a few steps of every side that compiles, in processes beside each other."""
+    commands = []
+    for part in (part for part in bench.options.only if part in COMPARED):
+        for setting in bench.select(COMPARED[part], part):
+            names = [name for name in sides_of(bench, setting) if name not in UNCOMPILED]
+            commands += [warm_up_command(bench, part, setting, name) for name in names]
+    start = time.perf_counter()
+    with ThreadPoolExecutor(bench.options.at_once) as threads:  # they wait for processes
+        codes = list(threads.map(lambda command: subprocess.run(command).returncode, commands))
+    print(
+        f"warmed up {len(codes)} sides in {time.perf_counter() - start:.0f} s; "
+        f"{sum(code != 0 for code in codes)} of them failed",
+        flush=True,
+    )
+
+
+def warm_up_command(bench: Bench, part: str, setting: Setting, side: str) -> list[str]:
+    """Return the command that takes two windows of two steps of one side."""
+    options = ["--only", part, "--sides", side, "--windows", "2", "--window-tokens", "1"]
+    if bench.options.quick:
+        options.append("--quick")
+    else:
+        options += ["--sizes", setting.size]
+    shards = f"{setting.length}={bench.shards[setting.length]}"
+    return [sys.executable, "-m", "benchmarks.pretrain_gpu", "--data", shards, *options]
+
+
 def measure_scaling(bench: Bench) -> None:
     """Measure the fast path by batch, length and size."""
     for setting in bench.select(SCALED, "scaling"):
-        entries = bench.result.setdefault("scaling", {})
-        entry = entries[str(setting)] = new_entry(bench, setting)
+        entry = find_or_add_entry(bench, "scaling", setting)
         side = partial(ours, bench, setting, *bench.fast)
         entry["sides"]["ours_fast"] = measure_side(side, bench.device, f"{setting}, ours_fast")
         bench.write()
@@ -191,10 +234,10 @@ def measure_profile(bench: Bench) -> None:
     settings = [PAPER, Setting("small", best, 128), *COMPARED["base"], *COMPARED["modern"]]
     for setting in bench.select(settings, "profile"):
         steps = bench.options.profile_steps
-        recipe = bench.recipe(setting, *bench.fast, steps=TIMES * steps)
+        recipe = bench.recipe(setting, *bench.fast, steps=MAX_PHASES * steps)
         entry = profile_steps(recipe, bench.shards[setting.length], steps=steps)
         entries = bench.result.setdefault("profile", {})
-        entries[str(setting)] = {**entry, "made": provenance()}
+        entries[str(setting)] = {**entry, "run": bench.run["started"], "made": provenance()}
         bench.write()
 
 

@@ -9,14 +9,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks.ceiling import continue_or_begin_run
 from benchmarks.harness import Result, provenance, write_result
 from benchmarks.peer import SpecialIds, pretraining_step
 from electra.data.batch_schedule import BatchSchedule
@@ -55,6 +55,13 @@ class Bench:
     options: argparse.Namespace
     result: Result = field(default_factory=dict)
     device: torch.device = field(default_factory=default_device)
+
+    @cached_property
+    def run(self) -> Result:
+        """The run that all of this is measured in, with its one ceiling."""
+        run = continue_or_begin_run(self.result.get("run"), self.device)
+        self.result["run"] = run
+        return run
 
     @property
     def on_gpu(self) -> bool:
@@ -97,6 +104,8 @@ class Bench:
         every = every or self.window_steps(setting)
         steps = steps or every * self.options.windows
         precision = "bf16" if self.on_gpu else "fp32"
+        if "--optimizer.name" not in more:
+            more = (*more, "--optimizer.name", "adamw")  # the peer's, whatever the recipe's is
         return [
             *f"--data.length {setting.length} --batch-size {setting.rows} --micro-batch-size "
             f"{setting.rows} --max-steps {steps} --logging-steps {every} --eval-steps {steps} "
@@ -121,30 +130,33 @@ class Bench:
         return self.plain
 
 
-def new_entry(bench: Bench, setting: Setting) -> Result:
-    """Return the entry of a setting before it is measured, with the machine's limits."""
+def find_or_add_entry(bench: Bench, part: str, setting: Setting) -> Result:
+    """Return the entry of a setting: this run's with the sides that it has, or a new one."""
+    entries = bench.result.setdefault(part, {})
+    entry: Result = entries.get(str(setting), {})
+    window_steps = bench.window_steps(setting)
+    if (entry.get("run"), entry.get("window_steps")) == (bench.run["started"], window_steps):
+        return entry
     vocabulary = Shards.open(bench.shards[setting.length]).tokenizer.size
-    return {
+    limits = {name: bench.run[name] for name in ("matmul_flops", "copy_bytes") if name in bench.run}
+    entry = entries[str(setting)] = {
         "size": setting.size,
         "rows": setting.rows,
         "length": setting.length,
         "vocabulary": vocabulary,
-        "window_steps": bench.window_steps(setting),
+        "window_steps": window_steps,
         "flops_per_token": standard(bench.recipe(setting).workload(vocabulary)).training,
-        **measure_ceiling(bench.device),
+        **limits,
+        "run": bench.run["started"],
         "made": provenance(),
         "sides": {},
     }
+    return entry
 
 
 def measure_side(side: Callable[[], Side], device: torch.device, name: str) -> Side:
     """Return the speed and the peak memory of a side, or that it failed."""
-    gc.collect()
-    allocated = 0
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        allocated = torch.cuda.memory_allocated()
+    allocated, reserved = release_memory(device)
     start = time.perf_counter()
     try:
         measured = side()
@@ -153,15 +165,34 @@ def measure_side(side: Callable[[], Side], device: torch.device, name: str) -> S
         return {"failed": type(error).__name__}
     windows = measured["windows"]
     seconds = round(time.perf_counter() - start, 1)
-    measured = {"tokens_per_second": median(windows), **measured, "seconds": seconds}
+    measured = {
+        "tokens_per_second": median(windows),
+        "lowest": min(windows),
+        "highest": max(windows),
+        **measured,
+        "seconds": seconds,
+    }
     if device.type == "cuda":
         measured["peak_bytes"] = torch.cuda.max_memory_allocated() - allocated
+        measured["peak_reserved_bytes"] = torch.cuda.max_memory_reserved() - reserved
     print(
         f"{name}: {measured['tokens_per_second']:,.0f} tokens/s ({min(windows):,.0f} to "
         f"{max(windows):,.0f}), {seconds:.0f} s in all",
         flush=True,
     )
     return measured
+
+
+def release_memory(device: torch.device) -> tuple[int, int]:
+    """Free what the side before has left; return the bytes that stay allocated and reserved."""
+    torch.compiler.reset()  # compiled code keeps its CUDA graphs, and these their memory
+    gc.collect()
+    if device.type != "cuda":
+        return 0, 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
 
 def ours(bench: Bench, setting: Setting, *more: str) -> Side:
@@ -186,7 +217,9 @@ def train_windows(bench: Bench, setting: Setting, *more: str, **lengths: int) ->
         return [entry for entry in read_metrics(run / METRICS) if "tokens_per_second" in entry]
 
 
-def theirs(bench: Bench, setting: Setting, *, compile_mode: str | None) -> Side:
+def theirs(
+    bench: Bench, setting: Setting, *, compile_mode: str | None, gather_first: bool = False
+) -> Side:
     """Measure transformers' models; the first window warms up."""
     shards, recipe = Shards.open(bench.shards[setting.length]), bench.recipe(setting)
     torch.manual_seed(0)
@@ -196,6 +229,7 @@ def theirs(bench: Bench, setting: Setting, *, compile_mode: str | None) -> Side:
         device=bench.device,
         precision=recipe.training.precision,
         compile_mode=compile_mode,
+        gather_first=gather_first,
     )
     loader = DataLoader(
         shards.train,
@@ -227,41 +261,23 @@ SIDES: dict[str, Callable[[Bench, Setting], Side]] = {
     "peer_eager": partial(theirs, compile_mode=None),
     "peer_compiled": partial(theirs, compile_mode="default"),
     "peer_reduce_overhead": partial(theirs, compile_mode="reduce-overhead"),
+    "peer_gather_compiled": partial(theirs, compile_mode="default", gather_first=True),
+    "peer_gather_reduce_overhead": partial(
+        theirs, compile_mode="reduce-overhead", gather_first=True
+    ),
     "ours_plain": lambda bench, setting: ours(bench, setting, *bench.plain),
     "ours_fast": lambda bench, setting: ours(bench, setting, *bench.fast),
+    "ours_muon": lambda bench, setting: ours(
+        bench, setting, *bench.fast, "--optimizer.name", "muon"
+    ),
 }
+UNCOMPILED = ("peer_eager", "ours_plain")
 
 
-# ---- the machine's limits ------------------------------------------------------------------------
-
-
-def measure_ceiling(device: torch.device, *, size: int = 8192) -> dict[str, float]:
-    """Return the operations a second of a bf16 matrix product and the bytes a second of a copy.
-
-    On random values: zeros draw less power, and the clock runs faster than in any training.
-    """
-    if device.type != "cuda":
-        return {}
-    first, second = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = torch.empty_like(first)
-    source = torch.randn(2**28, device=device)
-    target = torch.empty_like(source)
-    return {
-        "matmul_flops": 2 * size**3 / time_on_device(lambda: torch.mm(first, second, out=product)),
-        "copy_bytes": 2 * source.nbytes / time_on_device(lambda: target.copy_(source)),
-    }
-
-
-def time_on_device(work: Callable[[], object], *, repeats: int = 30) -> float:
-    """Return the median seconds on the device.
-
-    As many repetitions before them bring the clock to the rate that work keeps it at.
-    """
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * repeats + 1)]
-    for event in events[:-1]:
-        event.record()
-        work()
-    events[-1].record()
-    torch.cuda.synchronize()
-    times = [before.elapsed_time(after) for before, after in pairwise(events)]
-    return float(median(times[repeats:])) / 1000
+def sides_of(bench: Bench, setting: Setting) -> list[str]:
+    """Return the sides that were asked for; by default Muon is one where it is the recipe's."""
+    if bench.options.sides is not None:
+        return list(bench.options.sides)
+    if load_recipe(setting.size).optimizer.name == "muon":
+        return list(SIDES)
+    return [name for name in SIDES if name != "ours_muon"]

@@ -19,48 +19,83 @@ from electra.pretraining.recipe import load_recipe
 
 SIDES = {
     "peer_eager": "transformers",
-    "peer_compiled": "transformers, compiled",
+    "peer_compiled": "… compiled",
+    "peer_reduce_overhead": "… compiled, reduce-overhead",
+    "peer_gather_compiled": "… gathered first, compiled",
+    "peer_gather_reduce_overhead": "… gathered first, reduce-overhead",
     "ours_plain": "ours, plain",
     "ours_fast": "ours",
+    "ours_muon": "ours, Muon",
 }
-MODERN_SIDES = {
-    "peer_eager": "transformers",
-    "peer_compiled": "transformers, compiled",
-    "peer_reduce_overhead": "… with mode reduce-overhead",
-    "ours_plain": "ours, plain",
-    "ours_fast": "ours",
-}
+PEERS = [side for side in SIDES if side.startswith("peer")]
+OTHER_RUN = " †"
 
 
 def speed(result: Result | None = None) -> str:
-    """Return tokens a second of all sides, their ratios, and the utilisation (MFU) of ours."""
-    entries = compared_entries(result_or_file(result, "pretrain_gpu"))
+    """Return tokens a second of the paper's networks on all sides."""
+    return speed_of(compared_entries(result_or_file(result, "pretrain_gpu")))
+
+
+def modern_speed(result: Result | None = None) -> str:
+    """Return the speed of the ModernBERT family beside transformers' two ModernBERT models."""
+    return speed_of(modern_entries(result_or_file(result, "pretrain_gpu")))
+
+
+def speed_of(entries: Result) -> str:
+    """Return the sides' tokens a second, their ratios, and the utilisation (MFU) of ours."""
+    labels = shown_sides(entries)
+    ceiling = fastest_product(entries)
     lines = table_header(
         f"tokens/s, {machines(entries.values())}",
-        *SIDES.values(),
+        *labels.values(),
         "÷ eager",
         "÷ compiled",
-        "ours, MFU",
-        "matrix product",
+        "÷ fastest transformers",
+        mfu_label(ceiling),
     )
     window_counts = []
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
-        rates = [
-            format_entry(side, "tokens_per_second", format_thousands) for side in sides.values()
-        ]
-        ratios = [
-            format_ratio(sides["ours_fast"], sides[side])
-            for side in ("peer_eager", "peer_compiled")
-        ]
-        ceiling = format_entry(entry, "matmul_flops", lambda rate: f"{rate / 1e12:.0f} TFLOP/s")
-        lines.append(table_row(at_commit(name, entry), *rates, *ratios, mfu(entry), ceiling))
+        rates = [format_rate(sides[side]) for side in labels]
+        compared = (sides["peer_eager"], sides["peer_compiled"], fastest_peer(entry))
+        ratios = [format_ratio(sides["ours_fast"], side) for side in compared]
+        lines.append(
+            table_row(row_name(name, entry, entries), *rates, *ratios, mfu(entry, ceiling))
+        )
         if windows := count_windows(entry):
             window_counts.append(f"{name}, {windows} of {entry['window_steps']} steps")
     if window_counts:
         counts = "; ".join(window_counts)
-        lines += ["", f"Medians of windows, not counting the first: {counts}."]
-    return "\n".join(lines)
+        lines += [
+            "",
+            "Medians of windows (lowest to highest), not counting the first window: "
+            + counts
+            + ".",
+        ]
+    return "\n".join([*lines, *note_on_runs(entries)])
+
+
+def shown_sides(entries: Result) -> dict[str, str]:
+    """Return the labels of the sides; Muon's only where it was measured."""
+    has_muon = any("ours_muon" in entry["sides"] for entry in entries.values())
+    return {side: label for side, label in SIDES.items() if has_muon or side != "ours_muon"}
+
+
+def format_rate(side: Result) -> str:
+    """Return the median of the windows, and their range where there are several."""
+    rate = format_entry(side, "tokens_per_second", format_thousands)
+    windows = side.get("windows", [])
+    if len(windows) < 2:
+        return rate
+    return f"{rate} ({format_thousands(min(windows))} to {format_thousands(max(windows))})"
+
+
+def fastest_peer(entry: Result) -> Result:
+    """Return the fastest of transformers' sides that was measured."""
+    rates = {side: entry["sides"].get(side, {}).get("tokens_per_second", 0.0) for side in PEERS}
+    fastest = max(PEERS, key=lambda side: rates[side])
+    found: Result = entry["sides"].get(fastest, {})
+    return found
 
 
 def count_windows(entry: Result) -> str:
@@ -69,21 +104,84 @@ def count_windows(entry: Result) -> str:
     return " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
 
 
+# ---- runs and their ceiling ----------------------------------------------------------------------
+
+
+def newest_run(entries: Result) -> float | None:
+    runs = [entry["run"] for entry in entries.values() if "run" in entry]
+    return max(runs, default=None)
+
+
+def row_name(name: str, entry: Result, entries: Result) -> str:
+    """Return a setting with its commit, and a mark where it is not of the newest run."""
+    mark = OTHER_RUN
+    if "run" in entry and entry["run"] == newest_run(entries):
+        mark = ""
+    return at_commit(name, entry) + mark
+
+
+def note_on_runs(entries: Result) -> list[str]:
+    """Return lines on the rows of other runs, if there are any."""
+    newest = newest_run(entries)
+    if all(entry.get("run", -1.0) == newest for entry in entries.values()):
+        return []
+    note = f"{OTHER_RUN.strip()} Measured at another time than what has no such mark."
+    if fastest_product(entries) is not None:
+        note += " MFU is relative to the fastest matrix product of all these runs."
+    return ["", note]
+
+
+def fastest_product(entries: Result) -> float | None:
+    """Return the one speed of matrix products that a table's MFU is relative to."""
+    speeds = []
+    for entry in entries.values():
+        measured = (entry, *entry.get("sides", {}).values())
+        speeds += [values["matmul_flops"] for values in measured if "matmul_flops" in values]
+    return max(speeds, default=None)
+
+
+def mfu_label(ceiling: float | None) -> str:
+    if ceiling is None:
+        return "ours, MFU"
+    return f"ours, MFU of {ceiling / 1e12:.0f} TFLOP/s"
+
+
+def mfu(entry: Result, ceiling: float | None) -> str:
+    """Return the operations of ours as a fraction of a matrix product's."""
+    side = entry["sides"].get("ours_fast", {})
+    if ceiling is None or "tokens_per_second" not in side:
+        return format_entry(side, "", str)
+    return f"{entry['flops_per_token'] * side['tokens_per_second'] / ceiling:.1%}"
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
 def memory(result: Result | None = None) -> str:
     """Return the peak memory of all sides, beside what `electra describe` computes."""
-    entries = compared_entries(result_or_file(result, "pretrain_gpu"))
+    result = result_or_file(result, "pretrain_gpu")
+    entries = {**compared_entries(result), **modern_entries(result)}
+    labels = shown_sides(entries)
     lines = table_header(
-        f"peak memory, GB, {machines(entries.values())}",
-        *SIDES.values(),
+        f"peak memory, GB: allocated (reserved), {machines(entries.values())}",
+        *labels.values(),
         "`electra describe` predicts",
         "ours, waiting for data",
     )
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
-        peaks = [format_entry(side, "peak_bytes", format_gigabytes) for side in sides.values()]
+        peaks = [format_peaks(sides[side]) for side in labels]
         data_wait = format_entry(sides["ours_fast"], "data_wait", "{:.2%}".format)
         lines.append(table_row(at_commit(name, entry), *peaks, predicted_memory(entry), data_wait))
     return "\n".join(lines)
+
+
+def format_peaks(side: Result) -> str:
+    """Return the peaks of allocated and of reserved memory."""
+    allocated = format_entry(side, "peak_bytes", format_gigabytes)
+    if "peak_bytes" not in side:
+        return allocated
+    return f"{allocated} ({format_entry(side, 'peak_reserved_bytes', format_gigabytes)})"
 
 
 def predicted_memory(entry: Result) -> str:
@@ -101,25 +199,26 @@ def predicted_memory(entry: Result) -> str:
 def scaling(result: Result | None = None) -> str:
     """Return the speed and memory of ours by batch, length and size."""
     entries = result_or_file(result, "pretrain_gpu").get("scaling", {})
+    ceiling = fastest_product(entries)
     lines = table_header(
         f"ours, {machines(entries.values())}",
         "tokens/s",
-        "MFU",
-        "peak memory, GB",
+        mfu_label(ceiling),
+        "peak memory, GB: allocated (reserved)",
         "`electra describe` predicts",
     )
     for name, entry in entries.items():
         side = entry["sides"]["ours_fast"]
         lines.append(
             table_row(
-                at_commit(name, entry),
-                format_entry(side, "tokens_per_second", format_thousands),
-                mfu(entry),
-                format_entry(side, "peak_bytes", format_gigabytes),
+                row_name(name, entry, entries),
+                format_rate(side),
+                mfu(entry, ceiling),
+                format_peaks(side),
                 predicted_memory(entry),
             )
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *note_on_runs(entries)])
 
 
 def startup(result: Result | None = None) -> str:
@@ -142,7 +241,7 @@ def profile(result: Result | None = None) -> str:
         return "Where the milliseconds of a step go: not measured."
     lines = table_header(
         f"milliseconds of a step, ours, {machines(entries.values())}",
-        *(at_commit(name, entry) for name, entry in entries.items()),
+        *(row_name(name, entry, entries) for name, entry in entries.items()),
     )
     kinds: dict[str, None] = {}
     for entry in entries.values():
@@ -151,7 +250,9 @@ def profile(result: Result | None = None) -> str:
         cells = [f"{entry['kinds_ms'].get(kind, 0.0):.2f}" for entry in entries.values()]
         lines.append(table_row(kind, *cells))
     totals = [f"{entry['wall_ms']:.2f}" for entry in entries.values()]
-    return "\n".join([*lines, table_row("all", *totals)])
+    before = [format_entry(entry, "steps_before", "{:,.0f}".format) for entry in entries.values()]
+    lines += [table_row("all", *totals), table_row("steps before, graphs captured", *before)]
+    return "\n".join([*lines, *note_on_runs(entries)])
 
 
 def curves(result: Result | None = None) -> str:
@@ -168,40 +269,25 @@ def curves(result: Result | None = None) -> str:
     )
 
 
-def modern_speed(result: Result | None = None) -> str:
-    """Return the speed of the ModernBERT family beside transformers' two ModernBERT models."""
-    entries = result_or_file(result, "pretrain_gpu").get("modern", {})
-    lines = table_header(
-        f"tokens/s, {machines(entries.values())}",
-        *MODERN_SIDES.values(),
-        "÷ compiled",
-        "÷ reduce-overhead",
-        "ours, MFU",
-    )
-    for name, entry in entries.items():
-        sides = [entry["sides"].get(side, {}) for side in MODERN_SIDES]
-        rates = [format_entry(side, "tokens_per_second", format_thousands) for side in sides]
-        _, compiled, reduced, _, ours = sides
-        ratios = [format_ratio(ours, side) for side in (compiled, reduced)]
-        lines.append(table_row(at_commit(name, entry), *rates, *ratios, mfu(entry)))
-    return "\n".join(lines)
-
-
 def compared_entries(result: Result) -> Result:
-    """Return the settings in which all sides were measured, of all parts."""
+    """Return the settings of the paper's family in which all sides were measured."""
+    return {name: entry for name, entry in all_compared(result).items() if not is_modern(entry)}
+
+
+def modern_entries(result: Result) -> Result:
+    """Return the settings of the ModernBERT family in which all sides were measured."""
+    return {name: entry for name, entry in all_compared(result).items() if is_modern(entry)}
+
+
+def all_compared(result: Result) -> Result:
     entries: Result = {}
-    for part in ("paper", "best", "base"):
+    for part in ("paper", "best", "base", "modern"):
         entries |= result.get(part, {})
     return entries
 
 
-def mfu(entry: Result) -> str:
-    """Return the operations of ours as a fraction of a matrix product's in the same run."""
-    side = entry["sides"].get("ours_fast", {})
-    if "matmul_flops" not in entry or "tokens_per_second" not in side:
-        return format_entry(side, "", str)
-    ceiling = side.get("matmul_flops", entry["matmul_flops"])  # of its own run, where it had one
-    return f"{entry['flops_per_token'] * side['tokens_per_second'] / ceiling:.1%}"
+def is_modern(entry: Result) -> bool:
+    return str(entry["size"]).startswith("modern")
 
 
 def format_ratio(ours: Result, theirs: Result) -> str:

@@ -7,6 +7,7 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,15 +16,19 @@ from torch.profiler import ProfilerActivity
 
 from benchmarks.harness import Result
 from electra import kernels
+from electra.config import UserError
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.distributed import process_group
+from electra.engine.train_step import FusedTrainStep
 from electra.pretraining.loop import train
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
+from electra.pretraining.run import Run
 from electra.pretraining.setup import prepare_run
 from electra.runs.journal import Journal
 
-TIMES = 4  # as many steps as are profiled: two parts warm up, one is timed, one is traced
+PHASES = ("warm-up", "timed", "traced")  # of as many steps each; one that captured is repeated
+MAX_PHASES = 25  # repetitions included
 LISTED_KERNELS = 40
 
 # The first that matches counts: cuBLAS calls its Hopper products nvjet, and cutlass has attention
@@ -60,14 +65,15 @@ class Kernel(NamedTuple):
 
 
 def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
-    """Return the milliseconds of a step by kind of kernel.
+    """Return the milliseconds of a step by kind of kernel, once all graphs are captured.
 
-    Tracing slows a step down, so its wall time is taken from others.
+    Tracing slows a step down, so its wall time is taken from others. `recipe` has steps for
+    `MAX_PHASES`; the run ends when it has been measured.
     """
     with tempfile.TemporaryDirectory() as folder, process_group() as world:
         options = PretrainOptions(data=shards, quiet=True)
         run = prepare_run(recipe, options, Path(folder), world)
-        clock = StepClock(steps, world.device)
+        clock = StepClock(steps, world.device, lambda: count_graphs(run))
         with (
             Journal(None, max_steps=recipe.training.max_steps, quiet=True) as journal,
             AsyncCheckpointer() as writer,
@@ -79,6 +85,9 @@ def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
     return {
         "wall_ms": wall,
         "kinds_ms": {**kinds_ms, "idle": wall - sum(kinds_ms.values())},
+        "steps": steps,
+        "steps_before": clock.steps_before,
+        "captured_graphs": clock.graphs.captured,
         "kernels": [
             {
                 "name": kernel.name[:120],
@@ -90,38 +99,81 @@ def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
     }
 
 
+class GraphCount(NamedTuple):
+    shapes: int  # of batches that have come
+    captured: int  # of them
+
+
+def count_graphs(run: Run) -> GraphCount:
+    """Return how many shapes of batches a run has met; a plain step has no graphs."""
+    if not isinstance(run.train_step, FusedTrainStep):
+        return GraphCount(0, 0)
+    graphs = run.train_step.graphed.graphs
+    return GraphCount(len(graphs), sum(graph is not None for graph in graphs.values()))
+
+
 class StepClock:
     """Start and stop the clocks when the loop asks after each step whether to stop.
 
-    The answer is always no.
+    A phase in which a batch of a new shape came, or a graph was captured, is repeated: those steps
+    run eagerly, and come once in a run. The answer is yes after the last phase.
     """
 
-    def __init__(self, steps: int, device: torch.device) -> None:
-        self.steps, self.device, self.calls, self.seconds = steps, device, 0, 0.0
+    def __init__(
+        self, steps: int, device: torch.device, count_graphs: Callable[[], GraphCount]
+    ) -> None:
+        self.steps, self.device, self.count_graphs = steps, device, count_graphs
+        self.calls = self.steps_before = self.phase = 0
+        self.seconds = self.start = 0.0
+        self.graphs = GraphCount(0, 0)
+        self.profiler = self.new_profiler()
+
+    def new_profiler(self) -> torch.profiler.profile:
         activity = ProfilerActivity.CPU
-        if device.type == "cuda":
+        if self.device.type == "cuda":
             activity = ProfilerActivity.CUDA
-        self.profiler = torch.profiler.profile(activities=[activity])
+        return torch.profiler.profile(activities=[activity])
 
     def __call__(self) -> bool:
+        if self.is_done:
+            return True
         self.calls += 1
-        part, within = divmod(self.calls, self.steps)
-        if within == 0 and part >= TIMES - 2:
+        if self.calls % self.steps == 0:
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
-            if part == TIMES - 2:
-                self.seconds = -time.perf_counter()
-            elif part == TIMES - 1:
-                self.seconds += time.perf_counter()
-                self.profiler.start()
-            elif part == TIMES:
-                self.profiler.stop()
-        return False
+            self.end_phase()
+            self.begin_phase()
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        return self.phase == len(PHASES)
+
+    def end_phase(self) -> None:
+        """Go on to the next phase unless this one met a new shape."""
+        seconds = time.perf_counter() - self.start
+        if PHASES[self.phase] == "traced":
+            self.profiler.stop()
+        earlier, self.graphs = self.graphs, self.count_graphs()
+        if self.graphs != earlier:
+            return
+        if PHASES[self.phase] == "timed":
+            self.seconds, self.steps_before = seconds, self.calls - self.steps
+        self.phase += 1
+
+    def begin_phase(self) -> None:
+        if not self.is_done and PHASES[self.phase] == "traced":
+            self.profiler = self.new_profiler()
+            self.profiler.start()
+        self.start = time.perf_counter()
 
     def kernels(self) -> list[Kernel]:
         """Return the kernels; on a CPU its operations, without those that they call."""
-        # An evaluation asks too, after the last step.
-        assert self.calls >= TIMES * self.steps, self.calls
+        if not self.is_done:
+            raise UserError(
+                f"{self.calls} steps were too few: of every {self.steps} some had batches of a new "
+                "size; lower --profile-steps"
+            )
         launches, times = Counter[str](), Counter[str]()
         for event in self.profiler.events():
             # Spans of kernels that are counted already.

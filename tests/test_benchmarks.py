@@ -55,6 +55,7 @@ def entry(**sides):
         "length": 128,
         "flops_per_token": 100.0,
         "matmul_flops": 1e9,
+        "run": 1.0,
         "window_steps": 15,
         "made": {"hardware": "a GPU", "torch": "2.11", "commit": "0123456789ab-dirty"},
         "sides": sides,
@@ -91,7 +92,8 @@ def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
             ]
         )
     result = json.loads(output.read_text(encoding="utf8"))
-    assert set(result) == {"paper", "profile", "scaling", "curves", "made"}
+    assert set(result) == {"run", "paper", "profile", "scaling", "curves", "made"}
+    assert result["paper"]["tiny 4 × 32"]["run"] == result["scaling"]["tiny 4 × 32"]["run"]
     measured = result["paper"]["tiny 4 × 32"]["sides"]
     assert list(measured) == ["peer_eager", "ours_plain", "ours_fast"]
     assert all(
@@ -491,13 +493,14 @@ def test_the_table_of_speed_says_ratios_utilisation_and_what_is_missing():
         {"paper": {"small 128 × 128": entry(peer_eager=rate(1e6), ours_fast=rate(5e6))}}
     )
     assert table.splitlines()[0].startswith("| tokens/s, a GPU, torch 2.11 |")
-    assert (
-        table.splitlines()[-1]
-        == "Medians of windows, not counting the first: small 128 × 128, 3 of 15 steps."
+    assert table.splitlines()[-1] == (
+        "Medians of windows (lowest to highest), not counting the first window: small 128 × 128, "
+        "3 of 15 steps."
     )
+    missing = " | ".join(["not measured"] * 5)
     assert table.splitlines()[-3] == (
-        "| small 128 × 128 (0123456-dirty) | 1,000k | not measured | not measured "
-        "| 5,000k | 5.00 | – | 50.0% | 0 TFLOP/s |"
+        f"| small 128 × 128 (0123456-dirty) | 1,000k (1,000k to 1,000k) | {missing} "
+        "| 5,000k (5,000k to 5,000k) | 5.00 | – | 5.00 | 50.0% |"
     )
 
 
@@ -511,7 +514,7 @@ def test_every_setting_names_the_commit_it_was_measured_at():
         for name, each in zip("AB", made, strict=True)
     }
     profile = {
-        name: {"made": each, "kinds_ms": {}, "wall_ms": 1.0}
+        name: {"made": each, "run": 1.0, "kinds_ms": {}, "wall_ms": 1.0}
         for name, each in zip("AB", made, strict=True)
     }
     for table in (pretraining_tables.speed, pretraining_tables.memory, pretraining_tables.scaling):
