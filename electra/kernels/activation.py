@@ -18,16 +18,14 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
-
-PROGRAMS = 1056  # what an H200 holds at once
-ROWS, COLUMNS = 16, 128
-BLOCK = 2048
+from electra.kernels.tiles import tile_options
 
 
 def gelu(x: Tensor) -> Tensor:
     """Return x · Φ(x)."""
     out = torch.empty_like(x)
-    gelu_forward[(triton.cdiv(x.numel(), BLOCK),)](x, out, x.numel(), BLOCK=BLOCK, num_warps=4)
+    options = tile_options("gelu_forward", size=x.shape[-1], count=len(x))
+    gelu_forward[(triton.cdiv(x.numel(), options["BLOCK"]),)](x, out, x.numel(), **options)
     return out
 
 
@@ -36,12 +34,11 @@ def gelu_gradients(gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     added to make x.
     """
     d_x, (rows, width) = torch.empty_like(x), x.shape
-    strips = triton.cdiv(width, COLUMNS)
-    programs = min(max(1, PROGRAMS // strips), triton.cdiv(rows, ROWS))
+    options = dict(tile_options("gelu_backward", size=width, count=rows))
+    strips = triton.cdiv(width, options["COLUMNS"])
+    programs = min(max(1, options.pop("PROGRAMS") // strips), triton.cdiv(rows, options["ROWS"]))
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
-    gelu_backward[(strips, programs)](
-        gradient, x, d_x, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4
-    )
+    gelu_backward[(strips, programs)](gradient, x, d_x, sums, rows, width, **options)
     return d_x, sums
 
 
@@ -64,8 +61,9 @@ def launch_geglu(
 ) -> None:
     """Launch a kernel of GeGLU on tiles of [N, F]."""
     rows, width = shape
+    options = tile_options(kernel.fn.__name__, size=width, count=rows)
     # Rows come first: every other axis of a grid ends at 65,535.
-    kernel[(triton.cdiv(rows, ROWS), triton.cdiv(width, COLUMNS))](
+    kernel[(triton.cdiv(rows, options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
         *tensors,
         site.keys,
         site.key_row,
@@ -73,10 +71,8 @@ def launch_geglu(
         1 / (1 - site.rate),
         rows,
         width,
-        ROWS=ROWS,
-        COLUMNS=COLUMNS,
         DROP=site.rate > 0,
-        num_warps=4,
+        **options,
     )
 
 

@@ -27,6 +27,7 @@ from electra.kernels.rotary import (
     visible_keys,
     window_bounds,
 )
+from electra.kernels.tiles import tile_options
 
 LOG2_E = math.log2(math.e)
 
@@ -117,7 +118,8 @@ def attend(
     tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
-    options, count = launch_options(rows.max_seqlen, positions), len(rows.cu_seqlens) - 1
+    options = launch_options("attention_forward", tokens, heads, rows.max_seqlen, positions)
+    count = len(rows.cu_seqlens) - 1
     # Heads share the first axis with rows: every other axis of a grid ends at 65,535.
     attention_forward[(count * heads, triton.cdiv(rows.max_seqlen, options["QUERIES"]))](
         qkv,
@@ -140,15 +142,16 @@ def attend(
     return out, log_sums
 
 
-def launch_options(length: int, positions: RotaryPositions | None) -> dict[str, int]:
-    """Return tile sizes and compiler options for rows of `length`.
-
-    A stage of rotary positions holds angles too, and more of them would leave a multiprocessor
-    fewer programs.
-    """
-    block = min(64, pad_size(length))
-    stages = 3 if positions is None else 2
-    return {"QUERIES": block, "KEYS": block, "num_warps": 4, "num_stages": stages}
+def launch_options(
+    kernel: str, tokens: int, heads: int, length: int, positions: RotaryPositions | None
+) -> dict[str, int]:
+    """Return tile sizes and compiler options for rows of `length`; no block is longer than that."""
+    if positions is not None:
+        kernel = f"rotary_{kernel}"
+    options = tile_options(kernel, size=length, count=tokens // length * heads)
+    longest = pad_size(length)
+    blocks = {name: min(options[name], longest) for name in ("QUERIES", "KEYS")}
+    return {**options, **blocks}
 
 
 def position_arguments(

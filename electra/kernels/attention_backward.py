@@ -22,6 +22,7 @@ from torch import Tensor
 
 from electra.kernels.attention import (
     LOG2_E,
+    launch_options,
     pad_size,
     position_arguments,
     position_options,
@@ -67,7 +68,7 @@ def attend_gradients(
     d_qkv = torch.empty_like(qkv)
     tokens, heads, count = len(qkv), len(log_sums), len(rows.cu_seqlens) - 1
     width = qkv.shape[1] // (3 * heads)
-    options = launch_options(rows.max_seqlen, tokens // rows.max_seqlen * heads)
+    options = launch_options("attention_backward", tokens, heads, rows.max_seqlen, positions)
     blocks, sums = triton.cdiv(rows.max_seqlen, options["KEYS"]), None
     if has_bias:
         sums = log_sums.new_empty(count * blocks, 3 * heads * width)
@@ -103,20 +104,6 @@ def compute_deltas(saved: SavedAttention, d_out: Tensor, keep_prob: float) -> Te
         saved.out, d_out, deltas, keep_prob, *sizes, TOKENS=64, WIDTH=pad_size(width)
     )
     return deltas
-
-
-def launch_options(length: int, programs: int) -> dict[str, int]:
-    """Return what was fastest on an H200 with heads of 64.
-
-    In rows of 128 two programs share a multiprocessor, unless there are too few of them, and then
-    each takes all of one; longer rows like smaller blocks.
-    """
-    if length > 128:
-        return {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}
-    keys = pad_size(length)
-    if keys < 128 or programs > 264:
-        return {"QUERIES": min(32, keys), "KEYS": keys, "num_warps": 4, "num_stages": 2}
-    return {"QUERIES": 64, "KEYS": keys, "num_warps": 8, "num_stages": 1}
 
 
 @triton.jit

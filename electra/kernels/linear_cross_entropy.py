@@ -29,6 +29,7 @@ from electra.kernels.linear_cross_entropy_kernels import (
     tile_log_sum_exp,
 )
 from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
+from electra.kernels.tiles import tile_options
 
 ROWS = 128  # of a tile of logits
 VOCAB_PER_PROGRAM = 768  # logits of a row in one program, which reads the row once for all of them
@@ -113,7 +114,7 @@ class LinearCrossEntropy(torch.autograd.Function):
                 count,
                 vocab_size,
                 d_logits.shape[1],
-                **launch_options(width),
+                **launch_options(len(hidden), width),
             )
             torch.mm(d_logits, padded, out=d_hidden[rows])
             d_weight = accumulate(d_weight, weight_grad(d_logits.T, hidden[rows]))
@@ -154,7 +155,7 @@ def losses_and_samples(
         SAMPLED=uniform is not None,
         E=width,
         WIDTH_TILE=64,
-        VOCAB_TILE=launch_options(width)["VOCAB_TILE"],
+        VOCAB_TILE=launch_options(count, width)["VOCAB_TILE"],
         PADDED_TILES=triton.next_power_of_2(tiles),
         num_warps=4,
     )
@@ -168,7 +169,7 @@ def tile_sums(
     temperature last; and the logits of the labels [N].
     """
     (count, width), vocab_size = hidden.shape, len(low_weight)
-    options = launch_options(width)
+    options = launch_options(count, width)
     tiles = triton.cdiv(vocab_size, options["VOCAB_TILE"])
     is_tempered = temperature != 1
     sums = bias.new_empty(1 + is_tempered, count, tiles)
@@ -203,24 +204,14 @@ def launch_grid(count: int, vocab_size: int) -> tuple[int]:
     return (triton.cdiv(count, ROWS) * triton.cdiv(vocab_size, VOCAB_PER_PROGRAM),)
 
 
-def launch_options(width: int) -> dict[str, int]:
-    """Return tile sizes and compiler options for vectors of `width`.
-
-    Narrow vectors are read whole, in programs small enough (registers, shared memory) for two at a
-    time on each multiprocessor: one exponentiates while the other multiplies. Wide ones come in
-    parts, and larger tiles read less.
-    """
-    options = {
-        "E": width,
-        "ROWS": ROWS,
-        "VOCAB_PER_PROGRAM": VOCAB_PER_PROGRAM,
-        "num_warps": 8,
-        "num_stages": 3,
-    }
+def launch_options(count: int, width: int) -> dict[str, int]:
+    """Return tile sizes and compiler options for `count` vectors of `width`."""
+    options = tile_options("linear_cross_entropy", size=width, count=count)
+    width_tile = 64
     if width <= 128:
         width_tile = max(16, triton.next_power_of_2(width))
-        return {**options, "WIDTH_TILE": width_tile, "VOCAB_TILE": 64, "maxnreg": 128}
-    return {**options, "WIDTH_TILE": 64, "VOCAB_TILE": 128}
+    sizes = {"E": width, "WIDTH_TILE": width_tile, "ROWS": ROWS}
+    return {**sizes, "VOCAB_PER_PROGRAM": VOCAB_PER_PROGRAM, **options}
 
 
 def linear_cross_entropy_reference(

@@ -24,10 +24,9 @@ import triton.language as tl
 from torch import Tensor
 
 from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
+from electra.kernels.tiles import tile_options
 
 EPSILON = 1e-12  # as electra.model.encoder has it
-PROGRAMS = 264  # that share the rows in the backward pass: what an H200 holds at once
-TILE = 4096  # values that a program holds at once
 
 
 def add_norm(
@@ -55,7 +54,7 @@ def launch_forward(
 ) -> None:
     """Launch the kernel on branch, residual, weight, bias, y and s."""
     rows, width = tensors[0].shape
-    options = launch_options(width, site)
+    options = launch_options("add_norm_forward", rows, width)
     add_norm_forward[(triton.cdiv(rows, options["ROWS"]),)](
         *tensors,
         site.keys,
@@ -65,6 +64,7 @@ def launch_forward(
         rows,
         width,
         epsilon,
+        DROP=site.rate > 0,
         HAS_BIAS=tensors[3] is not None,
         KEEP_SUM=tensors[5] is not None,
         **options,
@@ -115,8 +115,8 @@ def launch_backward(
     """
     rows, width = tensors[0].shape
     is_after = tensors[2] is not None
-    options = launch_options(width, site)
-    programs = min(PROGRAMS, triton.cdiv(rows, options["ROWS"]))
+    options = launch_options("add_norm_backward", rows, width)
+    programs = min(options.pop("PROGRAMS"), triton.cdiv(rows, options["ROWS"]))
     sums = tensors[4].new_empty(programs, 3 if is_after else 1, width)
     add_norm_backward[(programs,)](
         *tensors,
@@ -128,6 +128,7 @@ def launch_backward(
         rows,
         width,
         epsilon,
+        DROP=site.rate > 0,
         HAS_BIAS=is_after,
         HAS_BRANCH=is_after,
         ADD=tensors[1] is not None,
@@ -137,10 +138,11 @@ def launch_backward(
     return sums
 
 
-def launch_options(width: int, site: DropoutSite) -> dict[str, int | bool]:
-    """Return tile sizes and compiler options for vectors of `width`."""
+def launch_options(kernel: str, rows: int, width: int) -> dict[str, int]:
+    """Return tile sizes and compiler options for `rows` vectors of `width`."""
+    options = dict(tile_options(kernel, size=width, count=rows))
     padded = triton.next_power_of_2(width)
-    return {"ROWS": max(1, TILE // padded), "WIDTH": padded, "DROP": site.rate > 0, "num_warps": 4}
+    return {"ROWS": max(1, options.pop("TILE") // padded), "WIDTH": padded, **options}
 
 
 @triton.jit

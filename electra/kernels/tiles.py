@@ -1,0 +1,56 @@
+"""Tile sizes, warps and numbers of programs, by kernel: what was fastest on an H200.
+
+A row of a table holds for sizes and counts up to its own, and the first that holds is taken. A
+choice depends on shapes alone, so that the same step always adds in the same order.
+"""
+
+from __future__ import annotations
+
+import sys
+
+ANY = sys.maxsize
+
+Options = dict[str, int]
+Row = tuple[int, int, Options]  # the largest size, the largest count, and what holds up to them
+
+TILES: dict[str, list[Row]] = {
+    # size: the width of a vector; count: vectors
+    # TILE: values that a program holds at once; PROGRAMS: that share all vectors
+    "add_norm_forward": [(ANY, ANY, {"TILE": 4096, "num_warps": 4})],
+    "add_norm_backward": [(ANY, ANY, {"TILE": 4096, "PROGRAMS": 264, "num_warps": 4})],
+    "gelu_forward": [(ANY, ANY, {"BLOCK": 2048, "num_warps": 4})],
+    "gelu_backward": [(ANY, ANY, {"ROWS": 16, "COLUMNS": 128, "PROGRAMS": 1056, "num_warps": 4})],
+    "geglu_forward": [(ANY, ANY, {"ROWS": 16, "COLUMNS": 128, "num_warps": 4})],
+    "geglu_backward": [(ANY, ANY, {"ROWS": 16, "COLUMNS": 128, "num_warps": 4})],
+    # size: tokens of a row; count: rows times heads. Blocks end with the row.
+    "attention_forward": [(ANY, ANY, {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3})],
+    # A stage of rotary positions holds angles too, and more of them would leave a multiprocessor
+    # fewer programs.
+    "rotary_attention_forward": [
+        (ANY, ANY, {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2})
+    ],
+    # In rows of 128 two programs share a multiprocessor, unless there are too few of them, and then
+    # each takes all of one; longer rows like smaller blocks.
+    "attention_backward": [
+        (64, ANY, {"QUERIES": 32, "KEYS": 64, "num_warps": 4, "num_stages": 2}),
+        (128, 264, {"QUERIES": 64, "KEYS": 128, "num_warps": 8, "num_stages": 1}),
+        (128, ANY, {"QUERIES": 32, "KEYS": 128, "num_warps": 4, "num_stages": 2}),
+        (ANY, ANY, {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}),
+    ],
+    # size: the width of a vector; count: vectors. Narrow vectors are read whole, in programs small
+    # enough (registers, shared memory) for two at a time on each multiprocessor: one exponentiates
+    # while the other multiplies. Wide ones come in parts, and larger tiles read less.
+    "linear_cross_entropy": [
+        (128, ANY, {"VOCAB_TILE": 64, "num_warps": 8, "num_stages": 3, "maxnreg": 128}),
+        (ANY, ANY, {"VOCAB_TILE": 128, "num_warps": 8, "num_stages": 3}),
+    ],
+}
+TILES["rotary_attention_backward"] = TILES["attention_backward"]
+
+
+def tile_options(kernel: str, *, size: int, count: int) -> Options:
+    """Return a kernel's options for vectors or rows of `size`, of which there are `count`."""
+    for largest_size, largest_count, options in TILES[kernel]:
+        if size <= largest_size and count <= largest_count:
+            return options
+    raise AssertionError(f"no row of TILES[{kernel!r}] holds for {size}, {count}")
