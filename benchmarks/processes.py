@@ -264,7 +264,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--processes", type=int, default=1, help="of a run whose checkpoints are timed"
     )
-    parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp")
+    parser.add_argument("--parallel", choices=["ddp", "zero1", "fsdp"], default="ddp")
     # The folder of a measurement with several processes, of which this is one.
     parser.add_argument("--part-of", help=argparse.SUPPRESS)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))

@@ -129,7 +129,7 @@ def estimate_memory(
             activation_bytes=activation_bytes,
             kernels=kernels,
             activation_checkpointing=recipe.training.activation_checkpointing,
-            sharded_over=recipe.training.weight_shards(world_size),
+            sharding=recipe.training.sharding(world_size),
             averaged=recipe.training.ema_decay > 0,
         )
     return memory

@@ -292,7 +292,7 @@ def describe(
         TOML files that change settings of the recipe.
     world_size
         Number of processes that train together: print the memory of each, also with --parallel
-        fsdp.
+        zero1 or fsdp.
     json
         Print JSON.
     """

@@ -17,6 +17,7 @@ from electra.engine.training_state import (
     capture,
     copy_to_host,
     data_pointers,
+    has_sharded_state,
 )
 
 
@@ -36,7 +37,8 @@ class AsyncCheckpointer:
 
         A machine that lacks the memory then fails in the first step, not at the first checkpoint.
         """
-        if not is_sharded(module) and torch.cuda.is_available():
+        is_gathered = is_sharded(module) or has_sharded_state(optimizer)
+        if torch.cuda.is_available() and not is_gathered:
             self.staging_for(module, optimizer)
 
     def staging_for(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> PinnedStaging:
@@ -49,13 +51,16 @@ class AsyncCheckpointer:
     def copy_state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
         """Copy weights and optimizer state to host memory, to be written while training goes on.
 
-        The other processes call `contribute_shards` where the module is sharded. A GPU copies on a
-        stream of its own, beside the next pass: submitted work waits for the copy, and whatever
-        changes weights or optimizer state must call `wait_for_copy` first.
+        The other processes call `contribute_shards` where the module or its optimizer state is
+        sharded. A GPU copies on a stream of its own, beside the next pass: submitted work waits for
+        the copy, and whatever changes weights or optimizer state must call `wait_for_copy` first.
         """
         self.wait()  # two copies may be too many for the memory
         if is_sharded(module):
             return capture(module, optimizer)  # gathering has copied it
+        if has_sharded_state(optimizer):
+            weights, optimizer_state = capture(module, optimizer)
+            return copy_to_host(weights.items()), optimizer_state
         if not torch.cuda.is_available():
             weights, optimizer_state = capture(module, optimizer)
             return copy_to_host(weights.items()), copy_to_host(optimizer_state.items())

@@ -30,10 +30,12 @@ class WeightAverage:
 
     def flatten(self, optimizer: FlatOptimizer) -> None:
         """Make the averages views of one flat buffer, which one kernel updates."""
-        self.flat_average = torch.zeros_like(optimizer.flat_param)
+        self.flat_average = torch.zeros_like(optimizer.shard.of(optimizer.flat_param))
+        optimizer.own_state[EMA] = self.flat_average
         for parameter in optimizer.parameters:
-            view = optimizer.view(self.flat_average, parameter)
-            view.copy_(optimizer.state[parameter].get(EMA, parameter.detach()))
+            view = optimizer.own_view(self.flat_average, parameter)
+            average = optimizer.state[parameter].get(EMA, parameter.detach())
+            view.copy_(optimizer.own_values(average, parameter))
             optimizer.state[parameter][EMA] = view
 
     def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -42,7 +44,8 @@ class WeightAverage:
         A parameter that no loss uses has no optimizer state; it stays as it is.
         """
         if isinstance(self.optimizer, FlatOptimizer):
-            return [self.optimizer.flat_param], [self.flat_average]
+            own_weights = self.optimizer.shard.of(self.optimizer.flat_param)
+            return [own_weights], [self.flat_average]
         weights, averages = [], []
         for parameter, state in self.optimizer.state.items():
             if EMA not in state:
@@ -75,4 +78,5 @@ class WeightAverage:
             weight.copy_(average)
             average.copy_(kept)
         if isinstance(self.optimizer, FlatOptimizer):
+            self.optimizer.gather_weights()
             self.optimizer.refresh_low_precision_weights()

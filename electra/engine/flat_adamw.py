@@ -30,28 +30,31 @@ class FlatAdamW(FlatOptimizer):
         eps: float,
         max_grad_norm: float,
         clip_groups: list[list[Tensor]],
-        low_precision: torch.dtype,
+        **flat: Any,
     ) -> None:
         from electra.kernels.adamw import BLOCK, AdamWBuffers
 
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0}
-        super().__init__(params, defaults, block_size=BLOCK, low_precision=low_precision)
+        super().__init__(params, defaults, block_size=BLOCK, **flat)
         if any(group["betas"] != betas for group in self.param_groups):
             raise ValueError("FlatAdamW has one pair of betas for all parameter groups")
         self.max_grad_norm = max_grad_norm
         self.clip_groups = clip_groups
-        self.exp_avg = torch.zeros_like(self.flat_param)
+        self.clip_blocks = [self.blocks_of(group) for group in clip_groups]
+        own_param = self.shard.of(self.flat_param)
+        self.exp_avg = torch.zeros_like(own_param)
         blocks = self.adamw_blocks
         values = blocks * self.block_size
-        self.exp_avg_sq = torch.zeros_like(self.flat_param[:values])
+        self.exp_avg_sq = torch.zeros_like(own_param[:values])
+        self.own_state = {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
         self.update_count = torch.tensor(0.0)  # on the host, where `step` reads it
         self.buffers = AdamWBuffers(
-            weight=self.flat_param[:values],
-            gradient=self.flat_grad[:values],
+            weight=own_param[:values],
+            gradient=self.shard.of(self.flat_grad)[:values],
             exp_avg=self.exp_avg[:values],
             exp_avg_sq=self.exp_avg_sq,
-            low_precision=self.flat_low_precision[:values],
-            group_index=self.group_indices[:blocks],
+            low_precision=self.shard.of(self.flat_low_precision)[:values],
+            group_index=self.shard.of(self.group_indices)[:blocks],
             norm=self.grad_norm,
             failed_step=self.nonfinite_update,
         )
@@ -59,14 +62,14 @@ class FlatAdamW(FlatOptimizer):
 
     @property
     def adamw_blocks(self) -> int:
-        """The blocks of the parameters that AdamW updates, the first of all blocks."""
-        return len(self.group_indices)
+        """This process's blocks of the parameters that AdamW updates, the first of its blocks."""
+        return len(self.shard.of(self.group_indices))
 
     def state_views(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """Return a parameter's part of the flat buffers of the state."""
         return {
-            "exp_avg": self.view(self.exp_avg, parameter),
-            "exp_avg_sq": self.view(self.exp_avg_sq, parameter),
+            "exp_avg": self.own_view(self.exp_avg, parameter),
+            "exp_avg_sq": self.own_view(self.exp_avg_sq, parameter),
         }
 
     def set_state_views(self) -> None:
@@ -81,7 +84,7 @@ class FlatAdamW(FlatOptimizer):
             state = self.state.get(parameter)
             for key, view in self.state_views(parameter).items():
                 if state:
-                    view.copy_(state[key])
+                    view.copy_(self.own_values(state[key], parameter))
                 else:
                     view.zero_()
             if state and "step" in state:
@@ -119,6 +122,7 @@ class FlatAdamW(FlatOptimizer):
             max_norm=self.kernel_max_norm,
             betas=betas,
         )
+        self.send_updated_weights()
 
     @property
     def kernel_max_norm(self) -> float:
@@ -129,9 +133,31 @@ class FlatAdamW(FlatOptimizer):
 
     def clip_each(self) -> None:
         """Clip the gradients of each group by its own norm, where there are several."""
-        if len(self.clip_groups) > 1:
-            norms = gradient_norms(self.clip_groups)
-            clip_gradients(self.clip_groups, norms, max_norm=self.max_grad_norm)
+        if len(self.clip_groups) == 1:
+            return
+        if self.norm_by_block:
+            self.clip_own_blocks()
+            return
+        norms = gradient_norms(self.clip_groups)
+        clip_gradients(self.clip_groups, norms, max_norm=self.max_grad_norm)
+
+    def clip_own_blocks(self) -> None:
+        """Clip this process's part of the gradient by the norms of the groups' blocks."""
+        factors = torch.ones_like(self.block_norms)
+        for blocks in self.clip_blocks:
+            norm = torch.linalg.vector_norm(self.block_norms[blocks])
+            factors[blocks] = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        own_blocks = self.shard.of(self.flat_grad).view(-1, self.block_size)
+        own_blocks.mul_(self.shard.of(factors).unsqueeze(1))
+
+    def blocks_of(self, parameters: list[Tensor]) -> Tensor:
+        """Return the numbers of the blocks of these parameters."""
+        wanted, numbers = set(parameters), list[int]()
+        for parameter, part in self.slices.items():
+            if parameter in wanted:
+                first, end = part.start // self.block_size, -(-part.stop // self.block_size)
+                numbers += range(first, end)
+        return torch.tensor(numbers, dtype=torch.int64, device=self.flat_param.device)
 
     def copy_to_device(self, rows: list[list[float]]) -> Tensor:
         """Copy a table to the device, without waiting for it."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from electra.engine.clipping import clip_groups
 from electra.engine.flat_adamw import FlatAdamW
 from electra.engine.flat_muon import FlatMuon
+from electra.engine.flat_shard import WHOLE, FlatShard
 from electra.engine.muon import MuonWithAdamW, hidden_matrices, is_muon, muon_groups
 from electra.engine.settings import OptimizerConfig
 
@@ -23,11 +24,13 @@ def build_optimizer(
     *,
     lr_scale: Callable[[str], float] = lambda name: 1.0,
     low_precision: torch.dtype | None = None,
+    shard: FlatShard = WHOLE,
 ) -> torch.optim.Optimizer:
     """Build torch's fused AdamW, or FlatAdamW where kernels read weights in `low_precision`; or
     their counterparts with Muon.
 
-    `lr_scale` gives the factor of a parameter's learning rate by its name.
+    `lr_scale` gives the factor of a parameter's learning rate by its name. FlatAdamW may have a
+    `shard` of the optimizer state.
     """
     groups = parameter_groups(module, config, lr_scale)
     adamw: dict[str, Any] = {
@@ -47,7 +50,7 @@ def build_optimizer(
         return FlatMuon(groups, momentum=config.muon_momentum, **adamw, **flat)
     if low_precision is None:
         return torch.optim.AdamW(groups, **adamw, fused=True)
-    return FlatAdamW(groups, **adamw, **flat)
+    return FlatAdamW(groups, **adamw, **flat, shard=shard)
 
 
 def parameter_groups(

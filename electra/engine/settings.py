@@ -9,7 +9,7 @@ from electra.config import SettingError
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
-Parallel = Literal["ddp", "fsdp"]
+Parallel = Literal["ddp", "zero1", "fsdp"]
 # Longer than a large checkpoint on a slow disk, for which the other processes wait.
 TIMEOUT_MINUTES = 20.0
 
@@ -22,7 +22,7 @@ class OptimizerConfig:
     """
 
     # muon: Muon (Jordan et al. 2024) for the matrices of encoder blocks, AdamW for all else; not
-    # with FSDP
+    # with ZeRO-1 or FSDP
     name: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 5e-4  # at the end of warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from zero

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from electra.engine.clipping import clip_gradients, clip_groups, gradient_norms, total_norm
@@ -24,10 +23,11 @@ from electra.engine.distributed import World, gradient_accumulation, wrap_module
 from electra.engine.ema import WeightAverage
 from electra.engine.flat_optimizer import FlatOptimizer
 from electra.engine.fsdp import is_sharded
-from electra.engine.hardware import Speed, autocast
+from electra.engine.hardware import Speed, autocast, autocast_dtype
 from electra.engine.optimizer import can_step, set_learning_rate, step_and_update
 from electra.engine.settings import OptimizerConfig, Precision
-from electra.kernels import fuse
+from electra.engine.stop_votes import StopVotes
+from electra.kernels import fuse, low_precision_matrices
 
 # A batch on the device → its losses by name; the one called "loss" is minimised.
 Forward = Callable[[Any], dict[str, Tensor]]
@@ -116,6 +116,10 @@ class TrainStep(ABC):
         Raises NonFiniteGradient where `optimizer_step` did not wait to see it.
         """
 
+    def agree_to_stop(self, wants_to_stop: bool) -> bool:
+        """Return whether a process wants to stop, the same in all; each calls this every step."""
+        return self.world.any_rank(wants_to_stop)
+
     def set_learning_rate(self, step: int) -> float:
         return set_learning_rate(
             self.setup.optimizer,
@@ -147,6 +151,9 @@ def build_train_step(
     if execution.speed.kernels:
         step = FusedTrainStep(lambda batch: losses_of(module(batch)), setup, execution)
         fuse(module).register(step.optimizer.low_precision_weights.items())
+        dtype = step.optimizer.flat_low_precision.dtype
+        if execution.precision != "fp32" and dtype == autocast_dtype(execution.precision):
+            step.optimizer.read_only_in_low_precision(low_precision_matrices(module))
         return step
     wrapped = wrap_module(module, execution.world, compiled=execution.speed.compiled)
     return PlainTrainStep(
@@ -242,6 +249,8 @@ class FusedTrainStep(TrainStep):
         assert isinstance(setup.optimizer, FlatOptimizer)
         self.optimizer = setup.optimizer
         self.optimizer.refresh_low_precision_weights()  # a checkpoint may have been read meanwhile
+        self.optimizer.norm_by_block = self.world.size > 1
+        self.stop_votes = StopVotes(self.world.device)
         self.weight = torch.ones((), device=self.world.device)
         self.graphed = GraphedCallable(
             self.accumulate, self.world.device, capture=execution.speed.cuda_graph
@@ -259,7 +268,7 @@ class FusedTrainStep(TrainStep):
                 # A graph writes its losses to the same memory each time, hence the clone.
                 sums[name] = sums[name] + loss if name in sums else loss.clone()
         if self.world.size > 1:
-            dist.all_reduce(self.optimizer.flat_grad)
+            self.optimizer.reduce_gradient()
         return sums
 
     def accumulate(self, batch: Any) -> dict[str, Tensor]:
@@ -281,7 +290,24 @@ class FusedTrainStep(TrainStep):
         else:
             self.optimizer.step()
             self.update_average(step)
+        if self.world.size > 1:
+            self.stop_votes.record(self.optimizer.stop_votes)
         return rate
+
+    def agree_to_stop(self, wants_to_stop: bool) -> bool:
+        """Return whether a process wanted to stop some steps ago, without a wait for the device.
+
+        The vote goes with the next step's gradient, and is read after the step after that.
+        """
+        if self.world.size == 1:
+            return wants_to_stop
+        if wants_to_stop:
+            self.optimizer.stop_vote.fill_(1.0)
+        return self.stop_votes.read()
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        self.optimizer.gather_weights()
+        return super().averaged_weights()
 
     def skip_update(self) -> bool:
         """Return whether the gradient is not finite and the skip budget allows for it.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from electra.engine.ema import EMA
+from electra.engine.flat_optimizer import FlatOptimizer
 from electra.engine.fsdp import full_tensor, is_dtensor, shard_like
 from electra.engine.muon import is_muon
 
@@ -19,11 +21,13 @@ TrainingState = tuple[dict[str, Tensor], dict[str, Tensor]]  # weights, optimize
 
 def capture(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
     """Return the weights and the optimizer state, gathered in the main process."""
+    gather_weights(optimizer)
     return weights_of(module), optimizer_state_of(module, optimizer)
 
 
 def contribute_shards(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Take part in the gathering while the main process captures the state."""
+    gather_weights(optimizer)
     weights_of(module, keep=False)
     optimizer_state_of(module, optimizer, keep=False)
 
@@ -100,6 +104,8 @@ def optimizer_state_of(
     module: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool = True
 ) -> dict[str, Tensor]:
     """Return the optimizer state, gathered, as `PARAMETER.exp_avg` and so on."""
+    if has_sharded_state(optimizer):
+        return gather_flat_state(module, optimizer, keep=keep)
     tensors: dict[str, Tensor] = {}
     keys_of = dict(state_keys(optimizer))
     for name, parameter in module.named_parameters():
@@ -107,6 +113,33 @@ def optimizer_state_of(
             for key in keys_of[parameter]:
                 tensors[f"{name}.{key}"] = optimizer.state[parameter][key]
     return gather(tensors, keep=keep)
+
+
+def has_sharded_state(optimizer: torch.optim.Optimizer) -> TypeGuard[FlatOptimizer]:
+    """Return whether every process has a shard of the optimizer state (ZeRO-1)."""
+    return isinstance(optimizer, FlatOptimizer) and optimizer.shard.size > 1
+
+
+def gather_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Let every process have the float32 weights that others have updated; all call this."""
+    if has_sharded_state(optimizer):
+        optimizer.gather_weights()
+
+
+def gather_flat_state(
+    module: nn.Module, optimizer: FlatOptimizer, *, keep: bool
+) -> dict[str, Tensor]:
+    """Gather the buffers of a sharded state into host memory, one by one."""
+    state: dict[str, Tensor] = {}
+    for key in optimizer.own_state:
+        whole = optimizer.gather_state(key)
+        if keep:
+            state |= copy_to_host(
+                (f"{name}.{key}", optimizer.view(whole, parameter))
+                for name, parameter in module.named_parameters()
+                if parameter in optimizer.slices
+            )
+    return state
 
 
 def gather(tensors: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:

@@ -140,7 +140,8 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         learning_rate = state.train_step.optimizer_step(step)
         state.step, state.seconds = step, seconds_before + time.monotonic() - started
         window.add({"loss": loss}, int(state.setup.train.token_counts[units].sum()))
-        is_last, stopping = step == state.last_step, state.world.any_rank(interrupted())
+        is_last = step == state.last_step
+        stopping = state.train_step.agree_to_stop(interrupted())
         if step % config.logging_steps == 0 or stopping or is_last:
             log_step(state, journal, window, learning_rate)
         if state.evaluates_at(step):

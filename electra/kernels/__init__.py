@@ -78,3 +78,14 @@ def unfuse(module: nn.Module) -> None:
     from electra.kernels.fused_modules import PLAIN, exchange
 
     exchange(module, PLAIN, LowPrecisionCopies())
+
+
+def low_precision_matrices(module: nn.Module) -> set[nn.Parameter]:
+    """Return the matrices of fused blocks, which kernels read from low-precision copies alone."""
+    from electra.kernels.fused_bases import PackedEncoder
+
+    matrices: set[nn.Parameter] = set()
+    for encoder in module.modules():
+        if isinstance(encoder, PackedEncoder):
+            matrices.update(each for each in encoder.blocks.parameters() if each.ndim == 2)
+    return matrices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from electra.model.encoder_costs import costs_of
 from electra.model.flops import block_parameters, parameters
 from electra.model.shape import EncoderShape
@@ -15,30 +17,42 @@ KERNEL_ROWS = 128  # of them, for which a bias has one partial sum
 WORKSPACE = 2**25  # bytes that torch gives cuBLAS for each stream, on a Hopper GPU
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """Over how many processes FSDP shards weights and gradients, and FSDP or ZeRO-1 the optimizer
+    state and the averaged weights.
+    """
+
+    weights: int | None = None  # None: without FSDP
+    optimizer: int = 1
+
+
+UNSHARDED = Sharding()
+
+
 def training_bytes(
     work: Workload,
     *,
     rows: int,
     activation_bytes: int = FLOAT,
     activation_checkpointing: bool = False,
-    sharded_over: int | None = None,
+    sharding: Sharding = UNSHARDED,
     kernels: bool = False,
     averaged: bool = False,
 ) -> Terms:
     """Estimate a step's peak memory, itemised, for a micro-batch of `rows` full rows.
 
-    `activation_bytes` is 2 under bf16 or fp16. `sharded_over` is the number of processes that FSDP
-    shards weights over. `averaged` says that an average of the weights is kept, `kernels` that our
-    own kernels take the step.
+    `activation_bytes` is 2 under bf16 or fp16. `averaged` says that an average of the weights is
+    kept, `kernels` that our own kernels take the step.
 
     Without those, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
     recomputed but the logits of every position. A compiler may keep less; an allocator rounds up. A
     frozen network has no gradients and no optimizer state, and of its activations only the logits
     are counted: nothing waits for a backward pass.
     """
-    terms = state_bytes(work, sharded_over=sharded_over)
+    terms = state_bytes(work, sharding)
     if averaged:
-        terms["averaged weights"] = terms["gradients"]  # of the same parameters
+        terms["averaged weights"] = terms["optimizer"] / 2  # one value for Adam's two
     if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
         weights = parameters(work).total * FLOAT
         terms["weights in low precision"] = weights * activation_bytes / FLOAT
@@ -57,20 +71,20 @@ def training_bytes(
     return terms
 
 
-def state_bytes(work: Workload, *, sharded_over: int | None) -> Terms:
+def state_bytes(work: Workload, sharding: Sharding) -> Terms:
     """Return the bytes of weights, gradients and optimizer state in one process."""
     counted = parameters(work)
     weights = counted.total * FLOAT
     trained = weights
     if not work.generator_is_trained:
         trained = weights - counted.generator * FLOAT
-    processes = sharded_over or 1
+    processes = sharding.weights or 1
     terms: Terms = {
         "weights": weights / processes,
         "gradients": trained / processes,
-        "optimizer": 2 * trained / processes,
+        "optimizer": 2 * trained / sharding.optimizer,
     }
-    if sharded_over:
+    if sharding.weights:
         terms["gathered weights and gradients"] = gathered_values(work) * FLOAT
     return terms
 

@@ -14,6 +14,7 @@ from electra.data.shards import Shards
 from electra.data.shuffle import random_key
 from electra.engine.fsdp import is_sharded, local_tensor, reshard
 from electra.engine.hardware import autocast
+from electra.engine.training_state import gather_weights
 from electra.kernels import fuse, unfuse
 from electra.pretraining.recipe import Recipe
 
@@ -52,6 +53,7 @@ def first_non_finite_tensor(run: Run, step: int) -> str:
     The forward passes of the step are computed again without kernels. All processes compute
     equally many, whatever they find, and return the same name.
     """
+    gather_weights(run.optimizer)
     uses_kernels = run.recipe.training.kernels == "on"
     if uses_kernels:
         unfuse(run.objective)

@@ -52,7 +52,7 @@ def train(
         run.step, tokens = step, int(micro_batches[0].step_lengths.sum())
         run.tokens_seen += tokens
         window.add(losses, tokens)
-        is_stopping = world.any_rank(interrupted())
+        is_stopping = run.train_step.agree_to_stop(interrupted())
         if step % settings.logging_steps == 0 or is_stopping or is_last:
             log(run, journal, window, learning_rate)
         if step % settings.eval_steps == 0 or is_last:

@@ -15,6 +15,7 @@ from electra.data.batch_schedule import BatchSchedule
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
 from electra.files import read_toml
+from electra.model.memory import UNSHARDED, Sharding
 from electra.model.shape import EncoderShape
 from electra.model.workload import Workload
 from electra.objectives.masking import Masking
@@ -46,7 +47,8 @@ class TrainingConfig:
     # replay a forward and backward pass as one CUDA graph; auto: with the kernels
     cuda_graph: Switch = "auto"
     compile: Switch = "auto"  # torch.compile; auto: on a GPU where the kernels are off
-    # every process holds all weights (ddp), or a shard of weights, gradients and optimizer state
+    # every process holds all weights and optimizer state (ddp), all weights and a shard of the
+    # optimizer state (zero1, with the kernels), or a shard of everything (fsdp)
     parallel: Parallel = "ddp"
     # blocks are computed again in backward: less memory, a third more work
     activation_checkpointing: bool = False
@@ -154,11 +156,13 @@ class TrainingConfig:
         """The sequences that all steps read together."""
         return self.batch_schedule.rows_after(self.max_steps)
 
-    def weight_shards(self, processes: int) -> int | None:
-        """Return into how many shards FSDP splits the weights, or None without FSDP."""
+    def sharding(self, processes: int) -> Sharding:
+        """Return over how many processes weights and optimizer state are sharded."""
         if self.parallel == "fsdp":
-            return processes
-        return None
+            return Sharding(weights=processes, optimizer=processes)
+        if self.parallel == "zero1":
+            return Sharding(optimizer=processes)
+        return UNSHARDED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +211,7 @@ class Recipe:
                 f"{{training.micro_batch_size:name}} to {fewest} or more",
                 self,
             )
-        if self.optimizer.name == "muon" and self.training.parallel == "fsdp":
+        if self.optimizer.name == "muon" and self.training.parallel != "ddp":
             raise SettingError(
                 "optimizer.name",
                 "orthogonalises whole matrices, and {training.parallel} leaves a process its part "

@@ -86,7 +86,7 @@ def resolve_recipe_speed(recipe: Recipe, world: World) -> Speed:
     generator = recipe.workload(recipe.data.vocab_size).generator
     if generator is not None:
         encoders.append(generator)
-    return resolve_speed(
+    speed = resolve_speed(
         recipe.training,
         resolve_precision(recipe.training.precision, world.device),
         world.device,
@@ -97,6 +97,12 @@ def resolve_recipe_speed(recipe: Recipe, world: World) -> Speed:
             activation_checkpointing=recipe.training.activation_checkpointing,
         ),
     )
+    if recipe.training.parallel == "zero1" and world.size > 1 and not speed.kernels:
+        raise UserError(
+            "--parallel zero1 shards the optimizer state that the kernels update, and they are off "
+            "here; choose ddp or fsdp, or a GPU and --precision bf16 with which they are on"
+        )
+    return speed
 
 
 def check_micro_batches(
@@ -153,7 +159,7 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
         rows=size,
         activation_bytes=activation_bytes,
         activation_checkpointing=training.activation_checkpointing,
-        sharded_over=training.weight_shards(world.size),
+        sharding=training.sharding(world.size),
         averaged=training.ema_decay > 0,
     )
     return sum(terms.values())

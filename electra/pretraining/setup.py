@@ -18,6 +18,7 @@ from electra.data.prepare import prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.ema import EMA, WeightAverage
+from electra.engine.flat_shard import WHOLE, FlatShard
 from electra.engine.fsdp import is_sharded, shard
 from electra.engine.hardware import use_deterministic_algorithms
 from electra.engine.optimizer import build_optimizer
@@ -175,9 +176,21 @@ def place_on_device(
         world,
         output_dir,
         objective,
-        optimizer=build_optimizer(objective, recipe.optimizer, low_precision=kernel_dtype),
+        optimizer=build_optimizer(
+            objective,
+            recipe.optimizer,
+            low_precision=kernel_dtype,
+            shard=optimizer_shard(recipe, world),
+        ),
         scaler=torch.amp.GradScaler(world.device.type, enabled=precision == "fp16"),
     )
+
+
+def optimizer_shard(recipe: Recipe, world: World) -> FlatShard:
+    """Return which part of the optimizer state this process has: all of it without ZeRO-1."""
+    if recipe.training.parallel == "zero1":
+        return FlatShard(world.rank, world.size)
+    return WHOLE
 
 
 def restore_run(run: Run, resumed: Checkpoint) -> None:

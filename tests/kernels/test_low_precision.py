@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
 import torch
 from torch import nn
 
+from electra.kernels import fuse, low_precision_matrices
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
+from electra.model.shape import EncoderShape
+from electra.objectives.settings import MaskedLMConfig
+from tests.conftest import ToyVocabulary, toy_batch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -38,3 +45,38 @@ def test_a_kernel_reads_the_registered_copy_instead_of_the_weight() -> None:
     with_copy = rtd_head(hidden, weights, low_precision)
     assert without_copy.item() == 0
     assert with_copy.item() > 200  # 16 times gelu(16)
+
+
+@pytest.mark.parametrize("family", ["electra", pytest.param("modernbert", marks=pytest.mark.slow)])
+def test_the_matrices_of_blocks_are_read_from_their_copies_alone(
+    family: Literal["electra", "modernbert"],
+) -> None:
+    """Losses and gradients stay what they are when the float32 weights are lost."""
+    torch.manual_seed(0)
+    shape = EncoderShape(
+        family=family, layers=1, width=32, heads=2, feedforward=64, embedding=32, positions=16
+    )
+    objective = MaskedLMConfig().build(
+        encoder=shape, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 1 / 50)
+    )
+    objective.to(DEVICE)
+    dtype = torch.float16
+    fuse(objective).register(
+        [(each, each.detach().to(dtype).clone()) for each in objective.parameters()]
+    )
+    parameters = list(objective.parameters())
+
+    def losses_and_gradients() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        with torch.autocast(DEVICE.type, dtype=dtype):
+            loss = objective(toy_batch([16, 9]).to(DEVICE)).total
+        return [loss, *torch.autograd.grad(loss, parameters)]
+
+    before = losses_and_gradients()
+    matrices = low_precision_matrices(objective)
+    assert len(matrices) == 4
+    with torch.no_grad():
+        for matrix in matrices:
+            matrix.fill_(float("nan"))
+    after = losses_and_gradients()
+    assert all(mine.equal(other) for mine, other in zip(after, before, strict=True))

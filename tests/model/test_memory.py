@@ -20,7 +20,13 @@ from electra.kernels import fuse
 from electra.model import electra_encoder, networks
 from electra.model.families import build_encoder, build_networks
 from electra.model.flops import parameters
-from electra.model.memory import KERNEL_LOGITS, KERNEL_ROWS, kernel_encoder_bytes, training_bytes
+from electra.model.memory import (
+    KERNEL_LOGITS,
+    KERNEL_ROWS,
+    Sharding,
+    kernel_encoder_bytes,
+    training_bytes,
+)
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.workload import LinearHead, LMHead, Workload
 from electra.pretraining.recipe import load_recipe
@@ -144,10 +150,13 @@ def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
     work = Workload(
         encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32
     )
-    terms = training_bytes(work, rows=1, sharded_over=4)
+    terms = training_bytes(work, rows=1, sharding=Sharding(weights=4, optimizer=4))
     blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
     outside = count(discriminator, generator) - count(*blocks)
     assert terms["weights"] == 4 * count(discriminator, generator) / 4
+    zero1 = training_bytes(work, rows=1, sharding=Sharding(optimizer=4), averaged=True)
+    assert (zero1["weights"], zero1["optimizer"]) == (4 * terms["weights"], terms["optimizer"])
+    assert zero1["averaged weights"] == zero1["gradients"] / 4
     assert terms["gathered weights and gradients"] == 2 * 4 * (
         outside + 2 * max(count(block) for block in blocks)
     )

@@ -1,0 +1,211 @@
+"""Optimizer state in shards (ZeRO-1) makes the updates of whole state, bit for bit."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra.engine.ema import EMA, WeightAverage
+from electra.engine.flat_adamw import FlatAdamW
+from electra.engine.flat_shard import WHOLE, FlatShard
+from electra.engine.optimizer import build_optimizer, set_learning_rate
+from electra.engine.settings import OptimizerConfig
+from electra.engine.training_state import (
+    TrainingState,
+    capture,
+    contribute_shards,
+    copy_to_host,
+    restore,
+)
+from tests.engine.thread_ranks import ThreadRanks
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, max_grad_norm=0.5)
+
+
+class Network(nn.Module):
+    """Parameters of one block, of several, and of parts of blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Linear(30, 50)
+        self.matrix = nn.Linear(40, 60)
+        self.embeddings = nn.Embedding(70, 32)
+
+
+def gradients(network: nn.Module, step: int, rank: int) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(100 * step + rank)
+    return [torch.randn(each.shape, generator=rng) for each in network.parameters()]
+
+
+class Trainer:
+    """One rank with an optimizer, whose gradients are numbers drawn for its rank."""
+
+    def __init__(
+        self,
+        shard: FlatShard = WHOLE,
+        *,
+        config: OptimizerConfig = CONFIG,
+        state: TrainingState | None = None,
+        updates: int = 0,
+    ) -> None:
+        self.network = Network()
+        for number, parameter in enumerate(self.network.parameters()):
+            rng = torch.Generator().manual_seed(number)
+            parameter.data.copy_(torch.randn(parameter.shape, generator=rng))
+        self.config = config
+        optimizer = build_optimizer(self.network, config, low_precision=torch.float16, shard=shard)
+        assert isinstance(optimizer, FlatAdamW)
+        self.optimizer = optimizer
+        self.optimizer.norm_by_block = True
+        if state is not None:
+            restore(state, module=self.network, optimizer=optimizer, updates=updates)
+            optimizer.refresh_low_precision_weights()
+        self.average = WeightAverage(optimizer, 0.5)
+
+    def train(self, steps: range, *, ranks: list[int]) -> None:
+        """Take steps with the gradients of some ranks, summed in their order."""
+        for step in steps:
+            self.optimizer.zero_grad()
+            for rank in ranks:
+                for parameter, gradient in zip(
+                    self.network.parameters(), gradients(self.network, step, rank), strict=True
+                ):
+                    assert parameter.grad is not None
+                    parameter.grad += gradient
+            if self.optimizer.shard.size > 1:
+                self.optimizer.reduce_gradient()
+            set_learning_rate(self.optimizer, self.config, step=step, max_steps=10)
+            self.optimizer.step()
+            self.average.update(step)
+
+    def state(self) -> TrainingState:
+        weights, optimizer_state = capture(self.network, self.optimizer)
+        return copy_to_host(weights.items()), copy_to_host(optimizer_state.items())
+
+
+def assert_same(ours: TrainingState, theirs: TrainingState) -> None:
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.keys() == other.keys()
+        for name, tensor in other.items():
+            assert mine[name].equal(tensor), name
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("clip", ["together", "each"])
+def test_shards_make_the_updates_of_whole_state_and_gather_to_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, size: int, clip: str
+) -> None:
+    config = replace(CONFIG, clip=clip)
+    alone = Trainer(config=config)
+    alone.train(range(1, 4), ranks=list(range(size)))
+
+    def work(rank: int) -> tuple[Trainer, TrainingState]:
+        trainer = Trainer(FlatShard(rank, size), config=config)
+        trainer.train(range(1, 4), ranks=[rank])
+        return trainer, trainer.state()
+
+    for trainer, state in ThreadRanks(size).run(work, monkeypatch):
+        ours, theirs = trainer.optimizer, alone.optimizer
+        assert_same(state, alone.state())
+        length = len(theirs.flat_param)
+        assert ours.flat_low_precision[:length].equal(theirs.flat_low_precision)
+        assert ours.grad_norm == pytest.approx(float(theirs.grad_norm), rel=1e-6)
+        for key in ("exp_avg", "exp_avg_sq", EMA):
+            assert len(ours.own_state[key]) == len(ours.flat_param) // size
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_shards_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients of ranks 0 and 1 are summed by one, by two, and by two of three processes."""
+    unbroken = Trainer()
+    unbroken.train(range(1, 7), ranks=[0, 1])
+    state, begin = None, 1
+    for size in (2, 1, 3):
+
+        def work(
+            rank: int, size: int = size, state: TrainingState | None = state, begin: int = begin
+        ) -> TrainingState:
+            trainer = Trainer(FlatShard(rank, size), state=state, updates=begin - 1)
+            mine = {1: [0, 1], 2: [rank]}.get(size, [rank] * (rank < 2))
+            trainer.train(range(begin, begin + 2), ranks=mine)
+            if rank:
+                contribute_shards(trainer.network, trainer.optimizer)
+                return {}, {}
+            return trainer.state()
+
+        state = ThreadRanks(size).run(work, monkeypatch)[0]
+        begin += 2
+    assert state is not None
+    assert_same(state, unbroken.state())
+
+
+def test_weights_that_only_kernels_read_are_sent_in_low_precision_and_gathered_when_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Trainer()
+    alone.train(range(1, 3), ranks=[0, 1])
+
+    def work(rank: int) -> None:
+        trainer = Trainer(FlatShard(rank, 2))
+        network, optimizer = trainer.network, trainer.optimizer
+        matrices = {network.matrix.weight, network.generator.weight}
+        optimizer.read_only_in_low_precision(matrices)
+        trainer.train(range(1, 3), ranks=[rank])
+        pairs = dict(zip(network.parameters(), alone.network.parameters(), strict=True))
+        for ours, theirs in pairs.items():
+            low = alone.optimizer.low_precision_weights[theirs]
+            assert optimizer.low_precision_weights[ours].equal(low)
+            assert ours in matrices or ours.equal(theirs)
+        is_current = [matrix.equal(pairs[matrix]) for matrix in matrices]
+        assert is_current == [rank == 0] * 2, "both lie in the part of rank 0"
+        optimizer.gather_weights()
+        assert all(matrix.equal(pairs[matrix]) for matrix in matrices)
+
+    ThreadRanks(2).run(work, monkeypatch)
+
+
+def test_the_average_stands_in_for_the_weights_of_every_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Trainer()
+    alone.train(range(1, 4), ranks=[0, 1])
+
+    def work(rank: int) -> tuple[list[Tensor], list[Tensor]]:
+        trainer = Trainer(FlatShard(rank, 2))
+        trainer.train(range(1, 4), ranks=[rank])
+        with trainer.average.applied():
+            averaged = [each.detach().clone() for each in trainer.network.parameters()]
+        return averaged, [each.detach().clone() for each in trainer.network.parameters()]
+
+    results = ThreadRanks(2).run(work, monkeypatch)
+    weights = [each.detach().clone() for each in alone.network.parameters()]
+    with alone.average.applied():
+        for averaged, after in results:
+            for parameter, mine in zip(alone.network.parameters(), averaged, strict=True):
+                assert mine.equal(parameter)
+            assert all(ours.equal(theirs) for ours, theirs in zip(after, weights, strict=True))
+
+
+def test_a_gradient_that_is_not_finite_in_one_shard_stops_the_updates_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(rank: int) -> tuple[float, bool]:
+        trainer = Trainer(FlatShard(rank, 2))
+        before = trainer.optimizer.flat_param.clone()
+        if rank:
+            trainer.optimizer.flat_grad[3] = float("inf")  # in the shard of rank 0
+        trainer.optimizer.reduce_gradient()
+        set_learning_rate(trainer.optimizer, CONFIG, step=1, max_steps=10)
+        trainer.optimizer.step()
+        return float(trainer.optimizer.nonfinite_update), trainer.optimizer.flat_param.equal(before)
+
+    assert ThreadRanks(2).run(work, monkeypatch) == [(1.0, True), (1.0, True)]

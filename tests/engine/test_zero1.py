@@ -1,0 +1,121 @@
+"""Runs of several processes with kernels: ddp and zero1, stopped and resumed, make one run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra.config import SettingError, UserError
+from electra.engine.distributed import World
+from electra.engine.hardware import Speed
+from electra.pretraining import loop, pretrain, resolve, setup
+from electra.pretraining.recipe import load_recipe
+from electra.runs.journal import read_metrics
+from tests.conftest import TOY_FLAGS
+from tests.wording import wording_of
+
+wording = wording_of(__file__)
+
+ROOT = Path(__file__).parents[2]
+STEPS = 5
+
+
+def train(data: Path, run: Path, *more: str) -> Any:
+    """Train in this process, or as one of several, with kernels that rest in float32."""
+    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
+    flags |= {"--max-steps": str(STEPS), "--optimizer.schedule": "constant"}
+    flags |= {"--ema-decay": "0.9", "--logging-steps": "1", "--eval-steps": "3"}
+    flags |= dict(zip(more[::2], more[1::2], strict=True))
+    words = [word for pair in flags.items() for word in pair]
+    recipe = load_recipe("tiny", flags=words)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (setup, resolve):
+            patch.setattr(module, "resolve_recipe_speed", lambda *_: Speed(True, False, False))
+        return pretrain.pretrain(recipe, data=data, output_dir=run, quiet=True)
+
+
+def stop_after(step: int) -> None:
+    """Let this process receive SIGTERM after so many more steps of a run."""
+    optimizer_step, steps = loop.optimizer_step, []
+
+    def stopping(*arguments: Any) -> float:
+        steps.append(optimizer_step(*arguments))
+        if len(steps) == step:
+            loop.optimizer_step = optimizer_step
+            os.kill(os.getpid(), signal.SIGTERM)
+        return steps[-1]
+
+    loop.optimizer_step = stopping
+
+
+def run_as_rank(data: Path, folder: Path) -> None:
+    """Be one of two processes that train the same run in several ways."""
+    train(data, folder / "ddp", "--parallel", "ddp")
+    train(data, folder / "zero1", "--parallel", "zero1")
+    if os.environ["RANK"] == "1":
+        stop_after(1)
+    outcome = train(data, folder / "stopped", "--parallel", "zero1")
+    assert (outcome.status, outcome.step) == ("stopped", 3), outcome
+    train(data, folder / "stopped", "--parallel", "ddp", "--max-steps", "4")
+    train(data, folder / "stopped", "--parallel", "zero1")
+
+
+def checkpoint(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for path in sorted((run / f"checkpoint-{step}").glob("*.safetensors")):
+        tensors |= load_file(path)
+    for path in sorted(run.glob("*/model.safetensors")):
+        tensors |= {f"{path.parent.name} {k}": v for k, v in load_file(path).items()}
+    return tensors
+
+
+def losses(run: Path) -> list[float]:
+    return [entry["loss"] for entry in read_metrics(run / "metrics.jsonl") if "loss" in entry]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_or_not(
+    toy_shards: Path, tmp_path: Path
+) -> None:
+    worker = "import sys; from pathlib import Path; from tests.engine.test_zero1 import run_as_rank"
+    (tmp_path / "worker.py").write_text(f"{worker}\nrun_as_rank(*map(Path, sys.argv[1:]))\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(tmp_path / "worker.py"), str(toy_shards)]
+    subprocess.run(
+        [*command, str(tmp_path)],
+        check=True,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        timeout=180,
+    )
+    expected = checkpoint(tmp_path / "ddp")
+    for run in ("zero1", "stopped"):
+        ours = checkpoint(tmp_path / run)
+        assert ours.keys() == expected.keys()
+        for name, tensor in expected.items():
+            assert ours[name].equal(tensor), (run, name)
+        assert losses(tmp_path / run) == losses(tmp_path / "ddp")
+    train(toy_shards, tmp_path / "one")
+    for name, tensor in checkpoint(tmp_path / "one").items():
+        assert expected[name].allclose(tensor, rtol=1e-3, atol=1e-5), name
+    assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "ddp"), rel=1e-5)
+
+
+def test_zero1_is_refused_without_kernels_and_with_muon() -> None:
+    with pytest.raises(SettingError, match=wording("zero1_is_refused_with_muon")):
+        load_recipe("tiny", flags=["--parallel", "zero1", "--optimizer.name", "muon"])
+    recipe = load_recipe("tiny", flags=["--parallel", "zero1"])
+    with pytest.raises(UserError, match=wording("zero1_is_refused_without_kernels")):
+        resolve.resolve_recipe_speed(recipe, World(0, 2, torch.device("cpu")))
+    alone = resolve.resolve_recipe_speed(recipe, World(0, 1, torch.device("cpu")))
+    assert not alone.kernels

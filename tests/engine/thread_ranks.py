@@ -1,0 +1,84 @@
+"""Several ranks as threads of one process, for collectives of flat buffers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from electra.kernels.adamw import adamw_step
+
+T = TypeVar("T")
+
+
+class ThreadRanks:
+    """Collectives between threads. Sums go from the first rank to the last."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.local = threading.local()
+        self.barrier = threading.Barrier(size, timeout=60)
+        self.tensors: list[Tensor] = [torch.empty(0)] * size
+
+    def run(self, work: Callable[[int], T], monkeypatch: pytest.MonkeyPatch) -> list[T]:
+        """Return what `work` returns in each rank."""
+        monkeypatch.setattr("electra.engine.flat_shard.reduce_scatter", self.reduce_scatter)
+        monkeypatch.setattr("electra.engine.flat_shard.all_gather", self.all_gather)
+        monkeypatch.setattr("torch.distributed.all_reduce", self.all_reduce)
+        monkeypatch.setattr("electra.kernels.adamw.adamw_step", self.one_by_one(adamw_step))
+        failures: list[BaseException] = []
+
+        def begin(rank: int) -> T:
+            self.local.rank = rank
+            try:
+                return work(rank)
+            except BaseException as failure:
+                failures.append(failure)
+                self.barrier.abort()  # the others would wait for this one
+                raise
+
+        with ThreadPoolExecutor(self.size) as pool:
+            results = [pool.submit(begin, rank) for rank in range(self.size)]
+        if failures:
+            raise failures[0]
+        return [result.result() for result in results]
+
+    def one_by_one(self, kernel: Callable[..., None]) -> Callable[..., None]:
+        """Return a kernel that one thread runs at a time, as Triton's interpreter needs it."""
+        lock = threading.Lock()
+
+        def run(*arguments: object, **options: object) -> None:
+            with lock:
+                kernel(*arguments, **options)
+
+        return run
+
+    def exchange(self, tensor: Tensor) -> list[Tensor]:
+        """Return the tensors of all ranks."""
+        self.tensors[self.local.rank] = tensor.clone()
+        self.barrier.wait()
+        tensors = list(self.tensors)
+        self.barrier.wait()
+        return tensors
+
+    def total(self, tensor: Tensor) -> Tensor:
+        first, *others = self.exchange(tensor)
+        for other in others:
+            first = first + other
+        return first
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        tensor.copy_(self.total(tensor))
+
+    def reduce_scatter(self, part: Tensor, tensor: Tensor) -> None:
+        total = self.total(tensor)
+        tensor.fill_(float("nan"))  # what others may leave outside of the part
+        part.copy_(total.view(self.size, -1)[self.local.rank])
+
+    def all_gather(self, tensor: Tensor, part: Tensor) -> None:
+        tensor.copy_(torch.cat(self.exchange(part)))
