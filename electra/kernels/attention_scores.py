@@ -107,7 +107,7 @@ def scaled_delta(context, d_context, keep_prob):
 def store_sums(sums, query_sum, key_sum, value_sum, heads, width, column):
     """Store the program's part of the bias gradients, into [rows · blocks, 3, H, K]."""
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    program = row * tl.num_programs(1) + tl.program_id(1)
+    program = (row * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
     sums += program * 3 * heads * width + head * width + column
     tl.store(sums, query_sum, mask=column < width)
     tl.store(sums + heads * width, key_sum, mask=column < width)

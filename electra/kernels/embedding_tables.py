@@ -133,7 +133,8 @@ def count_word_gradients(
         row = first + tl.arange(0, ROWS)
         inside = (row < batch)[:, None] & (column < width)[None, :]
         token = row * length + position
-        ds = tl.load(d_sum + token[:, None] * width + column[None, :], mask=inside, other=0.0)
+        source = d_sum + token.to(tl.int64)[:, None] * width + column[None, :]
+        ds = tl.load(source, mask=inside, other=0.0)
         total += ds
         word = tl.load(input_ids + token, mask=row < batch, other=0).to(tl.int64)
         count = (tl.where(is_finite, ds, 0.0).to(tl.float64) * units).to(tl.int64)
@@ -155,7 +156,7 @@ def word_gradients_from_counts(
     totals, peaks, d_words, count, bits, programs, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Write the totals as floats, or NaN if one ds was not finite."""
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_finite, k = unit_exponent(peaks, programs, bits, PROGRAMS)
     total = tl.load(totals + index, mask=index < count, other=0).to(tl.float64) * power_of_two(-k)
     target = d_words + index

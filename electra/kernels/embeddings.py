@@ -225,7 +225,7 @@ def embed_forward(
     """Write y of one block of tokens."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < tokens)[:, None] & (column < width)[None, :]
-    offset = row[:, None] * width + column[None, :]
+    offset = row.to(tl.int64)[:, None] * width + column[None, :]
     token_type = load_token_types(token_type_ids, row, tokens, POSITIONS)
     tables = (words, positions, token_types)
     sizes = (tokens, length, vocab_size, width)
@@ -287,7 +287,7 @@ def embed_backward(
     for first in range(program * ROWS, tokens, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < tokens)[:, None] & (column < width)[None, :]
-        offset = row[:, None] * width + column[None, :]
+        offset = row.to(tl.int64)[:, None] * width + column[None, :]
         token_type = load_token_types(token_type_ids, row, tokens, POSITIONS)
         normalized, inverse_std = normalize_embeddings(
             input_ids, token_type, row, column, inside, tables, sizes, epsilon, POSITIONS

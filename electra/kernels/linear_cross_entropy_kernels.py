@@ -32,14 +32,15 @@ def tile_log_sum_exp(
     row_mask = rows < N
     label = tl.load(labels + rows, mask=row_mask, other=-1).to(tl.int32)
     first_columns = load_columns(hidden, rows, N, 0, E, WIDTH_TILE)
+    tile_offsets = rows.to(tl.int64) * tiles
     for tile in range(first, last):
         vocab_ids = tile * VOCAB_TILE + tl.arange(0, VOCAB_TILE)
         logits = tile_logits(
             first_columns, hidden, weight, bias, rows, vocab_ids, N, V, E, WIDTH_TILE
         )
-        tl.store(tile_log_sums + rows * tiles + tile, log_sum_exp(logits), mask=row_mask)
+        tl.store(tile_log_sums + tile_offsets + tile, log_sum_exp(logits), mask=row_mask)
         if TEMPERED:
-            target = tempered_log_sums + rows * tiles + tile
+            target = tempered_log_sums + tile_offsets + tile
             tl.store(target, log_sum_exp(logits * inverse_temperature), mask=row_mask)
         label_logit = tl.sum(tl.where(vocab_ids[None, :] == label[:, None], logits, 0.0), 1)
         tl.store(label_logits + rows, label_logit, mask=row_mask & (label // VOCAB_TILE == tile))
@@ -67,7 +68,7 @@ def loss_and_sample(
     PADDED_TILES: tl.constexpr,
 ):
     """Write the loss of one row, and the token that it draws."""
-    row, tile = tl.program_id(0), tl.arange(0, PADDED_TILES)
+    row, tile = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED_TILES)
     tile_log_sum = tl.load(
         tile_log_sums + row * tiles + tile, mask=tile < tiles, other=-float("inf")
     )
@@ -192,7 +193,7 @@ def load_columns(matrix, rows, count, start, E: tl.constexpr, WIDTH_TILE: tl.con
     """Load columns from `start` to `start + WIDTH_TILE` of some rows; zero beyond [count, E]."""
     column = start + tl.arange(0, WIDTH_TILE)
     return tl.load(
-        matrix + rows[:, None] * E + column[None, :],
+        matrix + rows.to(tl.int64)[:, None] * E + column[None, :],
         mask=(rows < count)[:, None] & (column < E)[None, :],
         other=0.0,
     )

@@ -212,7 +212,7 @@ def add_norm_forward(
     """Write y of one block of rows, and s where it is kept."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < width)[None, :]
-    offset = row[:, None] * width + column[None, :]
+    offset = row.to(tl.int64)[:, None] * width + column[None, :]
     row_words = random_words(row, keys, key_row, False)
     column_words = random_words(column, keys, key_row, True)
     dropout = (row_words, column_words, threshold, keep_scale)
@@ -264,7 +264,7 @@ def add_norm_backward(
     for first in range(program * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
-        offset = row[:, None] * width + column[None, :]
+        offset = row.to(tl.int64)[:, None] * width + column[None, :]
         row_words = random_words(row, keys, key_row, False)
         dropout = (row_words, column_words, threshold, keep_scale)
         normalized, inverse_std, scaled_mask, _ = normalize_sum(

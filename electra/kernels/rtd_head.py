@@ -131,9 +131,8 @@ def rtd_head_forward(
     """Write the logits of one block of tokens."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < count)[:, None] & (column < width)[None, :]
-    value = tl.load(x + row[:, None] * width + column[None, :], mask=inside, other=0.0).to(
-        tl.float32
-    )
+    offset = row.to(tl.int64)[:, None] * width + column[None, :]
+    value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(output + column, mask=column < width, other=0.0)
     cdf, _ = gelu_cdf_pdf(value)
     activated = value * cdf
@@ -172,7 +171,7 @@ def rtd_head_backward(
     for first in range(program * ROWS, count, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < count)[:, None] & (column < width)[None, :]
-        offset = row[:, None] * width + column[None, :]
+        offset = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
         d_logit = tl.load(gradient + row, mask=row < count, other=0.0)
         cdf, bell = gelu_cdf_pdf(value)
