@@ -100,7 +100,7 @@ class VocabularyHead(Generator):
         predicted = self.transform(hidden).flatten(0, 1)
         uniform, temperature = None, 1.0
         if sampling is not None:
-            uniform = torch.rand(len(predicted), device=hidden.device, generator=rng)
+            uniform = torch.rand(len(predicted), 2, device=hidden.device, generator=rng)
             temperature = sampling.temperature
         losses, sampled = fused_linear_cross_entropy(
             predicted.to(dtype),

@@ -5,9 +5,10 @@
     loss = log Σ exp mₜ − ℓ[label]
     dℓ = (softmax(ℓ) − 1[label]) · dloss
 
-A sample inverts the distribution function at one uniform number: exp mₜ says in which tile it
-falls, and the logits of that tile, computed again, say at which token. Gumbel noise would be a
-random number for every token of the vocabulary, and as many logarithms.
+A sample inverts two distribution functions, each at a uniform number of its own: exp mₜ says in
+which tile the first falls, and the logits of that tile, computed again, say at which token the
+second. What is left of one number after it chose a tile would have too few bits to choose a token.
+Gumbel noise would be a random number for every token of the vocabulary, and as many logarithms.
 
 Backward computes ℓ again and writes dℓ in low precision, for two plain matrix products: dhidden
 and dweight.
@@ -39,7 +40,7 @@ MAX_LOGIT_ROWS = 16_384  # rows whose dℓ are in memory together: 1 GB for a vo
 class SamplingInputs(NamedTuple):
     """How to draw one token for each row."""
 
-    uniform: Tensor  # [N] in [0, 1)
+    uniform: Tensor  # [N, 2] in [0, 1), for the tile and for the token inside it
     temperature: float
 
 
@@ -53,15 +54,15 @@ def fused_linear_cross_entropy(
     uniform: Tensor | None = None,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return losses [N], −log p(label), in float32; and the tokens [N] that `uniform` [N] in [0, 1)
-    draws from softmax(logits / temperature).
+    """Return losses [N], −log p(label), in float32; and the tokens [N] that `uniform` [N, 2] in
+    [0, 1) draws from softmax(logits / temperature).
 
     `hidden` [N, E] decides the precision of the products; `weight` [V, E] and `bias` [V] are
     float32, and so are their gradients.
     """
     sampling = None
     if uniform is not None:
-        sampling = SamplingInputs(uniform, temperature)
+        sampling = SamplingInputs(uniform.contiguous(), temperature)
     output = LinearCrossEntropy.apply(
         hidden.contiguous(), weight, bias, labels.contiguous(), low_precision, sampling
     )
@@ -225,6 +226,16 @@ def linear_cross_entropy_reference(
     """Compute losses and samples in plain torch, for comparison."""
     logits = hidden @ weight.T + bias
     losses = F.cross_entropy(logits, labels, reduction="none")
-    cumulative = (logits.detach() / temperature).softmax(-1).cumsum(-1)
-    sampled = torch.searchsorted(cumulative, uniform[:, None], right=True).squeeze(1)
-    return losses, sampled.clamp(max=len(bias) - 1)
+    vocab_tile = launch_options(*hidden.shape)["VOCAB_TILE"]
+    probs = (logits.detach() / temperature).softmax(-1)
+    tiles = F.pad(probs, (0, -len(bias) % vocab_tile)).unflatten(-1, (-1, vocab_tile))
+    chosen = invert_distribution(tiles.sum(-1), uniform[:, 0])
+    token = invert_distribution(tiles[torch.arange(len(chosen)), chosen], uniform[:, 1])
+    return losses, chosen * vocab_tile + token
+
+
+def invert_distribution(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Return the indices [N] that numbers [N] in [0, 1) draw in proportion to weights [N, M]."""
+    cumulative = weights.cumsum(-1)
+    targets = uniform[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, targets, right=True).squeeze(1)

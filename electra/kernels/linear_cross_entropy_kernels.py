@@ -80,7 +80,7 @@ def loss_and_sample(
         tile_log_sum = tl.load(
             tempered_log_sums + row * tiles + tile, mask=tile < tiles, other=-float("inf")
         )
-        chosen, remainder = sample_index(tile_log_sum, tl.load(uniform + row), PADDED_TILES)
+        chosen = sample_index(tile_log_sum, tl.load(uniform + 2 * row), PADDED_TILES)
         vocab_ids = chosen * VOCAB_TILE + tl.arange(0, VOCAB_TILE)
         logits = tl.load(bias + vocab_ids, mask=vocab_ids < V, other=-float("inf"))
         for start in range(0, E, WIDTH_TILE):
@@ -88,7 +88,8 @@ def loss_and_sample(
             vector = tl.load(hidden + row * E + column, mask=column < E, other=0.0).to(tl.float32)
             weights = load_columns(weight, vocab_ids, V, start, E, WIDTH_TILE).to(tl.float32)
             logits += tl.sum(weights * vector[None, :], 1)
-        token, _ = sample_index(logits * inverse_temperature, remainder, VOCAB_TILE)
+        second = tl.load(uniform + 2 * row + 1)
+        token = sample_index(logits * inverse_temperature, second, VOCAB_TILE)
         tl.store(sampled + row, (chosen * VOCAB_TILE + token).to(tl.int64))
 
 
@@ -208,8 +209,7 @@ def log_sum_exp(logits):
 
 @triton.jit
 def sample_index(logits, uniform, COUNT: tl.constexpr):
-    """Return the index that a number in [0, 1) draws from softmax(logits), and how far into the
-    index's probability the number falls, again in [0, 1].
+    """Return the index that a number in [0, 1) draws from softmax(logits).
 
     Sums are rounded, and a number may fall beyond the last index or on one of probability zero:
     that is never drawn.
@@ -219,7 +219,4 @@ def sample_index(logits, uniform, COUNT: tl.constexpr):
     cumulative = tl.cumsum(probs, 0)
     target = uniform * tl.max(cumulative, 0)
     last = tl.max(tl.where(probs > 0, index, 0), 0)
-    chosen = tl.min(tl.where((probs > 0) & (cumulative > target), index, last), 0)
-    chosen_prob = tl.sum(tl.where(index == chosen, probs, 0.0), 0)
-    before = tl.sum(tl.where(index == chosen, cumulative, 0.0), 0) - chosen_prob
-    return chosen, (target - before) / chosen_prob
+    return tl.min(tl.where((probs > 0) & (cumulative > target), index, last), 0)

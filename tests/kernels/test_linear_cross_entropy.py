@@ -46,7 +46,7 @@ def inputs(
         torch.randn(vocabulary, generator=rng),
         torch.randint(vocabulary, (count,), generator=rng),
     )
-    uniform = torch.rand(count, generator=rng)
+    uniform = torch.rand(count, 2, generator=rng)
     return [
         tensor.to(DEVICE)
         for tensor in (hidden.to(dtype), weight.to(dtype).float(), bias, labels, uniform)
@@ -67,7 +67,7 @@ def ours_and_plain(count: int, vocabulary: int, width: int, dtype: torch.dtype):
     losses, sampled = fused_linear_cross_entropy(*leaves, labels, NO_COPIES)
     assert sampled is None
     plain = in_float64(*leaves)
-    expected, _ = linear_cross_entropy_reference(*plain, labels.cpu(), torch.zeros(count))
+    expected, _ = linear_cross_entropy_reference(*plain, labels.cpu(), torch.zeros(count, 2))
     return (
         (losses, *torch.autograd.grad((losses * weights).sum(), leaves)),
         (expected, *torch.autograd.grad((expected * weights.cpu()).sum(), plain)),
@@ -127,7 +127,7 @@ def test_gradients_of_more_rows_than_are_held_at_once_add_up(monkeypatch):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
 @pytest.mark.parametrize("size", [(20, 300, 16), (20, 300, 200)])
-def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_number(
+def test_the_sampled_word_is_where_the_distribution_functions_pass_the_uniform_numbers(
     size, temperature
 ):
     hidden, weight, bias, labels, uniform = inputs(*size, LOW[-1])
@@ -141,28 +141,68 @@ def test_the_sampled_word_is_where_the_distribution_function_passes_the_uniform_
     torch.testing.assert_close(
         losses.cpu().double(), expected_losses, atol=2e-5, rtol=2e-5
     )  # never tempered
-    reached = ((plain[0] @ plain[1].T + plain[2]) / temperature).softmax(-1).cumsum(-1)
-    ambiguous = (reached - uniform.cpu()[:, None]).abs().amin(-1) < 1e-5
+    ambiguous = torch.zeros(len(expected), dtype=torch.bool)
+    for more in torch.tensor([[0, 1], [1, 0], [0, -1], [-1, 0]]) * 1e-5:
+        near = (uniform.cpu().double() + more).clamp(0, 1 - 1e-9)
+        _, other = linear_cross_entropy_reference(*plain, labels.cpu(), near, temperature)
+        ambiguous |= other != expected
     assert not ambiguous.all()
     assert ((sampled.cpu() == expected) | ambiguous).all()
 
 
-def test_samples_follow_the_softmax_over_tiles_and_inside_them():
-    hidden, weight, bias, _, _ = inputs(1, 300, 16, torch.float32, seed=1)
-    count = 150
-    uniform = (torch.arange(count, device=DEVICE) + 0.5) / count
+def test_the_first_number_draws_the_tile_and_the_second_alone_the_word_inside_it():
+    """No bias, so that all words are equally likely: 64 in each of the first two tiles, 32 in the
+    third.
+    """
+    uniform = torch.tensor([[0.1, 0.26], [0.3, 0.26], [0.3, 0.76], [0.7, 0.26], [0.9, 0.26]])
     _, sampled = fused_linear_cross_entropy(
-        hidden.expand(count, -1),
-        weight,
-        bias,
-        torch.zeros(count, dtype=torch.int64, device=DEVICE),
+        torch.zeros(5, 16, device=DEVICE),
+        torch.zeros(160, 16, device=DEVICE),
+        torch.zeros(160, device=DEVICE),
+        torch.zeros(5, dtype=torch.int64, device=DEVICE),
         NO_COPIES,
-        uniform=uniform,
+        uniform=uniform.to(DEVICE),
     )
-    shares = torch.bincount(sampled, minlength=300) / count
-    expected = (hidden @ weight.T + bias).softmax(-1)[0]
-    # Of evenly spaced numbers, as many fall into a word's share as its size says, give or take one.
-    torch.testing.assert_close(shares, expected, atol=1.01 / count, rtol=0)
+    assert sampled.tolist() == [16, 16, 48, 64 + 16, 128 + 8]
+
+
+def test_samples_follow_the_softmax_over_tiles_and_inside_them():
+    """By Pearson's statistic: of the words, of the tiles, and of tiles with places inside them."""
+    hidden, weight, bias, _, _ = inputs(1, 150, 16, torch.float32, seed=1)
+    bias *= 0.5
+    count, tile = 50_000, 64
+    samples = draw_many(hidden, 0.3 * weight, bias, count)
+    expected = count * (hidden @ (0.3 * weight).T + bias).softmax(-1)[0].cpu()
+    found = torch.bincount(samples, minlength=150)
+    assert pearson(found, expected) < 149 + 5 * (2 * 149) ** 0.5
+    tiles = torch.arange(150) // tile
+    places = 2 * tiles + (torch.arange(150) % 2)  # even and odd words of each tile
+    for parts, groups in ((3, tiles), (6, places)):
+        group_counts = torch.zeros(parts).index_add_(0, groups, found.float())
+        group_expected = torch.zeros(parts).index_add_(0, groups, expected)
+        assert pearson(group_counts, group_expected) < parts + 5 * (2 * parts) ** 0.5
+
+
+def draw_many(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, count: int
+) -> torch.Tensor:
+    """Draw by the kernel; in the interpreter, where it would take minutes, by the reference, whose
+    words it draws.
+    """
+    labels = torch.zeros(count, dtype=torch.int64, device=DEVICE)
+    uniform = torch.rand(count, 2, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    tensors = (hidden.expand(count, -1), weight, bias, labels)
+    if DEVICE.type == "cuda":
+        _, samples = fused_linear_cross_entropy(*tensors, NO_COPIES, uniform=uniform)
+    else:
+        _, samples = linear_cross_entropy_reference(*tensors, uniform)
+    assert samples is not None
+    return samples.cpu()
+
+
+def pearson(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return Σ (found − expected)² / expected, about as large as there are parts."""
+    return float(((found - expected).square() / expected).sum())
 
 
 @pytest.mark.parametrize("word", [0, 127, 128, 299])
@@ -175,7 +215,12 @@ def test_a_word_that_has_all_the_mass_is_always_drawn_and_costs_nothing(word):
     uniform = torch.tensor([0.0, 1e-38, 0.5, 1 - 2**-24], device=DEVICE)
     labels = torch.full((4,), word, device=DEVICE)
     losses, sampled = fused_linear_cross_entropy(
-        torch.zeros(4, 16, device=DEVICE), weight, bias, labels, NO_COPIES, uniform=uniform
+        torch.zeros(4, 16, device=DEVICE),
+        weight,
+        bias,
+        labels,
+        NO_COPIES,
+        uniform=uniform[:, None].expand(-1, 2),
     )
     assert sampled.tolist() == [word] * 4
     assert not losses.any()
@@ -190,7 +235,7 @@ def test_the_ends_of_the_unit_interval_draw_the_first_and_the_last_word_that_hav
         bias,
         torch.zeros(2, dtype=torch.int64, device=DEVICE),
         NO_COPIES,
-        uniform=torch.tensor([0.0, 1 - 2**-24], device=DEVICE),
+        uniform=torch.tensor([[0.0], [1 - 2**-24]], device=DEVICE).expand(-1, 2),
     )
     assert sampled.tolist() == [10, 289]
 
