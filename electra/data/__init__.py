@@ -13,6 +13,7 @@ shards.py, merging.py                open, verify and merge shards
 options.py, prepare.py               options of vocab and shard; both in one go for a recipe
 dataset.py, shuffle.py               memory-mapped rows; the shuffle of an epoch
 batches.py, dataloader.py            collate rows into batches; load and prefetch them by step
+prefetch.py                          iterate one item ahead, in a thread
 tables.py                            labelled rows for fine-tuning and inference
 docstring_corpus.py                  a first corpus from installed libraries
 missing_articles.py                  a first data set for tagging from that corpus

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from electra import atomic
 from electra.config import UserError
+from electra.data.prefetch import prefetch
 from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
@@ -95,8 +96,10 @@ def embed_chunks(
 ) -> Iterator[Embedding]:
     length = options.length or encoder.shape.positions
     reader = LayerReader(encoder.shape.layers, options.layer)
-    for chunk in chunk_texts(texts):
-        features = encode_texts(chunk, tokenizer, length=length)
+    encoded = (
+        (chunk, encode_texts(chunk, tokenizer, length=length)) for chunk in chunk_texts(texts)
+    )
+    for chunk, features in prefetch(encoded):  # tokenised while the encoder computes
         vectors: dict[int, Array] = {}
         for units in group_by_length(features.lengths, tokens=options.batch_tokens):
             batch = features.collate(units).to(device)

@@ -104,7 +104,7 @@ def test_order_is_kept_over_chunks_that_are_sorted_by_length(
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
-def test_no_more_text_is_read_than_a_chunk_holds(
+def test_no_more_text_is_read_than_two_chunks_hold(
     encoder: Encoder, tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "CHUNK_TEXTS", 2)
@@ -116,7 +116,7 @@ def test_no_more_text_is_read_than_a_chunk_holds(
             yield "anna"
 
     next(embed(encoder, tokenizer, endless(), EmbedOptions(length=16)))
-    assert len(taken) == 2
+    assert 2 <= len(taken) <= 4  # a thread reads the next chunk
 
 
 def test_a_text_that_does_not_fit_is_cut_and_says_so(
