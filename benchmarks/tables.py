@@ -12,6 +12,7 @@ from statistics import fmean, median
 from benchmarks import (
     encoder_tables,
     finetuning_tables,
+    inference_tables,
     pretraining_tables,
     record_tables,
     reliability_tables,
@@ -264,6 +265,7 @@ TABLES: dict[str, Callable[[], str]] = {
         sanity,
         *pretraining_tables.TABLES,
         *finetuning_tables.TABLES,
+        *inference_tables.TABLES,
         *encoder_tables.TABLES,
         proof,
         held_out,

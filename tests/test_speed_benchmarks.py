@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import ceiling, peer, pretrain_gpu, pretrain_sides, pretraining_tables
+from benchmarks import (
+    ceiling,
+    inference_gpu,
+    inference_tables,
+    peer,
+    pretrain_gpu,
+    pretrain_sides,
+    pretraining_tables,
+)
 from benchmarks.step_profile import GraphCount, StepClock
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
@@ -204,3 +212,43 @@ def test_a_profile_that_never_settles_is_refused():
         assert not clock()
     with pytest.raises(UserError, match="8 steps were too few"):
         clock.kernels()
+
+
+# ---- inference -----------------------------------------------------------------------------------
+
+
+def test_inference_is_measured_beside_transformers_and_computes_the_same(tmp_path, capsys):
+    output = tmp_path / "kept.json"
+    sides = ["ours", "pipeline_32_fp32", "ours_fp32", "loop_256_fp32"]
+    inference_gpu.main(["--quick", "--rounds", "1", "--sides", *sides, "--output", str(output)])
+    result = json.loads(output.read_text(encoding="utf8"))
+    measured = {**result["predict"]["sides"], **result["embed"]["sides"]}
+    assert list(measured) == sides
+    for side in measured.values():
+        assert side["examples_per_second"] > 0
+        assert side["largest_difference"] < 1e-5
+    assert "hardware" in result["embed"]["made"]
+    assert "| `electra predict`, bf16, 24 texts |" in capsys.readouterr().out
+
+
+def test_a_package_that_is_not_installed_is_left_out_aloud(monkeypatch, capsys):
+    monkeypatch.setattr(inference_gpu.importlib.util, "find_spec", lambda _: None)
+    options = SimpleNamespace(sides=["st_32_fp32"], rounds=1)
+    texts = inference_gpu.Texts([], None)
+    sides = inference_gpu.PARTS["embed"]
+    assert not list(inference_gpu.measure_part(options, sides, None, (texts, texts)))
+    assert (
+        "st_32_fp32 is left out: sentence-transformers is not installed" in capsys.readouterr().out
+    )
+
+
+def test_vectors_are_compared_in_the_same_precision():
+    rates = {"ours_fp32": 80.0, "ours_bf16": 90.0, "loop_256_bf16": 30.0, "loop_256_fp32": 20.0}
+    sides = {name: {"examples_per_second": each} for name, each in rates.items()}
+    ratios = [inference_tables.ratio_to_ours({"sides": sides}, name) for name in sides]
+    assert ratios == ["–", "–", "3.0", "4.0"]
+
+
+def test_inference_that_was_not_measured_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(inference_tables, "RESULTS", tmp_path)
+    assert inference_tables.inference_speed() == "Inference on a GPU: not measured yet."

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 MIN_LENGTH = 3  # [CLS], a token, [SEP]
 POOLS = get_args(get_args(get_type_hints(EmbedOptions)["pool"])[0])
+PRECISIONS = get_args(get_type_hints(EmbedOptions)["precision"])
 SUFFIXES = (".parquet", ".npy")
 # Texts that are sorted by length among themselves. Fewer pad more; more characters would be more
 # vectors held at once.
 CHUNK_TEXTS = 2048
 CHUNK_CHARACTERS = 400_000
+# A CPU gains nothing from larger batches, and few texts would be padded to the longest of all.
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 ROW_GROUP_BYTES = 32 * 1024 * 1024  # of vectors; Parquet is read by row groups
 
 
@@ -70,6 +73,8 @@ def check_options(options: EmbedOptions, encoder: Encoder) -> None:
     layer_width(options.layer, shape.width, layers=shape.layers)
     if options.pool not in (None, *POOLS):
         raise UserError(f"--pool {options.pool}: unknown; choose {', '.join(POOLS)}")
+    if options.precision not in PRECISIONS:
+        raise UserError(f"--precision {options.precision}: unknown; choose {', '.join(PRECISIONS)}")
     if options.pool == "cls" and shape.causal:
         raise UserError(
             "--pool cls: this encoder is causal, and to it [CLS] is the same before every text; "
@@ -96,14 +101,17 @@ def embed_chunks(
 ) -> Iterator[Embedding]:
     length = options.length or encoder.shape.positions
     reader = LayerReader(encoder.shape.layers, options.layer)
+    batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
+    is_bf16 = options.precision == "bf16"
+    autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_bf16)
     encoded = (
         (chunk, encode_texts(chunk, tokenizer, length=length)) for chunk in chunk_texts(texts)
     )
     for chunk, features in prefetch(encoded):  # tokenised while the encoder computes
         vectors: dict[int, Array] = {}
-        for units in group_by_length(features.lengths, tokens=options.batch_tokens):
+        for units in group_by_length(features.lengths, tokens=batch_tokens):
             batch = features.collate(units).to(device)
-            with torch.inference_mode():
+            with torch.inference_mode(), autocast:
                 layers = encoder.hidden_states(
                     batch.input_ids, batch.token_type_ids, batch.attention_mask
                 )

@@ -25,15 +25,18 @@ class EmbedOptions:
     length
         Tokens at most; a longer text is cut. The default is the number of the model's positions, or
         what a sentence-transformers folder states.
+    precision
+        fp32, or bf16 for the matrix products: faster on a GPU, with two to three exact digits.
     batch_tokens
-        Tokens in one batch.
+        Tokens in one batch; by default as many as suit the device.
     """
 
     layer: str = "last"
     pool: Literal["mean", "cls", "tokens"] | None = None
     normalize: Annotated[bool | None, Parameter(negative="--no-normalize")] = None
     length: int | None = None
-    batch_tokens: Annotated[int, Parameter(parse=False)] = 16_384
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch_tokens: Annotated[int | None, Parameter(parse=False)] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layer", str(self.layer))  # layer=1 from Python

@@ -104,6 +104,22 @@ def test_order_is_kept_over_chunks_that_are_sorted_by_length(
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
+def test_bf16_vectors_are_near_those_of_fp32_and_not_the_same(
+    encoder: Encoder, tokenizer: WordPiece
+) -> None:
+    exact, rounded = (
+        found(encoder, tokenizer, precision=precision) for precision in ("fp32", "bf16")
+    )
+    for one, other in zip(exact, rounded, strict=True):
+        assert other.vectors.dtype == np.float32
+        np.testing.assert_allclose(one.vectors, other.vectors, atol=0.05)
+    assert any(
+        (one.vectors != other.vectors).any() for one, other in zip(exact, rounded, strict=True)
+    )
+    with pytest.raises(UserError, match="--precision fp16: unknown; choose fp32, bf16"):
+        found(encoder, tokenizer, precision="fp16")
+
+
 def test_no_more_text_is_read_than_two_chunks_hold(
     encoder: Encoder, tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
