@@ -28,7 +28,7 @@ def continue_or_begin_run(earlier: Result | None, device: torch.device) -> Resul
         and 0 <= time.time() - earlier["started"] < MAX_RUN_SECONDS
     ):
         return earlier
-    return {"started": round(time.time(), 1), "made": made, **measure_ceiling(device)}
+    return {"started": time.time(), "made": made, **measure_ceiling(device)}
 
 
 def device_digest(device: torch.device) -> str:
