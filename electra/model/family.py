@@ -107,6 +107,10 @@ class Family(ABC):
                     "can be loaded"
                 )
 
+    def simplify(self, shape: EncoderShape) -> EncoderShape:
+        """Return the shape whose settings without an effect are the same in every such network."""
+        return shape
+
     def build_shape(self, values: Mapping[str, Any], source: str) -> EncoderShape:
         try:
             return EncoderShape(**values)

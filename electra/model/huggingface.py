@@ -20,7 +20,7 @@ from electra.model.families import FAMILIES, family_of
 from electra.model.family import WORD_EMBEDDINGS, ExportedNetwork, Family, Role
 from electra.model.flops import encoder_parameters
 from electra.model.networks import Discriminator, Generator
-from electra.model.shape import EncoderShape
+from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.weight_files import (
     CARD,
     CONFIG,
@@ -347,10 +347,13 @@ def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
             f"{folder / CONFIG}: model_type is {shape.family}, but the network to fill has "
             f"encoder.family={ours.family}; both networks of a run are of one family"
         )
-    pairs = {
-        f"{section}.{field}": (key, getattr(ours, field), getattr(shape, field))
-        for field, key in family.stated_by.items()
-    }
+    expected_shape, found_shape = family.simplify(ours), family.simplify(shape)
+    pairs = {}
+    for field, key in family.stated_by.items():
+        setting = f"{section}.{field}"
+        if not hasattr(GeneratorShape, field):  # a generator has the discriminator's
+            setting = f"encoder.{field}"
+        pairs[setting] = key, getattr(expected_shape, field), getattr(found_shape, field)
     pairs["vocabulary"] = ("vocab_size", network.encoder.vocabulary, vocabulary)
     for setting, (key, expected, theirs) in pairs.items():
         if expected != theirs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -146,6 +147,14 @@ class ModernBertFamily(Family):
         }
         return self.build_shape(values, source)
 
+    def simplify(self, shape: EncoderShape) -> EncoderShape:
+        # A generator of fewer layers than `global_every` is the one that its layer_types describe.
+        assert shape.global_every is not None
+        shape = replace(shape, global_every=min(shape.global_every, shape.layers))
+        if shape.global_every == 1:  # no layer has a window
+            return replace(shape, local_attention=None, local_rope_theta=None)
+        return shape
+
     # ---- tensors ---------------------------------------------------------------------------------
 
     def module_table(self, network: ExportedNetwork) -> dict[str, str]:
@@ -193,9 +202,12 @@ class ModernBertFamily(Family):
 def read_theta(config: Mapping[str, Any], layer_type: str, old_key: str, source: str) -> float:
     """Return the base of the rotary positions of one type of layers."""
     parameters = config.get("rope_parameters") or {}
-    stated = parameters.get(layer_type) if isinstance(parameters, dict) else None
-    if stated is None:
-        stated = {}
+    if not isinstance(parameters, dict) or not parameters.keys() <= STOCK_THETA.keys():
+        raise UserError(
+            f"{source}: rope_parameters is {parameters!r}; it must have the keys {GLOBAL} and "
+            f"{LOCAL}, as ModernBERT's has"
+        )
+    stated = parameters.get(layer_type) or {}
     if not isinstance(stated, dict) or stated.get("rope_type", "default") != "default":
         raise UserError(
             f"{source}: rope_parameters.{layer_type} is {stated!r}; only rope_type 'default' can "

@@ -136,6 +136,29 @@ def test_a_saved_pair_fills_another_one(tie: str, tmp_path: Path) -> None:
         assert verify(network, tmp_path / role, tolerance=1e-5) < 1e-4
 
 
+def test_a_saved_generator_with_fewer_layers_than_global_every_fills_another_one(
+    tmp_path: Path,
+) -> None:
+    shape = replace(TINY, global_every=3, local_attention=6)
+    saved, _ = pair(shape)
+    huggingface.save(saved, tmp_path, role="generator")
+    assert huggingface.load_shape(tmp_path)[0].global_every == 2  # all that layer_types tells
+    loaded, _ = pair(shape)
+    assert not huggingface.load(randomised(loaded, seed=1), tmp_path).missing
+    assert verify(loaded, tmp_path, tolerance=1e-5) < 1e-4
+
+
+def test_a_message_about_a_generator_names_settings_that_there_are(tmp_path: Path) -> None:
+    saved, _ = pair(replace(TINY, rope_theta=500.0))
+    huggingface.save(saved, tmp_path, role="generator")
+    generator, _ = pair(TINY)
+    with pytest.raises(UserError, match=r"set encoder\.rope_theta to 500"):
+        huggingface.load(generator, tmp_path, section="objective.generator")
+    generator, _ = pair(TINY, layers=1)
+    with pytest.raises(UserError, match=r"set objective\.generator\.layers to 2"):
+        huggingface.load(generator, tmp_path, section="objective.generator")
+
+
 def test_without_its_factors_a_folded_table_cannot_fill_a_factorised_network(
     tmp_path: Path,
 ) -> None:
@@ -178,6 +201,8 @@ def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
         ("layer_types", "full_attention", "layer_types"),
         ("rope_scaling", {"type": "linear"}, "rope_scaling is set"),
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "only rope_type 'default'"),
+        ("rope_parameters", {"rope_theta": 1e4}, "must have the keys full_attention and sliding"),
+        ("rope_parameters", [1e4], "must have the keys full_attention and sliding"),
         ("model_type", "bert", "model_type is 'bert'; only ELECTRA and ModernBERT"),
         ("hidden_size", "wide", "hidden_size"),
     ],
