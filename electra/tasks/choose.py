@@ -324,6 +324,8 @@ class ChoiceHead(Head):
 
 def has_projection(config: Mapping[str, Any], *, source: str) -> bool:
     """Say whether transformers puts a dense layer and gelu before the scores, as by default."""
+    if config.get("model_type") != "electra":  # ModernBERT's prediction head is no part of ours
+        return False
     summary = config.get("summary_type", "first")
     activation = config.get("summary_activation", "gelu")
     projected = config.get("summary_use_proj", True) is True

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from electra import __version__, atomic, tasks
 from electra.checksums import CHECKSUMS, hash_file
-from electra.config import UserError
+from electra.config import UserError, convert
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
 from electra.files import check_inside
@@ -307,9 +307,9 @@ def transformers_task(
 ) -> AnyTask:
     """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
     kinds = TASK_KINDS.get(architecture.partition("For")[2])
-    # ModernBERT's discriminator has the class of a tagger, and no task.
     if (folder / MODULES).is_file():
         raise UserError(f"{folder}: an embedder, which has vectors alone; use `electra embed`")
+    # ModernBERT's discriminator has the class of a tagger, and no task.
     if kinds is None or config.get("electra_role") == "discriminator":
         raise UserError(
             f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
@@ -321,6 +321,10 @@ def transformers_task(
         raise UserError(
             f"{folder} is of class {architecture}, which --task {task.name} does not fit"
         )
-    if config.get("classifier_pooling", "cls") == "mean":
-        task = replace(task, pooling="mean")
+    if task.pools:
+        pooling = config.get("classifier_pooling", "cls")
+        source, key = str(folder / CONFIG), "classifier_pooling"
+        task = replace(
+            task, pooling=convert(pooling, Literal["cls", "mean"], source=source, key=key)
+        )
     return task.with_transformers_config(config, folder=folder)

@@ -64,6 +64,7 @@ class Span(Task[Question, SpanAnswer]):
     """
 
     kind: ClassVar[str] = "span"
+    pools: ClassVar[bool] = False
     inference_options: ClassVar[tuple[str, ...]] = (
         "question",
         "context",

@@ -56,6 +56,7 @@ class Tag(Task[Sentence, Array]):
     """
 
     kind: ClassVar[str] = "tag"
+    pools: ClassVar[bool] = False
     inference_options: ClassVar[tuple[str, ...]] = ("words", "tags", "column")
     metric: str = "f1"
     words: str = "tokens"

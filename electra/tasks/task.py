@@ -95,6 +95,7 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
     kind: ClassVar[str]  # classify, span, tag, choose: the key of the class in a saved model
     # Fields that may be set again for inference: the columns of the files, mostly.
     inference_options: ClassVar[tuple[str, ...]] = ()
+    pools: ClassVar[bool] = True  # one vector stands for a row; False: the head reads every token
     name: str  # glue/rte, squad-2.0, classify
     metric: str  # the score that counts
     # The layers of a frozen encoder that the head reads. Empty: the encoder is trained too, and the

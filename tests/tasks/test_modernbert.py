@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import electra
+from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.model import huggingface
 from electra.model.families import build_encoder, build_networks
+from electra.model.modernbert_family import ModernBertFamily
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.verify import verify
 from electra.tasks import find_task
@@ -70,6 +72,45 @@ def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
     again = load_tuned(tmp_path / "model").network
     assert verify(again, tmp_path / "model", tolerance=1e-5) < 1e-4
     assert again.pooling == pooling
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("architecture", TASKS)
+def test_a_folder_that_transformers_made_gives_the_same_logits(
+    architecture: str, pooling: str, tmp_path: Path
+) -> None:
+    import transformers
+
+    tokenizer = toy_tokenizer()
+    config = transformers.ModernBertConfig(
+        vocab_size=tokenizer.size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        classifier_pooling=pooling,  # read by classes and choices alone
+        **ModernBertFamily().special_tokens(pad=0, cls=2, sep=3),
+    )
+    torch.manual_seed(0)
+    stock = getattr(transformers, f"ModernBertFor{architecture}")(config)
+    stock.save_pretrained(tmp_path)
+    tokenizer.copy_to(tmp_path)
+    assert verify(load_tuned(tmp_path).network, tmp_path, tolerance=1e-5) < 1e-4
+
+
+def test_a_pooling_that_transformers_does_not_have_is_refused(tmp_path: Path) -> None:
+    task = find_task("classify", labels=("a", "b"), metrics=("accuracy",), regression=False)
+    network = toy_network(task)
+    save_tuned(network, task, toy_tokenizer(), tmp_path / "model", length=32, extra={})
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text()) | {"classifier_pooling": "max"}
+    del config["electra_task"]
+    path.write_text(json.dumps(config))
+    (tmp_path / "model" / CHECKSUMS).unlink()
+    with pytest.raises(UserError, match="classifier_pooling must be one of 'cls', 'mean'"):
+        load_tuned(tmp_path / "model")
 
 
 def test_the_scores_of_a_regression_are_the_same_from_its_folder(tmp_path: Path) -> None:
