@@ -185,14 +185,26 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
             f"--length {config.length}: the model has only {shape.positions} positions; use that "
             "or less"
         )
-    if config.pooling == "mean" and shape.family == "electra":
+    check_pooling(task, config, shape)
+    # Refuses layers that the model does not have.
+    layer_width(task.frozen or "last", shape.width, layers=shape.layers)
+    return config
+
+
+def check_pooling(task: AnyTask, config: FinetuneConfig, shape: EncoderShape) -> None:
+    """Refuse a mean where the task has no use for it, or transformers no place."""
+    if config.pooling == "cls":
+        return
+    if not task.pools:
+        raise UserError(
+            f"--pooling {config.pooling}: {task.name} reads the vector of every token, and none "
+            "for a whole row; leave it out"
+        )
+    if shape.family == "electra":
         raise UserError(
             "--pooling mean: transformers' ELECTRA classes read the vector of [CLS]; use cls, or a "
             "model of the modernbert family"
         )
-    # Refuses layers that the model does not have.
-    layer_width(task.frozen or "last", shape.width, layers=shape.layers)
-    return config
 
 
 def resolve_search(config: FinetuneConfig, options: FinetuneOptions) -> SearchPlan | None:

@@ -72,6 +72,19 @@ def test_texts_that_are_too_long_are_refused_when_asked(prepare: Prepare) -> Non
         prepare(length=8, too_long="refuse")
 
 
+@pytest.mark.parametrize("name", ["tag", "squad-2.0"])
+def test_a_mean_over_tokens_is_refused_where_every_token_is_read(
+    prepare: Prepare, name: str
+) -> None:
+    with pytest.raises(UserError, match=f"--pooling mean: {name} reads the vector of every token"):
+        prepare(task=find_task(name), pooling="mean")
+
+
+def test_a_mean_over_tokens_is_refused_for_the_electra_family(prepare: Prepare) -> None:
+    with pytest.raises(UserError, match=r"--pooling mean: .* a model of the modernbert family"):
+        prepare(pooling="mean")
+
+
 def test_texts_that_are_too_long_are_read_in_windows_when_asked(
     prepare: Prepare, messages: list[str]
 ) -> None:
