@@ -116,7 +116,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--curve-seeds", type=int, default=3)
     parser.add_argument("--profile-steps", type=int, default=40)
     parser.add_argument("--warm-up", action="store_true", help="only fill the compilation caches")
-    parser.add_argument("--at-once", type=int, default=6, help="processes of --warm-up")
+    parser.add_argument("--at-once", type=int, default=5, help="processes of --warm-up")
     parser.add_argument(
         "--quick", action="store_true", help="a tiny network and four rows, to see that it runs"
     )
@@ -164,8 +164,12 @@ def warm_up(bench: Bench) -> None:
             names = [name for name in sides_of(bench, setting) if name not in UNCOMPILED]
             commands += [warm_up_command(bench, part, setting, name) for name in names]
     start = time.perf_counter()
+    compilers = max(1, (os.cpu_count() or 1) // bench.options.at_once)  # processes of each process
+    run = partial(
+        subprocess.run, env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": str(compilers)}
+    )
     with ThreadPoolExecutor(bench.options.at_once) as threads:  # they wait for processes
-        codes = list(threads.map(lambda command: subprocess.run(command).returncode, commands))
+        codes = [process.returncode for process in threads.map(run, commands)]
     print(
         f"warmed up {len(codes)} sides in {time.perf_counter() - start:.0f} s; "
         f"{sum(code != 0 for code in codes)} of them failed",

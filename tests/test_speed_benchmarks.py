@@ -167,7 +167,8 @@ def test_a_warm_up_takes_every_side_that_compiles_in_a_process_of_its_own(
 ):
     commands = []
 
-    def run(command):
+    def run(command, env):
+        assert int(env["TORCHINDUCTOR_COMPILE_THREADS"]) >= 1
         commands.append(command)
         return SimpleNamespace(returncode=0)
 
