@@ -17,11 +17,11 @@ TILES: dict[str, list[Row]] = {
     # size: the width of a vector; count: vectors
     # TILE: values that a program holds at once; PROGRAMS: that share all vectors
     "add_norm_forward": [(ANY, ANY, {"TILE": 4096, "num_warps": 4})],
-    # 4,096 values need 250 registers a thread, and leave a multiprocessor two programs; 1,024 need
-    # 96, so five programs load while others add.
+    # With 4,096 values four warps need 250 registers a thread, and a multiprocessor holds eight
+    # warps; with 2,048 eight need 98, and it holds sixteen. `column_sums` loads 256 rows at once.
     "add_norm_backward": [
-        (256, ANY, {"TILE": 1024, "PROGRAMS": 528, "num_warps": 4}),
-        (ANY, ANY, {"TILE": 4096, "PROGRAMS": 264, "num_warps": 4}),
+        (256, ANY, {"TILE": 2048, "PROGRAMS": 256, "num_warps": 8}),
+        (ANY, ANY, {"TILE": 4096, "PROGRAMS": 256, "num_warps": 4}),
     ],
     "gelu_forward": [(ANY, ANY, {"BLOCK": 2048, "num_warps": 4})],
     "gelu_backward": [(ANY, ANY, {"ROWS": 16, "COLUMNS": 128, "PROGRAMS": 1056, "num_warps": 4})],
