@@ -1,4 +1,4 @@
-"""What the fused modules of all families have in common: rows of tokens, and the MLM head."""
+"""What the fused modules of all families have in common: rows of tokens, and the heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.packing import PackedRows
 from electra.model.encoder import Encoder, Packing
-from electra.model.networks import Generator, TokenPrediction
+from electra.model.networks import Discriminator, Generator, TokenPrediction
 from electra.model.sampling import Sampling
 
 
@@ -47,9 +47,15 @@ class PackedEncoder(Encoder):
         if autocast_dtype(input_ids.device) is None:
             return super().forward(input_ids, token_type_ids, attention_mask, packing)
         rows = PackedRows.from_mask(attention_mask, packing)
+        return rows.unpack(self.last_packed_state(input_ids, token_type_ids, rows))
+
+    def last_packed_state(
+        self, input_ids: Tensor, token_type_ids: Tensor, rows: PackedRows
+    ) -> Tensor:
+        """Return the last hidden states [N, D], in autocast's precision."""
         for tokens in self.packed_states(input_ids, token_type_ids, rows):
             last = tokens  # without gradients, only one layer's states are in memory
-        return rows.unpack(last)
+        return last
 
     def hidden_states(
         self,
@@ -65,6 +71,30 @@ class PackedEncoder(Encoder):
         rows = PackedRows.from_mask(attention_mask, packing)
         states = self.packed_states(input_ids, token_type_ids, rows)
         return [rows.unpack(tokens) for tokens in states]
+
+
+class PackedRTDHead(Discriminator):
+    """A discriminator whose head reads packed tokens; only its logits are unpacked.
+
+    The plain discriminator comes after this class among a fused discriminator's bases.
+    """
+
+    low_precision: LowPrecisionCopies
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Return logits [B, T]; zero where padding was left out."""
+        encoder = self.encoder
+        if autocast_dtype(input_ids.device) is None or not isinstance(encoder, PackedEncoder):
+            return super().forward(input_ids, token_type_ids, attention_mask, packing)
+        rows = PackedRows.from_mask(attention_mask, packing)
+        logits = self.rtd_head(encoder.last_packed_state(input_ids, token_type_ids, rows))
+        return rows.unpack(logits.unsqueeze(-1)).squeeze(-1)
 
 
 class VocabularyHead(Generator):

@@ -12,7 +12,12 @@ from torch import Tensor
 from electra.kernels.dropout import DropoutSite, draw_keys
 from electra.kernels.embedding_tables import look_up
 from electra.kernels.embeddings import EmbeddingSettings, EmbeddingWeights, embed
-from electra.kernels.fused_bases import PackedEncoder, VocabularyHead, autocast_dtype
+from electra.kernels.fused_bases import (
+    PackedEncoder,
+    PackedRTDHead,
+    VocabularyHead,
+    autocast_dtype,
+)
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.modernbert_block import (
     SITES,
@@ -131,10 +136,8 @@ def block_weights(module: ModernBertBlock, next_norm: Tensor) -> ModernBertWeigh
     )
 
 
-class FusedModernBertRTDHead(ModernBertDiscriminator):
+class FusedModernBertRTDHead(PackedRTDHead, ModernBertDiscriminator):
     """A discriminator whose head is one product and one kernel."""
-
-    low_precision: LowPrecisionCopies
 
     def rtd_head(self, hidden: Tensor) -> Tensor:
         dtype = autocast_dtype(hidden.device)

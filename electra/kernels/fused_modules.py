@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from electra.kernels.block import SITES, BlockSettings, BlockWeights, block
 from electra.kernels.dropout import DropoutSite, draw_keys
 from electra.kernels.embeddings import EmbeddingSettings, EmbeddingWeights, embed
-from electra.kernels.fused_bases import PackedEncoder, VocabularyHead, autocast_dtype
+from electra.kernels.fused_bases import (
+    PackedEncoder,
+    PackedRTDHead,
+    VocabularyHead,
+    autocast_dtype,
+)
 from electra.kernels.fused_modernbert import (
     FusedModernBertEmbeddings,
     FusedModernBertEncoder,
@@ -103,10 +108,8 @@ def block_weights(module: ElectraBlock) -> BlockWeights:
     return BlockWeights(*parameters)
 
 
-class FusedRTDHead(Discriminator):
+class FusedRTDHead(PackedRTDHead, Discriminator):
     """A discriminator whose head is one product and one kernel."""
-
-    low_precision: LowPrecisionCopies
 
     def rtd_head(self, hidden: Tensor) -> Tensor:
         dtype = autocast_dtype(hidden.device)

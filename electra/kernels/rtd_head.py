@@ -45,7 +45,7 @@ class RTDHeadWeights(NamedTuple):
 
 
 def rtd_head(hidden: Tensor, weights: RTDHeadWeights, low_precision: LowPrecisionCopies) -> Tensor:
-    """Return logits [B, T] in float32, of `hidden` [B, T, D] in low precision."""
+    """Return logits [...] in float32, of `hidden` [..., D] in low precision."""
     return cast(Tensor, RTDHeadFunction.apply(low_precision, hidden, *weights))
 
 

@@ -13,6 +13,7 @@ from electra.data.batches import Batch, pack_rows
 from electra.kernels import fuse
 from electra.kernels.packing import PackedRows
 from electra.model.electra_encoder import ElectraEncoder
+from electra.model.networks import Discriminator
 from electra.model.shape import EncoderShape
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -122,3 +123,33 @@ def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) ->
 
     for packed, padded in zip(run(batch), run(batch._replace(packing=None)), strict=True):
         assert float((packed.float() - padded.float()).norm()) < 2e-3 * float(padded.float().norm())
+
+
+def test_a_discriminators_logits_and_gradients_are_the_same_packed_or_not() -> None:
+    torch.manual_seed(0)
+    shape = EncoderShape(
+        layers=1,
+        width=16,
+        heads=1,
+        feedforward=32,
+        embedding=16,
+        positions=16,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    network = Discriminator(ElectraEncoder(shape, vocabulary=40)).to(DEVICE)
+    fuse(network)
+    batch = batch_of([8, 3, 15], 16)
+    assert batch.packing is not None
+    weights = torch.randn(3, 16, device=DEVICE) * batch.attention_mask
+
+    def run(batch: Batch) -> list[Tensor]:
+        with torch.autocast(DEVICE.type, dtype=torch.float16):
+            logits = network(
+                batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing
+            )
+        gradients = torch.autograd.grad((logits * weights).sum(), list(network.parameters()))
+        return [logits[batch.attention_mask].detach(), *gradients]
+
+    for packed, padded in zip(run(batch), run(batch._replace(packing=None)), strict=True):
+        assert float((packed - padded).norm()) < 2e-3 * float(padded.norm())
