@@ -53,6 +53,7 @@ OUR_KINDS = {
     "attention_backward": "attention",
     "column_sums": "column sums",
     "embedding_tables": "embeddings",
+    "linear": "column sums",
     "linear_cross_entropy_kernels": "cross-entropy",
     "rtd_head": "RTD head",
 }

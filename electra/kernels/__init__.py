@@ -16,6 +16,7 @@ same step gives the same bits.
     attention_scores      the pieces of these
     embeddings            word, position and token-type embeddings, summed and normalised
     embedding_tables      the gradients of their tables
+    linear                projections, without casts
     rtd_head              the discriminator's head
     linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
     block                 the paper's transformer block of these and matrix products

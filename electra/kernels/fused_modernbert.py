@@ -18,6 +18,7 @@ from electra.kernels.fused_bases import (
     VocabularyHead,
     autocast_dtype,
 )
+from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.modernbert_block import (
     SITES,
@@ -52,7 +53,8 @@ class FusedModernBertEmbeddings(ModernBertEmbeddings):
             return super().forward(input_ids)
         table: Tensor = self.word_embeddings.weight
         if self.projection is not None:
-            words = self.projection(look_up(input_ids, table, dtype))
+            words = look_up(input_ids, table, dtype)
+            words = linear(words, self.projection, self.low_precision)
             dropped: Tensor = self.dropout(self.norm(words))
             return dropped
         rate = self.dropout.rate * self.training

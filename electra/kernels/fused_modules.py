@@ -29,6 +29,7 @@ from electra.kernels.fused_modernbert import (
     FusedModernBertMLMHead,
     FusedModernBertRTDHead,
 )
+from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.packing import PackedRows
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
@@ -77,9 +78,11 @@ class FusedEncoder(PackedEncoder, ElectraEncoder):
     ) -> Iterator[Tensor]:
         """Yield the hidden states [N, D] of every layer, in autocast's precision."""
         assert not self.shape.causal, "no kernel knows causal attention; resolve_speed refuses it"
-        hidden = self.embed(input_ids, token_type_ids)
-        tokens = rows.pack(hidden.to(torch.get_autocast_dtype(hidden.device.type)))
-        keys = draw_keys(SITES * len(self.blocks), hidden.device)
+        embeddings = self.embeddings(input_ids, token_type_ids)
+        tokens = rows.pack(embeddings.to(torch.get_autocast_dtype(embeddings.device.type)))
+        if self.projection is not None:
+            tokens = linear(tokens, self.projection, self.low_precision)
+        keys = draw_keys(SITES * len(self.blocks), tokens.device)
         dropout = self.shape.dropout * self.training
         attention_dropout = self.shape.attention_dropout * self.training
         yield tokens
