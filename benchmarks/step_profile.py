@@ -55,6 +55,7 @@ OUR_KINDS = {
     "embedding_tables": "embeddings",
     "linear": "column sums",
     "linear_cross_entropy_kernels": "cross-entropy",
+    "mlm_head": "MLM head",
     "rtd_head": "RTD head",
 }
 

@@ -18,6 +18,7 @@ same step gives the same bits.
     embedding_tables      the gradients of their tables
     linear                projections, without casts
     rtd_head              the discriminator's head
+    mlm_head              the generator's, up to the vocabulary
     linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
     block                 the paper's transformer block of these and matrix products
     modernbert_block      ModernBERT's

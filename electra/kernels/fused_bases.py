@@ -105,6 +105,10 @@ class VocabularyHead(Generator):
 
     low_precision: LowPrecisionCopies
 
+    @abstractmethod
+    def fused_transform(self, hidden: Tensor) -> Tensor:
+        """Return the predicted embeddings [..., E] of `hidden` [..., D] in low precision."""
+
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
         # By a product: a position that was drawn thrice gets its gradients in a fixed order.
         every_position = torch.arange(hidden.shape[1], device=hidden.device)
@@ -127,7 +131,7 @@ class VocabularyHead(Generator):
             return super().predict(
                 hidden, labels, sampling=sampling, keep_logits=keep_logits, rng=rng
             )
-        predicted = self.transform(hidden).flatten(0, 1)
+        predicted = self.fused_transform(hidden.to(dtype)).flatten(0, 1)
         uniform, temperature = None, 1.0
         if sampling is not None:
             uniform = torch.rand(len(predicted), 2, device=hidden.device, generator=rng)

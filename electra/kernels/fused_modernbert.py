@@ -20,6 +20,7 @@ from electra.kernels.fused_bases import (
 )
 from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
+from electra.kernels.mlm_head import MLMHeadWeights, mlm_head
 from electra.kernels.modernbert_block import (
     SITES,
     ModernBertSettings,
@@ -153,4 +154,10 @@ class FusedModernBertRTDHead(PackedRTDHead, ModernBertDiscriminator):
 
 
 class FusedModernBertMLMHead(VocabularyHead, ModernBertGenerator):
-    """ModernBERT's generator, by `linear_cross_entropy`."""
+    """ModernBERT's generator, by `mlm_head` and `linear_cross_entropy`."""
+
+    def fused_transform(self, hidden: Tensor) -> Tensor:
+        head = self.prediction_head
+        weights = MLMHeadWeights(head.dense.weight, None, head.norm.weight, None)
+        predicted = mlm_head(hidden, weights, self.low_precision, NORM_EPSILON)
+        return cast(ModernBertEncoder, self.encoder).embeddings.unproject(predicted)

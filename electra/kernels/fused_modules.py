@@ -31,6 +31,7 @@ from electra.kernels.fused_modernbert import (
 )
 from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
+from electra.kernels.mlm_head import MLMHeadWeights, mlm_head
 from electra.kernels.packing import PackedRows
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 from electra.model.electra_encoder import ElectraBlock, ElectraEmbeddings, ElectraEncoder
@@ -124,7 +125,12 @@ class FusedRTDHead(PackedRTDHead, Discriminator):
 
 
 class FusedMLMHead(VocabularyHead, Generator):
-    """The paper's generator, by `linear_cross_entropy`."""
+    """The paper's generator, by `mlm_head` and `linear_cross_entropy`."""
+
+    def fused_transform(self, hidden: Tensor) -> Tensor:
+        dense, norm = self.dense, self.norm
+        weights = MLMHeadWeights(dense.weight, dense.bias, norm.weight, norm.bias)
+        return mlm_head(hidden, weights, self.low_precision, norm.eps)
 
 
 FUSED: dict[type, type] = {
