@@ -8,6 +8,7 @@ The same results give the same bytes. Needs matplotlib: pip install -e '.[benchm
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.harness import Result, build_parser, run_main
 from benchmarks.plots import RC_PARAMS, import_pyplot
 
 COLORS = ("#1b5e9b", "#b3541e", "#2e7d32", "#4d4d4d", "#7b1fa2", "#00838f", "#9e9d24", "#ad1457")
+LINE_STYLES = ("-", "--")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,10 +36,11 @@ def draw(result: Result, output: Path) -> None:
     arms = runs_by_arm(result)
     with pyplot.rc_context(RC_PARAMS):
         figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-        for color, (arm, runs) in zip(COLORS, arms.items(), strict=False):
+        styles = itertools.product(LINE_STYLES, COLORS)
+        for (line, color), (arm, runs) in zip(styles, arms.items(), strict=False):
             for number, run in enumerate(runs):
                 label = f"{arm} ({len(runs)})" if number == 0 else None
-                plot_run(axes, run, color=color, label=label)
+                plot_run(axes, run, color=color, linestyle=line, label=label)
         baseline = next(iter(result["runs"].values()))["held_out"][-1]["baseline_mlm_accuracy"]
         axes[0].axhline(100 * baseline, color="#999999", linestyle=":", linewidth=1)
         axes[0].set_ylabel("masked LM, accuracy, %")

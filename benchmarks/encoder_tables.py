@@ -1,14 +1,15 @@
-"""The table of `benchmarks.encoders`: what each arm learnt, over its seeds."""
+"""The tables of `benchmarks.encoders`: what each arm learnt, over its seeds."""
 
 from __future__ import annotations
 
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 from benchmarks.harness import Result
 from benchmarks.markdown import machines_with_commits, result_or_file, table_header, table_row
 
 TUNING = "paper"  # the tuning of the table: the default settings of `electra finetune`
 TASKS = ("glue/qnli", "glue/sts-b")
+ALL_TASKS = ("glue/cola", "glue/sst-2", "glue/mrpc", "glue/sts-b", "glue/qnli", "glue/rte")
 
 
 def encoders(result: Result | None = None) -> str:
@@ -38,6 +39,25 @@ def encoders(result: Result | None = None) -> str:
     return "\n".join(lines)
 
 
+def encoder_tasks(result: Result | None = None) -> str:
+    """Return median, least and greatest score of the arms that were fine-tuned on all tasks."""
+    arms = {}
+    for arm, runs in runs_by_arm(result_or_file(result, "encoders")).items():
+        if all(tuned_scores(runs, task) for task in ALL_TASKS):
+            arms[arm] = runs
+    every_run = [run for runs in arms.values() for run in runs]
+    lines = table_header(
+        f"median (least to greatest), {machines_with_commits(every_run)}", "runs", *ALL_TASKS
+    )
+    for arm, runs in arms.items():
+        scores = [tuned_scores(runs, task) for task in ALL_TASKS]
+        cells = [f"{median(found):.1f} ({min(found):.1f} to {max(found):.1f})" for found in scores]
+        lines.append(table_row(arm, str(len(scores[0])), *cells))
+    baselines = [f"{100 * baseline_of(every_run, task):.1f}" for task in ALL_TASKS if every_run]
+    lines.append(table_row("baseline: the best constant answer", "", *baselines))
+    return "\n".join(lines)
+
+
 def runs_by_arm(result: Result) -> dict[str, list[Result]]:
     """Return the runs of each arm, those with most seeds first."""
     arms: dict[str, list[Result]] = {}
@@ -47,15 +67,24 @@ def runs_by_arm(result: Result) -> dict[str, list[Result]]:
 
 
 def tuned_scores(runs: list[Result], task: str) -> list[float]:
-    return [100 * score for run in runs for score in run["tuned"][TUNING][task]["scores"]]
+    """Return the scores of all runs on a task; none where they were not fine-tuned on it."""
+    tuned = [run.get("tuned", {}).get(TUNING, {}).get(task, {}) for run in runs]
+    return [100 * score for results in tuned for score in results.get("scores", [])]
+
+
+def baseline_of(runs: list[Result], task: str) -> float:
+    """Return the score on a task of the best answer that ignores the text."""
+    return float(runs[0]["tuned"][TUNING][task]["baseline"])
 
 
 def format_spread(values: list[float], digits: int = 1) -> str:
-    """Return the mean of several values with their standard deviation, or the only value."""
+    """Return the mean of values and their standard deviation, where there are several."""
+    if not values:
+        return "not measured"
     text = f"{mean(values):.{digits}f}"
     if len(values) > 1:
         text += f" ± {stdev(values):.{digits}f}"
     return text
 
 
-TABLES = (encoders,)
+TABLES = (encoders, encoder_tasks)

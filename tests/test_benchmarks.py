@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -776,14 +777,36 @@ def test_encoders_are_compared_by_seeds_and_one_that_fails_stops_no_other(
     assert "wrong-1 failed" in capsys.readouterr().out
 
 
-def test_an_arm_of_encoders_is_shown_with_the_spread_of_its_seeds():
-    def run(arm: str, accuracy: float, score: float) -> dict[str, Any]:
-        scores = {"mlm_accuracy": accuracy, "baseline_mlm_accuracy": 0.2, "auc": 0.75}
-        tuned = {"paper": {task: {"scores": [score]} for task in encoder_tables.TASKS}}
-        made = {"hardware": "GPU", "torch": "2", "commit": "abc"}
-        kept = {"arm": arm, "settings": "small --seed 1", "held_out": [scores]}
-        return {**kept, "tuned": tuned, "made": made}
+def encoder_run(
+    arm: str, accuracy: float, score: float, tasks: Sequence[str] = encoder_tables.TASKS
+) -> dict[str, Any]:
+    scores = {"mlm_accuracy": accuracy, "baseline_mlm_accuracy": 0.2, "auc": 0.75}
+    tuned = {"paper": {task: {"scores": [score], "baseline": 0.5} for task in tasks}}
+    made = {"hardware": "GPU", "torch": "2", "commit": "abc"}
+    kept = {"arm": arm, "settings": "small --seed 1", "held_out": [scores]}
+    return {**kept, "tuned": tuned, "made": made}
 
+
+def test_an_arm_of_encoders_that_was_not_fine_tuned_says_so():
+    run = encoder_run("one", 0.3, 0.5, tasks=())
+    *_, one = encoder_tables.encoders({"runs": {"a": run}}).splitlines()
+    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | not measured | not measured |"
+
+
+def test_encoders_fine_tuned_on_all_tasks_are_shown_by_their_worst_and_best_seed():
+    scores = {"a": 0.5, "b": 0.6, "c": 0.9}
+    runs = {
+        name: encoder_run("all", 0.3, score, tasks=encoder_tables.ALL_TASKS)
+        for name, score in scores.items()
+    }
+    runs["d"] = encoder_run("two tasks", 0.3, 0.5)
+    *_, every, baseline = encoder_tables.encoder_tasks({"runs": runs}).splitlines()
+    assert every == f"| all | 3 | {' | '.join(['60.0 (50.0 to 90.0)'] * 6)} |"
+    assert baseline.endswith(f"| {' | '.join(['50.0'] * 6)} |")
+
+
+def test_an_arm_of_encoders_is_shown_with_the_spread_of_its_seeds():
+    run = encoder_run
     runs = {"a": run("one", 0.3, 0.5), "b": run("two", 0.4, 0.6), "c": run("two", 0.42, 0.62)}
     *_, two, one = encoder_tables.encoders({"runs": runs}).splitlines()
     cells = "41.0 ± 1.4 % (20.0 %) | 0.750 ± 0.000 | 61.0 ± 1.4 | 61.0 ± 1.4"
