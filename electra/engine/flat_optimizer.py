@@ -6,7 +6,6 @@ from collections.abc import Iterable, Set
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from electra.engine.flat_shard import WHOLE, FlatShard, WeightExchange
@@ -71,7 +70,8 @@ class FlatOptimizer(torch.optim.Optimizer):
                 self.slices[parameter] = slice(begin, begin + parameter.numel())
                 self.parameters.append(parameter)
                 group_indices += [index] * -(-parameter.numel() // self.block_size)
-        return group_indices + [0] * (-len(group_indices) % self.shard.size)
+        self.block_count = len(group_indices)
+        return group_indices + [0] * (-self.block_count % self.shard.size)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group while the optimizer is built; later its parameters would have no buffer."""
@@ -154,21 +154,15 @@ class FlatOptimizer(torch.optim.Optimizer):
         """Zero the gradients. They stay views of the flat buffer, whatever `set_to_none` says."""
         self.flat_grad.zero_()
 
-    def reduce_gradient(self) -> None:
-        """Sum the gradient over all processes; with shards, only this process's part of it."""
-        if self.shard.size > 1:
-            self.shard.reduce_scatter(self.flat_grad)
-            return
-        self.stop_votes.copy_(self.stop_vote)
-        dist.all_reduce(self.gradient_and_votes)
-
     def compute_grad_norm(self) -> Tensor:
         """Compute the norm of all gradients, on the device, into `grad_norm`."""
         if not self.norm_by_block:
             torch.linalg.vector_norm(self.flat_grad, out=self.grad_norm)
             return self.grad_norm
         self.block_norms = self.compute_block_norms()
-        torch.linalg.vector_norm(self.block_norms, out=self.grad_norm)
+        # Without the zeros that fill up shards: the order of the sum depends on its length.
+        norms = self.block_norms[: self.block_count]
+        torch.linalg.vector_norm(norms, out=self.grad_norm)
         return self.grad_norm
 
     def compute_block_norms(self) -> Tensor:

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# torch 2.13 renamed both, and warns of the names that earlier versions have.
-reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+# torch 2.13 renamed it, and warns of the name that earlier versions have.
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
@@ -26,13 +25,6 @@ class FlatShard:
         """Return this process's part of a whole buffer, as a view."""
         length = len(buffer) // self.size
         return buffer[self.rank * length : (self.rank + 1) * length]
-
-    def reduce_scatter(self, buffer: Tensor) -> None:
-        """Sum a whole buffer over all processes into this process's part of it.
-
-        What lies outside the part is not defined afterwards.
-        """
-        reduce_scatter(self.of(buffer), buffer)
 
     def all_gather(self, buffer: Tensor) -> None:
         """Fill a whole buffer with the parts of all processes."""

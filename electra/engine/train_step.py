@@ -23,6 +23,7 @@ from electra.engine.distributed import World, gradient_accumulation, wrap_module
 from electra.engine.ema import WeightAverage
 from electra.engine.flat_optimizer import FlatOptimizer
 from electra.engine.fsdp import is_sharded
+from electra.engine.gradient_buckets import GradientBuckets
 from electra.engine.hardware import Speed, autocast, autocast_dtype
 from electra.engine.optimizer import can_step, set_learning_rate, step_and_update
 from electra.engine.settings import OptimizerConfig, Precision
@@ -251,6 +252,9 @@ class FusedTrainStep(TrainStep):
         self.optimizer.refresh_low_precision_weights()  # a checkpoint may have been read meanwhile
         self.optimizer.norm_by_block = self.world.size > 1
         self.stop_votes = StopVotes(self.world.device)
+        self.buckets: GradientBuckets | None = None
+        if self.world.size > 1:
+            self.buckets = GradientBuckets(self.optimizer, self.world)
         self.weight = torch.ones((), device=self.world.device)
         self.graphed = GraphedCallable(
             self.accumulate, self.world.device, capture=execution.speed.cuda_graph
@@ -260,6 +264,8 @@ class FusedTrainStep(TrainStep):
         self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
     ) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
+        if self.buckets is not None:
+            self.optimizer.stop_votes.copy_(self.optimizer.stop_vote)
         self.weight.fill_(weight)
         sums: dict[str, Tensor] = {}
         for key, batch in micro_batches:
@@ -267,21 +273,27 @@ class FusedTrainStep(TrainStep):
             for name, loss in self.graphed(batch).items():
                 # A graph writes its losses to the same memory each time, hence the clone.
                 sums[name] = sums[name] + loss if name in sums else loss.clone()
-        if self.world.size > 1:
-            self.optimizer.reduce_gradient()
+        if self.buckets is not None:
+            self.buckets.reduce()
         return sums
 
     def accumulate(self, batch: Any) -> dict[str, Tensor]:
         """Add the gradients of one micro-batch and return its losses, without reading any back."""
         with self.execution.autocast():
             losses = self.forward(batch)
-        gradients = torch.autograd.grad(
-            losses["loss"] * self.weight, self.optimizer.parameters, allow_unused=True
-        )
+        loss = losses["loss"] * self.weight
+        if self.buckets is not None:
+            self.buckets.accumulate(loss)
+        else:
+            self.add_gradients(loss)
+        return {name: loss.detach() * self.weight for name, loss in losses.items()}
+
+    def add_gradients(self, loss: Tensor) -> None:
+        """Add the gradients of a loss to the flat gradient."""
+        gradients = torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True)
         pairs = zip(self.optimizer.gradients, gradients, strict=True)
         used = [(total, gradient) for total, gradient in pairs if gradient is not None]
         torch._foreach_add_([total for total, _ in used], [gradient for _, gradient in used])
-        return {name: loss.detach() * self.weight for name, loss in losses.items()}
 
     def optimizer_step(self, step: int) -> float:
         rate = self.set_learning_rate(step)
