@@ -54,6 +54,8 @@ class Family(ABC):
     base_prefix: ClassVar[str]
     # What an encoder of this family cannot be otherwise, by the key in config.json.
     fixed_keys: ClassVar[dict[str, Any]]
+    # Our names of the RTD head where other tasks have a head of the same name.
+    rtd_output: ClassVar[tuple[str, ...]] = ()
     # Tensors of stock files that repeat others.
     redundant: ClassVar[frozenset[str]]
     # A field of EncoderShape, and the key in config.json that states it; dropout left out.

@@ -291,7 +291,10 @@ def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") ->
     stored = family.stored_tensors(network)
     loaded: dict[str, Tensor] = {}
     used = set(family.redundant)
-    for key, full_names in family.name_table(network).items():
+    table = family.name_table(network)
+    if isinstance(network, Discriminator) and role_of(folder) != "discriminator":
+        table = {key: names for key, names in table.items() if key not in family.rtd_output}
+    for key, full_names in table.items():
         names = [strip_prefix(name, family.base_prefix, files) for name in full_names]
         if all(name in files for name in names):
             rows, *rest = stored[key].shape
@@ -300,7 +303,7 @@ def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") ->
             used.update(names)
         elif key.startswith("encoder."):
             raise UserError(
-                f"{folder}: {names[0]} is missing; the folder is damaged or not an "
+                f"{folder}: {full_names[0]} is missing; the folder is damaged, or holds no "
                 f"{family.title} model"
             )
     if factors := family.embedding_factors(network):
@@ -354,13 +357,18 @@ def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
         if not hasattr(GeneratorShape, field):  # a generator has the discriminator's
             setting = f"encoder.{field}"
         pairs[setting] = key, getattr(expected_shape, field), getattr(found_shape, field)
-    pairs["vocabulary"] = ("vocab_size", network.encoder.vocabulary, vocabulary)
     for setting, (key, expected, theirs) in pairs.items():
         if expected != theirs:
             raise UserError(
                 f"{folder / CONFIG}: {key} is {theirs}, but the network to fill has "
                 f"{setting}={expected}; set {setting} to {theirs} or name another folder"
             )
+    if network.encoder.vocabulary != vocabulary:
+        raise UserError(
+            f"{folder / CONFIG}: vocab_size is {vocabulary}, but the network to fill has "
+            f"vocabulary={network.encoder.vocabulary}, the entries of its tokenizer; name a model "
+            "whose table has one row for each"
+        )
     is_tied = read_json(folder, CONFIG).get("tie_word_embeddings", True) is not False
     if isinstance(network, Generator) and not is_tied:
         raise UserError(

@@ -58,7 +58,6 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"
 STOCK_THETA = {GLOBAL: 160_000.0, LOCAL: 10_000.0}
 STOCK_GLOBAL_EVERY = 3
 PROJECTION = "encoder.embeddings.projection.weight"
-RTD_OUTPUT = ("output.weight", "output.bias")
 
 
 class ModernBertFamily(Family):
@@ -81,6 +80,7 @@ class ModernBertFamily(Family):
         "classifier_activation": "gelu",
         "decoder_bias": True,
     }
+    rtd_output = ("output.weight", "output.bias")  # of a tagger: its labels
     redundant = frozenset(("decoder.weight",))
 
     stated_by = {
@@ -177,7 +177,7 @@ class ModernBertFamily(Family):
         tensors.pop(PROJECTION, None)
         tensors[f"{WORD_EMBEDDINGS}.weight"] = embeddings.folded_table()
         if isinstance(network, ModernBertDiscriminator):
-            for key in RTD_OUTPUT:
+            for key in self.rtd_output:
                 tensors[key] = torch.cat([torch.zeros_like(tensors[key]), tensors[key]])
         return tensors
 
@@ -193,7 +193,7 @@ class ModernBertFamily(Family):
     def load_tensors(self, network: ExportedNetwork, stored: Mapping[str, Tensor]) -> None:
         converted = dict(stored)
         if isinstance(network, ModernBertDiscriminator):
-            for key in RTD_OUTPUT & stored.keys():
+            for key in self.rtd_output & stored.keys():
                 original, replaced = stored[key].chunk(2)
                 converted[key] = replaced - original
         super().load_tensors(network, converted)

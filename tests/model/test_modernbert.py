@@ -16,7 +16,7 @@ from electra.model import huggingface
 from electra.model.disentangled import DisentangledEmbedding
 from electra.model.families import build_encoder, build_masked_lm, build_networks
 from electra.model.modernbert_encoder import rotary_angles, rotate
-from electra.model.modernbert_family import ModernBertFamily
+from electra.model.modernbert_family import SIZES, ModernBertFamily
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.verify import verify
@@ -180,6 +180,31 @@ def test_factors_of_another_table_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=r"does not belong to the model\.safetensors beside it"):
         huggingface.load(discriminator, tmp_path / "model")
+
+
+@pytest.mark.parametrize("labels", [2, 5])
+def test_the_labels_of_a_tagger_are_no_rtd_head(labels: int, tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.ModernBertConfig(
+        vocab_size=VOCABULARY,
+        num_labels=labels,
+        layer_types=["full_attention"] * TINY.layers,
+        rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}},
+        **{key: getattr(TINY, field) for field, (key, _) in SIZES.items()},
+        **ModernBertFamily().special_tokens(pad=0, cls=2, sep=3),
+    )
+    transformers.ModernBertForTokenClassification(config).save_pretrained(tmp_path)
+    _, discriminator = pair(TINY)
+    report = huggingface.load(discriminator, tmp_path)
+    assert report.missing == ("output.weight", "output.bias")
+    assert report.unexpected == ("classifier.bias", "classifier.weight")
+
+
+def test_a_table_with_more_rows_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
+    huggingface.save(build_masked_lm(TINY, vocabulary=64), tmp_path, role="encoder")
+    with pytest.raises(UserError, match=r"vocab_size is 64.*vocabulary=50, the entries of its tok"):
+        huggingface.load(build_masked_lm(TINY, vocabulary=50), tmp_path)
 
 
 def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
