@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,45 @@ def test_a_bucket_is_summed_beside_the_replayed_pass_and_holds_its_whole_gradien
     ahead = [first.elapsed_time(end) for first, end in timings]
     print("milliseconds between the first sum and the end of backward:", ahead)
     assert ahead[-1] > 0, "the first bucket is summed before backward ends"
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_step_of_several_processes_never_waits_for_the_device() -> None:
+    """NCCL sums over one process, so a world of two has the digits of a world of one."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    _, alone = build(World(0, 1, device))
+    alone.optimizer.norm_by_block = True
+    _, several = build(World(0, 2, device))
+    batches = [micro_batches(step, range(2)) for step in range(20)]
+    for name, steps in {"alone": alone, "several": several}.items():
+        for step in range(1, 4):  # the first passes warm up and are captured
+            take_step(steps, batches[0], step)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step, batch in enumerate(batches, start=4):
+                take_step(steps, batch, step)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        launched = time.perf_counter()
+        torch.cuda.synchronize()
+        seconds = [1000 * (end - begin) / len(batches) for end in (launched, time.perf_counter())]
+        print(f"{name}: {seconds[0]:.2f} ms of the host and {seconds[1]:.2f} ms in all per step")
+    assert several.optimizer.flat_param.equal(alone.optimizer.flat_param)
+
+
+def take_step(steps: FusedTrainStep, batch: list[tuple[int, Any]], step: int) -> None:
+    steps.forward_backward(batch)
+    steps.optimizer_step(step)
+    assert not steps.agree_to_stop(False)
 
 
 def on_the_host(collective: Any) -> Any:
