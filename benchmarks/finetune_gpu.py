@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def measure_rounds(
     steps, every = options.steps, LOGGING_STEPS
     if options.quick:
         steps, every = 4, 2
-    rounds: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    rounds: dict[str, list[Result]] = {side: [] for side in SIDES}
     entry = {"rounds": rounds, "batch_size": BATCH, "steps": steps, "made": provenance()}
     for repeat in range(options.repeats + 1):
         is_warmup = repeat == 0
@@ -184,10 +185,14 @@ def task_sources(options: argparse.Namespace, folder: Path) -> dict[str, dict[st
     return {"texts of 5 to 120 words": source}
 
 
-def compute_rate(marks: Marks) -> dict[str, float]:
-    """Return the examples a second from the first mark to the last."""
-    (first_step, start), *_, (last_step, end) = marks
-    return {"examples_per_second": BATCH * (last_step - first_step) / (end - start)}
+def compute_rate(marks: Marks) -> Result:
+    """Return the examples a second from the first mark to the last, and between any two."""
+    windows = [rate_between(*pair) for pair in pairwise(marks)]
+    return {"examples_per_second": rate_between(marks[0], marks[-1]), "windows": windows}
+
+
+def rate_between(first: tuple[int, float], last: tuple[int, float]) -> float:
+    return BATCH * (last[0] - first[0]) / (last[1] - first[1])
 
 
 def ours(run: Run) -> Marks:

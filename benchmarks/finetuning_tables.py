@@ -27,16 +27,27 @@ def tuning_speed(result: Result | None = None) -> str:
     for task, entry in entries.items():
         rounds = len(entry["rounds"]["ours"])
         plural = "s" * (rounds > 1)
-        rates = [median(rates_of(entry, side)) for side in ("trainer", "trainer_grouped", "ours")]
+        rates = [format_rates(entry, side) for side in ("trainer", "trainer_grouped", "ours")]
         ratios = [median(ratios_of(entry, side)) for side in ("trainer", "trainer_grouped")]
         lines.append(
             table_row(
                 f"{task}, {rounds} round{plural} of {entry['steps']} steps",
-                *(f"{rate:,.0f}" for rate in rates),
+                *rates,
                 *(f"{ratio:.1f}" for ratio in ratios),
             )
         )
     return "\n".join(lines)
+
+
+def format_rates(entry: Result, side: str) -> str:
+    """Return the median of the rounds, and the range of their windows where it was kept."""
+    rate = f"{median(rates_of(entry, side)):,.0f}"
+    windows: list[float] = []
+    for measured in entry["rounds"][side]:
+        windows += measured.get("windows", [])
+    if not windows:
+        return rate
+    return f"{rate} ({min(windows):,.0f} to {max(windows):,.0f})"
 
 
 def rates_of(entry: Result, side: str) -> list[float]:

@@ -417,8 +417,9 @@ def test_the_trainer_reads_the_rows_that_ours_encodes():
 
 
 def test_the_clock_runs_from_the_first_logged_step_to_the_last():
-    assert finetune_gpu.compute_rate([(50, 110.0), (100, 111.0), (150, 112.0)]) == {
-        "examples_per_second": 32 * 100 / 2
+    assert finetune_gpu.compute_rate([(50, 110.0), (100, 111.0), (150, 111.5)]) == {
+        "examples_per_second": 32 * 100 / 1.5,
+        "windows": [32 * 50, 32 * 100],
     }
 
 

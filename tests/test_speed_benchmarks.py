@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import (
     ceiling,
+    finetuning_tables,
     inference_gpu,
     inference_tables,
     peer,
@@ -213,6 +214,16 @@ def test_a_profile_that_never_settles_is_refused():
         assert not clock()
     with pytest.raises(UserError, match="8 steps were too few"):
         clock.kernels()
+
+
+# ---- fine-tuning ---------------------------------------------------------------------------------
+
+
+def test_a_rate_of_finetuning_is_shown_with_the_range_of_its_windows():
+    rounds = [{"examples_per_second": 10.0, "windows": [8.0, 12.0]}, {"examples_per_second": 14.0}]
+    shown = finetuning_tables.format_rates({"rounds": {"ours": rounds}}, "ours")
+    assert shown == "12 (8 to 12)"
+    assert finetuning_tables.format_rates({"rounds": {"ours": rounds[1:]}}, "ours") == "14"
 
 
 # ---- inference -----------------------------------------------------------------------------------
