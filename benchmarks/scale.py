@@ -169,6 +169,14 @@ class Step:
         """
         return 2 * self.share * WEIGHTS
 
+    def zero1(self) -> float:
+        """Return the bytes that one GPU sends by ZeRO-1, (N − 1) / N of each buffer.
+
+        Float32 gradients are summed for the GPU that updates them. Weights are gathered in bf16;
+        what kernels read in float32 is all-reduced.
+        """
+        return self.share * (WEIGHTS + WEIGHTS * HALF / FLOAT + 2 * float32_bytes())
+
     def fsdp(self, weight_bytes: int = FLOAT) -> float:
         """Return the bytes that one GPU sends by FSDP.
 
@@ -192,6 +200,14 @@ class Step:
         return sent / (link * SITE.link_efficiency)
 
 
+def float32_bytes() -> float:
+    """Return the bytes of the weights that kernels read in float32: all but blocks' matrices."""
+    matrices = 0
+    for shape in (network.shape for network in WORK.networks()):
+        matrices += shape.layers * (4 * shape.width**2 + 2 * shape.width * shape.feedforward)
+    return WEIGHTS - FLOAT * matrices
+
+
 def activations(rows: int, *, kernels: bool = False) -> float:
     terms = training_bytes(WORK, rows=rows, activation_bytes=HALF, kernels=kernels)
     return sum(value for name, value in terms.items() if name.endswith("activations"))
@@ -205,6 +221,8 @@ def scale_wire() -> str:
         "compute time",
         "DDP sends",
         "transfer time",
+        "ZeRO-1 sends",
+        "transfer time",
         "FSDP sends, fp32",
         "transfer time",
         "FSDP sends, bf16 weights",
@@ -212,7 +230,7 @@ def scale_wire() -> str:
     )
     for gpus in GPUS:
         step = Step(gpus)
-        sent = (step.ddp(), step.fsdp(), step.fsdp(HALF))
+        sent = (step.ddp(), step.zero1(), step.fsdp(), step.fsdp(HALF))
         cells: list[str] = []
         for count in sent:
             cells += [format_bytes(count), f"{1000 * step.seconds(count):.0f} ms"]
@@ -233,6 +251,10 @@ def scale_memory() -> str:
             "weights, gradients, optimizer state, float32": (
                 format_bytes(4 * WEIGHTS),
                 f"{parameters(WORK).total / 1e6:.0f}M parameters, `electra describe large`",
+            ),
+            "… optimizer state sharded by ZeRO-1": (
+                format_bytes((2 + 2 / step.gpus) * WEIGHTS),
+                "weights and gradients are whole",
             ),
             "… sharded by FSDP": (format_bytes(4 * WEIGHTS / step.gpus), f"÷ {step.gpus}"),
             "weights in bf16": (format_bytes(copy), "FSDP: one block at a time"),

@@ -22,6 +22,7 @@ def test_ddp_sends_twice_all_but_ones_own_share_and_fsdp_three_times() -> None:
         assert step.ddp() == pytest.approx(2 * (gpus - 1) / gpus * scale.WEIGHTS)
         assert step.fsdp() == pytest.approx(1.5 * step.ddp())
         assert step.fsdp(scale.HALF) == pytest.approx(step.ddp())
+        assert 0.75 * step.ddp() < step.zero1() < step.ddp(), "weights go in bf16, but not all"
 
 
 def test_fsdp_gathers_for_every_pass_and_ddp_sums_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
     with_kernels = (
         training.kernels != "off"
         and training.compile != "on"
-        and training.parallel == "ddp"
+        and training.parallel != "fsdp"
         and not training.activation_checkpointing
         and not recipe.encoder.causal
     )

@@ -122,6 +122,16 @@ def test_each_of_many_processes_needs_less_memory_with_fsdp() -> None:
     assert sum(parts.values()) < 0.9 * sum(whole.values())
 
 
+def test_zero1_keeps_the_kernels_and_shards_the_optimizer_state_alone() -> None:
+    whole, parts = (
+        describe_recipe(load_recipe("large", flags=flags), name="large", world_size=8)
+        for flags in (["--precision", "bf16"], ["--precision", "bf16", "--parallel", "zero1"])
+    )
+    expected = dict(whole.memory["bf16, kernels"])
+    expected["optimizer"] /= 8
+    assert parts.memory["bf16, kernels"] == expected
+
+
 def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
