@@ -57,6 +57,7 @@ OUR_KINDS = {
     "linear_cross_entropy_kernels": "cross-entropy",
     "mlm_head": "MLM head",
     "rtd_head": "RTD head",
+    "weight_grads": "matrix products",
 }
 
 

@@ -22,6 +22,7 @@ same step gives the same bits.
     linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
     block                 the paper's transformer block of these and matrix products
     modernbert_block      ModernBERT's
+    weight_grads          the gradients of a block's matrices
     adamw                 clipping and AdamW over all weights at once
     muon                  momentum and update of all hidden matrices at once
     tiles                 how kernels are cut into programs, in one table

@@ -18,9 +18,10 @@ from electra.kernels.attention import attend
 from electra.kernels.attention_backward import SavedAttention, attend_gradients
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.dropout import DropoutSite
-from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
+from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import add_norm, add_norm_gradients
 from electra.kernels.packing import PackedRows
+from electra.kernels.weight_grads import WeightGrads
 
 SITES = 3  # dropout sites of a block: attention probabilities, and both branches
 
@@ -151,6 +152,7 @@ def block_backward(
 ) -> tuple[Tensor, BlockWeights]:
     """Return the gradients of the block's input and of its parameters."""
     at_probs, at_attention, at_feedforward = settings.dropout_sites
+    weight_grads = WeightGrads(d_output.shape[1])
     d_feedforward, d_middle, last_sums = add_norm_gradients(
         d_output.contiguous(),
         saved.feedforward,
@@ -158,22 +160,23 @@ def block_backward(
         saved.feedforward_norm,
         at_feedforward,
     )
-    d_contract = weight_grad(d_feedforward.t(), saved.activated)
+    weight_grads.add(d_feedforward, saved.activated)
     d_expanded, expand_sums = gelu_gradients(d_feedforward @ saved.contract_weight, saved.expanded)
-    d_expand = weight_grad(d_expanded.t(), saved.middle)
+    weight_grads.add(d_expanded, saved.middle)
     d_middle.addmm_(d_expanded, saved.expand_weight)
 
     d_attention, d_hidden, first_sums = add_norm_gradients(
         d_middle, saved.attention, saved.hidden, saved.attention_norm, at_attention
     )
-    d_output_weight = weight_grad(d_attention.t(), saved.context)
+    weight_grads.add(d_attention, saved.context)
     d_context = d_attention @ saved.output_weight
     attention = SavedAttention(saved.qkv, saved.context, saved.log_sums)
     d_qkv, qkv_sums = attend_gradients(attention, d_context, rows, at_probs, has_bias=True)
     assert qkv_sums is not None
-    d_qkv_weight = weight_grad(d_qkv.t(), saved.hidden)
+    weight_grads.add(d_qkv, saved.hidden)
     d_hidden.addmm_(d_qkv, saved.qkv_weight)
 
+    d_contract, d_expand, d_output_weight, d_qkv_weight = weight_grads.all()
     last, d_expand_bias, first, d_qkv_bias = reduce_partials(
         last_sums, expand_sums, first_sums, qkv_sums
     )

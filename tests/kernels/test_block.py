@@ -95,6 +95,7 @@ SIZES = {
     "heads that are no power of two": (3, 20, 48, 3, 0.0),
     "several blocks of keys": (3, 150, 32, 2, 0.2),
     "half dropped": (1, 128, 16, 1, 0.5),
+    "weights by cuBLAS": (1, 9, 72, 3, 0.1),
 }
 if DEVICE.type == "cuda":  # an interpreter would take minutes
     SIZES |= {
