@@ -106,8 +106,18 @@ def assert_same(ours: TrainingState, theirs: TrainingState) -> None:
             assert mine[name].equal(tensor), name
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("clip", ["together", "each"])
+def test_norms_by_blocks_clip_as_the_norms_of_whole_parameters_do() -> None:
+    by_block, whole = (Trainer(config=replace(CONFIG, clip="each")) for _ in range(2))
+    whole.optimizer.norm_by_block = False
+    for trainer in (by_block, whole):
+        trainer.train(range(1, 3), ranks=[0])
+        assert trainer.optimizer.grad_norm > 10 * CONFIG.max_grad_norm
+    torch.testing.assert_close(by_block.optimizer.grad_norm, whole.optimizer.grad_norm)
+    torch.testing.assert_close(by_block.optimizer.exp_avg, whole.optimizer.exp_avg)
+    torch.testing.assert_close(by_block.optimizer.flat_param, whole.optimizer.flat_param)
+
+
+@pytest.mark.parametrize(("size", "clip"), [(2, "together"), (3, "each")])
 def test_shards_make_the_updates_of_whole_state_and_gather_to_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch, size: int, clip: str
 ) -> None:
