@@ -118,7 +118,7 @@ def attend(
     tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, tokens, dtype=torch.float32, device=qkv.device)
-    options = launch_options("attention_forward", tokens, heads, rows.max_seqlen, positions)
+    options = launch_options("attention_forward", qkv, heads, rows.max_seqlen, positions)
     count = len(rows.cu_seqlens) - 1
     # Heads share the first axis with rows: every other axis of a grid ends at 65,535.
     attention_forward[(count * heads, triton.cdiv(rows.max_seqlen, options["QUERIES"]))](
@@ -143,10 +143,13 @@ def attend(
 
 
 def launch_options(
-    kernel: str, tokens: int, heads: int, length: int, positions: RotaryPositions | None
+    kernel: str, qkv: Tensor, heads: int, length: int, positions: RotaryPositions | None
 ) -> dict[str, int]:
     """Return tile sizes and compiler options for rows of `length`; no block is longer than that."""
-    if positions is not None:
+    tokens, width = len(qkv), qkv.shape[1] // (3 * heads)
+    if width > 64:
+        kernel = f"wide_{kernel}"
+    elif positions is not None:
         kernel = f"rotary_{kernel}"
     options = tile_options(kernel, size=length, count=tokens // length * heads)
     longest = pad_size(length)

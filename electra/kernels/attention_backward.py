@@ -68,7 +68,7 @@ def attend_gradients(
     d_qkv = torch.empty_like(qkv)
     tokens, heads, count = len(qkv), len(log_sums), len(rows.cu_seqlens) - 1
     width = qkv.shape[1] // (3 * heads)
-    options = launch_options("attention_backward", tokens, heads, rows.max_seqlen, positions)
+    options = launch_options("attention_backward", qkv, heads, rows.max_seqlen, positions)
     blocks, sums = triton.cdiv(rows.max_seqlen, options["KEYS"]), None
     if has_bias:
         sums = log_sums.new_empty(count * blocks, 3 * heads * width)

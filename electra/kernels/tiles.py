@@ -42,6 +42,15 @@ TILES: dict[str, list[Row]] = {
         (128, ANY, {"QUERIES": 32, "KEYS": 128, "num_warps": 4, "num_stages": 2}),
         (ANY, ANY, {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 3}),
     ],
+    # Heads wider than 64, with or without rotary positions, not yet measured: what leaves room in
+    # the registers (at most 24 bytes a thread spill, where the tiles above spill 744 to 2,256).
+    "wide_attention_forward": [
+        (ANY, ANY, {"QUERIES": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2})
+    ],
+    "wide_attention_backward": [
+        (128, ANY, {"QUERIES": 32, "KEYS": 128, "num_warps": 8, "num_stages": 1}),
+        (ANY, ANY, {"QUERIES": 32, "KEYS": 64, "num_warps": 8, "num_stages": 2}),
+    ],
     # size: the width of a vector; count: vectors. Narrow vectors are read whole, in programs small
     # enough (registers, shared memory) for two at a time on each multiprocessor: one exponentiates
     # while the other multiplies. Wide ones come in parts, and larger tiles read less.

@@ -42,6 +42,7 @@ class Size(NamedTuple):
 SIZES = {
     "padded rows": Size(2, 20, 32, 2, 0.1),
     "heads that are no power of two": Size(1, 12, 24, 2, 0.0),
+    "heads wider than 64": Size(1, 12, 80, 1, 0.1),
     "several blocks of keys": Size(1, 140, 16, 1, 0.2),
     "a window in one block of keys": Size(1, 40, 16, 1, 0.0, 5),
     "a window over several blocks of keys": Size(1, 140, 16, 1, 0.1, 20),
