@@ -20,7 +20,7 @@ from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
 from electra.model import flops
-from electra.model.memory import LOW, training_bytes
+from electra.model.memory import CUDA_GRAPHS, LOW, graph_pool_bytes, training_bytes
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.model.weight_files import read_json
@@ -123,7 +123,7 @@ def estimate_memory(
     """Return the bytes of one process by term, for each way in which steps may be computed."""
     memory = {}
     for name, (activation_bytes, kernels) in possible_step_modes(recipe).items():
-        memory[name] = training_bytes(
+        terms = training_bytes(
             workload,
             rows=rows,
             activation_bytes=activation_bytes,
@@ -132,6 +132,9 @@ def estimate_memory(
             sharding=recipe.training.sharding(world_size),
             averaged=recipe.training.ema_decay > 0,
         )
+        if kernels and recipe.training.cuda_graph != "off":
+            terms[CUDA_GRAPHS] = graph_pool_bytes(terms)
+        memory[name] = terms
     return memory
 
 

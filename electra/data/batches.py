@@ -92,7 +92,7 @@ def pack_rows(lengths: npt.NDArray[np.integer[Any]], max_length: int) -> Packing
     Some padding stays, so that the number of tokens is one of `PACKING_BUCKETS`.
     """
     padded_tokens, ends = len(lengths) * max_length, np.cumsum(lengths)
-    bucket = max(max_length, -(-padded_tokens // PACKING_BUCKETS))
+    bucket = packing_bucket(len(lengths), max_length)
     packed_tokens = -(-int(ends[-1]) // bucket) * bucket
     if packed_tokens >= padded_tokens:
         return None
@@ -103,3 +103,22 @@ def pack_rows(lengths: npt.NDArray[np.integer[Any]], max_length: int) -> Packing
     padding_ends = np.minimum(ends[-1] + max_length * padding_rows, packed_tokens)
     cu_seqlens = np.concatenate([[0], ends, padding_ends]).astype(np.int32)
     return Packing(torch.from_numpy(token_indices), torch.from_numpy(cu_seqlens))
+
+
+def packing_bucket(rows: int, max_length: int) -> int:
+    """Return the number of tokens of which a packed batch has a multiple."""
+    return max(max_length, -(-rows * max_length // PACKING_BUCKETS))
+
+
+def largest_batches(batch: Batch) -> list[Batch]:
+    """Return batches of the two shapes that take the most memory: one without padding, and the
+    packed one with the most tokens, where a batch of so many rows can be packed.
+    """
+    rows, max_length = batch.input_ids.shape
+    batches = []
+    for missing in (0, -(-packing_bucket(rows, max_length) // rows)):
+        if missing < max_length:  # a single row is never packed
+            lengths = np.full(rows, max_length - missing)
+            packing = pack_rows(lengths, max_length)
+            batches.append(batch._replace(lengths=torch.from_numpy(lengths), packing=packing))
+    return batches

@@ -277,6 +277,19 @@ class FusedTrainStep(TrainStep):
             self.buckets.reduce()
         return sums
 
+    def capture_first(self, batches: Sequence[Any]) -> None:
+        """Capture graphs of these batches before any others, and leave no other trace.
+
+        The memory of a graph is reserved for good, and later graphs share it if they need no more.
+        So the largest batches come first.
+        """
+        devices = [self.world.device] if self.world.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            for batch in batches:
+                self.graphed(batch)  # runs plainly
+                self.graphed(batch)
+        self.optimizer.zero_grad()
+
     def accumulate(self, batch: Any) -> dict[str, Tensor]:
         """Add the gradients of one micro-batch and return its losses, without reading any back."""
         with self.execution.autocast():

@@ -14,6 +14,7 @@ LOGITS_CHUNK = 1024
 LOW = 2  # bytes: bf16 and fp16
 KERNEL_LOGITS = 16_384  # rows of logits whose gradients the kernels have in memory together
 KERNEL_ROWS = 128  # of them, for which a bias has one partial sum
+CUDA_GRAPHS = "CUDA graphs"  # the term of `graph_pool_bytes`
 WORKSPACE = 2**25  # bytes that torch gives cuBLAS for each stream, on a Hopper GPU
 
 
@@ -122,6 +123,15 @@ def encoder_bytes(
 
 
 # ---- with our own kernels ------------------------------------------------------------------------
+
+
+def graph_pool_bytes(terms: Terms) -> float:
+    """Return what CUDA graphs reserve beside the terms of `training_bytes` with kernels.
+
+    A shape of batch runs plainly once and is then captured, and the allocator keeps the memory of
+    both. Later graphs share that of the first, which is the largest.
+    """
+    return sum(size for name, size in terms.items() if name.endswith("activations"))
 
 
 def kernel_bytes(work: Workload, rows: int) -> Terms:

@@ -11,11 +11,13 @@ from safetensors import SafetensorError
 
 from electra import __version__
 from electra.config import RunFailed
+from electra.data.batches import largest_batches
 from electra.data.dataloader import DataLoader, eval_batches
 from electra.data.shuffle import random_key
 from electra.engine.async_checkpoint import AsyncCheckpointer
 from electra.engine.fsdp import reshard
 from electra.engine.hardware import autocast, peak_flops
+from electra.engine.train_step import FusedTrainStep
 from electra.engine.training_state import contribute_shards
 from electra.model.flops import standard
 from electra.pretraining.run import Run
@@ -33,8 +35,8 @@ def train(
         return
     settings, world, window = run.recipe.training, run.world, MetricsWindow()
     steps, loader = range(run.step + 1, settings.max_steps + 1), run.train_loader()
-    if settings.compile == "on" and steps:
-        warm_up_compile(run, loader)
+    if steps:
+        warm_up(run, loader, steps[0])
     is_cuda = world.device.type == "cuda"
     stream = loader.iterate(steps, run.my_micro_batches, pin_memory=is_cuda)
     for step in steps:
@@ -67,6 +69,14 @@ def train(
             break
 
 
+def warm_up(run: Run, loader: DataLoader, step: int) -> None:
+    """Compile networks, or capture graphs, before the first step that is left."""
+    if run.recipe.training.compile == "on":
+        warm_up_compile(run, loader)
+    if run.recipe.training.cuda_graph == "on":
+        capture_largest(run, loader, step)
+
+
 def warm_up_compile(run: Run, loader: DataLoader) -> None:
     """Compile the networks on a micro-batch of each batch size; the gradients are thrown away.
 
@@ -78,6 +88,13 @@ def warm_up_compile(run: Run, loader: DataLoader) -> None:
         (batch,) = loader.load_step(step, run.my_micro_batches(step)[:1])
         run.train_step.forward_backward([(0, batch)])
     run.optimizer.zero_grad(set_to_none=True)
+
+
+def capture_largest(run: Run, loader: DataLoader, step: int) -> None:
+    """Capture CUDA graphs of the largest micro-batches, whose memory later graphs share."""
+    assert isinstance(run.train_step, FusedTrainStep)
+    (batch,) = loader.load_step(step, run.my_micro_batches(step)[:1])
+    run.train_step.capture_first(largest_batches(batch))
 
 
 def optimizer_step(run: Run, step: int, journal: Journal) -> float:

@@ -15,7 +15,7 @@ from electra.engine.hardware import (
     resolve_speed,
 )
 from electra.engine.settings import Switch
-from electra.model.memory import LOW, training_bytes
+from electra.model.memory import CUDA_GRAPHS, LOW, graph_pool_bytes, training_bytes
 from electra.model.workload import FLOAT
 from electra.pretraining.recipe import Recipe
 
@@ -154,12 +154,16 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
     activation_bytes = LOW
     if resolve_precision(training.precision, world.device) == "fp32":
         activation_bytes = FLOAT
+    speed = resolve_recipe_speed(recipe, world)
     terms = training_bytes(
         recipe.workload(vocabulary),
         rows=size,
         activation_bytes=activation_bytes,
+        kernels=speed.kernels,
         activation_checkpointing=training.activation_checkpointing,
         sharding=training.sharding(world.size),
         averaged=training.ema_decay > 0,
     )
+    if speed.cuda_graph:
+        terms[CUDA_GRAPHS] = graph_pool_bytes(terms)
     return sum(terms.values())
