@@ -34,14 +34,14 @@ OPTIONS = (
 NO_DROPOUT = ("--encoder.dropout", "0", "--encoder.attention-dropout", "0")
 
 
-def losses(data, run, *flags):
+def losses(data, run, *flags, key="loss"):
     pretrain(
         load_recipe("tiny", flags=[*TOY_FLAGS, *NO_DROPOUT, *flags]),
         data=data,
         output_dir=run,
         quiet=True,
     )
-    return [entry["loss"] for entry in read_metrics(run / "metrics.jsonl") if "loss" in entry]
+    return [entry[key] for entry in read_metrics(run / "metrics.jsonl") if key in entry]
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,29 @@ MODERN = ("--encoder.family", "modernbert")
 
 
 def test_200_steps_of_the_modern_family_by_kernels_follow_plain_modules(toy_shards, tmp_path):
-    """As near as two seeds are to each other, all along."""
+    """Replacements drawn from unigrams are the same ones in both, so only rounding differs: on a
+    CPU, means of 20 steps in bf16 and in fp32 differ by 0.3 %, and those of two seeds by 3 %.
+    """
 
     def curve(name, *flags):
         every = ("--max-steps", "200", "--eval-steps", "200", "--save-steps", "200")
-        found = losses(toy_shards, tmp_path / name, *MODERN, *every, *flags)
+        noise = ("--objective.generator.kind", "unigram")
+        found = losses(toy_shards, tmp_path / name, *MODERN, *every, *noise, *flags)
         return torch.tensor(found).view(10, -1).mean(dim=1)
 
-    fused = curve("fused", "--training.kernels", "on")
-    plain = torch.stack([curve(f"plain-{seed}", *PLAIN, "--seed", seed) for seed in "012"])
-    spread = plain.max(dim=0).values - plain.min(dim=0).values
-    assert ((fused - plain.mean(dim=0)).abs() < 2 * spread + 0.02 * plain.mean(dim=0)).all()
+    fused, plain = curve("fused", "--training.kernels", "on"), curve("plain", *PLAIN)
+    assert ((fused - plain).abs() < 0.01 * plain).all(), fused / plain - 1
+
+
+def test_a_generator_of_the_modern_family_learns_alike_by_kernels_and_without(toy_shards, tmp_path):
+    """Its samples differ, and reach it through the shared embeddings alone: by 0.1 % in 20 steps.
+    After 200 the losses differ as those of two seeds do.
+    """
+    fused, plain = (
+        losses(toy_shards, tmp_path / str(len(flags)), *MODERN, *flags, key="mlm")
+        for flags in (("--training.kernels", "on"), PLAIN)
+    )
+    assert sum(fused) == pytest.approx(sum(plain), rel=0.01)
 
 
 @pytest.mark.parametrize("rate", ["0", "0.1"])
