@@ -229,6 +229,7 @@ def shape_table(title: str, networks: Mapping[str, EncoderShape]) -> Table:
     table.add_column("")
     for name in networks:
         table.add_column(name, justify="right")
+    table.add_row("family", *(shape.family for shape in networks.values()))
     for field, label in SHAPE_FIELDS.items():
         table.add_row(label, *(f"{getattr(shape, field):,}" for shape in networks.values()))
     return table

@@ -13,7 +13,7 @@ from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.card import model_card
 from electra.model.families import family_of
-from electra.model.family import Role
+from electra.model.family import ExportedNetwork, Role
 from electra.model.networks import Discriminator, Generator
 from electra.model.verify import verify
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
@@ -51,7 +51,7 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             },
             card=model_card(
                 f"{run.output_dir.name}-{role}",
-                replace(run.card, facts=training_facts(run)),
+                replace(run.card, facts=network_facts(network) | training_facts(run)),
                 role=role,  # type: ignore[arg-type]
                 causal=network.encoder.shape.causal,
             ),
@@ -60,6 +60,16 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             verify(network, folder)
         folders.append(folder)
     return folders
+
+
+def network_facts(network: ExportedNetwork) -> dict[str, object]:
+    """Return what a model card says of a network beside its run."""
+    shape = network.encoder.shape
+    family = family_of(shape)
+    return {
+        "Encoder": f"{family.title}, {shape.layers} layers of width {shape.width}",
+        "Class in transformers": network.architecture or family.model_class,
+    }
 
 
 def training_facts(run: Run) -> dict[str, object]:

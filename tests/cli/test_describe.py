@@ -78,6 +78,13 @@ def test_a_network_that_does_not_learn_is_described_by_one_pass() -> None:
     assert "discriminator: passes in a training step 3 2" in shown
 
 
+def test_the_family_of_the_networks_is_said() -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_description(describe_recipe(load_recipe("modern-tiny"), name="x"), console)
+    shown = " ".join(console.export_text().replace("│", " ").split())
+    assert "family modernbert modernbert" in shown
+
+
 def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
     few, many = (
         describe_recipe(load_recipe("small", flags=["--micro-batch-size", rows]), name="x").memory

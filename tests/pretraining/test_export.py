@@ -214,7 +214,9 @@ def test_a_model_folder_says_what_it_is_and_how_it_was_made(
     written = json.loads((finished / role / "config.json").read_text())
     assert (written["electra_role"], written["electra_step"]) == (role, 2)
     assert written["electra_recipe"]["training"]["max_steps"] == 2
-    assert "| Steps | 2 of 2 |" in (finished / role / "README.md").read_text()
+    card = (finished / role / "README.md").read_text()
+    assert "| Steps | 2 of 2 |" in card
+    assert f"| Class in transformers | {loader.__name__} |" in card
     assert (
         loader.from_pretrained(finished / role, local_files_only=True).config.vocab_size
         == written["vocab_size"]
