@@ -33,6 +33,11 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
             f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} "
             "times; add text, or lower --max-steps"
         )
+    if recipe.optimizer.name != "muon" and recipe.optimizer.muon_learning_rate is not None:
+        warnings.append(
+            f"optimizer.muon_learning_rate={recipe.optimizer.muon_learning_rate:g} has no effect "
+            f"with optimizer.name={recipe.optimizer.name!r}; choose muon, or set learning_rate"
+        )
     workload, width = recipe.workload(recipe.data.vocab_size), recipe.encoder.width
     generator = workload.generator
     if generator is None or not workload.generator_is_trained:

@@ -110,7 +110,10 @@ def describe_score(metric: Metric, scores: Mapping[str, float]) -> str:
 def what_to_change(recipe: Recipe) -> str:
     """Return the settings that usually bring a network off the plateau."""
     if recipe.encoder.family == "modernbert":
-        return "train for more steps, or raise --learning-rate"
+        rate = "--learning-rate"
+        if recipe.optimizer.name == "muon" and recipe.optimizer.muon_learning_rate is not None:
+            rate = "--muon-learning-rate"  # the other one moves no matrix of a block
+        return f"train for more steps, or raise {rate}"
     return (
         "train for more steps (the paper's networks need tens of thousands to leave the plateau), "
         "try another --learning-rate, or begin with `electra pretrain modern-tiny` or "

@@ -35,6 +35,16 @@ def test_too_many_epochs_are_warned_of_with_their_number(toy_shards: Path) -> No
     assert not any("will be seen" in text for text in warnings_for(toy_shards, "--max-steps", "10"))
 
 
+def test_a_rate_of_muon_without_muon_is_warned_of(toy_shards: Path) -> None:
+    rate = ("--optimizer.muon-learning-rate", "1e-3")
+    without, beside = (
+        " ".join(warnings_for(toy_shards, *rate, "--optimizer.name", name))
+        for name in ("adamw", "muon")
+    )
+    assert "optimizer.muon_learning_rate=0.001 has no effect with optimizer.name='adamw'" in without
+    assert "has no effect" not in beside
+
+
 def test_a_generator_wider_than_half_the_discriminator_is_warned_of(toy_shards: Path) -> None:
     warnings = warnings_for(toy_shards, "--objective.generator.fraction", "0.75")
     assert any("the generator is 48 wide beside a discriminator of 64" in text for text in warnings)

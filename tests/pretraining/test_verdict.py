@@ -38,6 +38,13 @@ def test_networks_that_use_the_context_are_worth_fine_tuning() -> None:
     assert verdict.networks[0].startswith("discriminator: has learned to use the context")
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"), [("modern-small", "--muon-learning-rate"), ("modern-tiny", "--learning-rate")]
+)
+def test_the_rate_to_change_is_the_one_that_moves_the_blocks(name: str, rate: str) -> None:
+    assert judge(NO_GENERATOR, load_recipe(name)).change.endswith(f" {rate}")
+
+
 def test_a_model_that_is_worse_than_none_says_so_and_what_to_change() -> None:
     verdict = judge(NO_DISCRIMINATOR | NO_GENERATOR | {"rtd_loss": 0.3499, "auc": 0.54}, RECIPE)
     assert verdict.fine_tuning == "unlikely"
