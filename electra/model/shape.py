@@ -34,11 +34,14 @@ class EncoderShape:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     causal: bool = False  # a token sees itself and what stands before it: a left-to-right LM
-    # Of modernbert alone; by default 10,000, every layer, 128 tokens, 10,000.
-    rope_theta: float | None = None  # base of the rotary positions where attention is global
-    global_every: int | None = None  # of so many layers one has global attention, the first first
-    local_attention: int | None = None  # tokens in the window of the other layers
-    local_rope_theta: float | None = None  # base of the rotary positions in those layers
+    # modernbert: base of the rotary positions where attention is global; by default 10,000
+    rope_theta: float | None = None
+    # modernbert: of so many layers one has global attention, the first first; by default 1, all
+    global_every: int | None = None
+    # modernbert: tokens in the window of the other layers; by default 128
+    local_attention: int | None = None
+    # modernbert: base of the rotary positions in those layers; by default 10,000
+    local_rope_theta: float | None = None
 
     def __post_init__(self) -> None:
         self.resolve_modernbert()
@@ -63,7 +66,11 @@ class EncoderShape:
         if self.family == "electra":
             for name in MODERNBERT_DEFAULTS:
                 if getattr(self, name) is not None:
-                    raise SettingError(name, "belongs to {family:name}='modernbert'", self)
+                    raise SettingError(
+                        name,
+                        "belongs to {family:name}='modernbert'; leave it out, or set it to none",
+                        self,
+                    )
             return
         if self.causal:
             raise SettingError("causal", "belongs to {family:name}='electra'", self)
