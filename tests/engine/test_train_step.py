@@ -159,15 +159,18 @@ def test_a_flat_optimizer_reads_the_state_dict_of_torchs() -> None:
 
 @pytest.mark.slow
 def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
-    """In float16 and with other samples: curves, not digits."""
-    plain, fused = (
-        [loss for loss, _ in walk(build(kernels=kernels, precision="fp16")[2], range(1, 7))]
-        for kernels in (False, True)
-    )
-    assert fused[0] == pytest.approx(plain[0], rel=0.02), (
-        "the same weights; what was sampled differs"
-    )
-    assert sum(fused[-3:]) == pytest.approx(sum(plain[-3:]), rel=0.1)
+    """Unigram replacements are drawn alike. What a generator samples is not, and one rare sample
+    changes the loss of a toy batch by half: with one, only the losses before the first update are
+    compared.
+    """
+
+    def curve(kernels: bool, config: ObjectiveConfig, count: int) -> list[float]:
+        steps = build(kernels=kernels, objective_config=config, precision="fp16")[2]
+        return [loss for loss, _ in walk(steps, range(1, count + 1))]
+
+    for config, count in ((RTD, 1), (Detection(generator=GeneratorShape(kind="unigram")), 6)):
+        plain, fused = (curve(kernels, config, count) for kernels in (False, True))
+        assert fused == pytest.approx(plain, rel=0.02)
 
 
 @pytest.mark.parametrize(
