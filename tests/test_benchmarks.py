@@ -208,6 +208,7 @@ def test_a_checkpoint_costs_the_hosts_time_and_what_the_window_after_it_lasts_lo
     )
 
 
+@pytest.mark.slow
 def test_curves_of_several_settings_are_kept_with_their_baselines(toy_shards, tmp_path):
     output, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
     output.write_text(json.dumps({"runs": {"earlier": {"held_out": []}}}))
@@ -610,6 +611,7 @@ def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
     assert f"{training['held_out'][0]['auc']:.3f}" in finetuning_tables.held_out(result)
 
 
+@pytest.mark.slow
 def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(proof):
     command, output = proof
     before = json.loads(output.read_text(encoding="utf8"))["pretraining"]

@@ -116,6 +116,7 @@ def test_an_update_over_flat_buffers_is_that_of_torch() -> None:
         assert torch.allclose(mine, exact, atol=2e-5), name
 
 
+@pytest.mark.slow
 def test_low_precision_copies_follow_the_weights() -> None:
     objective, optimizer, steps = build(kernels=True, precision="fp16")
     walk(steps, range(1, 3))
@@ -176,11 +177,11 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        Detection(generator=GeneratorShape(kind="unigram")),
         MaskedLMConfig(),
         *(
             pytest.param(config, marks=pytest.mark.slow)
             for config in (
+                Detection(generator=GeneratorShape(kind="unigram")),
                 AllTokensMLMConfig(),
                 Detection(generator=GeneratorShape(tie="all", fraction=1.0)),
                 Detection(generator=GeneratorShape(tie="none")),
@@ -197,8 +198,8 @@ def test_blocks_of_kernels_learn_as_plain_ones_do() -> None:
         ),
     ],
     ids=[
-        "unigram",
         "mlm",
+        "unigram",
         "all-tokens-mlm",
         "tied",
         "untied",
