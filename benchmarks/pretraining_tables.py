@@ -173,7 +173,10 @@ def memory(result: Result | None = None) -> str:
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
         peaks = [format_peaks(sides[side]) for side in labels]
         data_wait = format_entry(sides["ours_fast"], "data_wait", "{:.2%}".format)
-        lines.append(table_row(at_commit(name, entry), *peaks, predicted_memory(entry), data_wait))
+        predicted = predicted_memory(entry)
+        if load_recipe(entry["size"]).optimizer.name == "muon":
+            predicted += f"; Muon: {predicted_memory(entry, optimizer='muon')}"
+        lines.append(table_row(at_commit(name, entry), *peaks, predicted, data_wait))
     return "\n".join(lines)
 
 
@@ -185,12 +188,13 @@ def format_peaks(side: Result) -> str:
     return f"{allocated} ({format_entry(side, 'peak_reserved_bytes', format_gigabytes)})"
 
 
-def predicted_memory(entry: Result) -> str:
+def predicted_memory(entry: Result, *, optimizer: str = "adamw") -> str:
     """Return the peak memory of the kernels as `electra describe` computes it, for full rows."""
     recipe = load_recipe(
         entry["size"],
         flags=f"--data.length {entry['length']} --encoder.positions 512 --batch-size "
-        f"{entry['rows']} --micro-batch-size {entry['rows']} --precision bf16".split(),
+        f"{entry['rows']} --micro-batch-size {entry['rows']} --precision bf16 --optimizer.name "
+        f"{optimizer}".split(),
     )
     vocabulary = load_recipe("small").data.vocab_size  # all sizes were measured on the same rows
     description = describe_recipe(recipe, name="", vocabulary=vocabulary)

@@ -129,8 +129,7 @@ def estimate_memory(
             activation_bytes=activation_bytes,
             kernels=kernels,
             activation_checkpointing=recipe.training.activation_checkpointing,
-            sharding=recipe.training.sharding(world_size),
-            averaged=recipe.training.ema_decay > 0,
+            layout=recipe.state_layout(world_size),
         )
         if kernels and recipe.training.cuda_graph != "off":
             terms[CUDA_GRAPHS] = graph_pool_bytes(terms)

@@ -42,6 +42,10 @@ class EncoderCosts(ABC):
     def block_parameters(self, shape: EncoderShape) -> int:
         """Return the parameters of one block; of several kinds, the largest."""
 
+    def block_matrix_values(self, shape: EncoderShape) -> int:
+        """Return the values of the weight matrices of one block."""
+        return 4 * shape.width**2 + (self.gated + 1) * shape.width * shape.feedforward
+
     def parameters(self, shape: EncoderShape, vocabulary: int) -> int:
         embeddings = self.embedding_parameters(shape, vocabulary)
         blocks = shape.layers * self.block_parameters(shape)

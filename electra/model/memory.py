@@ -19,16 +19,16 @@ WORKSPACE = 2**25  # bytes that torch gives cuBLAS for each stream, on a Hopper 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharding:
-    """Over how many processes FSDP shards weights and gradients, and FSDP or ZeRO-1 the optimizer
-    state and the averaged weights.
-    """
+class StateLayout:
+    """What a run keeps from step to step, and over how many processes it is sharded."""
 
-    weights: int | None = None  # None: without FSDP
-    optimizer: int = 1
+    weight_shards: int | None = None  # and of gradients; None: without FSDP
+    optimizer_shards: int = 1  # and of averaged weights; several with FSDP or ZeRO-1
+    averaged: bool = False  # an average of the weights is kept
+    muon: bool = False  # hidden matrices have a momentum, not the two states of AdamW
 
 
-UNSHARDED = Sharding()
+PLAIN = StateLayout()  # one process, AdamW
 
 
 def training_bytes(
@@ -37,27 +37,25 @@ def training_bytes(
     rows: int,
     activation_bytes: int = FLOAT,
     activation_checkpointing: bool = False,
-    sharding: Sharding = UNSHARDED,
+    layout: StateLayout = PLAIN,
     kernels: bool = False,
-    averaged: bool = False,
 ) -> Terms:
     """Estimate a step's peak memory, itemised, for a micro-batch of `rows` full rows.
 
-    `activation_bytes` is 2 under bf16 or fp16. `averaged` says that an average of the weights is
-    kept, `kernels` that our own kernels take the step.
+    `activation_bytes` is 2 under bf16 or fp16. `kernels` says that our own kernels take the step.
 
-    Without those, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
+    Without them, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
     recomputed but the logits of every position. A compiler may keep less; an allocator rounds up. A
     frozen network has no gradients and no optimizer state, and of its activations only the logits
     are counted: nothing waits for a backward pass.
     """
-    terms = state_bytes(work, sharding)
-    if averaged:
-        terms["averaged weights"] = terms["optimizer"] / 2  # one value for Adam's two
+    terms = state_bytes(work, layout)
     if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
         weights = parameters(work).total * FLOAT
         terms["weights in low precision"] = weights * activation_bytes / FLOAT
     if kernels:
+        if layout.muon:  # FlatMuon keeps the directions of updates
+            terms["optimizer"] += LOW * hidden_matrix_values(work)
         return {**terms, **kernel_bytes(work, rows)}
     for network in work.networks():
         kept = sum(head.kept_bytes(network.shape, work, activation_bytes) for head in network.heads)
@@ -72,20 +70,25 @@ def training_bytes(
     return terms
 
 
-def state_bytes(work: Workload, sharding: Sharding) -> Terms:
+def state_bytes(work: Workload, layout: StateLayout) -> Terms:
     """Return the bytes of weights, gradients and optimizer state in one process."""
     counted = parameters(work)
     weights = counted.total * FLOAT
     trained = weights
     if not work.generator_is_trained:
         trained = weights - counted.generator * FLOAT
-    processes = sharding.weights or 1
+    optimizer = 2 * trained
+    if layout.muon:
+        optimizer -= FLOAT * hidden_matrix_values(work)
+    processes = layout.weight_shards or 1
     terms: Terms = {
         "weights": weights / processes,
         "gradients": trained / processes,
-        "optimizer": 2 * trained / sharding.optimizer,
+        "optimizer": optimizer / layout.optimizer_shards,
     }
-    if sharding.weights:
+    if layout.averaged:
+        terms["averaged weights"] = trained / layout.optimizer_shards
+    if layout.weight_shards:
         terms["gathered weights and gradients"] = gathered_values(work) * FLOAT
     return terms
 
@@ -96,14 +99,23 @@ def gathered_values(work: Workload) -> int:
     All that is in no block, and two of the largest blocks: the one at work and the one that is
     fetched or sent off meanwhile. Each with its gradient.
     """
-    shapes = [
-        network.shape
-        for network in work.networks()
-        if network.name != "generator" or work.tie != "all"
-    ]
+    shapes = [network.shape for network in networks_with_own_blocks(work)]
     in_blocks = sum(shape.layers * block_parameters(shape) for shape in shapes)
     largest = max(block_parameters(shape) for shape in shapes)
     return 2 * (parameters(work).total - in_blocks + 2 * largest)
+
+
+def networks_with_own_blocks(work: Workload) -> list[Network]:
+    """Return the networks of a workload; one where the generator is the main network's encoder."""
+    return [
+        network for network in work.networks() if network.name != "generator" or work.tie != "all"
+    ]
+
+
+def hidden_matrix_values(work: Workload) -> int:
+    """Count the values of those matrices that Muon updates."""
+    shapes = [network.shape for network in networks_with_own_blocks(work) if network.is_trained]
+    return sum(shape.layers * costs_of(shape).block_matrix_values(shape) for shape in shapes)
 
 
 def encoder_bytes(

@@ -15,7 +15,7 @@ from electra.data.batch_schedule import BatchSchedule
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
 from electra.files import read_toml
-from electra.model.memory import UNSHARDED, Sharding
+from electra.model.memory import StateLayout
 from electra.model.shape import EncoderShape
 from electra.model.workload import Workload
 from electra.objectives.masking import Masking
@@ -156,14 +156,6 @@ class TrainingConfig:
         """The sequences that all steps read together."""
         return self.batch_schedule.rows_after(self.max_steps)
 
-    def sharding(self, processes: int) -> Sharding:
-        """Return over how many processes weights and optimizer state are sharded."""
-        if self.parallel == "fsdp":
-            return Sharding(weights=processes, optimizer=processes)
-        if self.parallel == "zero1":
-            return Sharding(optimizer=processes)
-        return UNSHARDED
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
@@ -236,6 +228,20 @@ class Recipe:
     def workload(self, vocabulary: int) -> Workload:
         """Return the networks of this run and the passes of a token through them."""
         return self.objective.workload(self.encoder, vocabulary=vocabulary, length=self.data.length)
+
+    def state_layout(self, processes: int) -> StateLayout:
+        """Return what a run in so many processes keeps from step to step."""
+        weight_shards, optimizer_shards = None, 1
+        if self.training.parallel == "fsdp":
+            weight_shards = processes
+        if self.training.parallel != "ddp":
+            optimizer_shards = processes
+        return StateLayout(
+            weight_shards=weight_shards,
+            optimizer_shards=optimizer_shards,
+            averaged=self.training.ema_decay > 0,
+            muon=self.optimizer.name == "muon",
+        )
 
 
 # Settings that may change when a run resumes: its length, how often it logs, evaluates and saves,

@@ -161,8 +161,7 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
         activation_bytes=activation_bytes,
         kernels=speed.kernels,
         activation_checkpointing=training.activation_checkpointing,
-        sharding=training.sharding(world.size),
-        averaged=training.ema_decay > 0,
+        layout=recipe.state_layout(world.size),
     )
     if speed.cuda_graph:
         terms[CUDA_GRAPHS] = graph_pool_bytes(terms)

@@ -139,6 +139,21 @@ def test_zero1_keeps_the_kernels_and_shards_the_optimizer_state_alone() -> None:
     assert parts.memory["bf16, kernels"] == expected
 
 
+def test_muon_keeps_less_optimizer_state_than_adamw() -> None:
+    def optimizer_bytes(name: str) -> list[float]:
+        recipe = load_recipe("modern-small", flags=["--optimizer.name", name])
+        return [terms["optimizer"] for terms in describe_recipe(recipe, name="x").memory.values()]
+
+    encoder = load_recipe("modern-small").encoder
+    block = 4 * encoder.width**2 + 3 * encoder.width * encoder.feedforward
+    cpu, gpu = (
+        adamw - muon
+        for adamw, muon in zip(optimizer_bytes("adamw"), optimizer_bytes("muon"), strict=True)
+    )
+    assert cpu > 4 * encoder.layers * block  # and the blocks of the generator
+    assert gpu == cpu / 2  # the kernels keep the updates in bf16 beside the momentum
+
+
 def test_the_memory_of_many_processes_says_so_and_needs_a_row_for_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

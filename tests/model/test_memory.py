@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from electra.engine.optimizer import build_optimizer
+from electra.engine.settings import OptimizerConfig
 from electra.kernels import fuse
 from electra.model import electra_encoder, networks
 from electra.model.families import build_encoder, build_networks
@@ -23,7 +25,7 @@ from electra.model.flops import parameters
 from electra.model.memory import (
     KERNEL_LOGITS,
     KERNEL_ROWS,
-    Sharding,
+    StateLayout,
     kernel_encoder_bytes,
     training_bytes,
 )
@@ -76,9 +78,38 @@ def test_a_frozen_generator_has_neither_gradients_nor_slots_in_memory() -> None:
     assert frozen["weights"] == learning["weights"]
     assert frozen["gradients"] == learning["gradients"] - 4 * parameters(work).generator
     assert frozen["optimizer"] == 2 * frozen["gradients"]
-    averaged = training_bytes(work, rows=8, averaged=True)
+    averaged = training_bytes(work, rows=8, layout=StateLayout(averaged=True))
     assert averaged == {**frozen, "averaged weights": frozen["gradients"]}
     assert frozen["generator activations"] < 0.1 * learning["generator activations"]
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+@pytest.mark.parametrize(("tie", "fraction"), [("embeddings", 0.5), ("all", 1.0)])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_optimizer_state_is_as_large_as_is_counted(
+    family: Literal["electra", "modernbert"],
+    tie: Literal["embeddings", "all"],
+    fraction: float,
+    name: Literal["adamw", "muon"],
+) -> None:
+    shape = replace(SHAPE, family=family)
+    settings = GeneratorShape(tie=tie, fraction=fraction)
+    module = nn.ModuleList(filter(None, build_networks(shape, settings, vocabulary=VOCABULARY)))
+    optimizer = build_optimizer(module, OptimizerConfig(name=name))
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    states = [tensor for state in optimizer.state.values() for tensor in state.values()]
+    work = Workload(
+        encoder=shape,
+        generator=settings.beside(shape),
+        tie=tie,
+        vocabulary=VOCABULARY,
+        length=32,
+    )
+    terms = training_bytes(work, rows=8, layout=StateLayout(muon=name == "muon", averaged=True))
+    assert terms["optimizer"] == sum(tensor.nbytes for tensor in states if tensor.ndim)
+    assert terms["averaged weights"] == 4 * count(module)
 
 
 def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
@@ -150,11 +181,11 @@ def test_what_is_gathered_at_once_is_all_that_is_in_no_block_and_two_blocks(
     work = Workload(
         encoder=SHAPE, generator=settings.beside(SHAPE), tie=tie, vocabulary=VOCABULARY, length=32
     )
-    terms = training_bytes(work, rows=1, sharding=Sharding(weights=4, optimizer=4))
+    terms = training_bytes(work, rows=1, layout=StateLayout(weight_shards=4, optimizer_shards=4))
     blocks = {block for network in (discriminator, generator) for block in network.encoder.blocks}
     outside = count(discriminator, generator) - count(*blocks)
     assert terms["weights"] == 4 * count(discriminator, generator) / 4
-    zero1 = training_bytes(work, rows=1, sharding=Sharding(optimizer=4), averaged=True)
+    zero1 = training_bytes(work, rows=1, layout=StateLayout(optimizer_shards=4, averaged=True))
     assert (zero1["weights"], zero1["optimizer"]) == (4 * terms["weights"], terms["optimizer"])
     assert zero1["averaged weights"] == zero1["gradients"] / 4
     assert terms["gathered weights and gradients"] == 2 * 4 * (
@@ -218,9 +249,14 @@ def test_the_estimate_is_within_a_tenth_of_the_peak_on_a_gpu(
     size: str, rows: int, length: int, side: str, peak: float
 ) -> None:
     work = replace(load_recipe(size).workload(30_522), length=length)
-    estimate = sum(
-        training_bytes(work, rows=rows, activation_bytes=2, kernels=side != "ours_plain").values()
+    terms = training_bytes(
+        work,
+        rows=rows,
+        activation_bytes=2,
+        kernels=side != "ours_plain",
+        layout=StateLayout(muon=side == "ours_muon"),
     )
+    estimate = sum(terms.values())
     tolerance = 0.1
     if (size, side) == ("modern-small", "ours_plain"):  # high by 16 %: safe, and no default
         tolerance = 0.2
