@@ -10,8 +10,10 @@ import pytest
 from electra.__main__ import main
 from electra.cli.settings import settings_page
 from electra.config import build
+from electra.finetuning.recipe import FinetuneConfig
+from electra.finetuning.similar_settings import SimilarConfig
 from electra.pretraining.recipe import Recipe, TrainingConfig, load_recipe
-from electra.setting_docs import as_commented_toml, field_comments, own_comments
+from electra.setting_docs import as_commented_toml, field_comments, list_sections, own_comments
 from electra.settings import recipe_names, setting_keys
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -70,6 +72,13 @@ def test_the_page_of_settings_is_what_the_command_prints_and_holds_every_key() -
     )
     for key in setting_keys(Recipe):
         assert f"| `{key}` |" in page
+
+
+def test_every_setting_says_what_it_means() -> None:
+    for config in (Recipe, FinetuneConfig, SimilarConfig):
+        for section in list_sections(config):
+            silent = [setting.name for setting in section.settings if not setting.meaning]
+            assert not silent, f"write a comment at these fields of [{section.key}]: {silent}"
 
 
 def test_settings_can_be_looked_up_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:

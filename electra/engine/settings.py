@@ -26,19 +26,20 @@ class OptimizerConfig:
     name: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 5e-4  # at the end of warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from zero
+    # how the rate falls after warm-up; wsd: constant, then linear decay
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
-    decay_ratio: float = 0.4  # the last part of the steps, in which "wsd" decays
+    decay_ratio: float = 0.4  # share of the steps, at the end, in which "wsd" decays
     weight_decay: float = 0.01  # of weight matrices; biases and norms have none
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     epsilon: float = 1e-6  # of Adam
-    bias_correction: bool = False  # official code: none
-    max_grad_norm: float = 1.0  # a longer gradient is clipped to it
-    # together: by the norm of all gradients; each: generator, main network and what both move, each
-    # by its own norm
+    bias_correction: bool = False  # of Adam; official code: none
+    max_grad_norm: float = 1.0  # larger gradients are clipped to this norm
+    # together: by the norm of all gradients; each: generator, main network and the parameters that
+    # both share, each by its own norm
     clip: Literal["together", "each"] = "together"
     # of Muon, by default `learning_rate`: its updates are as large as AdamW's (Liu et al. 2025)
     muon_learning_rate: float | None = None
-    muon_momentum: float = 0.95  # Jordan et al. 2024
+    muon_momentum: float = 0.95  # of Muon (Jordan et al. 2024)
     # of Muon's matrices; it bounds their norms (Liu et al. 2025)
     muon_weight_decay: float = 0.1
 

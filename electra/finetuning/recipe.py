@@ -36,51 +36,55 @@ AT_LEAST_ONE = (
 class FinetuneConfig:
     """The settings of a fine-tuning. Defaults are those of the paper for Small."""
 
-    learning_rate: float = 3e-4
-    layer_decay: float = 0.8
+    learning_rate: float = 3e-4  # of the head, at the end of warm-up
+    layer_decay: float = 0.8  # each layer learns at this ratio of the rate of the layer above it
+    # official: counts one layer too many below the head, as the released code does
     layer_counting: Literal["per-layer", "official"] = "per-layer"
-    warmup_ratio: float = 0.1
+    warmup_ratio: float = 0.1  # share of the steps in which the rate rises from zero
+    # how the rate falls after warm-up
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-6
-    bias_correction: bool = False
-    max_grad_norm: float = 1.0
+    weight_decay: float = 0.0  # of weight matrices; biases and norms have none
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    epsilon: float = 1e-6  # of Adam
+    bias_correction: bool = False  # of Adam; official code: none
+    max_grad_norm: float = 1.0  # larger gradients are clipped to this norm
     # over a step's examples (or labelled words), before clipping
     loss: Literal["mean", "sum"] = "mean"
-    epochs: float = 3.0
+    epochs: float = 3.0  # passes over the training data
     max_steps: int | None = None  # instead of epochs
     batch_size: int = 32  # examples in a step, over all processes
-    # by-length: of rows about as long as each other, so that little is padding; or at random
+    # by-length: rows of about equal length share a batch, so that little is padding
     batches: Literal["by-length", "random"] = "by-length"
     micro_batch_size: int | None = None  # examples in one pass; by default what fits in memory
     length: int = 128  # tokens in a row
-    # text that does not fit in a row; spans and tags always take further windows
+    # what happens to text that does not fit in a row; spans and tags always use windows
     too_long: Literal["cut", "window", "refuse"] = "cut"
-    dropout: float = 0.1
+    dropout: float = 0.1  # of the encoder and the head
     # of a fresh head: Glorot's uniform distribution, or the encoder's normal one of deviation 0.02
     head_init: Literal["glorot", "normal"] = "glorot"
-    # what stands for a whole row; mean: ModernBERT alone
+    # the vector of a whole row: that of [CLS], or the mean of its tokens (ModernBERT only)
     pooling: Literal["cls", "mean"] = "cls"
-    # of spans and tags: docs/finetuning.md lists what the official code does otherwise
+    # official: spans and tags as in the official code (docs/finetuning.md lists the differences)
     conventions: Literal["default", "official"] = "default"
-    max_train_examples: int | None = None  # a random part of the data, the same for every seed
-    max_dev_examples: int | None = None  # likewise
-    # of the training data to score on instead of dev data: the same for every seed and every label
+    # a random part of the training data, the same for every seed
+    max_train_examples: int | None = None
+    max_dev_examples: int | None = None  # a random part of the dev data, the same for every seed
+    # share of the training data to score on instead of dev data, equal for every label and the
+    # same for every seed
     dev_share: float | None = None
-    # without dev data: train so many times, each time scored on another part of the training data,
-    # and then once more on all of it
+    # k-fold cross-validation instead of dev data, then a last training on all data
     folds: int | None = None
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     kernels: Switch = "auto"  # hand-written GPU kernels; auto: on a GPU that has bf16
-    cuda_graph: Switch = "auto"  # auto: with the kernels
+    # replay forward and backward passes as CUDA graphs; auto: with the kernels
+    cuda_graph: Switch = "auto"
     compile: Switch = "auto"  # torch.compile; auto: off, since it compiles once for each width
-    eval_steps: int | None = None  # score on dev during training, every so many steps
-    # stop after so many evaluations without a better one, and keep the weights of the best; they
-    # are every eval_steps, or at the end of each epoch
+    eval_steps: int | None = None  # steps between two scorings on dev during training
+    # stop after this many evaluations without a better one and keep the weights of the best;
+    # evaluations are every `eval_steps`, or at the end of each epoch
     early_stopping: int | None = None
-    logging_steps: int = 50
-    save_steps: int = 1_000
+    logging_steps: int = 50  # steps between two entries of metrics.jsonl
+    save_steps: int = 1_000  # steps between two checkpoints
 
     def __post_init__(self) -> None:
         for name in AT_LEAST_ONE:

@@ -20,15 +20,15 @@ class SimilarConfig:
     text_pair: str = "text_pair"  # column of a text that is similar to it; or positive
     negative: str = "negative"  # column, if there is one, of a text that is not
     score: str = "score"  # column, if there is one, of how similar the pair is: 0 to 1
-    learning_rate: float = 5e-5
-    warmup_ratio: float = 0.1
-    weight_decay: float = 0.0
-    epochs: float = 3.0
+    learning_rate: float = 5e-5  # at the end of warm-up
+    warmup_ratio: float = 0.1  # share of the steps in which the rate rises from zero
+    weight_decay: float = 0.0  # of weight matrices; biases and norms have none
+    epochs: float = 3.0  # passes over the training data
     max_steps: int | None = None  # instead of epochs
     # Pairs in a step. Without scores, the other pairs of a step are what a text is told apart from.
     batch_size: int = 64
     length: int = 128  # tokens of a text
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "cls"] = "mean"  # the vector of a text: mean of its tokens, or [CLS]
     normalize: bool = True  # vectors of length 1
     dev_share: float | None = None  # of the training data to score on instead of dev data
 

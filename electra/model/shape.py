@@ -25,22 +25,23 @@ class EncoderShape:
     # electra: the paper's, LayerNorm after each residual connection and learned positions;
     # modernbert: LayerNorm before, rotary positions, GeGLU, no biases.
     family: Literal["electra", "modernbert"] = "electra"
-    layers: int = 12
-    width: int = 256
-    heads: int = 4
-    feedforward: int = 1024
-    embedding: int = 128
-    positions: int = 512
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    causal: bool = False  # a token sees itself and what stands before it: a left-to-right LM
-    # modernbert: base of the rotary positions where attention is global; by default 10,000
+    layers: int = 12  # transformer blocks
+    width: int = 256  # size of the hidden states
+    heads: int = 4  # attention heads, a divisor of `width`
+    feedforward: int = 1024  # inner width of the feed-forward layers
+    embedding: int = 128  # width of the embeddings, projected to `width` if it differs
+    positions: int = 512  # tokens in the longest row that the encoder reads
+    dropout: float = 0.1  # dropout rate of the embeddings and of each layer's outputs
+    attention_dropout: float = 0.1  # dropout rate of the attention probabilities
+    causal: bool = False  # a token attends only to itself and earlier tokens: a left-to-right LM
+    # modernbert: base of the rotary positions in layers with global attention; by default 10,000
     rope_theta: float | None = None
-    # modernbert: of so many layers one has global attention, the first first; by default 1, all
+    # modernbert: every n-th layer has global attention, beginning with the first; by default 1,
+    # which means all layers
     global_every: int | None = None
-    # modernbert: tokens in the window of the other layers; by default 128
+    # modernbert: tokens in the attention window of the other layers; by default 128
     local_attention: int | None = None
-    # modernbert: base of the rotary positions in those layers; by default 10,000
+    # modernbert: base of the rotary positions in layers with a window; by default 10,000
     local_rope_theta: float | None = None
 
     def __post_init__(self) -> None:
@@ -103,15 +104,16 @@ class GeneratorShape:
     The network is a fraction of the discriminator, or sized by hand.
     """
 
+    # network: a masked LM; unigram: words drawn by their frequency; uniform: any word
     kind: Literal["network", "unigram", "uniform"] = "network"
-    # gradient-disentangled: the discriminator reads the generator's table plus a difference of its
-    # own, and does not move the table (DeBERTaV3)
+    # what both networks share; gradient-disentangled: the discriminator adds a difference to the
+    # generator's embeddings and does not update them (DeBERTaV3)
     tie: Tie = "embeddings"
-    fraction: float = 0.25
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    feedforward: int | None = None
+    fraction: float = 0.25  # of the discriminator's width, heads and feed-forward width
+    layers: int | None = None  # by default those of the discriminator
+    width: int | None = None  # overrides `fraction`
+    heads: int | None = None  # by default heads about as wide as the discriminator's
+    feedforward: int | None = None  # by default in proportion to the width
     embedding: int | None = None  # the discriminator's where it is shared, else as wide as `width`
 
     def __post_init__(self) -> None:

@@ -15,17 +15,17 @@ class Masking:
     Defaults follow the official code.
     """
 
-    rate: float = 0.15
+    rate: float = 0.15  # share of the tokens that are predicted
     # the rate of the last step, reached in equal steps (Ankner et al. 2023: from 0.3 to 0.15);
     # held-out rows are always masked at it
     final_rate: float | None = None
-    # Fractions of the chosen positions that keep their token, or get a random one; the rest become
-    # [MASK]. (BERT: keep = random = 0.1.)
+    # share of the predicted positions that keep their token; most others become [MASK]
     keep: float = 0.15
+    # share of the predicted positions that get a random token (BERT: keep = random = 0.1)
     random: float = 0.0
-    # official: with replacement, as published numbers were made.
+    # distinct: without replacement; official: with replacement, as published numbers were made
     draws: Literal["distinct", "official"] = "distinct"
-    # rare: rarer words more often (a negative result of the paper).
+    # rare: mask rarer words more often (a negative result of the paper)
     prefer: Literal["uniform", "rare"] = "uniform"
 
     def __post_init__(self) -> None:

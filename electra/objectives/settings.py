@@ -109,17 +109,18 @@ def register(settings: Settings) -> Settings:
 class ReplacedTokenDetectionConfig(ObjectiveConfig):
     """ELECTRA: a generator proposes replacements, the discriminator classifies every token."""
 
-    name: Literal["rtd"] = "rtd"
+    name: Literal["rtd"] = "rtd"  # replaced token detection
     masking: Masking = field(default_factory=Masking)
     generator: GeneratorShape = field(default_factory=GeneratorShape)
-    generator_weight: float = 1.0
-    discriminator_weight: float = 50.0  # paper, appendix A
-    temperature: float = 1.0
-    disallow_correct: bool = False  # no sample is the original (a negative result of the paper)
-    # Tokens that the discriminator is scored on; masked: ELECTRA 15 % (paper, section 3.5).
+    generator_weight: float = 1.0  # of the generator's loss
+    discriminator_weight: float = 50.0  # of the discriminator's loss (paper, appendix A)
+    temperature: float = 1.0  # of the generator's samples
+    # never sample the original token (a negative result of the paper)
+    disallow_correct: bool = False
+    # tokens in the discriminator's loss; masked: ELECTRA 15 % (paper, section 3.5)
     scored: Literal["all", "masked"] = "all"
-    # adversarial: to raise the discriminator's loss; frozen: not at all, the second of two stages
-    # (paper, section 3.2).
+    # mlm: as a masked LM; adversarial: to raise the discriminator's loss; frozen: not at all, the
+    # second of two stages (paper, section 3.2)
     generator_training: Literal["mlm", "adversarial", "frozen"] = "mlm"
 
     def __post_init__(self) -> None:
@@ -205,9 +206,9 @@ class ReplacedTokenDetectionConfig(ObjectiveConfig):
 class MaskedLMConfig(ObjectiveConfig):
     """BERT: one encoder predicts what was masked."""
 
-    name: Literal["mlm"] = "mlm"
+    name: Literal["mlm"] = "mlm"  # masked LM
     masking: Masking = field(default_factory=lambda: Masking(keep=0.1, random=0.1))
-    # Also: does the second segment follow the first? (BERT paper, section 3.1)
+    # also predict whether the second segment follows the first (BERT paper, section 3.1)
     next_sentence: bool = False
 
     @property
@@ -244,7 +245,7 @@ class MaskedLMConfig(ObjectiveConfig):
 class LeftToRightConfig(ObjectiveConfig):
     """GPT's loss on BERT's network: a causal encoder predicts the next token."""
 
-    name: Literal["left-to-right"] = "left-to-right"
+    name: Literal["left-to-right"] = "left-to-right"  # causal LM
 
     @property
     def needs_causal_encoder(self) -> bool:
@@ -276,10 +277,11 @@ class RestorationConfig(ObjectiveConfig):
 
     masking: Masking = field(default_factory=Masking)
     generator: GeneratorShape = field(default_factory=GeneratorShape)
-    generator_weight: float = 1.0
-    encoder_weight: float = 1.0
-    temperature: float = 1.0
-    disallow_correct: bool = False  # no sample is the original (a negative result of the paper)
+    generator_weight: float = 1.0  # of the generator's loss
+    encoder_weight: float = 1.0  # of the encoder's loss
+    temperature: float = 1.0  # of the generator's samples
+    # never sample the original token (a negative result of the paper)
+    disallow_correct: bool = False
 
     def __post_init__(self) -> None:
         check_weights(self, "generator_weight", "encoder_weight")
@@ -312,7 +314,7 @@ class RestorationConfig(ObjectiveConfig):
 class ReplaceMLMConfig(RestorationConfig):
     """BERT's task on ELECTRA's text: replacements stand where [MASK] would (paper, section 3.5)."""
 
-    name: Literal["replace-mlm"] = "replace-mlm"
+    name: Literal["replace-mlm"] = "replace-mlm"  # Replace MLM
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -328,7 +330,7 @@ class ReplaceMLMConfig(RestorationConfig):
 class AllTokensMLMConfig(RestorationConfig):
     """Every token is predicted, through a gate that may copy the one it reads (section 3.5)."""
 
-    name: Literal["all-tokens-mlm"] = "all-tokens-mlm"
+    name: Literal["all-tokens-mlm"] = "all-tokens-mlm"  # All-Tokens MLM
 
     @property
     def heads(self) -> tuple[Head, ...]:
