@@ -13,9 +13,12 @@ transformers loads.
 
 The folders, each of which imports only from itself and from those above it:
 
-    config.py, settings.py, files.py, atomic.py, file_lock.py, console.py, provenance.py,
-    shipped.py
-                    what every folder may import: settings as data, files, messages, versions
+    config.py, settings.py, setting_docs.py, renamed.py
+                    settings as data: decode, collect and describe them; former names
+    files.py, atomic.py, checksums.py, file_lock.py, escape.py
+                    files that others wrote; writing, checking, locking; text as text
+    console.py, provenance.py, shipped.py
+                    messages; versions and hardware; models that come with the package
     data/           text becomes batches: corpora, WordPiece, shards, the data loader
     model/          token ids become vectors: encoders and their transformers formats
     objectives/     vectors become a pre-training loss: RTD, MLM and the ablations of the paper

@@ -172,6 +172,14 @@ def test_the_modules_beside_the_folders_are_those_that_every_folder_may_import()
     assert {path.stem for path in PACKAGE.glob("*.py")} == {*TOP, "__main__"}
 
 
+def test_the_docstring_of_each_folder_names_all_of_its_modules() -> None:
+    for package in (path for path in MODULES if path.name == "__init__.py"):
+        text = ast.get_docstring(ast.parse(package.read_text(encoding="utf8"))) or ""
+        modules = {path.stem for path in package.parent.glob("*.py")} - {"__init__", "__main__"}
+        unnamed = modules - set(re.findall(r"\w+", text))
+        assert not unnamed, f"say in {package} what these modules are for: {sorted(unnamed)}"
+
+
 def test_tests_have_the_folders_of_the_package() -> None:
     folders = {path.parent.name for path in MODULES if path.parent != PACKAGE}
     tested = {path.parent.name for path in TESTS.rglob("*.py") if path.parent != TESTS}

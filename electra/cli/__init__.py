@@ -1,7 +1,14 @@
-"""What the commands share: the app, types of parameters, exit codes and checks.
+"""The commands. A command parses, calls and prints.
 
-A command parses, calls and prints. It imports what it needs where it uses it, so that help is
-quick.
+pretraining                     vocab, shard, pretrain, describe, show, quickstart
+finetuning, inference           finetune; evaluate, predict, embed, models
+exporting, serve, trials        export, push; serve; trials list, run, report
+settings                        settings
+describe, describe_finetuned, show, quickstart
+                                what the commands of these names print
+
+This module has what they share: the app, types of parameters, exit codes and checks. A command
+imports what it needs where it uses it, so that help is quick.
 """
 
 from __future__ import annotations

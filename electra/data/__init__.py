@@ -3,7 +3,9 @@
 sources.py, corpus.py                files, folders and hub data sets become documents
 lines.py                             the decompressed, decoded, bounded lines of a file
 json_rows.py, delimited.py           rows of JSON, CSV and TSV
+table_layout.py                      the delimiter and the header of CSV and TSV
 parquet.py                           rows of Parquet
+normalization.py                     case, accents and words, by the script of a corpus
 vocabulary.py, wordpiece.py          train a WordPiece vocabulary; tokenize
 examples.py                          cut documents into padded rows [CLS] A [SEP] B [SEP]
 sharding.py, shard_writer.py         cut a corpus into shards, in parallel, resumable
@@ -12,6 +14,7 @@ records.py                           JSON with a checksum; the list of a corpus'
 shards.py, merging.py                open, verify and merge shards
 options.py, prepare.py               options of vocab and shard; both in one go for a recipe
 dataset.py, shuffle.py               memory-mapped rows; the shuffle of an epoch
+batch_schedule.py                    the number of rows of each step
 batches.py, dataloader.py            collate rows into batches; load and prefetch them by step
 prefetch.py                          iterate one item ahead, in a thread
 tables.py                            labelled rows for fine-tuning and inference

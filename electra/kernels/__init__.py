@@ -19,7 +19,8 @@ same step gives the same bits.
     linear                projections, without casts
     rtd_head              the discriminator's head
     mlm_head              the generator's, up to the vocabulary
-    linear_cross_entropy  the vocabulary's cross-entropy and a sample, without logits in memory
+    linear_cross_entropy, linear_cross_entropy_kernels
+                          the vocabulary's cross-entropy and a sample, without logits in memory
     block                 the paper's transformer block of these and matrix products
     modernbert_block      ModernBERT's
     weight_grads          the gradients of a block's matrices

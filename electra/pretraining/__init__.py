@@ -1,7 +1,8 @@
 """Losses become weights.
 
-recipe, options     what a run is asked to do
-budget              a share of a recipe's steps, with a schedule of its own
+recipe, options     settings of the recipe; options of the command
+budget              a share of a recipe's steps, with a complete schedule
+dry_run             check everything that a run needs, and write nothing
 pretrain            the Python function: set up, train, export
 setup, resolve      build a run; decide what its recipe leaves open
 resume              start or continue, as a run folder says

@@ -1,13 +1,16 @@
 """Vectors become answers: example → features → head → loss → decode → score.
 
     what a task is        task (the interface), features (rows and batches)
-    the tasks             classify, multi_label, glue, span, tag, choose; embed learns no answers
-    what they read        splits (which files), texts, conll, span_files; electra.data.tables: rows
+    the tasks             classify, multi_label, glue, span, tag, choose
+    what they read        splits (which files), texts, conll, span_files, choice_files, labels;
+                          electra.data.tables reads rows
+    long texts            span_windows, tag_windows
     their heads           classification_heads, span_heads, tag_heads
     their scores          metrics, class_scores, class_weights, squad_metrics, entities
     their errors          analysis (its data), mistakes (of each kind of task), text_mistakes
-    a model of a task     models (⇄ transformers folders), inference, input_rows,
-                          prediction_files
+    a model of a task     models (⇄ transformers folders), inference, evaluation_options
+    its input and output  input_rows, input_text, prediction_files, submissions
+    vectors of texts      embed, embed_options, sentence_transformer
 
 `KINDS` maps the kind of a saved model's task to its class; add your own to it, and your task is
 saved and loaded like ours.
