@@ -2,8 +2,9 @@
 
 Each command says with --help what it needs. Results are JSON files in `benchmarks/results`.
 
-speed          pretrain_gpu (pretrain_sides, step_profile), pretrain_cpu, finetune_gpu, finetune_cpu,
-               inference_gpu, processes, serve, shard, help; peer is what ours is compared with
+speed          pretrain_gpu (pretrain_sides, step_profile), pretrain_cpu, finetune_gpu,
+               finetune_cpu, inference_gpu, processes, serve, shard, help; peer is what ours is
+               compared with
 learning       quickstart, small_gpu, plateau, encoders (block_variants), sanity, minimal_pairs
 a record       record (record_plan, record_corpus, record_jobs, record_speed, record_proxy,
                record_results), then ship: a model that comes with the package
