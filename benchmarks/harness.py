@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from electra import atomic
 from electra.config import RunFailed, UserError
 
 Result = dict[str, Any]
@@ -75,7 +76,8 @@ def write_result(path: str | Path, values: Result) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {"date": time.strftime("%Y-%m-%d"), "processor": platform.machine(), **environment()}
     made["command"] = [re.sub(r"(^|=)/.*/", r"\1", argument) for argument in made["command"]]
-    path.write_text(json.dumps({**values, "made": made}, indent=1) + "\n", encoding="utf8")
+    # Several benchmarks write it after every run, and go on from it where they were killed.
+    atomic.write(path, json.dumps({**values, "made": made}, indent=1) + "\n")
     print(f"written to {path}")
 
 

@@ -32,17 +32,7 @@ KEYS = ("sentence_good", "sentence_bad")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_options(arguments)
-    pairs = {path: read_pairs(path) for path in options.pairs}
-    folder = model_folder(options.model)
-    network = huggingface.load_discriminator(folder).to(default_device())
-    tokenizer = load_tokenizer(folder)
-    accuracies = {}
-    for path, sentences in pairs.items():
-        scores = torch.tensor(
-            list(score_sentences(sentences, network, tokenizer, options.batch_size))
-        )
-        accuracies[path.stem] = accuracy(scores[0::2], scores[1::2])
-        print(f"{path.stem}: {accuracies[path.stem]:.4f} of {len(sentences) // 2} pairs")
+    accuracies = score_files(options.model, options.pairs, batch_size=options.batch_size)
     mean = fmean(accuracies.values())
     print(f"mean of {len(accuracies)} files: {mean:.4f}")
     if options.output:
@@ -59,6 +49,22 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     check_counts(parser, options, "batch_size")
     return options
+
+
+def score_files(
+    model: str | Path, paths: Sequence[Path], *, batch_size: int = 256
+) -> dict[str, float]:
+    """Return the accuracy of a model on each file, by its name, and print it."""
+    pairs = {path: read_pairs(path) for path in paths}
+    folder = model_folder(model)
+    network = huggingface.load_discriminator(folder).to(default_device())
+    tokenizer = load_tokenizer(folder)
+    accuracies = {}
+    for path, sentences in pairs.items():
+        scores = torch.tensor(list(score_sentences(sentences, network, tokenizer, batch_size)))
+        accuracies[path.stem] = accuracy(scores[0::2], scores[1::2])
+        print(f"{path.stem}: {accuracies[path.stem]:.4f} of {len(sentences) // 2} pairs")
+    return accuracies
 
 
 def read_pairs(path: Path) -> list[str]:
