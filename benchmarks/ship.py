@@ -34,7 +34,7 @@ from electra.model import huggingface
 from electra.model.families import build_masked_lm
 from electra.model.family import ExportedNetwork
 from electra.model.verify import verify
-from electra.model.weight_files import CARD, FACTORS, INDEX, WEIGHTS
+from electra.model.weight_files import CARD, FACTORS, INDEX, write_tensors
 from electra.shipped import MODELS
 from electra.tasks.models import load_tokenizer
 
@@ -101,11 +101,7 @@ def write_bf16(source: Path, target: Path, *, shard_bytes: int) -> None:
         if path.name != FACTORS:  # they would not be the factors of rounded weights
             tensors |= load_file(path)
     rounded = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
-    shards = huggingface.split_tensors(rounded, shard_bytes=shard_bytes)
-    if len(shards) == 1:
-        huggingface.write_safetensors(rounded, target / WEIGHTS)
-    else:
-        huggingface.write_shards(shards, target)
+    write_tensors(rounded, target, shard_bytes=shard_bytes)
     write_checksums(target, [path.name for path in target.iterdir() if path.is_file()])
 
 

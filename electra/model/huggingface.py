@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra import atomic
@@ -25,16 +24,18 @@ from electra.model.weight_files import (
     CARD,
     CONFIG,
     FACTORS,
-    INDEX,
     WEIGHTS,
     find_tensors,
     read_json,
     read_tensor,
     tensor_shape,
+    write_safetensors,
+    write_tensors,
 )
 
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
 TABLE = f"{WORD_EMBEDDINGS}.weight"
+PER_TOKEN = (TABLE, "bias")  # what has a row for each entry of the vocabulary
 # Parameters that a config may promise: where the folder holds no weights (Large), and in any case.
 MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 
@@ -83,7 +84,7 @@ def save(
     check_holds_model(folder)
     with atomic.replace_folder(folder) as fresh:
         atomic.write_json(fresh / CONFIG, config_of(network, role=role) | dict(config_extra or {}))
-        write_weights(network, fresh, shard_bytes=shard_bytes)
+        write_tensors(named_tensors(network), fresh, shard_bytes=shard_bytes)
         if factors := family_of(network.encoder.shape).embedding_factors(network):
             write_safetensors(to_cpu(factors), fresh / FACTORS)
         if tokenizer_files is not None:
@@ -113,35 +114,8 @@ def config_of(network: ExportedNetwork, *, role: Role) -> dict[str, Any]:
     }
 
 
-def write_weights(network: ExportedNetwork, folder: Path, *, shard_bytes: int) -> None:
-    """Write the tensors in float32 under transformers' names, in one file or in shards."""
-    shards = split_tensors(named_tensors(network), shard_bytes=shard_bytes)
-    if len(shards) == 1:
-        write_safetensors(shards[0], folder / WEIGHTS)
-    else:
-        write_shards(shards, folder)
-
-
-def write_shards(shards: Sequence[dict[str, Tensor]], folder: Path) -> None:
-    """Write tensors in several files, and the index of what is where."""
-    weight_map: dict[str, str] = {}
-    total_size = 0
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        write_safetensors(shard, folder / file)
-        weight_map |= dict.fromkeys(shard, file)
-        total_size += sum(tensor.nbytes for tensor in shard.values())
-    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-    atomic.write_json(folder / INDEX, index)
-
-
-def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    with atomic.default_mode(path):
-        save_file(tensors, path, metadata={"format": "pt"})
-
-
 def named_tensors(network: ExportedNetwork) -> dict[str, Tensor]:
-    """Return copies of all tensors on the CPU, under transformers' names."""
+    """Return float32 copies of all tensors on the CPU, under transformers' names."""
     family = family_of(network.encoder.shape)
     table = family.name_table(network)
     tensors: dict[str, Tensor] = {}
@@ -157,27 +131,20 @@ def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().to("cpu", torch.float32, copy=True) for name, t in tensors.items()}
 
 
-def split_tensors(tensors: Mapping[str, Tensor], *, shard_bytes: int) -> list[dict[str, Tensor]]:
-    """Split tensors into shards of at most so many bytes, in their order."""
-    shards: list[dict[str, Tensor]] = [{}]
-    for name, tensor in tensors.items():
-        size = sum(each.nbytes for each in shards[-1].values())
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append({})
-        shards[-1][name] = tensor
-    return shards
-
-
 # ---- reading -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadReport:
-    """Tensors of ours that a folder filled and did not fill, and tensors of its own left unused."""
+    """Tensors of ours that a folder filled and did not fill, and tensors of its own left unused.
+
+    `cut_rows` of its word embeddings were left out, which lie beyond the tokenizer's entries.
+    """
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
+    cut_rows: int = 0
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -185,6 +152,11 @@ class LoadReport:
             parts.append(f"freshly initialised: {', '.join(self.missing)}")
         if self.unexpected:
             parts.append(f"left unused: {', '.join(self.unexpected)}")
+        if self.cut_rows:
+            parts.append(
+                f"{self.cut_rows:,} rows of word embeddings left out, which the tokenizer has no "
+                "entries for"
+            )
         return "; ".join(parts)
 
 
@@ -279,16 +251,19 @@ def build_encoder(folder: Path) -> Encoder:
     return families.build_encoder(shape, vocabulary=vocabulary)
 
 
-def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") -> LoadReport:
+def load(
+    network: ExportedNetwork, folder: Path, *, section: str = "encoder", may_cut: bool = False
+) -> LoadReport:
     """Copy a folder's weights into `network`; a head that the folder lacks stays as it is.
 
     `section` is where the settings of this network stand, for a message that says what to change.
+    `may_cut` says that both have one tokenizer: further rows of word embeddings are padding.
     """
     folder = atomic.resolve_folder(folder)
     check_fits(network, folder, section=section)
+    cut_rows = count_extra_rows(network, folder, may_cut=may_cut)
     family = family_of(network.encoder.shape)
-    files = find_tensors(folder)
-    stored = family.stored_tensors(network)
+    files, stored = find_tensors(folder), family.stored_tensors(network)
     loaded: dict[str, Tensor] = {}
     used = set(family.redundant)
     table = family.name_table(network)
@@ -297,9 +272,10 @@ def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") ->
     for key, full_names in table.items():
         names = [strip_prefix(name, family.base_prefix, files) for name in full_names]
         if all(name in files for name in names):
-            rows, *rest = stored[key].shape
+            rows, *rest = stored_shape(key, stored[key], cut_rows)
             shape = [rows // len(names), *rest]
-            loaded[key] = torch.cat([read_tensor(files[name], name, shape=shape) for name in names])
+            tensors = [read_tensor(files[name], name, shape=shape) for name in names]
+            loaded[key] = torch.cat(tensors)[: len(stored[key])]
             used.update(names)
         elif key.startswith("encoder."):
             raise UserError(
@@ -307,21 +283,33 @@ def load(network: ExportedNetwork, folder: Path, *, section: str = "encoder") ->
                 f"{family.title} model"
             )
     if factors := family.embedding_factors(network):
-        loaded |= read_factors(folder, factors, folded=loaded[TABLE])
+        loaded |= read_factors(folder, factors, folded=loaded[TABLE], cut_rows=cut_rows)
     family.load_tensors(network, loaded)
     return LoadReport(
         loaded=tuple(loaded),
         missing=tuple(key for key in stored if key not in loaded),
         unexpected=tuple(sorted(set(files) - used)),
+        cut_rows=cut_rows,
     )
 
 
+def stored_shape(key: str, ours: Tensor, cut_rows: int) -> list[int]:
+    """Return the shape that a tensor of ours has in a folder whose table has `cut_rows` more."""
+    rows, *rest = ours.shape
+    if key in PER_TOKEN:
+        rows += cut_rows
+    return [rows, *rest]
+
+
 def read_factors(
-    folder: Path, factors: Mapping[str, Tensor], *, folded: Tensor
+    folder: Path, factors: Mapping[str, Tensor], *, folded: Tensor, cut_rows: int
 ) -> dict[str, Tensor]:
     """Return the factors of a folded table; raise UserError where it is not their product."""
     path = folder / FACTORS
-    found = {name: read_tensor(path, name, shape=[*t.shape]) for name, t in factors.items()}
+    found = {}
+    for name, ours in factors.items():
+        shape = stored_shape(name, ours, cut_rows)
+        found[name] = read_tensor(path, name, shape=shape)[: len(ours)]
     table, projection = found.values()
     if not torch.allclose(table @ projection.T, folded, rtol=1e-3, atol=1e-4):
         raise UserError(
@@ -343,7 +331,7 @@ def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
 
     By configuration, since a wrong number of heads would not show in the shapes of tensors.
     """
-    shape, vocabulary, _ = load_shape(folder)
+    shape, _, _ = load_shape(folder)
     ours, family = network.encoder.shape, family_of(network.encoder.shape)
     if ours.family != shape.family:
         raise UserError(
@@ -363,15 +351,27 @@ def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
                 f"{folder / CONFIG}: {key} is {theirs}, but the network to fill has "
                 f"{setting}={expected}; set {setting} to {theirs} or name another folder"
             )
-    if network.encoder.vocabulary != vocabulary:
-        raise UserError(
-            f"{folder / CONFIG}: vocab_size is {vocabulary}, but the network to fill has "
-            f"vocabulary={network.encoder.vocabulary}, the entries of its tokenizer; name a model "
-            "whose table has one row for each"
-        )
     is_tied = read_json(folder, CONFIG).get("tie_word_embeddings", True) is not False
     if isinstance(network, Generator) and not is_tied:
         raise UserError(
             f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the "
             "word embeddings it reads with, so such a model can only fill a discriminator"
         )
+
+
+def count_extra_rows(network: ExportedNetwork, folder: Path, *, may_cut: bool) -> int:
+    """Return how many rows a folder's word embeddings have more than the network's.
+
+    Raises UserError where they have fewer, or more and are not known to be padding.
+    """
+    _, vocabulary, _ = load_shape(folder)
+    extra_rows = vocabulary - network.encoder.vocabulary
+    if extra_rows == 0 or (extra_rows > 0 and may_cut):
+        return extra_rows
+    remedy = "name a model with a row for each"
+    if extra_rows > 0:
+        remedy += ", or put the tokenizer.json of this one into its folder if it is the same"
+    raise UserError(
+        f"{folder / CONFIG}: vocab_size is {vocabulary}, but the network to fill has "
+        f"vocabulary={network.encoder.vocabulary}, the entries of its tokenizer; {remedy}"
+    )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from electra import atomic
 from electra.checksums import verify_if_listed
 from electra.config import UserError, convert
 from electra.files import read_json_object
@@ -112,3 +114,44 @@ def open_safetensors(path: Path) -> Iterator[Any]:
         raise UserError(f"{path}: no such file") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: cannot be read: {error}; copy or download it again") from None
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def write_tensors(tensors: Mapping[str, Tensor], folder: Path, *, shard_bytes: int) -> None:
+    """Write the tensors of a model in one file or in shards."""
+    shards = split_tensors(tensors, shard_bytes=shard_bytes)
+    if len(shards) == 1:
+        write_safetensors(shards[0], folder / WEIGHTS)
+    else:
+        write_shards(shards, folder)
+
+
+def write_shards(shards: Sequence[dict[str, Tensor]], folder: Path) -> None:
+    """Write tensors in several files, and the index of what is where."""
+    weight_map: dict[str, str] = {}
+    total_size = 0
+    for number, shard in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_safetensors(shard, folder / file)
+        weight_map |= dict.fromkeys(shard, file)
+        total_size += sum(tensor.nbytes for tensor in shard.values())
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    atomic.write_json(folder / INDEX, index)
+
+
+def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
+    with atomic.default_mode(path):
+        save_file(tensors, path, metadata={"format": "pt"})
+
+
+def split_tensors(tensors: Mapping[str, Tensor], *, shard_bytes: int) -> list[dict[str, Tensor]]:
+    """Split tensors into shards of at most so many bytes, in their order."""
+    shards: list[dict[str, Tensor]] = [{}]
+    for name, tensor in tensors.items():
+        size = sum(each.nbytes for each in shards[-1].values())
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensor
+    return shards

@@ -128,15 +128,14 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
             f"--init-from {init_from}: no model for {' or '.join(networks)} there; name a run "
             "folder, or a folder with config.json and model.safetensors"
         )
-    for source in sources:
-        check_same_tokenizer(source.folder, shards)
+    may_cut = {source.folder: has_tokenizer_of(source.folder, shards) for source in sources}
     # The generator first: where shared embeddings differ between the folders, those of the other
     # network are kept.
     sources.sort(key=lambda source: source.name != "generator")
     sections, loaded = {"generator": "objective.generator"}, {}
     for name, network, folder in sources:
         section = sections.get(name, "encoder")
-        loaded[name] = huggingface.load(network, folder, section=section)
+        loaded[name] = huggingface.load(network, folder, section=section, may_cut=may_cut[folder])
     for name, network in networks.items():
         if not is_trainable(network) and (name not in loaded or loaded[name].missing):
             raise UserError(
@@ -211,12 +210,16 @@ def find_tokenizer_folder(init_from: Path | None) -> Path | None:
     return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
 
 
-def check_same_tokenizer(folder: Path, shards: Shards) -> None:
-    """Raise UserError where the ids of the shards are other tokens to the model."""
+def has_tokenizer_of(folder: Path, shards: Shards) -> bool:
+    """Return whether a model folder has a tokenizer, which must be that of the shards.
+
+    Raises UserError where the ids of the shards are other tokens to the model.
+    """
     if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
-        return
+        return False
     if WordPiece.load(folder).fingerprint != shards.tokenizer.fingerprint:
         raise UserError(
             f"--init-from {folder}: its tokenizer is not the one that {shards.folder} was cut "
             f"with; cut shards with `electra shard … --tokenizer {folder}`"
         )
+    return True

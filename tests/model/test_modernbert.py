@@ -201,10 +201,33 @@ def test_the_labels_of_a_tagger_are_no_rtd_head(labels: int, tmp_path: Path) -> 
     assert report.unexpected == ("classifier.bias", "classifier.weight")
 
 
-def test_a_table_with_more_rows_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
-    huggingface.save(build_masked_lm(TINY, vocabulary=64), tmp_path, role="encoder")
-    with pytest.raises(UserError, match=r"vocab_size is 64.*vocabulary=50, the entries of its tok"):
-        huggingface.load(build_masked_lm(TINY, vocabulary=50), tmp_path)
+@pytest.mark.parametrize("embedding", [TINY.width, TINY.width // 2])
+def test_rows_that_pad_the_table_of_the_same_tokenizer_are_cut(
+    embedding: int, tmp_path: Path
+) -> None:
+    shape = replace(TINY, embedding=embedding)
+    padded, network = (build_masked_lm(shape, vocabulary=rows) for rows in (64, 50))
+    huggingface.save(padded, tmp_path, role="encoder")
+    report = huggingface.load(network, tmp_path, may_cut=True)
+    assert report.cut_rows == 14
+    assert "14 rows of word embeddings left out" in str(report)
+    input_ids = torch.arange(50).view(2, 25)
+    token_type_ids = torch.zeros_like(input_ids)
+    attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
+    with torch.no_grad():
+        expected, found = (
+            each.eval().logits(input_ids, token_type_ids, attention_mask)
+            for each in (padded, network)
+        )
+    torch.testing.assert_close(found, expected[..., :50])
+
+
+@pytest.mark.parametrize(("rows", "may_cut"), [(64, False), (40, True)])
+def test_a_table_of_another_vocabulary_is_refused(rows: int, may_cut: bool, tmp_path: Path) -> None:
+    huggingface.save(build_masked_lm(TINY, vocabulary=rows), tmp_path, role="encoder")
+    expected = rf"vocab_size is {rows}.*vocabulary=50, the entries of its tok"
+    with pytest.raises(UserError, match=expected):
+        huggingface.load(build_masked_lm(TINY, vocabulary=50), tmp_path, may_cut=may_cut)
 
 
 def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:

@@ -184,6 +184,20 @@ def test_a_stock_model_of_another_vocabulary_is_refused(
         initialise_from(objective, tmp_path, shards)
 
 
+def test_a_stock_model_whose_table_is_padded_beyond_its_tokenizer_is_loaded(
+    objective: Objective, tmp_path: Path, shards: Shards
+) -> None:
+    size = shards.tokenizer.size
+    stock = ElectraForPreTraining(stock_config(shards, vocab_size=size + 7))
+    stock.save_pretrained(tmp_path)
+    shards.tokenizer.copy_to(tmp_path)
+    messages, filled = initialise(objective, tmp_path, shards)
+    assert filled == {"shared", "discriminator"}
+    assert "7 rows of word embeddings left out" in messages[0]
+    table = objective.networks()["discriminator"].encoder.embeddings.word_embeddings.weight
+    assert table.equal(stock.electra.embeddings.word_embeddings.weight[:size])
+
+
 def test_a_folder_without_a_model_is_refused_with_what_was_looked_for(
     objective: Objective, tmp_path: Path, shards: Shards
 ) -> None:
