@@ -19,6 +19,8 @@ from electra.file_lock import wait_for_lock
 from electra.runs.run_dir import create_output_dir, get_status
 
 ERROR = "error.txt"  # in a run folder: the traceback of an unexpected error
+# Of a scored network. A power cut may bring the checkpoint of a finished seed back.
+NOT_KEPT = ("seed-*/model", "seed-*/checkpoint-*")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,13 @@ def temporary_folders(job: Job) -> Iterator[Path]:
     for stage in job.stages:
         yield from stage.folder.glob("checkpoint-*")
     for scoring in job.scorings:
-        yield from scoring.folder.glob("seed-*/model")
+        yield from folders_not_kept(scoring)
+
+
+def folders_not_kept(scoring: Scoring) -> Iterator[Path]:
+    """Yield the folders of a fine-tuning that only its training needs."""
+    for pattern in NOT_KEPT:
+        yield from scoring.folder.glob(pattern)
 
 
 def is_trained(stage: StageRun) -> bool:
@@ -148,7 +156,7 @@ def score(run: Path, scoring: Scoring, context: JobContext) -> bool:
         )
         if result is None:
             return False
-    for model in scoring.folder.glob("seed-*/model"):
-        atomic.check_links(model.parent, inside=scoring.folder)
-        atomic.remove_folder(model)
+    for folder in folders_not_kept(scoring):
+        atomic.check_links(folder.parent, inside=scoring.folder)
+        atomic.remove_folder(folder)
     return True
