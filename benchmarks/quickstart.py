@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.harness import ELECTRA, Result, build_parser, run_main, write_result
 
-KEYS = ("metric", "median", "sd", "baseline", "runs")  # of a fine-tuning's results
+# of a fine-tuning's results
+KEYS = ("metric", "protocol", "median", "sd", "baseline", "runs")
 
 
 def main() -> None:
@@ -25,7 +26,10 @@ def main() -> None:
         subprocess.run([*ELECTRA, "quickstart", "--output-dir", folder], check=True)
         minutes = (time.perf_counter() - start) / 60
         lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf8").splitlines()
-        finetuned = {name: read_scores(Path(folder), name) for name in ("pretrained", "random")}
+        finetuned = {
+            path.parent.name: read_scores(path)
+            for path in sorted(Path(folder).glob("finetuned/*/results.json"))
+        }
     scores = {
         name.removeprefix("eval_"): value
         for name, value in json.loads(lines[-1]).items()
@@ -36,11 +40,11 @@ def main() -> None:
         write_result(options.output, {"minutes": minutes, "scores": scores, "finetuned": finetuned})
 
 
-def read_scores(folder: Path, name: str) -> Result:
-    """Return the scores of one fine-tuning of the quickstart."""
-    path = folder / "finetuned" / name / "results.json"
+def read_scores(path: Path) -> Result:
+    """Return the scores of one fine-tuning, and how many sentences it was trained on."""
     results = json.loads(path.read_text(encoding="utf8"))
-    return {key: results[key] for key in KEYS}
+    scores = {key: results[key] for key in KEYS}
+    return scores | {"examples": results["made"]["data"]["train"]["examples"]}
 
 
 if __name__ == "__main__":

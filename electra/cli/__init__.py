@@ -6,6 +6,7 @@ exporting, serve, trials        export, push; serve; trials list, run, report
 settings                        settings
 describe, describe_finetuned, show, quickstart
                                 what the commands of these names print
+comparison                      the bars of the quickstart
 
 This module has what they share: the app, types of parameters, exit codes and checks. A command
 imports what it needs where it uses it, so that help is quick.

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from electra import atomic
+from electra.cli.comparison import Finetuned, print_bars
 from electra.config import UserError
 from electra.console import Terminal
 from electra.escape import printable
-from electra.finetuning.results import Summary, format_score
 from electra.objectives.metrics import LOSS_TITLES, Metric
 from electra.objectives.trace import Pair, TracedToken, has_model, trace_original
 from electra.runs import journal, run_dir
@@ -162,12 +162,25 @@ def check_picture(path: Path) -> None:
     atomic.check_output_file(path)
 
 
-def draw_picture(tokens: Sequence[TracedToken], path: Path, *, run: Path | None = None) -> None:
-    """Write what `print_trace` prints to an .svg or .html file, below the curves of a run."""
+def draw_picture(
+    tokens: Sequence[TracedToken],
+    path: Path,
+    *,
+    run: Path | None = None,
+    compared: Sequence[Finetuned] = (),
+) -> None:
+    """Write what `print_trace` prints to an .svg or .html file.
+
+    The curves of a run stand above it, and the bars of fine-tunings below it.
+    """
     console = Terminal(record=True, width=PICTURE_WIDTH, file=io.StringIO(), highlight=False)
     if run is not None:
         print_curves(run, console)
+        console.print()
     print_trace(tokens, console)
+    if compared:
+        console.print()
+        print_bars(compared, console)
     if path.suffix == ".svg":
         picture = without_web_fonts(console.export_svg(title="Replaced token detection"))
     else:
@@ -207,33 +220,3 @@ def print_curves(run: Path, console: Console) -> None:
         if len(values) > 1:
             console.print(Text(f"{title}, step 1 to {entries[-1]['step']:,}", style="bold"))
             console.print(Text(journal.draw_chart(values)))
-
-
-def print_comparison(pretrained: Summary, random: Summary, console: Console) -> None:
-    """Print the scores of fine-tuning with and without pre-training, and the gain or loss."""
-    metric = pretrained.metric
-    table = Table("weights before fine-tuning", f"{metric}, {pretrained.protocol}", "every seed")
-    for name, summary in (("pre-trained", pretrained), ("random", random)):
-        scores = ", ".join(format_score(run.score, metric) for run in summary.runs)
-        table.add_row(name, format_score(summary.median, metric), scores)
-    table.add_row("(always the same answer)", format_score(pretrained.baseline, metric), "")
-    console.print(table)
-    console.print(describe_gain(pretrained, random), soft_wrap=True)
-
-
-def describe_gain(pretrained: Summary, random: Summary) -> str:
-    """Return a sentence on the gain: clear only where the seeds' scores do not overlap."""
-    metric, gain = pretrained.metric, pretrained.median - random.median
-    with_it = [run.score for run in pretrained.runs]
-    without_it = [run.score for run in random.runs]
-    if min(with_it) > max(without_it):
-        return f"Pre-training brought {format_score(gain, metric)} points here."
-    if max(with_it) < min(without_it):
-        return (
-            f"Pre-training cost {format_score(-gain, metric)} points here: the discriminator knows "
-            "too little yet. More steps or a higher learning rate may help."
-        )
-    return (
-        "Pre-training made no clear difference here: some seeds without it are better than some "
-        "with it."
-    )

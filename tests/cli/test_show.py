@@ -14,7 +14,6 @@ from electra.__main__ import main
 from electra.cli.show import (
     aligned_row,
     draw_picture,
-    print_comparison,
     print_curves,
     print_scores,
     print_trace,
@@ -24,7 +23,6 @@ from electra.cli.show import (
 )
 from electra.config import UserError
 from electra.console import Terminal
-from electra.finetuning.results import SeedResult, Summary
 from electra.objectives.trace import Pair
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
@@ -271,49 +269,3 @@ def test_the_curves_of_both_losses_are_drawn(finished: Path, console: Terminal) 
 def test_a_run_without_metrics_has_no_curves(tmp_path: Path, console: Terminal) -> None:
     print_curves(tmp_path, console)
     assert console.export_text() == ""
-
-
-def seed_result(seed: int, score: float) -> SeedResult:
-    return SeedResult(
-        seed=seed,
-        score=score,
-        scores={"dev": {"accuracy": score}},
-        baseline=0.25,
-        degenerate=False,
-        diverged=False,
-        steps=1,
-        micro_batch_size=8,
-        seconds=1.0,
-    )
-
-
-def summary(*scores: float) -> Summary:
-    ordered = sorted(scores)
-    runs = [seed_result(seed, score) for seed, score in enumerate(scores)]
-    return Summary(
-        task="classify",
-        metric="accuracy",
-        split="dev",
-        baseline=0.25,
-        median=ordered[1],
-        mean=ordered[1],
-        sd=0.02,
-        best=ordered[2],
-        runs=runs,
-    )
-
-
-@pytest.mark.parametrize(
-    ("pretrained", "words"),
-    [
-        ((0.60, 0.58, 0.62), "brought 10.0 points"),
-        ((0.51, 0.49, 0.53), "made no clear difference"),
-        ((0.44, 0.46, 0.20), "cost 6.0 points"),
-        ((0.40, 0.38, 0.42), "cost 10.0 points"),
-    ],
-)
-def test_the_comparison_states_a_gain_a_loss_or_no_clear_difference(pretrained, words, console):
-    print_comparison(summary(*pretrained), summary(0.50, 0.48, 0.52), console)
-    message = console.export_text()
-    assert words in message
-    assert "50.0, 48.0, 52.0" in message
