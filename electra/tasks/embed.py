@@ -107,7 +107,7 @@ def embed_chunks(
     encoded = (
         (chunk, encode_texts(chunk, tokenizer, length=length)) for chunk in chunk_texts(texts)
     )
-    for chunk, features in prefetch(encoded):  # tokenised while the encoder computes
+    for chunk, features in prefetch(encoded, device_type=device.type):
         vectors: dict[int, Array] = {}
         for units in group_by_length(features.lengths, tokens=batch_tokens):
             batch = features.collate(units).to(device)

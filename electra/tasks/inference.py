@@ -187,12 +187,12 @@ def stream_answers(
 ) -> Iterator[tuple[Example, Answer]]:
     """Yield each example with its answer, in order; no more than two chunks of them are held.
 
-    A thread reads and tokenises the next chunk meanwhile.
+    A thread reads and tokenises the next chunk while a GPU computes.
     """
     check_same_task(models)
     count, device = TruncationCount(), device or default_device()
     encoded = (encode_chunk(models, chunk) for chunk in chunk_examples(examples))
-    for chunk in prefetch(encoded):
+    for chunk in prefetch(encoded, device_type=device.type):
         answers = answer_encoded(models, chunk, count, device)
         yield from zip(chunk.examples, answers, strict=True)
     count.warn(length=models[0].length)

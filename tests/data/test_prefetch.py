@@ -11,10 +11,19 @@ from electra.config import UserError
 from electra.data.prefetch import prefetch
 
 
-def test_items_come_in_order_and_none_is_lost() -> None:
-    assert list(prefetch(range(5))) == [0, 1, 2, 3, 4]
-    assert list(prefetch([])) == []
-    assert list(prefetch([None, None])) == [None, None]
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_items_come_in_order_and_none_is_lost(device_type: str) -> None:
+    assert list(prefetch(range(5), device_type=device_type)) == [0, 1, 2, 3, 4]
+    assert list(prefetch([], device_type=device_type)) == []
+    assert list(prefetch([None, None], device_type=device_type)) == [None, None]
+
+
+def test_a_cpu_computes_items_in_the_thread_that_uses_them() -> None:
+    def threads() -> Iterator[int]:
+        yield threading.get_ident()
+
+    assert list(prefetch(threads(), device_type="cpu")) == [threading.get_ident()]
+    assert list(prefetch(threads(), device_type="cuda")) != [threading.get_ident()]
 
 
 def test_the_next_item_is_computed_while_the_last_one_is_used() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from electra.config import UserError
 from electra.data.tables import find_table
@@ -94,7 +95,7 @@ def test_an_answer_does_not_depend_on_the_batch_it_is_read_in(
 
 
 @pytest.mark.parametrize("bound", ["CHUNK_EXAMPLES", "CHUNK_CHARACTERS"])
-def test_no_more_is_read_than_two_chunks_hold_and_the_order_stays(
+def test_no_more_is_read_than_a_chunk_holds_and_the_order_stays(
     two: list[FinetunedModel], rows: Path, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = list(two[0].task.read([find_table(rows)], labelled=True))
@@ -109,9 +110,9 @@ def test_no_more_is_read_than_two_chunks_hold_and_the_order_stays(
             read += 1
             yield example
 
-    answered = stream_answers(two[:1], source())
+    answered = stream_answers(two[:1], source(), device=torch.device("cpu"))
     found = [next(answered)]
-    assert 2 <= read <= 4  # a thread reads the next chunk
+    assert read == 2  # a thread, which a GPU has, would read on
     found += answered
     assert [example.where for example, _ in found] == [example.where for example in examples]
     assert np.allclose([said for _, said in found], answer_examples(two[:1], examples), atol=1e-6)
