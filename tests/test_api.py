@@ -331,6 +331,23 @@ def test_evaluate_scores_rows(tuned: FinetuneResult) -> None:
         electra.evaluate(tuned, ROWS, label="rating")
 
 
+def test_options_of_the_task_are_settings_of_evaluate_and_predict(
+    tuned: FinetuneResult, tmp_path: Path
+) -> None:
+    lines = [f"{row['stars']};{row['review']}" for row in ROWS]
+    file = written(tmp_path / "no_header.csv", "\n".join(lines) + "\n")
+    with pytest.raises(electra.UserError, match=r'say settings\["header"\] = False and .*text=1 '):
+        electra.evaluate(tuned, file)
+    numbers: dict[str, Any] = {"text": 1, "settings": {"header": False}}
+    assert electra.evaluate(tuned, file, label=0, **numbers).scores == (
+        electra.evaluate(tuned, ROWS).scores
+    )
+    answers = electra.load(tuned).predict(file, **numbers)
+    assert [answer["1"] for answer in answers] == [row["review"] for row in ROWS]
+    with pytest.raises(electra.UserError, match=r'^settings\["epochs"\] = 3 is no option of class'):
+        electra.evaluate(tuned, file, settings={"epochs": 3})
+
+
 def test_a_model_that_is_not_there_is_refused_in_python_words(tmp_path: Path) -> None:
     with pytest.raises(electra.UserError, match=r"run folder of `electra\.pretrain`"):
         electra.load(tmp_path)

@@ -16,6 +16,7 @@ from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
 from electra.config import RunFailed, SettingError, UserError, flatten, suggest
+from electra.data.sources import reword
 
 P = ParamSpec("P")
 Arguments = TypeVar("Arguments")
@@ -113,10 +114,11 @@ def document_fields(arguments: Callable[..., object]) -> str:
 
 @contextmanager
 def python_messages(keywords: Mapping[str, object]) -> Iterator[None]:
-    """Raise the errors of the block with messages that speak of keywords, not of flags.
+    """Let the errors and warnings of the block speak of keywords, not of flags.
 
-    Without the frames below: the message says what is to be done.
+    Errors come without the frames below: the message says what is to be done.
     """
+    outside = reword.set(lambda text: to_python(text, keywords))
     try:
         yield
     except SettingError as error:
@@ -125,6 +127,8 @@ def python_messages(keywords: Mapping[str, object]) -> Iterator[None]:
         raise UserError(to_python(str(error), keywords)) from None
     except RunFailed as error:
         raise RunFailed(to_python(str(error), keywords)) from error
+    finally:
+        reword.reset(outside)
 
 
 def to_python(text: str, keywords: Mapping[str, object]) -> str:
@@ -144,9 +148,11 @@ def to_python(text: str, keywords: Mapping[str, object]) -> str:
         elif match["flag"]:
             name = match["flag"].replace("-", "_")
             value = value_after(text[position:], keywords.get(name))
-            parts.append(as_keyword(name, value, keywords))
             if value is not None:
                 position += 1 + len(value)
+            elif name.startswith("no_"):
+                name, value = name.removeprefix("no_"), "false"
+            parts.append(as_keyword(name, value, keywords))
         else:
             parts.append(match[0])
     return "".join([*parts, text[position:]])

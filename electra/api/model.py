@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from electra.api.finetuning import Columns
-from electra.api.keywords import field_values, python_messages, takes_keywords
+from electra.api.keywords import as_flags, field_values, python_messages, takes_keywords
 from electra.api.results import Embeddings, Evaluation, Predictions
 from electra.api.rows import Data, PathName, as_items, find_tables, input_tables, is_path
 from electra.config import UserError
@@ -18,6 +18,7 @@ from electra.data.sources import warn
 from electra.data.tables import Table, is_hub_name
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
+from electra.tasks import split_options
 from electra.tasks.embed import Embedding, read_texts
 from electra.tasks.embed import embed as embed_texts
 from electra.tasks.embed_options import EmbedOptions
@@ -71,19 +72,21 @@ class Model:
         question: str | None = None,
         context: str | None = None,
         words: str | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> Predictions:
         """Return the columns of each input with a label, an answer, tags or a choice.
 
         Inputs are texts, pairs (a text and another, or a question and a passage), lists of words
         for tags, dicts, a DataFrame, or the path of a file. The other keywords name the columns of
-        dicts, DataFrames and files, where they are not those of the training data.
+        dicts, DataFrames and files, where they are not those of the training data. `settings` are
+        further options of the task, such as {"header": False}.
         """
         names = dict(
             text=text, text_pair=text_pair, question=question, context=context, words=words
         )
-        with python_messages({"inputs": None, **names}):
+        with python_messages({"inputs": None, "settings": settings, **names}):
             given = {name: column for name, column in names.items() if column is not None}
-            models = set_columns(self.finetuned(), given)
+            models = change_options(self.finetuned(), given, settings)
             task = ensemble_task(models)
             examples = task.read(input_tables(task, inputs), labelled=False)
             records = []
@@ -138,6 +141,26 @@ def as_model(model: Model | PathName | Sequence[PathName], task: str | None = No
     return load(model, task=task)
 
 
+def change_options(
+    models: Sequence[FinetunedModel],
+    columns: Mapping[str, object],
+    settings: Mapping[str, object] | None,
+) -> list[FinetunedModel]:
+    """Return models that read other columns, with other options of their task."""
+    task = models[0].task
+    options, unknown = split_options(type(task), as_flags(settings))
+    if unknown:
+        raise UserError(
+            f"{unknown[0]} is no option of {task.name}, which has "
+            f"{', '.join(task.inference_options)}"
+        )
+    for name, column in columns.items():
+        options[name] = column
+        if isinstance(column, int):  # the number of a column
+            options[name] = str(column)
+    return set_columns(models, options)
+
+
 # ---- evaluate ------------------------------------------------------------------------------------
 
 
@@ -157,12 +180,15 @@ class EvaluateArguments(Columns):
         Of a folder or a name on the hub: dev, or test where the test data has its answers.
     task
         The task of the data; by default the one that the model was fine-tuned for.
+    settings
+        Further options of the task: {"header": False}, {"threshold": 0.3}.
     """
 
     model: Model | PathName | Sequence[PathName] = field(kw_only=False)
     data: Data = field(kw_only=False)
     split: Literal["dev", "test"] = "dev"
     task: str | None = None
+    settings: Mapping[str, object] | None = None
 
 
 @takes_keywords(EvaluateArguments)
@@ -172,7 +198,7 @@ def evaluate(arguments: EvaluateArguments) -> Evaluation:
     electra.evaluate("runs/stars", "test.csv").score
     """
     model = as_model(arguments.model, arguments.task)
-    models = set_columns(model.finetuned(), arguments.given())
+    models = change_options(model.finetuned(), arguments.given(), arguments.settings)
     parts = score_models(models, labelled_tables(arguments, models[0]))
     return Evaluation(
         models[0].task.name,

@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,8 @@ CONTENT_HASH = "sha256_of_blocks"  # the key of a fingerprint that needs the fil
 BLOCK_BYTES = 64 * 1024
 # Files up to 256 MB are hashed whole; of larger ones no more than that is hashed.
 MAX_HASHED_BLOCKS = 4096
+# What a warning becomes before it is shown: in the API, keywords stand in it for flags.
+reword: ContextVar[Callable[[str], str]] = ContextVar("reword", default=str)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +82,7 @@ class Source:
 
 def warn(message: str) -> None:
     """Report a message as a Python warning, the default of every `report` parameter."""
-    warnings.warn(message, stacklevel=3)
+    warnings.warn(reword.get()(message), stacklevel=3)
 
 
 def resolve(corpus: Sequence[str | Path], *, report: Report = warn) -> list[Source]:

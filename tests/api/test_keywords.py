@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from electra.api.keywords import as_flags, python_messages, to_python
 from electra.config import RunFailed, SettingError, UserError
+from electra.data.prefetch import prefetch
+from electra.data.sources import warn
 
 KEYWORDS = {"output_dir": Path("my run"), "resume": "auto", "overwrite": False, "seeds": 0}
 
@@ -22,6 +25,8 @@ KEYWORDS = {"output_dir": Path("my run"), "resume": "auto", "overwrite": False, 
         ("--seeds 0: at least one", "seeds=0: at least one"),
         ("raise --length", 'raise settings["length"]'),
         ("say --regression false", 'say settings["regression"] = False'),
+        ("say --no-header and", 'say settings["header"] = False and'),
+        ("--no-overwrite keeps it", "overwrite=False keeps it"),
         ("pass --data.length 64", 'pass settings["data.length"] = 64'),
         ("cut with `electra shard`", "cut with `electra.shard`"),
         ("`electra shard --length 8`, or", "`electra shard --length 8`, or"),
@@ -31,6 +36,17 @@ KEYWORDS = {"output_dir": Path("my run"), "resume": "auto", "overwrite": False, 
 )
 def test_flags_become_keywords_and_settings(text: str, expected: str) -> None:
     assert to_python(text, KEYWORDS) == expected
+
+
+def test_warnings_speak_of_keywords_in_a_thread_too() -> None:
+    def read() -> Iterator[int]:
+        warn("check --seeds")
+        yield 1
+
+    with pytest.warns(UserWarning, match="^check seeds=$"), python_messages(KEYWORDS):
+        assert list(prefetch(read())) == [1]
+    with pytest.warns(UserWarning, match="^check --seeds$"):
+        warn("check --seeds")
 
 
 @pytest.mark.parametrize("error", [UserError, RunFailed])
