@@ -1,6 +1,6 @@
 """What a machine can do at most, measured once for each run of a benchmark.
 
-A run may consist of several commands. It goes on while the machine, its GPU, torch and the commit
+A run may consist of several commands. It continues while the machine, its GPU, torch and the commit
 stay the same and its beginning is not long ago.
 """
 

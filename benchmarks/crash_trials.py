@@ -34,7 +34,7 @@ VARYING = {
 }
 VARYING_FILES = {"environment.json"}
 Tree = dict[str, str]  # a path below the output folder → a digest of what is there
-# Given the number of an operation and the operation: 0 to go on, an error number, or KILL.
+# Given the number of an operation and the operation: 0 to continue, an error number, or KILL.
 Decide = Callable[[int, Operation], int]
 
 

@@ -10,8 +10,8 @@
 An arm is a name, a recipe and flags of `electra pretrain`; with `blocks=PART,…` before the recipe
 its networks are those of `benchmarks.block_variants`. A tuning is a name and flags of `electra
 finetune`, and a task may have such flags too. Every arm is trained with each seed, then every model
-is fine-tuned on each task with each tuning. Runs are kept in --folder, and the same command goes on
-with them: it skips what is done. After --minutes no further fine-tuning is started.
+is fine-tuned on each task with each tuning. Runs are kept in --folder; the same command skips
+what is done. After --minutes no further fine-tuning is started.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def write_result(path: str | Path, values: Result) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {"date": time.strftime("%Y-%m-%d"), "processor": platform.machine(), **environment()}
     made["command"] = [re.sub(r"(^|=)/.*/", r"\1", argument) for argument in made["command"]]
-    # Several benchmarks write it after every run, and go on from it where they were killed.
+    # Several benchmarks write it after every run, and continue from it where they were killed.
     atomic.write(path, json.dumps({**values, "made": made}, indent=1) + "\n")
     print(f"written to {path}")
 

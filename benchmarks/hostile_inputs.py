@@ -38,7 +38,7 @@ class Case:
     what: str
     folder: str  # of GOOD
     command: str
-    in_place: bool = False  # the command goes on in the changed folder
+    in_place: bool = False  # the command continues in the changed folder
     cost: int = 1  # how many times longer it takes than others
 
     @property

@@ -239,7 +239,7 @@ def stop_a_rank(soak: Soak) -> bool:
 
 
 def start_twice(soak: Soak) -> bool:
-    """Start a second run in the same folder; expect a refusal, and the first one to go on."""
+    """Start a second run in the same folder; expect a refusal, and the first one to continue."""
     run = soak.new_run()
     process = start_process(pretrain_command(soak.data, run))
     wait_for_step(process, run, 1)

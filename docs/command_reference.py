@@ -19,7 +19,7 @@ With `--debug` an unexpected error is shown with its traceback.
 | 0 | done |
 | 1 | failed while running; the message says where, and what is kept |
 | 2 | wrong use: a file, an option or a setting that you can correct; nothing was changed |
-| 75 | stopped early by a signal, with a checkpoint; the same command goes on |
+| 75 | stopped early by a signal, with a checkpoint; the same command continues |
 | 130 | interrupted |
 """
 # The order of a project from text to answers; other commands follow by name.

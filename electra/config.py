@@ -33,7 +33,7 @@ class UserError(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """A run that cannot go on, through no mistake of its user. The message says what is safe and
+    """A run that cannot continue, without a mistake of its user. The message says what is safe and
     what to do.
     """
 

@@ -148,7 +148,7 @@ def print_data(text: str) -> None:
 
 @contextmanager
 def without_readers() -> Iterator[None]:
-    """Let the block go on silently once nobody reads what it prints.
+    """Let the block continue silently once nobody reads what it prints.
 
     `electra pretrain … 2>&1 | head`, or a terminal that is closed, must not end a run of days.
     """

@@ -21,7 +21,7 @@ from electra.console import ignore, to_stderr
 LOCK = ".lock"
 HOLDER = re.compile(r"process (?P<process>[1-9]\d{0,9}) on (?P<host>.+)")
 POLL_SECONDS = 0.2  # between two attempts to take a lock that another process holds
-# Where the file system has no locks, a command goes on without one. On NFS they hold between
+# Where the file system has no locks, a command continues without one. On NFS they hold between
 # machines from version 4 on (before it, only with a lock daemon), and outlive a machine that lost
 # its power until its lease ends, 90 seconds as a rule; Lustre needs the mount option `flock`, and
 # with `localflock` each machine sees only its own.

@@ -1,4 +1,4 @@
-"""A command that is killed, fails or loses power at any file operation goes on without a loss."""
+"""A command that is killed, fails or loses power at any file operation continues without a loss."""
 
 from __future__ import annotations
 

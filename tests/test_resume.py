@@ -1,6 +1,4 @@
-"""Nothing is lost: a run that was killed at any moment goes on as if nothing had happened, bit for
-bit.
-"""
+"""Nothing is lost: a run that was killed at any moment continues bit for bit."""
 
 from __future__ import annotations
 
@@ -154,7 +152,7 @@ def test_twenty_steps_equal_twelve_a_sigkill_and_eight(
     wait_for_step(process, tmp_path / "killed", 12)
     workers = (
         worker_pids(process) if processes > 1 else {}
-    )  # in sessions of their own: they would go on, and hold the folder
+    )  # in sessions of their own: they would continue, and hold the folder
     for pid in (process.pid, *workers.values()):
         os.kill(pid, signal.SIGKILL)
     process.wait()

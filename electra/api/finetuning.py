@@ -121,7 +121,7 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
         electra.load(result).predict(["A film to see twice."])
 
     Ctrl-C, or the interrupt of a notebook, writes a checkpoint before it raises KeyboardInterrupt;
-    the same call goes on from there.
+    the same call continues from there.
     """
     if arguments.task == "similar":
         return finetune_embedder(arguments)
@@ -135,7 +135,7 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
     options = FinetuneOptions(**values)
     summary = finetune_with_options(Path(arguments.model), task, output_dir, options, tables)
     if summary is None:
-        raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call goes on")
+        raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call continues")
     if options.report and os.environ.get("RANK", "0") == "0":
         from electra.reports.finetune_report import write_finetune_report
 
@@ -156,7 +156,7 @@ def finetune_embedder(arguments: FinetuneArguments) -> FinetuneResult:
     output_dir = result_folder(arguments, "similar")
     summary = finetune_similar(Path(arguments.model), output_dir, FinetuneOptions(**values), tables)
     if summary is None:
-        raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call goes on")
+        raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call continues")
     return FinetuneResult(
         output_dir, summary.task, summary.metric, summary.median, summary.baseline, summary
     )

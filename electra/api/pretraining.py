@@ -66,7 +66,7 @@ def pretrain(arguments: PretrainArguments) -> PretrainResult:
         result = electra.pretrain("small", corpus="texts/", max_steps=50_000)
 
     Ctrl-C, or the interrupt of a notebook, writes a checkpoint before it raises KeyboardInterrupt;
-    the same call goes on from there.
+    the same call continues from there.
     """
     recipe, output_dir = build_recipe(arguments), run_folder(arguments)
     options = field_values(PretrainOptions, arguments)
@@ -74,7 +74,7 @@ def pretrain(arguments: PretrainArguments) -> PretrainResult:
     outcome = run_pretraining(recipe, output_dir=output_dir, **options)
     if outcome.status != "finished":
         raise KeyboardInterrupt(
-            f"stopped at step {outcome.step:,} with a checkpoint; the same call goes on"
+            f"stopped at step {outcome.step:,} with a checkpoint; the same call continues"
         )
     return PretrainResult(outcome.output_dir, outcome.step, outcome.scores)
 

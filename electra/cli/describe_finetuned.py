@@ -54,8 +54,8 @@ def find_finetuned(folder: Path) -> Path | None:
     if (folder / RUN).is_file():
         status = get_status(folder).get("status", "not started")
         raise UserError(
-            f"{folder}: a fine-tuning ({status}) without a model yet; the `electra finetune` "
-            "command that began it goes on with it"
+            f"{folder}: a fine-tuning ({status}) without a model yet; continue it with the "
+            "`electra finetune` command that began it"
         )
     if (folder / CONFIG).is_file() and {TASK, "electra_result"} & read_json(folder, CONFIG).keys():
         return folder

@@ -52,7 +52,7 @@ def run(
     dry_run: bool = False,
 ) -> int:
     """Run what is missing of trials, and never what is done; stopped or killed, the same command
-    goes on.
+    continues.
 
     Arms of several trials that are the same run are run once. A part-trained run is a fresh, fully
     decayed schedule.
@@ -165,8 +165,8 @@ def print_result(result: SweepResult, jobs: Sequence[object], output_dir: Path) 
         to_stderr(f"error: {label}: {error}")
     if result.stopped:
         to_stdout(
-            f"stopped early with {len(result.done)} runs done now; the same command goes on where "
-            "this one was"
+            f"stopped early with {len(result.done)} runs done now; the same command "
+            "continues where this one stopped"
         )
         return STOPPED_EARLY
     if result.failed:

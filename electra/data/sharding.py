@@ -253,8 +253,7 @@ def write_shards(
         manifest = writer.finish(warnings.messages, warnings.report)
     except OSError as error:
         raise OSError(
-            f"{error}; once that is put right, the same command goes on after the last complete "
-            "shard"
+            f"{error}; once that is fixed, the same command continues after the last complete shard"
         ) from error
     progress(1.0)
     return manifest
@@ -330,7 +329,7 @@ def build_in_order(
     except BrokenProcessPool:
         raise RuntimeError(
             "a worker process died, most likely for want of memory; the same command with fewer "
-            "--workers goes on after the last complete shard"
+            "--workers continues after the last complete shard"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -72,7 +72,7 @@ class Layout:
             for fields in csv.reader(prepared, **self.dialect):
                 if fields:
                     rows.append(fields)
-        except csv.Error:  # a field may go on behind the lines that are looked at
+        except csv.Error:  # a field may continue behind the lines that are looked at
             pass
         return rows
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are copied and written while training goes on."""
+"""Checkpoints that are copied and written while training continues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AsyncCheckpointer:
         return self.staging
 
     def copy_state(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-        """Copy weights and optimizer state to host memory, to be written while training goes on.
+        """Copy weights and optimizer state to host memory, to be written while training continues.
 
         The other processes call `contribute_shards` where the module or its optimizer state is
         sharded. A GPU copies on a stream of its own, beside the next pass: submitted work waits for

@@ -107,7 +107,7 @@ def check_complete(path: Path, plan: Mapping[str, Any]) -> None:
         if key.name not in plan:
             raise UserError(
                 f"{path}: a plan without {key.name!r}; remove it and run the trial again, which "
-                "goes on where it was"
+                "continues where it was"
             )
 
 

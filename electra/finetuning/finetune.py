@@ -55,7 +55,7 @@ def finetune(
 ) -> Summary | None:
     """Fine-tune a model on a task (its name, or a Task of your own), once for each seed.
 
-    Return the summary over the seeds, or None when it was stopped early; the same call goes on.
+    Return the summary over the seeds, or None when it was stopped early; the same call continues.
     The other keywords are the fields of `FinetuneOptions`, which the command line has as flags.
     """
     if isinstance(task, str):
@@ -105,14 +105,14 @@ def finetune_task(
         searched = search_or_keep(setup, output_dir, options, session, say)
         if searched is None:
             set_status(output_dir, "stopped", runs, world)
-            say("stopped early; the same command goes on with the search")
+            say("stopped early; the same command continues with the search")
             return None
         for seed in range(options.seed, options.seed + options.seeds):
             job = SeedJob(seed, output_dir, options, session, runs)
             result = finetune_with_folds(searched, folds, job, say)
             if result is None:
                 set_status(output_dir, "stopped", runs, world)
-                say(f"stopped early; the same command goes on with seed {seed}")
+                say(f"stopped early; the same command continues with seed {seed}")
                 return None
             runs.append(result)
             set_status(output_dir, "running", runs, world)
@@ -178,8 +178,8 @@ def explain_failures(output_dir: Path, runs: Sequence[SeedResult], world: World)
         if not isinstance(error, OSError):
             raise
         raise RunFailed(
-            f"{error}; {len(runs)} seeds are finished. The same command goes on from there once "
-            "that is put right."
+            f"{error}; {len(runs)} seeds are finished. The same command continues from there once "
+            "that is fixed."
         ) from error
 
 

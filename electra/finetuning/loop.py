@@ -90,8 +90,8 @@ def failure_message(state: FinetuneState, failure: Exception) -> str:
     if last is not None:
         safe = f"the last good checkpoint is {last.folder}"
     return (
-        f"seed {state.seed}, after step {state.step}: {failure}; {safe}. The same command goes on "
-        "from there once that is put right."
+        f"seed {state.seed}, after step {state.step}: {failure}; {safe}. The same command "
+        "continues from there once that is fixed."
     )
 
 

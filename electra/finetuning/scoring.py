@@ -78,7 +78,7 @@ def predict_dev(
         if predicted is None:
             journal.info(
                 f"seed {state.seed}: asked to stop while scoring {name}; the scoring begins again "
-                "when the run goes on"
+                "when the run continues"
             )
             return None
         answers[name] = predicted
@@ -165,7 +165,7 @@ def score_and_save(
         state.early_stopping.load_best(state.network, state.optimizer)
     answers = predict_dev(state, journal, interrupted)
     if answers is None:
-        # A run that diverged goes on from an earlier checkpoint, and diverges again.
+        # A run that diverged continues from an earlier checkpoint, and diverges again.
         if not state.diverged:
             save_checkpoint(state)
         return None

@@ -1,7 +1,7 @@
 """Search over settings: train each for a trial, and choose by the score on dev.
 
 A trial leaves its losses and its result in search/trial-N/seed-M, and no model. A search that was
-stopped goes on with the same command.
+stopped continues with the same command.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def finetune_similar(
         steps = sum(run.steps for run in runs)
         if len(runs) < options.seeds:
             run_dir.set_status(output_dir, "stopped", step=steps)
-            setup.say("stopped early; the same command goes on with the seed that was stopped")
+            setup.say("stopped early; the same command continues with the seed that was stopped")
             return None
         summary = summarize(setup, runs)
         remove_others(summary, output_dir, options)

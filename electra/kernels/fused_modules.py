@@ -2,7 +2,7 @@
 
 A fused class computes what its plain base class computes, from the same parameters under the same
 names, so checkpoints and exports see no difference. As FSDP2 does, `fuse` changes a module's class
-in place: whoever holds the module goes on holding it. A fused module runs its kernels under
+in place: whoever holds the module keeps the same object. A fused module runs its kernels under
 autocast; outside it, it runs the plain code.
 """
 

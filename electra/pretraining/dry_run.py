@@ -56,7 +56,7 @@ def inspect_run(
         )
         facts["run"] = f"a new one in {output_dir}"
         if resumed is not None:
-            facts["run"] = f"goes on from {resumed.folder} at step {resumed.step:,}"
+            facts["run"] = f"continues from {resumed.folder} at step {resumed.step:,}"
     with process_group() as world:
         shards = find_shards(options, output_dir)
         if shards is not None:

@@ -152,7 +152,7 @@ def evaluate(run: Run, journal: Journal, interrupted: Callable[[], bool]) -> boo
     if scores is None:
         journal.info(
             f"asked to stop during the evaluation of step {run.step}; it begins again when the run "
-            "goes on"
+            "continues"
         )
         return False
     run.scores, run.evaluation_due = scores, False

@@ -39,8 +39,8 @@ class PretrainOptions:
     resume
         auto (continue the run in the run folder, if there is one), never, or a checkpoint folder.
     resume_schedule
-        When a run goes on with other --max-steps: same (the default) refuses those under which the
-        learning rate would rise, stretch follows the schedule of the new number of steps.
+        When a run continues with other --max-steps: same (the default) refuses a number of steps
+        with which the learning rate would rise, stretch follows the schedule of the new number.
     overwrite
         With resume set to never: start over in a folder that holds a run.
     init_from

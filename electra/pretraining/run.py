@@ -41,7 +41,7 @@ class Run:
     left_plateau: dict[str, int] = field(default_factory=dict)  # a network's loss → step
     warnings: list[str] = field(default_factory=list)  # about its start
     messages: list[str] = field(default_factory=list)  # about its start
-    advice: str = "The same command goes on from there once that is put right."
+    advice: str = "The same command continues from there once that is fixed."
     card: CardContent = field(default_factory=CardContent)  # of its models
     checkpoint: str | None = None  # the folder of the newest one
     status_time: float = 0.0  # when status.json was written, by the monotonic clock

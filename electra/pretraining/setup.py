@@ -59,7 +59,7 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     recipe, resumed, start_warnings = find_start(recipe, options, output_dir, world)
     shards = open_shards(recipe, options, output_dir, world)
     resumed_step = resumed and resumed.step
-    assert_same_on_all_ranks({"data": shards.fingerprint, "checkpoint to go on from": resumed_step})
+    assert_same_on_all_ranks({"data": shards.fingerprint, "checkpoint": resumed_step})
     recipe = resolve_recipe(recipe, shards, world)
     if recipe.training.deterministic:
         use_deterministic_algorithms()
@@ -70,7 +70,7 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     run.warnings, run.messages, run.card = start_warnings, messages, options.card
     if options.overwrite:
         run.advice = (
-            "To go on from there once that is put right, leave out --resume never --overwrite."
+            "To continue from there once that is fixed, leave out --resume never --overwrite."
         )
     if resumed is not None:
         restore_run(run, resumed)
@@ -209,7 +209,7 @@ def restore_run(run: Run, resumed: Checkpoint) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{resumed.folder} is whole, but does not hold what this run saves ({reason}); remove "
-            "it to go on from the one before it, or start over with --resume never --overwrite"
+            "it to continue from the one before it, or start over with --resume never --overwrite"
         ) from error
 
 

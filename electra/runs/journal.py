@@ -103,7 +103,7 @@ class Journal:
         except Exception as error:
             del self.trackers[name]
             # Not its text: it may quote a key.
-            self.warn(f"{name} failed ({type(error).__name__}); the run goes on without it")
+            self.warn(f"{name} failed ({type(error).__name__}); the run continues without it")
 
     def advance(self, step: int) -> None:
         """Move the progress bar to a step and show the latest metrics beside it."""

@@ -46,7 +46,7 @@ class OverallProgress:
         self.label, self.batch_size, self.current = label, batch_size, 0.0
 
     def resume(self, step: int) -> None:
-        """Count the steps of a training that goes on from a checkpoint as done before."""
+        """Count the steps of a training that continues from a checkpoint as done before."""
         self.advance(step)
         self.before += self.current
 
@@ -114,7 +114,7 @@ class TimeLeftColumn(TimeRemainingColumn):
 
 
 def progress_bar(console: Terminal) -> Progress:
-    """Return the progress bar of a run. Metrics that do not fit beside it go on below."""
+    """Return the progress bar of a run. Metrics that do not fit beside it continue below."""
     whole = Column(no_wrap=True)
     return Progress(
         StepColumn(),

@@ -1,6 +1,6 @@
 """Tags ⇄ entities in the schemes IOB1, IOB2 and BIOES, and entity F1.
 
-          Anna   Berg   Paris  France   B begins, I goes on, E ends, S stands alone, O is outside
+          Anna   Berg   Paris  France   B begins, I continues, E ends, S stands alone, O is outside
 IOB1      I-PER  I-PER  I-LOC  B-LOC    B only where two of one type touch
 IOB2      B-PER  I-PER  B-LOC  B-LOC    B at every beginning
 BIOES     B-PER  E-PER  S-LOC  S-LOC    BILOU is the same with L for E and U for S

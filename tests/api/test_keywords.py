@@ -30,7 +30,7 @@ KEYWORDS = {"output_dir": Path("my run"), "resume": "auto", "overwrite": False, 
         ("pass --data.length 64", 'pass settings["data.length"] = 64'),
         ("cut with `electra shard`", "cut with `electra.shard`"),
         ("`electra shard --length 8`, or", "`electra shard --length 8`, or"),
-        ("The same command goes on", "The same call goes on"),
+        ("The same command continues", "The same call continues"),
         ("a well-known -- dash", "a well-known -- dash"),
     ],
 )

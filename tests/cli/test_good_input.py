@@ -139,7 +139,7 @@ def test_a_dry_run_of_a_finished_run_says_where_it_goes_on(
     finished: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(pretrain_argv(finished, "--dry-run", data=toy_shards)) == 0
-    assert f"run: goes on from {finished}/checkpoint-4 at step 4" in capsys.readouterr().out
+    assert f"run: continues from {finished}/checkpoint-4 at step 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--data", "--corpus", "--init-from", "--tokenizer"])

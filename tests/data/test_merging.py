@@ -67,7 +67,7 @@ def test_merged_parts_hold_what_the_parts_hold_in_the_same_order(
     after = Shards.open(tmp_path)
     assert list(after.parts) == [tmp_path]
     assert after.manifest == manifest == Manifest.read(tmp_path / "manifest.json")
-    assert after.fingerprint == before.fingerprint  # a run that has begun goes on
+    assert after.fingerprint == before.fingerprint  # a run that has begun continues
     for ours, theirs in ((after.train, before.train), (after.held_out, before.held_out)):
         every = np.arange(len(theirs))
         assert len(ours) == len(theirs) > 0

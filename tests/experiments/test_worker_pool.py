@@ -90,7 +90,7 @@ def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(
         target=lambda: (wait_for(broken, "base", 20), signal.raise_signal(signal.SIGTERM))
     ).start()
     assert main(argv(broken)) == 75
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
     partly = {each.arm: each for each in collect(broken)[0].results}
     assert not partly["electra"].done
     assert 20 <= partly["electra"].steps < 64

@@ -1,4 +1,4 @@
-"""Folders for sentence-transformers: the library gives our vectors, and goes on with training."""
+"""Folders for sentence-transformers: the library gives our vectors, and continues with training."""
 
 from __future__ import annotations
 

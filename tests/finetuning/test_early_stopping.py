@@ -1,4 +1,4 @@
-"""Early stopping keeps the best weights, says so, and goes on bit for bit after a crash."""
+"""Early stopping keeps the best weights, says so, and continues bit for bit after a crash."""
 
 from __future__ import annotations
 

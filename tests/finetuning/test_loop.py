@@ -284,7 +284,7 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
 
     monkeypatch.setattr(loop, "forward_backward", signalled)
     assert main(command_of(tiny, data, run, "--seeds", "2")) == 75
-    assert "the same command goes on with seed 1" in capsys.readouterr().err
+    assert "the same command continues with seed 1" in capsys.readouterr().err
     status = json.loads((run / "status.json").read_text())
     assert (status["status"], status["seeds_done"]) == ("stopped", 1)
     assert (run / "seed-1" / "checkpoint-7" / "state.json").exists()

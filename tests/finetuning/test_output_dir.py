@@ -1,5 +1,5 @@
 """The start of a fine-tuning is cut short at each of its file operations in turn: by a kill or an
-I/O error. The same command goes on.
+I/O error. The same command continues.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scoring is stopped between two batches, and done again when the run goes on."""
+"""Scoring is stopped between two batches, and done again when the run continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search over settings: what it leaves, how it goes on, and what it chooses."""
+"""A search over settings: what it leaves, how it continues, and what it chooses."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ LENGTH, STOP, CONTINUATIONS = (
     64,
     5,
     25,
-)  # ids from CONTINUATIONS on are pieces that go on with a word
+)  # ids from CONTINUATIONS on are pieces that continue a word
 
 
 def toy_line(rng):

@@ -1,4 +1,4 @@
-"""An evaluation is stopped between two micro-batches, and done again when the run goes on."""
+"""An evaluation is stopped between two micro-batches, and done again when the run continues."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_time_spent_on_the_next_batch_counts_as_waiting() -> None:
 
 
 def test_time_in_a_pause_is_not_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 10.0, 70.0, 90.0, 90.0])  # begun, pause, go on, closed; the next begins
+    clock = iter([0.0, 10.0, 70.0, 90.0, 90.0])  # begun, pause, continue, closed; the next begins
     monkeypatch.setattr("electra.runs.journal.time.monotonic", lambda: next(clock))
     window = MetricsWindow()
     with window.pause():

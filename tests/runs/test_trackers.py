@@ -131,7 +131,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_ends_nothing(
         for step in (1, 2, 3):
             opened.record(step, {"loss": 1.0})
     said = capsys.readouterr().err
-    assert said.count("wandb failed (RuntimeError); the run goes on without it") == 1
+    assert said.count("wandb failed (RuntimeError); the run continues without it") == 1
     assert "secret-key" not in said
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
 

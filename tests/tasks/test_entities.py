@@ -89,7 +89,7 @@ def test_whatever_a_tagger_says_has_a_meaning_that_can_be_written_down(tags: lis
         (
             "B-PER E-PER I-PER",
             [Entity("PER", 0, 2), Entity("PER", 2, 3)],
-        ),  # what has ended does not go on
+        ),  # what has ended does not continue
         ("B I O B", [Entity("", 0, 2), Entity("", 3, 4)]),  # one kind of entity needs no name
         ("", []),
     ],

@@ -39,7 +39,7 @@ async function send(path, options = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failure(
-      "The server does not answer. Start `electra serve` again: this page goes on by itself.",
+      "The server does not answer. Start `electra serve` again: this page continues by itself.",
     );
   }
   if (!response.ok) throw await readFailure(response);

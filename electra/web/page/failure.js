@@ -1,4 +1,4 @@
-// What the page says when a request fails, and how it goes on.
+// What the page says when a request fails, and how it continues.
 
 import { fetchHealth, saveToken } from "./api.js";
 import { element } from "./dom.js";
