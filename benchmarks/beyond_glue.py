@@ -7,7 +7,7 @@
                                      [--output benchmarks/results/beyond_glue.json]
 
 DATA holds conll2003/, conll2000/, squad/ and race/. Each model is fine-tuned with `electra
-finetune` on squad-1.1, race, ner and chunk, --at-once processes beside each other; first all tasks
+finetune` on race, squad-1.1, ner and chunk, --at-once processes beside each other; first all tasks
 with seed 0, then with the next seed. FLAGS are settings of `electra finetune`: of one model, one
 task, or all. The minimal pairs are those of `benchmarks.generate_pairs`; nothing is trained on
 them. Scores are those of dev sets, and for CoNLL-2000, which has none, of the test set. Every score
@@ -46,7 +46,7 @@ from electra.tasks.models import model_folder
 
 OUTPUT = RESULTS / "beyond_glue.json"
 # Task of `electra finetune` → its folder in --data. The longest come first: they end last.
-FOLDERS = {"squad-1.1": "squad", "race": "race", "ner": "conll2003", "chunk": "conll2000"}
+FOLDERS = {"race": "race", "squad-1.1": "squad", "ner": "conll2003", "chunk": "conll2000"}
 PAIRS = "minimal pairs"
 SCALES = {
     "tiny": "--max-steps 2 --batch-size 4 --length 64 --max-train-examples 32 --max-dev-examples 16"
@@ -150,7 +150,9 @@ class Scoring:
         self.options = options
         self.commands = Commands(options.stop_after)
         self.made = provenance()
-        self.result: Result = {"runs": {}, **read_earlier(options.output)}
+        self.result: Result = {"models": [], "runs": {}, **read_earlier(options.output)}
+        names = [*self.result["models"], *(model.name for model in options.models)]
+        self.result["models"] = list(dict.fromkeys(names))
         self.lock = threading.Lock()
         options.folder.mkdir(parents=True, exist_ok=True)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from statistics import fmean, median
 
 from benchmarks import (
+    beyond_tables,
     encoder_tables,
     finetuning_tables,
     inference_tables,
@@ -283,6 +284,7 @@ TABLES: dict[str, Callable[[], str]] = {
         held_out,
         *reliability_tables.TABLES,
         *record_tables.TABLES,
+        *beyond_tables.TABLES,
         processes,
         *scale.TABLES,
     )
