@@ -84,17 +84,19 @@ def complete(question: str, option: str) -> str:
     return f"{question} {option}"
 
 
-def first_position(labels: Iterable[Any], *, count: int) -> int:
+def first_position(labels: Iterable[Any], *, count: int) -> int | None:
     """Return the number of the first option: 1 if labels are numbers from 1 to the count, else 0.
 
-    WinoGrande numbers its two options 1 and 2. A 0 among the labels, or no label that is the count,
-    means that they are numbered from 0.
+    WinoGrande numbers its two options 1 and 2. Returns None where labels are numbers among which
+    neither 0 nor the count is: they may be counted from either.
     """
     spellings = {str(label).strip() for label in labels if label is not None}
     positions = {str(number) for number in range(1, count + 1)}
-    if str(count) in spellings and spellings <= positions:
+    if not spellings or not spellings <= positions:
+        return 0
+    if str(count) in spellings:
         return 1
-    return 0
+    return None
 
 
 def option_index(

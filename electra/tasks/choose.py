@@ -71,7 +71,13 @@ class Choose(Task[Choice, Array]):
     """Each option is a row with one score. An answer is their softmax, probabilities [C]."""
 
     kind: ClassVar[str] = "choose"
-    inference_options: ClassVar[tuple[str, ...]] = ("context", "question", "options", "label")
+    inference_options: ClassVar[tuple[str, ...]] = (
+        "context",
+        "question",
+        "options",
+        "label",
+        "first_label",
+    )
     metric: str = "accuracy"
     context: str = "context"
     question: str = ""
@@ -81,6 +87,12 @@ class Choose(Task[Choice, Array]):
     first_label: int | None = None  # the number of the first option, 0 or 1; None: detected
     # A dense layer before the score, as transformers has it by default; ours have none.
     projected: bool = False
+
+    def __post_init__(self) -> None:
+        if self.first_label not in (None, 0, 1):
+            raise UserError(
+                f"--first-label {self.first_label}: positions are counted from 0 or from 1"
+            )
 
     @classmethod
     def from_name(cls, name: str, **options: Any) -> Self:
@@ -116,7 +128,13 @@ class Choose(Task[Choice, Array]):
                 return replace(self, first_label=0)
             labels.add(label)
             count = max(count, len(options))
-        return replace(self, first_label=first_position(labels, count=count))
+        first_label = first_position(labels, count=count)
+        if first_label is None:
+            raise UserError(
+                f"{tables[0]}: the labels of {count} options are {', '.join(sorted(labels))}, which "
+                "may be counted from 0 or from 1; say which with --first-label 0 or --first-label 1"
+            )
+        return replace(self, first_label=first_label)
 
     def choice(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Choice:
         options = self.read_options(row, where)

@@ -123,10 +123,9 @@ def test_the_files_of_swag_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", [2, "2", "C", "c", "sells", " sells "])
 def test_a_label_is_a_position_a_letter_or_a_text(tmp_path: Path, label: Any) -> None:
-    assert (
-        read(Choose.from_name("choose"), written(tmp_path / "a.jsonl", row(label=label)))[0].answer
-        == 2
-    )
+    lines = "\n".join([row(label=label), row(label=0)])
+    examples = read(Choose.from_name("choose"), written(tmp_path / "a.jsonl", lines))
+    assert [example.answer for example in examples] == [2, 0]
 
 
 def test_positions_are_counted_from_1_if_the_training_labels_are(tmp_path: Path) -> None:
@@ -154,6 +153,20 @@ def test_labels_are_counted_from_0_if_one_is_0_or_is_the_text_of_an_option(
     lines = [row(label=label, options=options.split("|")) for label in labels]
     table = find_table(written(tmp_path / "a.jsonl", "\n".join(lines)))
     assert Choose.from_name("choose").with_first_label([table]).first_label == first
+
+
+@pytest.mark.parametrize("labels", [["1", "1"], [1, 2, 3]])
+def test_labels_that_may_be_counted_from_0_or_1_are_refused_unless_the_first_is_named(
+    tmp_path: Path, labels: list[Any]
+) -> None:
+    path = written(tmp_path / "a.jsonl", "\n".join(row(label=label) for label in labels))
+    with pytest.raises(UserError, match=r"4 options are 1.*say which with --first-label 0 or"):
+        read(Choose.from_name("choose"), path)
+    for first in (0, 1):
+        examples = read(Choose.from_name("choose", first_label=first), path)
+        assert [example.answer for example in examples] == [int(each) - first for each in labels]
+    with pytest.raises(UserError, match="--first-label 2: positions are counted from 0 or from 1"):
+        Choose.from_name("choose", first_label=2)
 
 
 def test_questions_whose_answer_is_always_the_first_are_a_warning_about_the_data(
