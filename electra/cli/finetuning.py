@@ -40,7 +40,8 @@ span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLU
 
 tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioes|plain.
 
-choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN.
+choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN
+--first-label 0|1.
 
 similar (an embedder, by sentence-transformers): --text COLUMN --text-pair COLUMN --negative COLUMN
 --score COLUMN, and settings of its own.

@@ -131,8 +131,8 @@ class Choose(Task[Choice, Array]):
         first_label = first_position(labels, count=count)
         if first_label is None:
             raise UserError(
-                f"{tables[0]}: the labels of {count} options are {', '.join(sorted(labels))}, which "
-                "may be counted from 0 or from 1; say which with --first-label 0 or --first-label 1"
+                f"{tables[0]}: the labels of {count} options are {', '.join(sorted(labels))}; they "
+                "may count from 0 or from 1; say which with --first-label 0 or --first-label 1"
             )
         return replace(self, first_label=first_label)
 

@@ -299,8 +299,8 @@ def test_settings_can_be_seen_before_anything_is_done(
     )
     printed = capsys.readouterr().out
     assert "epochs = 10.0" in printed, "another spelling of glue/sts-b"
-    assert '\nschedule = "linear"  # linear, cosine, constant, wsd\n' in printed
-    assert "\n# dev_share is unset  # a number; of the training data to score on" in printed
+    assert '\nschedule = "linear"  # linear, cosine, constant, wsd; how the rate falls' in printed
+    assert "\n# dev_share is unset  # a number; share of the training data to score" in printed
     assert main(["finetune", str(tiny), "--task", "classify"]) == 2
     assert "--output-dir is missing" in capsys.readouterr().err
 
