@@ -24,6 +24,11 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def first_line(error: object) -> str:
+    """Return the first line of another library's error: some print pages of advice below it."""
+    return str(error).strip().partition("\n")[0]
+
+
 def escape_html(text: str) -> str:
     """Escape text for HTML, also inside of a quoted attribute."""
     return html.escape(printable(text))

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,16 @@ def as_toml(config: Any) -> str:
 def fingerprint(values: Any) -> str:
     """Return a short hash of plain data, the same on every machine."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def describe_differences(asked: Layer, found: Layer, *, may_change: Container[str]) -> str:
+    """Return a line for each setting that differs and may not change; empty if there is none."""
+    ours, theirs = dict(flatten(asked)), dict(flatten(found))
+    lines = []
+    for key in differing_keys(asked, found):
+        if key not in may_change:
+            lines.append(f"\n  {key}: here {theirs.get(key)!r}, asked {ours.get(key)!r}")
+    return "".join(lines)
 
 
 def differing_keys(ours: Layer, theirs: Layer) -> list[str]:

@@ -16,6 +16,7 @@ from electra.data.delimited import find_column, read_delimited
 from electra.data.json_rows import LocatedRow, read_json_lines, read_json_rows
 from electra.data.lines import check_encodable, decode_line, open_source
 from electra.data.sources import DocumentUnit, Report, Source, resolve, warn
+from electra.escape import first_line
 
 # Bounds on what is held in memory. A longer document or line is split into several.
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -285,7 +286,7 @@ def read_hub(source: Source) -> Iterator[LocatedRow]:
     except UserError:
         raise
     except Exception as error:  # every builder and transport raises types of its own
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise UserError(
             f"{source.display_name}: cannot be read from the hub ({reason}); fetch its .parquet "
             "files, put them into a folder on this machine and give that folder"

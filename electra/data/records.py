@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from electra import atomic
+from electra.checksums import hash_file
 from electra.config import UserError
 from electra.files import parse_json, read_json_object
 
@@ -43,15 +44,9 @@ def checksum_values(values: dict[str, Any]) -> str:
 
 
 def checksum_file(path: Path) -> str:
-    """Return the SHA-256 of a plain file; raise UserError where it cannot be read.
-
-    A pipe or a device might never end.
-    """
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path}: a folder, a pipe or a device, not a plain file")
+    """Return the SHA-256 of a plain file; raise UserError where it cannot be read."""
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return hash_file(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra.config import UserError
+from electra.escape import first_line
 
 Report = Callable[[str], None]
 Kind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "hub"]
@@ -263,7 +264,7 @@ def find_on_hub(dataset: str, config: str | None, revision: str | None) -> Sourc
     try:
         commit = HfApi().dataset_info(dataset, revision=revision, timeout=10).sha
     except Exception as error:  # every client of the hub raises types of its own
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise UserError(
             f"{dataset}: no such file or folder, and the hub does not answer for a data set of "
             f"that name ({reason}); without a network, fetch its .parquet files elsewhere, put "

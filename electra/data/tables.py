@@ -28,6 +28,7 @@ from electra.data.sources import (
     find_on_hub,
     printable_path,
 )
+from electra.escape import first_line
 from electra.files import parse_json
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -214,7 +215,7 @@ def read_hub_rows(table: Table) -> Iterator[LocatedRow]:
     except UserError:
         raise
     except Exception as error:  # every builder and transport raises types of its own
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise UserError(
             f"{table}: cannot be read from the hub ({reason}); fetch its files, put them on this "
             "machine and name them"

@@ -64,11 +64,11 @@ def check_writable(output_dir: Path) -> None:
         ) from None
 
 
-def copy_files(source: Path, folder: Path, *, length: int | None = None) -> None:
+def copy_files(source: Path, folder: Path) -> None:
     """Copy what describes a model into an export: config.json and the files of its tokenizer."""
     verify_if_listed(source / CONFIG)
     atomic.write(folder / CONFIG, (source / CONFIG).read_bytes())
-    load_tokenizer(source).copy_to(folder, model_max_length=length)
+    load_tokenizer(source).copy_to(folder)
 
 
 def write_listing(folder: Path, card: str) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from electra import atomic
 from electra.config import RunFailed, UserError
+from electra.escape import first_line
 from electra.model import huggingface
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork
@@ -138,7 +139,7 @@ def write_onnx(stock: StockNetwork, path: Path, *, has_choices: bool) -> None:
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise RunFailed(f"torch's ONNX exporter cannot write this network: {reason}") from error
 
 

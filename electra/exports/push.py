@@ -20,6 +20,7 @@ from electra.checksums import verify_if_listed, write_checksums
 from electra.config import RunFailed, UserError
 from electra.console import ignore
 from electra.data.wordpiece import COMPANIONS
+from electra.escape import first_line
 from electra.files import parse_json
 from electra.model.weight_files import CARD, CONFIG
 from electra.tasks.models import model_folder
@@ -186,7 +187,7 @@ def upload(stage: Path, repository: str, *, private: bool, revision: str | None)
     except HfHubHTTPError as error:
         raise refused(repository, error) from None
     except Exception as error:  # each of the hub's clients raises its own kinds without a network
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        reason = first_line(f"{type(error).__name__}: {error}")
         raise RunFailed(
             f"{repository}: the hub cannot be reached ({reason}); nothing, or not all, was pushed. "
             "The same command tries again"
@@ -203,5 +204,5 @@ def refused(repository: str, error: Any) -> UserError | RunFailed:
         return UserError(f"{repository}: your token may not write there (403); {LOG_IN}")
     if status == 404:
         return UserError(f"{repository}: not found (404); check the owner's name, and {LOG_IN}")
-    reason = str(getattr(error, "server_message", None) or error).strip().partition("\n")[0]
+    reason = first_line(getattr(error, "server_message", None) or error)
     return RunFailed(f"{repository}: the hub refuses ({status}): {reason}")

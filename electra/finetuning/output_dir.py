@@ -22,7 +22,7 @@ from electra.finetuning.state import resolve_finetune_speed
 from electra.model.huggingface import check_holds_model
 from electra.provenance import environment
 from electra.runs import run_dir
-from electra.settings import as_toml, differing_keys
+from electra.settings import as_toml, describe_differences
 from electra.tasks.models import RESULTS
 
 REPORT, CURVES_FILE = "report.html", "curves.svg"  # electra.reports writes them
@@ -81,13 +81,10 @@ def check_output_dir(output_dir: Path, identity: dict[str, Any], options: Finetu
     may_change = set(MAY_CHANGE)
     if identity["config"].get("early_stopping") is not None:
         may_change.remove("config.eval_steps")  # it decides which steps are candidates
-    changed = [key for key in differing_keys(identity, existing) if key not in may_change]
-    if changed:
-        asked, found = dict(flatten(identity)), dict(flatten(existing))
-        lines = [f"\n  {key}: here {found.get(key)!r}, asked {asked.get(key)!r}" for key in changed]
+    if differences := describe_differences(identity, existing, may_change=may_change):
         raise UserError(
-            f"{output_dir} holds another fine-tuning:{''.join(lines)}\nUse another --output-dir, "
-            "or --resume never --overwrite to start over in this one."
+            f"{output_dir} holds another fine-tuning:{differences}\nUse another --output-dir, or "
+            "--resume never --overwrite to start over in this one."
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from electra import atomic
-from electra.config import UserError, build, convert, flatten
+from electra.config import UserError, build, convert
 from electra.engine.optimizer import learning_rate_factor
 from electra.files import read_toml
 from electra.model.family import Role
@@ -26,7 +26,7 @@ from electra.runs.run_dir import (
     TRACKERS,
     check_output_dir,
 )
-from electra.settings import as_dict, as_toml, differing_keys
+from electra.settings import as_dict, as_toml, describe_differences
 
 # What may lie in a run folder before config.toml does: what an interrupted start, the quickstart or
 # a sweep leaves there, and models, of which `find_resume_point` says more.
@@ -278,13 +278,10 @@ def switches_to_adopt(ours: TrainingConfig, theirs: TrainingConfig) -> list[str]
 
 def check_same_run(recipe: Recipe, earlier: Recipe, folder: Path) -> None:
     """Raise UserError with every setting that differs and may not change in a resume."""
-    ours, theirs = as_dict(recipe), as_dict(earlier)
-    changed = [key for key in differing_keys(ours, theirs) if key not in MAY_CHANGE]
-    if changed:
-        asked, here = dict(flatten(ours)), dict(flatten(theirs))
-        lines = [f"\n  {key}: here {here.get(key)!r}, asked {asked.get(key)!r}" for key in changed]
+    differences = describe_differences(as_dict(recipe), as_dict(earlier), may_change=MAY_CHANGE)
+    if differences:
         raise UserError(
-            f"{folder} holds another run:{''.join(lines)}\nUse another --output-dir, or --resume "
+            f"{folder} holds another run:{differences}\nUse another --output-dir, or --resume "
             "never --overwrite to start over in this one."
         )
 

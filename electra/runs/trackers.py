@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from electra import atomic
 from electra.config import UserError, suggest
+from electra.escape import first_line
 from electra.files import read_json_object_or_empty
 from electra.runs.run_dir import TENSORBOARD, TRACKERS
 
@@ -84,7 +85,7 @@ def open_trackers(tracking: Tracking, run: Path, *, after: int) -> dict[str, Tra
 
 def broken_package(name: str, error: Exception) -> UserError:
     """Return the error for a tracker whose package is there but cannot be imported."""
-    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    reason = first_line(f"{type(error).__name__}: {error}")
     return UserError(
         f"--report-to {name}: it cannot be imported ({reason}); pip install --upgrade {name}, or "
         "leave it out"

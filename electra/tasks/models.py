@@ -15,6 +15,7 @@ from electra.checksums import CHECKSUMS, hash_file
 from electra.config import UserError, convert
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
+from electra.escape import first_line
 from electra.files import check_inside
 from electra.model import huggingface
 from electra.model.card import task_card
@@ -94,7 +95,7 @@ def download(name: str) -> Path:
     try:
         folder = snapshot_download(repository, revision=revision or None, allow_patterns=HUB_FILES)
     except Exception as error:  # each of the hub's clients raises its own kinds
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise UserError(
             f"{name}: no such folder, and the hub does not answer for a model of that name "
             f"({reason}); without a network, fetch its files elsewhere ({', '.join(HUB_FILES[:2])}"
