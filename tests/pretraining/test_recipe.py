@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,22 @@ def test_a_former_value_under_the_present_name_is_refused_with_those_that_are_kn
         match=wording("a_former_value_under_the_present_name_is_refused_with_those_that_are_known"),
     ):
         load_recipe("small", flags=["--objective.generator-training", "likelihood"])
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.toml")), ids=lambda path: path.stem)
+def test_every_value_of_a_recipe_has_a_source(path: Path) -> None:
+    numbers = {"value": 1, "two values": 2, "four values": 4, "five values": 5}
+    covered, without = 0, []
+    for line in path.read_text(encoding="utf8").splitlines():
+        setting, _, source = line.partition("#")
+        if "=" not in setting or setting.split()[0] in ("name", "family", "kind"):
+            continue  # the header of the file says what these stand for
+        if not source and not covered:
+            without.append(setting)
+        covered = max(0, covered - 1)
+        if match := re.search(r"like the next ((\w+ )?values?)", source):
+            covered = numbers[match[1]]
+    assert not without
 
 
 def former_layer(recipe: Recipe) -> dict[str, Any]:
