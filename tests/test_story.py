@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tables
+from electra.shipped import shipped_models
 from tests.conftest import toy_text
 
 ROOT = Path(__file__).parent.parent
@@ -290,8 +291,10 @@ def test_quickstart_shows_what_it_learned(tmp_path):
         "discriminator",
         "articles",
         "quickstart.svg",
-        "pre-trained",
-        "random",
+        "random weights",
+        "pre-trained here",
+        *(f"{name}, shipped" for name in shipped_models()),
+        "always the same answer",
         "Pre-training",
         "what next",
     ):

@@ -375,8 +375,8 @@ def show(
 def quickstart(
     *, output_dir: Path = Path("runs/quickstart"), max_steps: Integer | None = None
 ) -> int:
-    """Pre-train a tiny ELECTRA on the docstrings of installed libraries and fine-tune it, in
-    minutes.
+    """Pre-train a tiny encoder on the docstrings of installed libraries, and fine-tune it, random
+    weights and the model that comes with electra on the same task, in minutes.
 
     Parameters
     ----------
