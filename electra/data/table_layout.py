@@ -100,6 +100,8 @@ def detect_layout(
             "before the first space"
         )
     rows = layout.split(lines)
+    if format == "tsv" and not layout.quoted:
+        warn_of_quotes(rows, where=source.display_name)
     names = header
     if header is None or isinstance(header, bool):
         names = None
@@ -161,6 +163,22 @@ def has_columns(source: Source, columns: Sequence[str]) -> bool:
     if layout.delimiter != ",":  # which prose has, too
         numbers = [str(number) for number in range(len(first))]
     return all(name in first or name in numbers for name in columns)
+
+
+def warn_of_quotes(rows: Sequence[Sequence[str]], *, where: str) -> None:
+    """Warn of TSV whose cells seem to be quoted as in CSV: the quotes would be read as text."""
+    begun = [cell for row in rows for cell in row if cell.startswith('"')]
+    doubled = [cell for cell in begun if '""' in cell[1:-1]]
+    if doubled and all(is_quoted(cell) for cell in begun):
+        warn(
+            f"{where}: cells such as {doubled[0][:40]} look quoted, and in .tsv a quote is an "
+            "ordinary character; name the file .csv if quotes are no part of the text"
+        )
+
+
+def is_quoted(cell: str) -> bool:
+    """Return whether CSV would take this cell for a quoted one."""
+    return len(cell) > 1 and cell.endswith('"') and '"' not in cell[1:-1].replace('""', "")
 
 
 def has_header(

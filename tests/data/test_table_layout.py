@@ -55,6 +55,18 @@ def test_a_delimiter_may_be_named(tmp_path: Path, delimiter: str, between: str) 
     assert rows(table) == [{"label": "1", "text": "how nice"}]
 
 
+def test_tsv_with_quoted_cells_is_warned_of_and_tsv_with_quotes_in_the_text_is_not(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    quoted = 'text\tlabel\n"she said ""no"""\ta\n'
+    for text in (quoted + '"so" he said\ta\n', 'text\tlabel\n"all of it"\ta\n'):
+        rows(write(tmp_path / "a.tsv", text))
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r'a\.tsv: cells such as "she .* look quoted.*file \.csv'):
+        rows(write(tmp_path / "a.tsv", quoted))
+    assert rows(write(tmp_path / "a.csv", quoted))[0]["text"] == 'she said "no"'
+
+
 def test_text_that_no_delimiter_separates_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.txt: no delimiter.*--delimiter tab"):
         rows(write(tmp_path / "a.txt", "one text\nanother, longer text\n"))

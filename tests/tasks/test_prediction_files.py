@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from electra.data.tables import find_table
+from electra.data.tables import find_table, read_rows
 from electra.tasks.choose import Choose
 from electra.tasks.classify import Classify
 from electra.tasks.inference import add_input_columns
@@ -44,7 +45,7 @@ def test_a_prediction_comes_after_the_columns_of_its_row(tmp_path: Path) -> None
 
 def test_a_question_keeps_its_columns_too_and_labelled_rows_are_not_held(tmp_path: Path) -> None:
     path = tmp_path / "asked.csv"
-    path.write_text("source,context,a,b,label\nbook,it,sat,ran,1\n", encoding="utf8")
+    path.write_text("source,context,a,b,label\nbook,it,sat,ran,0\n", encoding="utf8")
     task = Choose.from_name("choose", options=("a", "b"))
     (asked,) = task.read([find_table(path)], labelled=False)
     said = add_input_columns(task.record(asked, np.array([0.1, 0.9])), asked.row)
@@ -111,6 +112,17 @@ def test_a_table_has_a_column_for_each_probability_and_for_what_only_some_rows_h
     ]
     assert (first["probability_dogs"], first["gold"], first["tags"]) == ("0.75", "", "")
     assert (second["gold"], second["tags"]) == ("cats", '["x"]')
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@a", 'a "b", c', "a\nb", "a\tb", "'=1"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_cells_come_back_as_they_were_also_those_like_formulas(
+    cell: str, suffix: str, tmp_path: Path
+) -> None:
+    path = (tmp_path / "said").with_suffix(suffix)
+    write_records([{"text": cell, "label": "a"}], path)
+    read_as_csv = path.rename(tmp_path / "read.csv")
+    assert [row for _, row in read_rows(find_table(read_as_csv))] == [{"text": cell, "label": "a"}]
 
 
 def test_probabilities_without_names_are_numbered(tmp_path: Path) -> None:
