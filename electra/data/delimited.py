@@ -74,10 +74,10 @@ def refuse_ragged_row(
     if ragged is not None:
         ragged(problem)
     elif not layout.quoted:
-        raise UserError(f"{problem}; mend this line")
+        raise UserError(f"{problem}; fix this line")
     else:
         what = {",": "a comma", ";": "a semicolon"}.get(layout.delimiter, "the delimiter")
-        raise UserError(f"{problem}; mend this line, or quote what holds {what}")
+        raise UserError(f"{problem}; fix this line, or quote what holds {what}")
 
 
 class RowLines:

@@ -81,7 +81,7 @@ def check_end(raw: IO[bytes]) -> None:
     if raw.seek(0, io.SEEK_END) >= PADDING:
         raw.seek(-PADDING, io.SEEK_END)
         if not any(raw.read(PADDING)):
-            raise OSError(f"its last {PADDING:,} bytes are zeros, as of an unfinished download")
+            raise OSError(f"its last {PADDING:,} bytes are zeros, as after an unfinished download")
     raw.seek(0)
 
 

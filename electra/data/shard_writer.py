@@ -219,8 +219,8 @@ def check_same_settings(folder: Path, settings: ShardSettings, saved: dict[str, 
     saved = {"by_file": False, "document": "blank-line"} | saved
     if changes := describe_changes(current, saved):
         raise UserError(
-            f"{folder}: holds shards made otherwise: {changes}; choose another folder, or start "
-            "over with --overwrite"
+            f"{folder}: holds shards with other settings: {changes}; choose another folder, or "
+            "start over with --overwrite"
         )
 
 

@@ -117,7 +117,8 @@ def integer_variable(name: str) -> int | None:
         return None
     if not text.isdecimal():
         raise UserError(
-            f"{name}={text!r} in the environment is no whole number; unset it, or say --part i/N"
+            f"{name}={text!r} in the environment is not a whole number; unset it, or pass --part "
+            "i/N"
         )
     return int(text)
 

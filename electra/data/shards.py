@@ -242,7 +242,7 @@ def check_same_corpus(folder: Path, manifest: Manifest, *, first: Manifest) -> N
             changes.append(f"{key} is {settings[key]!r}, there {first_settings[key]!r}")
     if changes:
         raise UserError(
-            f"{folder}: cut otherwise than {part_name(1, first.settings.parts)}: "
+            f"{folder}: not cut as {part_name(1, first.settings.parts)}: "
             f"{'; '.join(changes)}; run {shard_command(folder / MANIFEST)} with the settings and "
             "the text of the others"
         )

@@ -186,8 +186,8 @@ def recognize_files(
             yield source
     if unknown:
         report(
-            f"{given}: {len(unknown)} of {len(files)} files left out, {unknown[0].name} for one; "
-            f"readable are {READABLE}"
+            f"{given}: {len(unknown)} of {len(files)} files left out, for example "
+            f"{unknown[0].name}; readable are {READABLE}"
         )
 
 

@@ -219,7 +219,7 @@ def read_existing(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / RECORD}: damaged ({error}); {remedy}") from None
     if changes := describe_changes(settings, saved):
-        raise UserError(f"{folder}: holds a vocabulary made otherwise: {changes}; {remedy}")
+        raise UserError(f"{folder}: holds a vocabulary with other settings: {changes}; {remedy}")
     if not (folder / "tokenizer.json").is_file():
         return None
     tokenizer = WordPiece.load(folder)

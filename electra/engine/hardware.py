@@ -104,13 +104,13 @@ class KernelDemands:
         """Return why kernels cannot run this, on whatever hardware; None where they can."""
         if self.causal:
             return (
-                "the kernels know no causal attention, and this encoder is causal (its tokens see "
-                "none after them)"
+                "the kernels have no causal attention, and this encoder is causal (a token attends "
+                "to none after it)"
             )
         if self.parallel == "fsdp":
             return (
-                "the kernels need whole weights, and --parallel fsdp leaves a process its part of "
-                "them"
+                "the kernels need whole weights, and with --parallel fsdp a process holds only a "
+                "part of them"
             )
         if self.activation_checkpointing:
             return (

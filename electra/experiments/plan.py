@@ -187,7 +187,7 @@ def name_of_file(path: Path, kind: str, built_in: Path) -> str:
         )
     if path.parent != built_in and (built_in / path.name).is_file():
         raise UserError(
-            f"{path}: {path.stem} is a built-in {kind}, and results of yours would pass for its; "
+            f"{path}: {path.stem} is a built-in {kind}, and your results would look like its; "
             "rename the file"
         )
     return path.stem

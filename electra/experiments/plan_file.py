@@ -130,8 +130,8 @@ def check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
             if old.get(key) != new.get(key):
                 raise UserError(
                     f"{path} was begun when {part} {settings['name']} had another {key}, and one "
-                    "table would compare its arms with these; remove that file to begin the table "
-                    "anew (runs whose settings are the same are found again), or give another "
+                    "table would compare its arms with these; remove that file to start a new "
+                    "table (runs with the same settings are found again), or give another "
                     "--output-dir"
                 )
 
@@ -144,7 +144,7 @@ def check_scoring(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
         if names.setdefault(task, name) != name:
             raise UserError(
                 f"{path} has arms that were scored on other data of {task}, and one table would "
-                "compare them with these; give the data of before, ask for all arms and seeds "
+                "compare them with these; give the earlier data, ask for all arms and seeds "
                 "again with these, or give another --output-dir"
             )
 
@@ -160,5 +160,5 @@ def check_text(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
         if known != corpus["fingerprint"]:
             raise UserError(
                 f"{path} has arms that were trained on other text, and one table would compare "
-                "them with these; give the text or shards of before, or another --output-dir"
+                "them with these; give the earlier text or shards, or another --output-dir"
             )

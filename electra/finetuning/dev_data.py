@@ -49,9 +49,9 @@ def refuse_same_data(files: Files) -> None:
                 if is_same_data(table, train):
                     raise UserError(
                         f"{table} is the same data as {train}, which is trained on: its score "
-                        "would show what was learnt by heart. Name another file with --dev, set a "
-                        "part of the training data aside with --dev-share 0.1, or say "
-                        "--dev-on-train if that is what you want to see"
+                        "would show what was memorised. Name another file with --dev, set a part "
+                        "of the training data aside with --dev-share 0.1, or add --dev-on-train if "
+                        "that is what you want to see"
                     )
 
 

@@ -94,7 +94,7 @@ class FeatureEncoder:
             remedy = "; --too-long window reads all of a text, in several rows"
         self.say(
             f"{', '.join(map(str, tables))}: {len(cut):,} of {len(examples):,} texts are longer "
-            f"than {length} tokens and were cut, {first} for one{remedy}"
+            f"than {length} tokens and were cut, for example {first}{remedy}"
         )
 
 

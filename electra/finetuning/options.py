@@ -36,7 +36,7 @@ class FinetuneOptions:
         Files to score on, instead of those in --data. --dev-share 0.1 takes a part of the training
         data.
     dev_on_train
-        Allow a training file as dev data: its score shows only what was learnt by heart.
+        Allow a training file as dev data: its score shows only what was memorised.
     seeds
         Number of runs. All are reported, and their median.
     seed

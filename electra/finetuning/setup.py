@@ -265,7 +265,7 @@ def check_files(
         names = join_names(next(iter(files.dev.values())))
         raise UserError(
             f"--folds {folds} takes the dev data from the training data; leave out {names}, and "
-            "name files with --train alone"
+            "name files only with --train"
         )
     if not folds and not files.dev:
         raise UserError(

@@ -28,8 +28,8 @@ class CardContent:
         for code in self.languages:
             if not LANGUAGE.fullmatch(code):
                 raise UserError(
-                    f"--language {self.language!r}: {code!r} is no ISO 639 code such as en, de or "
-                    "swh; several have commas between (de,en), and many are multilingual"
+                    f"--language {self.language!r}: {code!r} is not an ISO 639 code such as en, de "
+                    "or swh; several have commas between (de,en), and many are multilingual"
                 )
         if self.license is not None and not LICENSE.fullmatch(self.license):
             raise UserError(

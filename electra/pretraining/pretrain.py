@@ -95,7 +95,7 @@ def print_start(run: Run, journal: Journal) -> None:
 
 
 def schedule_notes(recipe: Recipe) -> list[str]:
-    """Return what evaluation and export do otherwise than training."""
+    """Return how evaluation and export differ from training."""
     notes = []
     if recipe.mask_schedule:
         notes.append(f"the mask rate goes {recipe.mask_schedule}")

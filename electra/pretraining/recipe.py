@@ -206,8 +206,8 @@ class Recipe:
         if self.optimizer.name == "muon" and self.training.parallel != "ddp":
             raise SettingError(
                 "optimizer.name",
-                "orthogonalises whole matrices, and {training.parallel} leaves a process its part "
-                "of them; choose adamw, or ddp",
+                "orthogonalises whole matrices, and with {training.parallel} a process holds only "
+                "a part of them; choose adamw, or ddp",
                 self,
             )
         with in_section("objective"):

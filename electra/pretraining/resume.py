@@ -139,8 +139,8 @@ def check_resumable(
     recipe = adopt_earlier_choices(recipe, earlier, resumed.folder)
     if last is not None and last.step > resumed.step:
         raise UserError(
-            f"{run} already went on to step {last.step}, past {resumed.folder}; go back to that "
-            "one in another --output-dir"
+            f"{run} has already trained to step {last.step}, past {resumed.folder}; resume "
+            "that checkpoint in another --output-dir"
         )
     max_steps = recipe.training.max_steps
     if resumed.step > max_steps:
@@ -178,8 +178,8 @@ def check_schedule(recipe: Recipe, resumed: Checkpoint, resume_schedule: ResumeS
     raise UserError(
         f"{resumed.folder}: with --max-steps {recipe.training.max_steps} the learning rate would "
         f"rise from {before:.3g} to {now:.3g} at step {resumed.step + 1:,}, since the "
-        f"{recipe.optimizer.schedule} schedule is made for a number of steps; pass "
-        "--resume-schedule stretch to take it so, start a run of its own from the models with "
+        f"{recipe.optimizer.schedule} schedule depends on the number of steps; pass "
+        "--resume-schedule stretch to accept that, start a new run from the models with "
         "--init-from, or train with --schedule constant or wsd, which can be extended (wsd before "
         "its decay)"
     )

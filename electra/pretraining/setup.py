@@ -110,8 +110,8 @@ def find_start(
     is_generator_trained = recipe.workload(recipe.data.vocab_size).generator_is_trained
     if resumed is None and options.init_from is None and not is_generator_trained:
         raise UserError(
-            "objective.generator_training='frozen' keeps the generator as it is, so it must have "
-            "learnt before; name the run of the first stage (as recipe two-stage-generator-base) "
+            "objective.generator_training='frozen' keeps the generator as it is, so it must be "
+            "trained already; name the run of the first stage (recipe two-stage-generator-base) "
             "with --init-from"
         )
     return recipe, resumed, [*start_warnings, *size_warnings]
@@ -198,7 +198,7 @@ def restore_run(run: Run, resumed: Checkpoint) -> None:
     if resumed.state.get("data") != run.shards.fingerprint:
         raise UserError(
             f"{resumed.folder} was trained on other shards than {run.shards.folder}; point --data "
-            "at those, or start a run of its own from the models with --init-from"
+            "at those, or start a new run from its models with --init-from"
         )
     try:
         load_checkpoint(run, resumed)

@@ -306,8 +306,8 @@ def warn_of_one_answer(examples: Sequence[Choice]) -> None:
     if len(answers) == 1 and None not in answers and len(examples) >= WARNED_FROM:
         warn(
             f"{examples[0].where}: the right answer is the same option "
-            f"({answers.pop()}, counted from 0) in all {len(examples):,} questions; to choose it "
-            "always needs no text. Check --label, or shuffle the options"
+            f"({answers.pop()}, counted from 0) in all {len(examples):,} questions; a model "
+            "can choose it without reading. Check --label, or shuffle the options"
         )
 
 

@@ -155,11 +155,11 @@ class Classify(TextTask):
         for name in (self.metric, *self.metrics):
             if name not in known:
                 raise UserError(
-                    f"metric {name!r} is none of a {self.task_type}{suggest_or_list(name, known)}"
+                    f"metric {name!r} does not fit a {self.task_type}{suggest_or_list(name, known)}"
                 )
             if name in TWO_CLASS_METRICS and len(self.labels) != 2:
                 raise UserError(
-                    f"metric {name!r} is of two classes, and there are {len(self.labels)}; use "
+                    f"metric {name!r} needs two classes, and there are {len(self.labels)}; use "
                     "f1_macro"
                 )
 

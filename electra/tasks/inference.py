@@ -108,7 +108,7 @@ class TruncationCount:
         if self.truncated:
             warn(
                 f"{self.truncated:,} of {self.examples:,} texts are longer than the {length} "
-                f"tokens that the model was fine-tuned with and were cut, {self.first} for one"
+                f"tokens that the model was fine-tuned with and were cut, for example {self.first}"
             )
 
 

@@ -118,7 +118,7 @@ class MultiLabel(Classify):
         metric = self.metric or metrics[0]
         if metric not in MULTI_LABEL_METRICS:
             hint = suggest_or_list(metric, MULTI_LABEL_METRICS)
-            raise UserError(f"metric {metric!r} is none of a multi-label classification{hint}")
+            raise UserError(f"metric {metric!r} does not fit a multi-label classification{hint}")
         return replace(self, metric=metric, metrics=metrics)
 
     def check(self, examples: Sequence[Text]) -> None:

@@ -55,8 +55,8 @@ def find_splits(
     if not splits:
         expected = "; ".join(f"{name}: {' or '.join(stems[name])}" for name in stems)
         raise UserError(
-            f"{folder}: no file is called as a part of a data set is ({expected}; .txt, .jsonl, … "
-            f"after it); it holds {list_folder(folder)}"
+            f"{folder}: no file has the name of a split ({expected}; then .txt, .jsonl, …); "
+            f"it holds {list_folder(folder)}"
         )
     return splits
 

@@ -173,7 +173,7 @@ class Worker:
 
 def stopping() -> RequestError:
     return RequestError(
-        503, "The server stops; send the request again when it is back.", retry_after=5
+        503, "The server is stopping; send the request again when it is back.", retry_after=5
     )
 
 

@@ -86,7 +86,7 @@ def bind_problem(error: OSError) -> str:
     if error.errno == errno.EACCES:
         return "needs the rights of root; choose a --port above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "the address of --host is none of this machine; use 127.0.0.1 or 0.0.0.0"
+        return "--host is not an address of this machine; use 127.0.0.1 or 0.0.0.0"
     return f"cannot be opened: {error.strerror}; choose another"
 
 

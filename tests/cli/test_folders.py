@@ -184,7 +184,7 @@ def test_the_language_and_the_licence_stand_in_the_cards_and_are_checked_before_
 ) -> None:
     run = tmp_path / "run"
     message = complaint(*pretrain_argv(run, "--language", "German", data=toy_shards))
-    assert "'German' is no ISO 639 code such as en, de" in message
+    assert "'German' is not an ISO 639 code such as en, de" in message
     assert not run.exists()
     words = ("--language", "de", "--license", "cc-by-sa-4.0")
     assert main(pretrain_argv(run, *words, data=toy_shards, max_steps=2)) == 0
@@ -209,7 +209,7 @@ def test_a_checkpoint_may_continue_in_another_folder_but_not_before_the_newest_o
     tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
     early = copied / "checkpoint-2"
-    assert "already went on to step 4" in complaint(
+    assert "already trained to step 4" in complaint(
         *pretrain_argv(copied, "--resume", early, data=toy_shards)
     )
     assert (

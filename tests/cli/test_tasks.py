@@ -450,7 +450,7 @@ def test_a_mistake_in_the_data_is_named_with_its_place(
         (["--text"], "--text needs a value"),
         (["--swapped", "perhaps"], "swapped must be true or false, found 'perhaps'"),
         (["--frozen", "--layer", "7"], "--layer 7: this encoder has 2 layers"),
-        (["--metric", "f2"], "metric 'f2' is none of a classification"),
+        (["--metric", "f2"], "metric 'f2' does not fit a classification"),
         (["--precision", "fp16"], "fp16"),
     ],
 )

@@ -191,7 +191,7 @@ def test_damaged_progress_and_a_slurm_variable_that_is_no_number_are_refused(
         )
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "x")
     assert complaint(*words).startswith(
-        "SLURM_ARRAY_TASK_ID='x' in the environment is no whole number"
+        "SLURM_ARRAY_TASK_ID='x' in the environment is not a whole number"
     )
 
 

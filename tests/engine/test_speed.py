@@ -75,7 +75,7 @@ def test_no_kernel_runs_a_causal_encoder() -> None:
     [
         (
             ["--parallel", "fsdp"],
-            "need whole weights, and --parallel fsdp leaves a process its part",
+            "need whole weights, and with --parallel fsdp a process holds",
         ),
         (
             ["--activation-checkpointing", "true"],

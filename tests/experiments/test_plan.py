@@ -116,7 +116,7 @@ def test_a_file_of_ones_own_may_not_pass_for_a_built_in(load, kind, name, tmp_pa
         'title = "mine"\nevaluation.tasks = []\n', encoding="utf8"
     )
     with pytest.raises(
-        UserError, match=f"{name} is a built-in {kind}, and results of yours would pass for its"
+        UserError, match=f"{name} is a built-in {kind}, and your results would look like its"
     ):
         load(str(tmp_path / f"{name}.toml"))
 
