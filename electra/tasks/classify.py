@@ -28,6 +28,7 @@ from electra.tasks.classification_heads import (
 )
 from electra.tasks.features import Array, Features, encode_pair, split_windows
 from electra.tasks.labels import (
+    MAX_INTEGER_CLASSES,
     are_scores,
     class_metrics,
     label_config,
@@ -141,6 +142,8 @@ class Classify(TextTask):
         regression = self.regression
         if regression is None:
             regression = len(values) == len(numbers) and are_scores(values)
+            if not regression and len(values) > MAX_INTEGER_CLASSES:
+                warn_of_texts_among_scores(spellings)
         if not regression:
             return replace(self, regression=False, extent=())
         extent = self.extent
@@ -367,3 +370,12 @@ class Classify(TextTask):
         if gold is not None:
             record["gold"] = gold
         return record
+
+
+def warn_of_texts_among_scores(spellings: set[str]) -> None:
+    """Warn of many numbers that are classes because some labels are no numbers."""
+    texts = sorted(label for label in spellings if parse_number(label) is None)
+    warn(
+        f"{len(spellings) - len(texts):,} labels are numbers and {len(texts):,} are not "
+        f"({list_labels(texts)}), so all are classes; if the numbers are scores, correct the others"
+    )

@@ -108,11 +108,11 @@ class TextTask(Task[Text, Array]):
             for name in self.label_columns(columns):
                 require_column(row, name, where, flag="--label")
         label, labels = self.read_label(row, columns, where, labelled=labelled)
-        first, second, id = require_text(row, columns.text, where), None, row.get(columns.id)
+        first, second, id = require_text(row, columns.text, where), None, None
         if columns.text_pair:
             second = require_text(row, columns.text_pair, where)
-        if id is not None:
-            id = str(id)
+        if columns.id and row.get(columns.id) is not None:
+            id = str(row[columns.id])
         return Text(where, first, second, label, id, None if labelled else row, labels)
 
     def label_columns(self, columns: Columns) -> tuple[str, ...]:

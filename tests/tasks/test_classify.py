@@ -253,6 +253,18 @@ def test_fractions_and_many_whole_numbers_are_a_regression(labels: list[object])
     assert (task.regression, task.labels, task.metric) == (True, (), "spearmanr")
 
 
+def test_a_word_among_many_numbers_makes_classes_of_them_and_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"21 labels are numbers and 1 are not \(unknown\), so"):
+        assert learnt(*range(21), "unknown").regression is False
+
+
+def test_a_column_without_a_name_is_no_id(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(",text,label\n0,a dog,a\n1,a cat,b\n", encoding="utf8")
+    examples = Classify.from_name("classify").read([find_table(path)], labelled=True)
+    assert [example.id for example in examples] == [None, None]
+
+
 def test_the_user_may_disagree_with_what_was_detected() -> None:
     assert learnt("1", "2", "3", regression=True).regression
     assert learnt("0.5", "1.5", regression=False).labels == ("0.5", "1.5")
