@@ -17,6 +17,12 @@ from electra.data.table_layout import Layout, detect_layout, looks_like_data
 MAX_ROW_CHARACTERS = 16 * 1024 * 1024
 MAX_COLUMNS = 10_000
 MAX_NAME_WORDS = 3  # of a column; a name with more may be a row of data
+# By a part of what Python's reader says, which does not tell a user what to do.
+REMEDIES = {
+    "new-line character": r"its lines end with CR alone, so convert it: tr '\r' '\n'",
+    "end of data": "close the quote that this row opens",
+    "expected after": "write a quote inside a quoted field twice",
+}
 
 
 def read_delimited(
@@ -53,9 +59,13 @@ def read_delimited(
             else:
                 refuse_ragged_row(where, fields, names, layout=layout, ragged=ragged)
     except csv.Error as error:
-        raise UserError(
-            f"{source.display_name}:{first_line}: not valid {format.upper()}: {error}"
-        ) from None
+        place = f"{source.display_name}:{first_line}"
+        raise UserError(f"{place}: not valid {format.upper()}: {explain(error)}") from None
+
+
+def explain(error: csv.Error) -> str:
+    """Return what is wrong with a row, and the remedy where there is one."""
+    return next((remedy for part, remedy in REMEDIES.items() if part in str(error)), str(error))
 
 
 def refuse_ragged_row(
@@ -111,7 +121,7 @@ def check_header(names: Sequence[str], source: Source) -> list[str]:
         )
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(
-            f"{source.display_name}:1: column {min(repeated)!r} is named more than once"
+            f"{source.display_name}:1: column {min(repeated)!r} is named more than once; rename one"
         )
     return list(names)
 

@@ -17,6 +17,13 @@ from electra.data.sources import Source
 
 MAX_LINE_BYTES = 64 * 1024 * 1024  # of a line that is held in memory
 
+# By the first bytes of a file: what it is, and the remedy.
+BINARY = {
+    b"\x1f\x8b": "compressed by gzip; give it a name that ends with .gz",
+    b"\xfd7zXZ\0": "compressed by xz; give it a name that ends with .xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; give it a name that ends with .zst",
+    b"PK\x03\x04": "a .zip or .xlsx file; unpack it, or save the sheet as .csv",
+}
 PADDING = 64 * 1024  # zeros at the end of a compressed file; tapes and blocks pad with fewer
 
 Position = Callable[[], int]  # bytes of the file on disk that have been read
@@ -85,8 +92,17 @@ def check_end(raw: IO[bytes]) -> None:
     raw.seek(0)
 
 
+def refuse_binary(beginning: bytes, source: Source) -> None:
+    """Raise UserError for a compressed file, or a spreadsheet, under the name of another file."""
+    for magic, remedy in BINARY.items():
+        if beginning.startswith(magic):
+            raise UserError(f"{source.display_name}: not text but {remedy}")
+
+
 def decode_line(raw: bytes, source: Source, number: int) -> str:
     """Return a line of a file as text."""
+    if number == 1:
+        refuse_binary(raw, source)
     if b"\0" in raw:
         raise UserError(
             f"{source.display_name}:{number}: a NUL byte; this is not UTF-8 text. If the file is "

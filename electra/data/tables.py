@@ -152,9 +152,9 @@ def read_rows(
     )
 
 
-def require_text(row: Mapping[str, Any], name: str, where: str) -> str:
+def require_text(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> str:
     """Return a row's text in a column."""
-    value = require_column(row, name, where)
+    value = require_column(row, name, where, flag=flag)
     if not isinstance(value, str):
         raise UserError(f"{where}: {name!r} is {type(value).__name__}, not text")
     check_encodable(value, where)

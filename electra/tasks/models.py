@@ -72,6 +72,11 @@ def model_folder(model: str | Path) -> Path:
         )
     if HUB_NAME.fullmatch(str(model)) and ":" not in str(model):
         return download(str(model))
+    if path.is_file():
+        raise UserError(
+            f"{path}: a file, and a model is a folder; data is named as in `electra evaluate MODEL "
+            "--dev FILE` and `electra predict MODEL FILE`"
+        )
     raise UserError(f"{model}: no such model folder{describe_shipped(str(model))}")
 
 

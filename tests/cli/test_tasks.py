@@ -539,6 +539,8 @@ def test_a_model_that_cannot_be_fine_tuned_is_refused_with_the_reason(
         "finetune", generator, *words
     )
     assert "nowhere: no such model folder" in error_of("finetune", "nowhere", *words)
+    file = written(tmp_path / "data.csv", "text,label\n")
+    assert "a file, and a model is a folder; data is" in error_of("evaluate", str(file))
     assert "no model there" in error_of("finetune", tmp_path, *words)
 
 

@@ -130,7 +130,26 @@ def test_ragged_lines_are_left_out_only_for_a_caller_who_counts_them(tmp_path: P
 def test_a_quote_that_never_closes_is_named_by_the_line_where_its_row_begins(
     tmp_path: Path,
 ) -> None:
-    refuse(write(tmp_path / "a.csv", 'text,label\na,1\n"b,0\nc,1\n'), r"a\.csv:3: not valid CSV")
+    refuse(
+        write(tmp_path / "a.csv", 'text,label\na,1\n"b,0\nc,1\n'),
+        r"a\.csv:3: not valid CSV: close the quote",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"text,label\ra,1\rb,0\r", r"a\.csv:1: .*CR alone, so convert it: tr"),
+        (b'text,label\n"a" b,1\n', r"a\.csv:2: .*write a quote inside a quoted field twice"),
+        (gzip.compress(b"text,label\na,1\n"), r"a\.csv: not text but compressed by gzip; .*\.gz"),
+        (b"PK\x03\x04\x14\0\x06\0", r"a\.csv: not text but a \.zip or \.xlsx file"),
+    ],
+    ids=["CR", "quote", "gzip", "xlsx"],
+)
+def test_what_spreadsheets_and_archives_write_is_refused_with_the_remedy(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    refuse(write(tmp_path / "a.csv", content), message)
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
