@@ -121,7 +121,7 @@ def test_a_tokenizer_without_a_mask_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("part", "message"),
+    ("part", "expected"),
     [
         ("3/2", "part 3/2 does not exist; parts are counted from 1, as in 1/2"),
         ("x", "--part x: write it as i/N, for example 1/8"),
@@ -134,7 +134,7 @@ def test_a_part_that_does_not_exist_is_refused(
     toy_shards: Path,
     complaint: Callable[..., str],
     part: str,
-    message: str,
+    expected: str,
 ) -> None:
     message = complaint(
         "shard",
@@ -146,7 +146,7 @@ def test_a_part_that_does_not_exist_is_refused(
         "--part",
         part,
     )
-    assert message == message
+    assert message == expected
     assert not (tmp_path / "rows").exists()
 
 
