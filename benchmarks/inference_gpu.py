@@ -14,7 +14,7 @@ transformers' model in batches of 256 texts that were sorted by length.
 
 All sides read the same texts, cut at 128 tokens, with the same weights. The first round, of fewer
 texts, warms up. The models are loaded before the clock starts. A side's result is compared with
-that of ours.
+ours.
 """
 
 from __future__ import annotations

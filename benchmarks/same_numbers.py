@@ -4,7 +4,7 @@
                                       [--only NAME …] [--steps 200] [--output FILE.json]
 
 A refactoring must not change a loss or a weight. Each scenario runs the command line of both
-checkouts and compares every logged number (but for time and speed) and the SHA-256 of every
+checkouts and compares every logged number (except time and speed) and the SHA-256 of every
 exported weight file. Scenarios: vocabulary and shards; pre-training with each objective, as a tiny
 and as a small network; two stages; a run that was killed and resumed; three processes with DDP and
 with FSDP2. A result is kept after every scenario.

@@ -1,7 +1,7 @@
 """Decode plain data (TOML, JSON, flags) into frozen dataclasses, strictly.
 
 An unknown key is refused with the nearest known one, a value of the wrong type with its file and
-key. A config is valid or is not created.
+key. An invalid config cannot be created.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def progress_bars(*, quiet: bool = False) -> Iterator[tuple[Stage, Callable[[str
 
 
 def count_items(items: Iterable[Item], what: str, *, of: int | None = None) -> Iterator[Item]:
-    """Yield items, and print at times how many there were so far: a long job is not silent."""
+    """Yield items, and print from time to time how many there were so far."""
     total = ""
     if of is not None:
         total = f" of {of:,}"

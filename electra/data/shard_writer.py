@@ -200,7 +200,7 @@ def count_rows(files: list[ShardFile], prefix: str) -> int:
 
 
 def remove_shards(folder: Path) -> None:
-    """Remove the files that a ShardWriter writes, and first the manifest that vouches for them."""
+    """Remove the files that a ShardWriter writes, and first the manifest that lists them."""
     for name in (MANIFEST, PROGRESS, COUNTS, INPUTS):
         (folder / name).unlink(missing_ok=True)
     for path in find_rows(folder):

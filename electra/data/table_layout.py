@@ -209,5 +209,5 @@ def are_names(first: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
 
 
 def looks_like_data(name: str) -> bool:
-    """Return whether a cell of a first line is hardly the name of a column."""
+    """Return whether a cell of a first line is probably not the name of a column."""
     return not name.strip() or len(name) > MAX_NAME_CHARACTERS or bool(NUMBER.fullmatch(name))

@@ -137,7 +137,7 @@ class FlatOptimizer(torch.optim.Optimizer):
             self.refresh_low_precision_weights()
 
     def gather_weights(self) -> None:
-        """Bring all float32 weights up to date, for whoever reads them outside of training."""
+        """Bring all float32 weights up to date, for code that reads them outside of training."""
         self.shard.all_gather(self.flat_param)
 
     def gather_state(self, key: str) -> Tensor:

@@ -1,7 +1,7 @@
 """FSDP2: weights, gradients and optimizer state are sharded over the processes.
 
 A block is one FSDP unit: its weights are gathered when it is called, freed, gathered again when
-backward reaches it, and its gradient is reduced and scattered there and then. Everything else is
+backward reaches it, and its gradient is reduced and scattered at once. Everything else is
 the unit of the objective itself: embeddings that two networks share, the word embeddings that also
 predict, and heads are used from outside their modules, and stay gathered from the beginning of a
 pass to its end. A block that two networks share is still one unit.

@@ -67,7 +67,7 @@ def save(several: Sequence[Findings], path: Path) -> None:
     """Write the findings of several trials to one file."""
     values = [asdict(condense(findings)) for findings in several]
     text = json.dumps({"form": FORM, "findings": values}, ensure_ascii=False, indent=1, default=str)
-    # A point of a curve is a line, for whoever reads a diff. JSON has no line breaks inside of
+    # A point of a curve is a line, so that a diff is readable. JSON has no line breaks inside of
     # strings.
     text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda flat: re.sub(r"\n *", " ", flat[0]), text)
     atomic.write(path, text + "\n")

@@ -42,7 +42,7 @@ def split_off_dev(
 
 
 def refuse_same_data(files: Files) -> None:
-    """Raise UserError where a file to score on is also one to train on, be it a copy."""
+    """Raise UserError where a file to score on, or a copy of it, is also trained on."""
     for tables in files.dev.values():
         for table in tables:
             for train in files.train:

@@ -27,7 +27,7 @@ class EarlyStopping:
     weights: dict[str, Tensor] = field(default_factory=dict)  # in host memory
 
     def add(self, score: float, step: int, network: nn.Module) -> None:
-        """Take in an evaluation, and copy the weights if it is the best one."""
+        """Record an evaluation, and copy the weights if it is the best one."""
         self.evaluations += 1
         self.since_best += 1
         if self.best_score is None or self.direction * (score - self.best_score) > 0:

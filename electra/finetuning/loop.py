@@ -43,7 +43,7 @@ def finetune_seed(
 ) -> SeedResult | None:
     """Train, score and save one seed, from its newest checkpoint if it has one.
 
-    Return None when the run was stopped early. The steps that are taken are reported at times.
+    Return None when the run was stopped early. Progress is reported from time to time.
     """
     state = build_state(setup, seed, output_dir, world)
     state.progress = progress

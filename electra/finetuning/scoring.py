@@ -55,7 +55,7 @@ def evaluate(state: FinetuneState, journal: Journal, interrupted: Callable[[], b
 
 
 def add_evaluation(state: FinetuneState, journal: Journal, score: float) -> None:
-    """Let early stopping take in an evaluation, and say when it ends the training."""
+    """Pass an evaluation to early stopping, and say when it ends the training."""
     stopping = state.early_stopping
     assert stopping is not None
     stopping.add(score, state.step, state.network)

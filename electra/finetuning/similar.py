@@ -168,7 +168,7 @@ def training_arguments(setup: SimilarSetup, seed: int, folder: Path) -> Any:
 
 
 def stopping_callback(setup: SimilarSetup, interrupted: Interrupted) -> Any:
-    """Return what the trainer calls after each step: it stops, and says at times how far it is."""
+    """Return what the trainer calls after each step: it stops, and reports progress."""
     from transformers import TrainerCallback
 
     class StopAndReport(TrainerCallback):  # type: ignore[misc]

@@ -3,7 +3,7 @@ each two.
 
 Everything the backward pass needs is kept in low precision; what dropped out is computed again. A
 gradient that reaches a token by two ways is summed inside the product that brings the second, and
-every bias gradient falls out of a kernel that reads those values anyway.
+every bias gradient comes from a kernel that reads those values anyway.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a family of encoders is: its classes here and in transformers, and the names of tensors.
 
-A table names a module of ours and the module of theirs; weight and bias keep their names.
+A table maps the names of our modules to those of transformers; weight and bias keep their names.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Family(ABC):
 
     @abstractmethod
     def module_table(self, network: ExportedNetwork) -> dict[str, str]:
-        """Return, for each module of ours that transformers names otherwise, the names of theirs.
+        """Return the names that transformers has for our modules, where they differ.
 
         Several names, separated by a space, are modules whose rows ours stacks, in this order.
         """

@@ -73,7 +73,7 @@ def random_rows(network: ExportedNetwork, *, rows: int = 2, length: int = 64) ->
 
 
 def stock_logits(stock: Any, inputs: Inputs) -> Tensor:
-    """Return the logits of a transformers model, whichever way its class takes rows."""
+    """Return the logits of a transformers model, in the form that its class takes rows."""
     architecture = type(stock).__name__
     accepted = inspect.signature(stock.forward).parameters  # ModernBERT has no token types
     inputs = {name: tensor for name, tensor in inputs.items() if name in accepted}

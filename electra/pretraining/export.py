@@ -144,7 +144,7 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
             )
     messages = [f"{name} from {folder}: {loaded[name]}" for name, _, folder in sources]
     return messages + [
-        f"{name}: no model in {init_from}, freshly initialised but for what it shares"
+        f"{name}: no model in {init_from}, freshly initialised except for what it shares"
         for name in sorted(networks.keys() - loaded.keys())
     ]
 

@@ -39,7 +39,7 @@ def banner(findings: Findings) -> Banner:
     if by_flops:
         labels = ", ".join(arm.label for arm in by_flops)
         lines.append(
-            f"Steps of ours, and not the published ones: {labels}. Each of these arms takes as "
+            f"Our steps, not the published ones: {labels}. Each of these arms takes as "
             "many steps as give it the FLOPs of the arm that it is compared with, by the standard "
             "count."
         )
@@ -70,7 +70,7 @@ def headline(is_paper_scale: bool, changed: Sequence[str]) -> str:
     if changed:
         labels = ", ".join(changed)
         return f"These are not the paper's numbers: settings or steps are ours for {labels}"
-    return "The paper's settings on a corpus of ours"
+    return "The paper's settings on our corpus"
 
 
 def describe_scale(findings: Findings) -> str:

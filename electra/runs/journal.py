@@ -112,7 +112,7 @@ class Journal:
             self.progress.update(self.task, completed=step, description=format_metrics(self.latest))
 
     def track(self, batches: Sequence[Item], name: str) -> Iterator[Item]:
-        """Yield batches, and show how many are done: at the progress bar, or a line at times."""
+        """Yield batches, and show how many are done: on the progress bar, or as lines."""
         shown = time.monotonic()
         for done, batch in enumerate(batches, start=1):
             yield batch

@@ -1,4 +1,4 @@
-"""Multiple choice: what happens next (SWAG), what answers a question (RACE), or one's own options.
+"""Multiple choice: what happens next (SWAG), what answers a question (RACE), or your own options.
 
 Own data: a `context`, perhaps a `question`, `options` (a list in one column, or several columns)
 and a `label`: the position of the right one from 0 or from 1, its letter from A, or its text.

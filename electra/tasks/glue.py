@@ -122,7 +122,7 @@ GLUE = tuple(LAYOUTS)
 
 @dataclass(frozen=True, kw_only=True)
 class Glue(Classify):
-    """One of the nine. `text`, `text_pair` and `label` name the columns of one's own files."""
+    """One of the nine. `text`, `text_pair` and `label` name the columns of your own files."""
 
     kind: ClassVar[str] = "glue"
     text: str = ""

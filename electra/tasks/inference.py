@@ -126,7 +126,7 @@ def answer_examples(
 
 
 def count_batches(batches: Sequence[Array]) -> Iterator[Array]:
-    """Yield batches, and print at times how many are done."""
+    """Yield batches, and print from time to time how many are done."""
     return count_items(batches, "batches", of=len(batches))
 
 

@@ -25,7 +25,7 @@ HEAD_BYTES = 4_096
 
 
 def is_file(source: str) -> bool:
-    """Return whether an input names a file (or a data set), be it one that does not exist.
+    """Return whether an input names a file (or a data set), even one that does not exist.
 
     A sentence has a blank in it and does not end as a table does.
     """

@@ -94,7 +94,7 @@ class Span(Task[Question, SpanAnswer]):
 
     @classmethod
     def from_name(cls, name: str = "span", **options: Any) -> Self:
-        """Build squad-1.1, squad-2.0, a set of MRQA, or span for data of one's own."""
+        """Build squad-1.1, squad-2.0, a set of MRQA, or span for your own data."""
         if name not in FILE_NAMES:
             raise UserError(f"--task {name}: no such task{suggest_or_list(name, FILE_NAMES)}")
         return cls(name=name, **{"unanswerable": name == "squad-2.0", **options})

@@ -144,7 +144,7 @@ class ServedRun(Served):
         return atomic.resolve_folder(self.path / role)
 
     def read_signature(self) -> Signature:
-        """Return what changes when a network is exported anew."""
+        """Return what changes when a network is exported again."""
         signature = []
         for folder in self.folders():
             try:

@@ -58,7 +58,7 @@ def choose_token(host: str) -> str | None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raise UserError where there is none to be had."""
+    """Return a listening socket; raise UserError where none can be bound."""
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port}: must be from 0 to 65535; 0 takes a free one")
     try:

@@ -105,7 +105,7 @@ def test_a_discriminator_alone_fills_itself_and_what_the_generator_shares(
     assert filled == {"shared", "discriminator"}
     assert (
         messages[1]
-        == f"generator: no model in {source}, freshly initialised but for what it shares"
+        == f"generator: no model in {source}, freshly initialised except for what it shares"
     )
 
 

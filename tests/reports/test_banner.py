@@ -40,7 +40,7 @@ def at_paper_scale(*names: str, trial: str = "efficiency", **scale):
 
 
 def test_the_papers_settings_are_claimed_only_for_its_scale_its_budget_and_its_recipes():
-    claim = "The paper's settings on a corpus of ours"
+    claim = "The paper's settings on our corpus"
     assert banner(at_paper_scale("electra")).headline == claim
     assert banner(replace(at_paper_scale("electra"), budget="1/2")).headline != claim
     assert (
@@ -54,11 +54,11 @@ def test_the_papers_settings_are_claimed_only_for_its_scale_its_budget_and_its_r
 
 def test_steps_that_are_ours_by_flops_are_said_to_be():
     assert any(
-        line.startswith("Steps of ours, and not the published ones: BERT-Small, BERT-Base.")
+        line.startswith("Our steps, not the published ones: BERT-Small, BERT-Base.")
         for line in banner(at_paper_scale(trial="small-models")).lines
     )
     assert not any(
-        "Steps of ours" in line for line in banner(at_paper_scale(trial="weight-tying")).lines
+        "Our steps" in line for line in banner(at_paper_scale(trial="weight-tying")).lines
     )
 
 
