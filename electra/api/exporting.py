@@ -24,7 +24,7 @@ class ExportArguments(ExportOptions):
     to
         onnx: a graph for ONNX Runtime, with any head. sentence-transformers: an embedder.
     output_dir
-        Folder to write. It is whole or absent.
+        Folder to write, complete or not at all.
     """
 
     model: PathName = field(kw_only=False)
@@ -57,11 +57,11 @@ def push(
     model
         A model folder, an exported folder, a run folder, or what `finetune` or `export` returned.
     repository
-        owner/name. It is made if it is not there.
+        owner/name. It is created if it does not exist.
     private
         Make a new repository private.
     revision
-        Branch to push to; it is made if it is not there. The default is main.
+        Branch to push to, created if it does not exist. The default is main.
     dry_run
         Return the files that would be pushed, and send nothing.
     """

@@ -30,7 +30,7 @@ def export(
     to
         onnx: a graph for ONNX Runtime, with any head. sentence-transformers: an embedder.
     output_dir
-        Folder to write. It is whole or absent.
+        Folder to write, complete or not at all.
     """
     from electra.exports.export import export_model
 
@@ -64,11 +64,11 @@ def push(
         A model folder, an exported folder, or a run folder (its discriminator or encoder; its best
         model).
     repository
-        owner/name. It is made if it is not there.
+        owner/name. It is created if it does not exist.
     private
         Make a new repository private.
     revision
-        Branch to push to; it is made if it is not there. The default is main.
+        Branch to push to, created if it does not exist. The default is main.
     dry_run
         List the files, and send nothing.
     """

@@ -44,7 +44,7 @@ choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN -
 --first-label 0|1.
 
 similar (an embedder, by sentence-transformers): --text COLUMN --text-pair COLUMN --negative COLUMN
---score COLUMN, and settings of its own.
+--score COLUMN, and the settings that --print-config lists.
 """
 
 

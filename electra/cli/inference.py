@@ -36,7 +36,7 @@ NO_DATA = EvaluationData()
 
 @app.command
 def models() -> int:
-    """List the models that come with the package; their names stand wherever a model is taken."""
+    """List the models that come with the package. Use their names wherever a model is expected."""
     from electra.shipped import model_path, shipped_models
 
     names = shipped_models()

@@ -85,7 +85,7 @@ def shard(
     corpus
         Files, folders, globs or hub names, as for `vocab`.
     output_dir
-        Where the shards go. Interrupted, the same command continues; finished, it does nothing.
+        Where the shards go. If it is interrupted, the same command continues.
     tokenizer
         Folder from `electra vocab`, or any transformers tokenizer folder.
     merge

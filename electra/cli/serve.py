@@ -12,7 +12,7 @@ from electra.config import UserError
 def serve(
     *models: str, port: Integer = 8000, host: str = "127.0.0.1", rate_limit: Integer = 100
 ) -> int:
-    """Serve models to a browser and as JSON, on this machine alone.
+    """Serve models to a browser and as JSON, by default only on this machine.
 
     Parameters
     ----------
@@ -20,9 +20,9 @@ def serve(
         Folders: pre-training runs (also while they train), networks of one, fine-tuned models of
         ours or transformers'. Two are shown side by side.
     port
-        0 takes a free one.
+        Port to listen on; 0 takes a free one.
     host
-        Any other than this machine's own needs a token, which is printed.
+        Address to listen on. All but loopback addresses need a token, which is printed.
     rate_limit
         Requests a second that each client may send; 0: no limit.
     """

@@ -24,9 +24,9 @@ class VocabularyOptions:
     vocab_size
         Number of entries.
     cased
-        Tell upper from lower case.
+        Distinguish upper and lower case.
     keep_accents
-        Tell é from e also in Latin text. Text in other scripts keeps accents and marks.
+        Distinguish é from e in Latin text too. Other scripts always keep accents and marks.
     text_field
         Field or column that holds the text of rows, in all files but .txt; a number, counted
         from 0, names a column of CSV and TSV without a header line.
@@ -67,7 +67,8 @@ class ShardOptions:
         i/N: only this part of the work, for many machines. On the command line, the default is
         SLURM_ARRAY_TASK_ID of SLURM_ARRAY_TASK_COUNT.
     by_file
-        With --part: read this part's files alone. Other rows than without, but the same for any N.
+        With --part: read only the files of this part. Its rows differ from those without --by-file,
+        and are the same for any N.
     seed
         Decides cuts and held-out documents.
     workers

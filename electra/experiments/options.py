@@ -37,11 +37,11 @@ class SweepOptions:
     seed: int = 0
     """The first seed."""
     tasks: Sequence[str] | None = None
-    """To score on, instead of the trial's and scale's: glue, glue/NAME, squad-1.1, squad-2.0."""
+    """Tasks to score on, instead of the trial's: glue, glue/NAME, squad-1.1, squad-2.0."""
     arms: Sequence[str] | None = None
-    """Only these."""
+    """Run only these arms."""
     at_once: int = 1
-    """Runs at a time on this machine, each in a process of its own; spread over the GPUs it has."""
+    """Runs at a time on this machine, each in its own process, spread over its GPUs."""
     quiet: bool = False
     """Show no progress."""
 

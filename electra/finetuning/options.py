@@ -48,8 +48,9 @@ class FinetuneOptions:
     flags
         Settings of the recipe as on the command line: ["--learning-rate", "1e-4"].
     search
-        Search over learning rate, epochs and batch size with so many trainings, choose by the score
-        on dev, and train the best settings with --seeds. What is set is not searched.
+        Search over learning rate, epochs and batch size with this many trainings, choose by the
+        score on dev, and train the best settings with --seeds. Settings that you give are not
+        searched.
     search_minutes
         The same with a budget in minutes of training.
     random_weights

@@ -115,8 +115,8 @@ class RecipeOverrides:
     seed
         Seed of everything that is random.
     config
-        TOML files that change settings of the recipe; later ones win, and settings that are given
-        beside them win over all.
+        TOML files that change settings of the recipe; later files override earlier ones, and
+        flags override files.
     """
 
     max_steps: int | None = None
