@@ -47,7 +47,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(
 
 
 @pytest.mark.parametrize(
-    "fault", ["electra.model.huggingface.save_file", "electra.runs.journal.Journal.record"]
+    "fault", ["electra.model.weight_files.save_file", "electra.runs.journal.Journal.record"]
 )
 def test_a_full_disk_at_any_other_write_fails_with_the_same_message(
     tmp_path: Path,
