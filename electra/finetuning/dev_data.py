@@ -32,6 +32,11 @@ def split_off_dev(
     for rank, index in enumerate(candidates):
         if int((rank + 0.5) * share + 0.5) > int((rank - 0.5) * share + 0.5):
             chosen.add(index)
+    if not candidates:
+        raise UserError(
+            f"--dev-share {share:g}: each of the {count:,} training examples has a label of its "
+            "own, and one stays in training; check --label, or name a file with --dev"
+        )
     if not chosen:
         raise UserError(
             f"--dev-share {share:g}: no dev example in {count:,} training examples; raise it, or "

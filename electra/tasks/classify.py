@@ -28,13 +28,14 @@ from electra.tasks.classification_heads import (
 )
 from electra.tasks.features import Array, Features, encode_pair, split_windows
 from electra.tasks.labels import (
-    MAX_INTEGER_CLASSES,
+    MAX_SCORE,
     are_scores,
     class_metrics,
     label_config,
     labels_from_config,
     list_labels,
     sort_labels,
+    warn_of_possible_scores,
 )
 from electra.tasks.metrics import (
     METRICS,
@@ -142,11 +143,16 @@ class Classify(TextTask):
         regression = self.regression
         if regression is None:
             regression = len(values) == len(numbers) and are_scores(values)
-            if not regression and len(values) > MAX_INTEGER_CLASSES:
-                warn_of_texts_among_scores(spellings)
+            if not regression:
+                warn_of_possible_scores(spellings)
         if not regression:
             return replace(self, regression=False, extent=())
         extent = self.extent
+        if any(abs(value) > MAX_SCORE for value in values):
+            raise UserError(
+                f"labels of a regression may be up to {MAX_SCORE:g}, and there is one of "
+                f"{max(values, key=abs):g}; correct it, or scale them"
+            )
         if values and not extent:
             extent = min(values), max(values)
         metrics = self.metrics or SCORE_METRICS
@@ -370,12 +376,3 @@ class Classify(TextTask):
         if gold is not None:
             record["gold"] = gold
         return record
-
-
-def warn_of_texts_among_scores(spellings: set[str]) -> None:
-    """Warn of many numbers that are classes because some labels are no numbers."""
-    texts = sorted(label for label in spellings if parse_number(label) is None)
-    warn(
-        f"{len(spellings) - len(texts):,} labels are numbers and {len(texts):,} are not "
-        f"({list_labels(texts)}), so all are classes; if the numbers are scores, correct the others"
-    )

@@ -8,10 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra.config import UserError
+from electra.data.sources import warn
+from electra.data.tables import parse_number
 from electra.tasks.metrics import TWO_CLASS_METRICS
 
 MAX_LISTED = 20
 MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for scores
+MAX_SCORE = 1e30  # a regression computes in float32
+LIKE_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*\s?%?")
+LIST_TEXT = re.compile(r"\[\s*(['\"].*)?\]", re.DOTALL)  # as pandas writes lists to CSV
 # A missing or broken number, as tables spell it.
 NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)
 
@@ -85,6 +90,22 @@ def are_scores(values: Sequence[float]) -> bool:
     if len(set(values)) > MAX_INTEGER_CLASSES:
         return True
     return any(value != int(value) for value in values)
+
+
+def warn_of_possible_scores(spellings: set[str]) -> None:
+    """Warn of classes that may be meant as scores: 0,5 and 50 %, or many numbers and a word."""
+    texts = sorted(label for label in spellings if parse_number(label) is None)
+    numbers = len(spellings) - len(texts)
+    if texts and all(LIKE_NUMBER.fullmatch(label) for label in texts):
+        warn(
+            f"labels such as {texts[0]!r} are read as classes; if they are scores, write them with "
+            "a decimal point and without signs: 0.5"
+        )
+    elif texts and numbers > MAX_INTEGER_CLASSES:
+        warn(
+            f"{numbers:,} labels are numbers and {len(texts):,} are not ({list_labels(texts)}), so "
+            "all are classes; if the numbers are scores, correct the others"
+        )
 
 
 def class_metrics(labels: Sequence[str]) -> tuple[str, ...]:

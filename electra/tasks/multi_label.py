@@ -20,6 +20,7 @@ from electra.tasks.classification_heads import LinearHead, MultiLabelHead
 from electra.tasks.classify import Classify
 from electra.tasks.features import Array, Features
 from electra.tasks.labels import (
+    LIST_TEXT,
     label_config,
     label_text,
     labels_from_config,
@@ -71,6 +72,11 @@ class MultiLabel(Classify):
         label = label_text(value, where)
         if label is None and labelled:
             return None, ()
+        if label is not None and labelled and LIST_TEXT.fullmatch(label):
+            raise UserError(
+                f"{where}: {columns.label!r} holds a list as text, {label[:40]!r}; write labels as "
+                "a|b, or rows with lists to a .jsonl file"
+            )
         return label, None
 
     def part_of(self, label: str) -> str:

@@ -45,7 +45,9 @@ def test_no_label_is_lost_to_the_dev_data_and_scores_are_drawn_as_one() -> None:
 
 
 def test_a_share_of_too_few_examples_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--dev-share 0\.1: no dev example in 2"):
+    with pytest.raises(UserError, match=r"--dev-share 0\.1: no dev example in 3"):
+        split_off_dev(Classify.from_name(regression=False), examples(a=2, b=1), 0.1)
+    with pytest.raises(UserError, match=r"each of the 2 training examples has a label of its own"):
         split_off_dev(Classify.from_name(regression=False), examples(a=1, b=1), 0.1)
     with pytest.raises(SettingError, match=r"dev_share.*\(0, 0\.5\]"):
         FinetuneConfig(dev_share=0.9)

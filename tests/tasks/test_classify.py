@@ -258,6 +258,17 @@ def test_a_word_among_many_numbers_makes_classes_of_them_and_is_warned_of() -> N
         assert learnt(*range(21), "unknown").regression is False
 
 
+@pytest.mark.parametrize("labels", [("0,5", "1,5", "2"), ("10%", "20 %"), ("1.000,5", "2.000,5")])
+def test_classes_that_look_like_scores_are_warned_of(labels: tuple[str, ...]) -> None:
+    with pytest.warns(UserWarning, match=r"labels such as '.*' are read as classes; if they are"):
+        assert learnt(*labels).regression is False
+
+
+def test_scores_that_float32_cannot_hold_are_refused() -> None:
+    with pytest.raises(UserError, match=r"up to 1e\+30, and there is one of -1e\+301; correct it"):
+        learnt("0.5", "-1e301")
+
+
 def test_a_column_without_a_name_is_no_id(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(",text,label\n0,a dog,a\n1,a cat,b\n", encoding="utf8")

@@ -60,6 +60,13 @@ def test_the_separator_of_labels_is_detected(tmp_path: Path, separator: str) -> 
     assert labels_in(tmp_path / "a.csv", rows) == EXPECTED
 
 
+@pytest.mark.parametrize("cell", ["['a', 'b']", "['a' 'b']", "[]"])
+def test_a_list_as_text_is_refused_with_the_remedy(tmp_path: Path, cell: str) -> None:
+    rows = f'text,label\nx,a|b\ny,"{cell}"\n'
+    with pytest.raises(UserError, match=r"a\.csv:3: 'label' holds a list as text.*labels as a\|b"):
+        read(tmp_path / "a.csv", rows)
+
+
 def test_a_named_separator_alone_splits(tmp_path: Path) -> None:
     rows = 'text,label\nx,"a,1|b"\ny,b\n'
     assert labels_in(tmp_path / "a.csv", rows, label_separator="|") == [("a,1", "b"), ("b",)]
