@@ -320,6 +320,12 @@ def test_embed_takes_rows_columns_and_files(tuned: FinetuneResult, tmp_path: Pat
     assert [len(vectors) for vectors in tokens.vectors] == [4, 5]
     numbered = electra.embed(tuned, file, layer=0)  # type: ignore[arg-type]
     np.testing.assert_array_equal(numbered.vectors, electra.embed(tuned, file, layer="0").vectors)
+    with pytest.raises(electra.UserError, match="texts, item 2 is a NoneType; give texts alone"):
+        electra.embed(tuned, ["a dog", None])
+    with pytest.raises(electra.UserError, match=r"a dog: no such file .*list: \['a dog'\]"):
+        electra.embed(tuned, "a dog")
+    with pytest.raises(electra.UserError, match=r"no column 'text'.*right one with text=$"):
+        electra.embed(tuned, [{"review": "a dog"}])
     with pytest.raises(electra.UserError, match="pool='max': unknown"):
         electra.embed(tuned, file, pool="max")  # type: ignore[arg-type]
 

@@ -12,7 +12,15 @@ import numpy as np
 from electra.api.finetuning import Columns
 from electra.api.keywords import as_flags, field_values, python_messages, takes_keywords
 from electra.api.results import Embeddings, Evaluation, Predictions
-from electra.api.rows import Data, PathName, as_items, find_tables, input_tables, is_path
+from electra.api.rows import (
+    Data,
+    PathName,
+    as_items,
+    find_input,
+    find_tables,
+    input_tables,
+    is_path,
+)
 from electra.config import UserError
 from electra.data.sources import warn
 from electra.data.tables import Table, is_hub_name
@@ -264,8 +272,16 @@ def find_texts(arguments: EmbedArguments) -> list[str]:
     """Return the texts that were given, or those of a file or of rows."""
     data: Any = arguments.texts
     items = as_items(data, name="texts")
-    if not is_path(data) and all(isinstance(item, str) for item in items):
+    if is_path(data):
+        return list(read_texts(find_input(data), arguments.text))
+    if all(isinstance(item, str) for item in items):
         return items
+    for number, item in enumerate(items, start=1):
+        if not is_path(item) and not isinstance(item, Mapping):
+            raise UserError(
+                f"texts, item {number} is a {type(item).__name__}; give texts alone, or a dict for "
+                "each row"
+            )
     tables = find_tables(data, name="texts")
     return [text for table in tables for text in read_texts(table, arguments.text)]
 

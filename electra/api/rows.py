@@ -110,5 +110,5 @@ def find_input(path: PathName) -> Table:
     try:
         return find_table(Path(path))
     except UserError as error:
-        remedy = f"a text to answer goes into a list: [{str(path)[:40]!r}]"
+        remedy = f"a text goes into a list: [{str(path)[:40]!r}]"
         raise UserError(f"{error} ({remedy})") from None

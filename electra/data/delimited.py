@@ -135,9 +135,11 @@ def find_column(row: Mapping[str, Any], name: str) -> str:
     return list(row)[int(name)]
 
 
-def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> Any:
+def require_column(
+    row: Mapping[str, Any], name: str, where: str, *, flag: str = "", may_be_number: bool = False
+) -> Any:
     """Return a row's value in a column; raise UserError with the columns of the row, and the flag
-    that names another, if it has none.
+    that names another, if it has none. For a classifier a column may be named by its number.
     """
     if name in row:
         return row[name]
@@ -147,8 +149,7 @@ def require_column(row: Mapping[str, Any], name: str, where: str, *, flag: str =
     )
     if flag:
         message += f"; name the right one with {flag}"
-    takes_numbers = flag in ("--text", "--text-pair", "--label")  # of classifiers
-    if takes_numbers and any(is_hardly_a_name(str(column)) for column in row):
+    if may_be_number and any(is_hardly_a_name(str(column)) for column in row):
         message += (
             "; if the file has no header line, say --no-header and name columns by number, "
             "counted from 0: --text 1 --label 0"

@@ -50,9 +50,7 @@ def read_texts(source: Table, column: str = "text") -> Iterator[str]:
     """Yield a text for each line of plain text, blank ones too, or for each row of a table."""
     if source.format == "text":
         return (line for _, line in read_lines(source))
-    return (
-        require_text(row, column, where, flag="--text COLUMN") for where, row in read_rows(source)
-    )
+    return (require_text(row, column, where, flag="--text") for where, row in read_rows(source))
 
 
 def embed(

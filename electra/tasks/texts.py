@@ -103,10 +103,10 @@ class TextTask(Task[Text, Array]):
         columns = self.columns(row)
         for flag, name in zip(("--text", "--text-pair"), columns, strict=False):
             if name:
-                require_column(row, name, where, flag=flag)
+                require_column(row, name, where, flag=flag, may_be_number=True)
         if labelled:
             for name in self.label_columns(columns):
-                require_column(row, name, where, flag="--label")
+                require_column(row, name, where, flag="--label", may_be_number=True)
         label, labels = self.read_label(row, columns, where, labelled=labelled)
         first, second, id = require_text(row, columns.text, where), None, None
         if columns.text_pair:

@@ -117,7 +117,7 @@ def test_a_column_missing_from_names_that_look_like_data_is_refused_with_the_rem
     row: dict[str, str],
 ) -> None:
     with pytest.raises(UserError, match=r"no header line, say --no-header .* --text 1 --label 0$"):
-        require_column(row, "text", "a.csv:2", flag="--text")
+        require_column(row, "text", "a.csv:2", flag="--text", may_be_number=True)
 
 
 def test_a_label_before_the_first_space_is_found_as_trec_and_fasttext_write_it(
