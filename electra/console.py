@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from electra.escape import printable
+from electra.escape import printable, reword
 
 Stage = Callable[[str], Callable[[float], None]]  # name of a stage → a function of its progress
 NOBODY_READS = {errno.EPIPE, errno.EIO}  # a pipe that was closed, a terminal that is gone
@@ -41,7 +41,7 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text of a string. Columns are as wide as what is shown."""
-        return super().render_str(printable(text), **options)
+        return super().render_str(printable(reword.get()(text)), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -7,11 +7,15 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+from collections.abc import Callable
+from contextvars import ContextVar
 
 # C0 without tab and newline, DEL, C1, separators of lines, what reorders text, half characters.
 CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 MAX_NAME = 80  # characters; a file system takes 255 bytes
+# What a message becomes before it is shown: in the API, keywords stand in it for flags.
+reword: ContextVar[Callable[[str], str]] = ContextVar("reword", default=str)
 
 
 def printable(text: str) -> str:

@@ -16,7 +16,7 @@ from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
 from electra.config import RunFailed, SettingError, UserError, flatten, suggest
-from electra.data.sources import reword
+from electra.escape import reword
 
 P = ParamSpec("P")
 Arguments = TypeVar("Arguments")
@@ -114,7 +114,7 @@ def document_fields(arguments: Callable[..., object]) -> str:
 
 @contextmanager
 def python_messages(keywords: Mapping[str, object]) -> Iterator[None]:
-    """Let the errors and warnings of the block speak of keywords, not of flags.
+    """Let errors, warnings and what is printed in the block speak of keywords, not of flags.
 
     Errors come without the frames below: the message says what is to be done.
     """

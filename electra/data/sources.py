@@ -8,13 +8,12 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from electra.config import UserError
-from electra.escape import first_line
+from electra.escape import first_line, reword
 
 Report = Callable[[str], None]
 Kind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "hub"]
@@ -38,8 +37,6 @@ CONTENT_HASH = "sha256_of_blocks"  # the key of a fingerprint that needs the fil
 BLOCK_BYTES = 64 * 1024
 # Files up to 256 MB are hashed whole; of larger ones no more than that is hashed.
 MAX_HASHED_BLOCKS = 4096
-# What a warning becomes before it is shown: in the API, keywords stand in it for flags.
-reword: ContextVar[Callable[[str], str]] = ContextVar("reword", default=str)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

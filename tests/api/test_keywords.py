@@ -11,6 +11,7 @@ from electra.api.keywords import as_flags, python_messages, to_python
 from electra.config import RunFailed, SettingError, UserError
 from electra.data.prefetch import prefetch
 from electra.data.sources import warn
+from electra.finetuning.finetune import reporter
 
 KEYWORDS = {"output_dir": Path("my run"), "resume": "auto", "overwrite": False, "seeds": 0}
 
@@ -47,6 +48,16 @@ def test_warnings_speak_of_keywords_in_a_thread_too() -> None:
         assert list(prefetch(read())) == [1]
     with pytest.warns(UserWarning, match="^check --seeds$"):
         warn("check --seeds")
+
+
+def test_what_is_printed_speaks_of_keywords(capsys: pytest.CaptureFixture[str]) -> None:
+    say = reporter(quiet=False)
+    with python_messages(KEYWORDS):
+        say("regression (--regression false makes them classes); see --seeds")
+    say("see --seeds")
+    assert capsys.readouterr().err == (
+        'regression (settings["regression"] = False makes them classes); see seeds=\nsee --seeds\n'
+    )
 
 
 @pytest.mark.parametrize("error", [UserError, RunFailed])
