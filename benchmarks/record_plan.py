@@ -131,11 +131,12 @@ class Plan:
                     yield arm, seed
 
     def flags_of(self, arm: Arm) -> list[str]:
-        """Return the flags of an arm without those of a stage."""
-        own = shlex.split(arm.flags)
+        """Return the flags of an arm without those of a stage; of equal ones the last."""
+        words = shlex.split(f"{arm.flags} {self.scale.flags}")
         if not arm.recipe:
-            own = [*shlex.split(self.flags), *own]
-        own += shlex.split(self.scale.flags)
+            words = [*shlex.split(self.flags), *words]
+        pairs = dict(zip(words[::2], words[1::2], strict=True))
+        own = [word for pair in pairs.items() for word in pair]
         if arm.ramp_ratio:
             # Also when the batch has grown, a pass is no larger than the first batch.
             batch_size = load_recipe(arm.recipe or self.recipe, flags=own).training.batch_size

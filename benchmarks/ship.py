@@ -16,12 +16,14 @@ import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.harness import Result, build_parser, run_main
+from benchmarks.beyond_glue import OUTPUT
+from benchmarks.beyond_tables import beyond_glue
+from benchmarks.harness import Result, build_parser, read_earlier, run_main
 from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
 from benchmarks.record_corpus import read_facts
@@ -43,6 +45,12 @@ MAX_BYTES = 45_000_000
 TOLERANCE = 0.05
 # What a test compares: sum of log P(original) of each sentence, by the model as it was shipped.
 EXPECTED = "expected_scores.json"
+# Source of the text → what it is, and its terms.
+TERMS = {
+    "wiki": "Wikipedia (2019), CC BY-SA 3.0",
+    "books": "Project Gutenberg, public domain in the United States",
+    "openstax": "university textbooks, CC BY 4.0",
+}
 FIXTURE = (
     "The chef who ran to the stores is out of food.",
     "The chef who ran to the stores are out of food.",
@@ -124,9 +132,14 @@ def score_fixture(folder: Path) -> list[float]:
 def complete_card(card: str, options: argparse.Namespace) -> str:
     """Return the card of the run with data, licences, scores and limits after its facts."""
     card = card.replace(f"# {options.run.name}-discriminator", f"# {options.name}")
+    front = f"---\nlanguage: {options.language}\nlicense: {options.license}\n"
+    card = card.replace("---\n", front, 1)
     card = card.replace("| Language | not recorded |", f"| Language | {options.language} |")
     card = card.replace("| Licence | not recorded |", f"| Licence | {options.license} |")
-    sections = [card.rstrip(), *describe_text(options.corpus), *describe_scores(options), *LIMITS]
+    if not options.generator:
+        card = card.replace(" It does not fill masks; the generator beside it does.", "")
+    sections = [card.rstrip(), *describe_text(options.corpus), *describe_scores(options)]
+    sections += [*describe_beyond(options.name), *LIMITS]
     return "\n".join(sections) + "\n"
 
 
@@ -147,10 +160,12 @@ def describe_text(corpus: Path | None) -> list[str]:
     facts = read_facts(corpus) if corpus else {}
     if not facts:
         return ["", "## Text", "", "not recorded"]
-    lines = ["", "## Text", "", *table_header("source", "characters", "removed: in a dev set")]
+    header = table_header("source", "terms", "characters", "removed: in a dev set")
+    lines = ["", "## Text", "", *header]
     for source, counted in facts["sources"].items():
         if "kept" in counted:
-            lines.append(table_row(source, f"{counted['kept']:,}", f"{counted['removed']:,}"))
+            kept, removed = f"{counted['kept']:,}", f"{counted['removed']:,}"
+            lines.append(table_row(source, TERMS.get(source, "not recorded"), kept, removed))
     return lines
 
 
@@ -163,20 +178,34 @@ def describe_scores(options: argparse.Namespace) -> list[str]:
     ]
     if not runs:
         return ["", "## Scores", "", "not measured"]
-    name, published = PUBLISHED
-    first = runs[0]
+    first, (name, published) = runs[0], PUBLISHED
     about = (
-        f"{first['minutes']:g} minutes on one {first['made']['hardware']}, `{first['settings']}`. "
-        "Dev sets, in points; QNLI has a rebuilt training set."
+        f"{first['minutes']:g} minutes of pre-training on one {first['made']['hardware']}, "
+        f"`{first['settings']}`. Dev sets, in points; QNLI has a rebuilt training set."
     )
     lines = ["", "## Scores", "", about, ""]
-    lines += table_header("task", "median", "every seed", name)
-    for task, entry in first["tuned"].items():
+    lines += table_header("task", "median", "every seed", "settings", name)
+    medians = []
+    for task, entry in sorted(first["tuned"].items()):
         scores = [100 * score for score in entry["scores"]]
+        medians.append(median(scores))
         beside = published.get(task.removeprefix("glue/"))
         every = ", ".join(f"{score:.1f}" for score in scores)
-        lines.append(table_row(task, f"{median(scores):.1f}", every, str(beside or "–")))
+        flags = f"`{entry.get('flags', '')}`"
+        lines.append(table_row(task, f"{medians[-1]:.1f}", every, flags, str(beside or "–")))
+    if {task.removeprefix("glue/") for task in first["tuned"]} == set(published):
+        mean = f"{fmean(published.values()):.1f}"
+        lines.append(table_row("mean", f"{fmean(medians):.1f}", "", "", mean))
     return lines
+
+
+def describe_beyond(name: str) -> list[str]:
+    """Return the scores of the model on tasks beyond GLUE, if it has some."""
+    result = read_earlier(OUTPUT)
+    if name not in result.get("models", []):
+        return []
+    own = {key: run for key, run in result["runs"].items() if run["model"] == name}
+    return ["", beyond_glue({**result, "models": [name], "runs": own}).rstrip()]
 
 
 if __name__ == "__main__":

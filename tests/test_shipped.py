@@ -44,7 +44,7 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "minutes": 20.0,
         "settings": "modern-small",
         "made": {"hardware": "a GPU"},
-        "tuned": {"glue/rte": {"scores": [0.6, 0.7, 0.65]}},
+        "tuned": {"glue/rte": {"scores": [0.6, 0.7, 0.65], "flags": "--epochs 5"}},
     }
     path = tmp_path_factory.mktemp("record") / "record.json"
     path.write_text(json.dumps({"runs": {"final: candidate, seed 0": entry}}), encoding="utf8")
@@ -102,8 +102,10 @@ def test_every_model_of_the_package_scores_its_fixture_as_it_did() -> None:
 @pytest.mark.usefixtures("with_toy")
 def test_a_shipped_models_card_has_scores_with_seeds_and_limits() -> None:
     card = (electra.model_path(NAME) / "README.md").read_text(encoding="utf8")
-    assert "| glue/rte | 65.0 | 60.0, 70.0, 65.0 | 68.5 |" in card
+    assert "| glue/rte | 65.0 | 60.0, 70.0, 65.0 | `--epochs 5` | 68.5 |" in card
     assert "| Licence | cc-by-sa-4.0 |" in card
+    assert card.startswith("---\nlanguage: en\nlicense: cc-by-sa-4.0\n")
+    assert "the generator beside it" not in card
     assert "## Limits" in card
 
 
