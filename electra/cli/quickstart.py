@@ -39,8 +39,8 @@ FINETUNE_FLAGS = (
 # a part of the sentences: about a minute.
 SHIPPED = "small-en"
 SHIPPED_FLAGS = (
-    "--learning-rate 5e-4 --bias-correction true --dropout 0 --length 48 --epochs 1 "
-    "--max-train-examples 3000"
+    "--learning-rate 1e-3 --bias-correction true --dropout 0 --length 48 --epochs 1 "
+    "--max-train-examples 2500"
 ).split()
 
 
