@@ -145,7 +145,10 @@ def record_finetuning(result: Result | None = None) -> str:
         for task in tasks:
             scores = run.get("tuned", {}).get(task, {}).get("scores")
             cells.append(format_spread([100 * score for score in scores]) if scores else "–")
-        lines.append(table_row(name, f"`{run['settings']}`", *cells))
+        flags = "default"
+        if run["settings"]:
+            flags = f"`{run['settings']}`"
+        lines.append(table_row(name, flags, *cells))
     return "\n".join(lines)
 
 
@@ -157,10 +160,10 @@ def record_tried(result: Result | None = None) -> str:
         counts[stage] = (len(arms), sum(len(runs) for runs in arms.values()))
     if not any(runs for _, runs in counts.values()):
         return "Nothing has been tried yet."
-    parts = [f"{arms} in {stage} ({runs} runs)" for stage, (arms, runs) in counts.items() if runs]
+    parts = [f"{stage}: {arms} (runs: {runs})" for stage, (arms, runs) in counts.items() if runs]
     return (
-        f"Settings that were tried: {', '.join(parts)}. Dev sets chose among them, so the best of "
-        "them is a little lucky on dev."
+        f"Settings that were tried, by stage: {', '.join(parts)}. Dev sets chose among them, so the "
+        "best of them is a little lucky on dev."
     )
 
 

@@ -143,7 +143,7 @@ def test_the_page_shows_each_arm_against_the_reference_with_its_spread_and_failu
     assert "- broken, seed 0: exit code 1: not finite" in table
     assert "standard deviation of 1.41" in table[-1]
     assert "2 in confirm" not in record_tables.record_tried({"runs": runs})
-    assert "3 in confirm (4 runs)" in record_tables.record_tried({"runs": runs})
+    assert "confirm: 3 (runs: 4)" in record_tables.record_tried({"runs": runs})
 
 
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:
