@@ -162,8 +162,8 @@ def record_tried(result: Result | None = None) -> str:
         return "Nothing has been tried yet."
     parts = [f"{stage}: {arms} (runs: {runs})" for stage, (arms, runs) in counts.items() if runs]
     return (
-        f"Settings that were tried, by stage: {', '.join(parts)}. Dev sets chose among them, so the "
-        "best of them is a little lucky on dev."
+        f"Settings that were tried, by stage: {', '.join(parts)}. Dev sets chose among them, so "
+        "the best of them is a little lucky on dev."
     )
 
 
