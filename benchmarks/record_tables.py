@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from benchmarks.encoder_tables import format_spread
 from benchmarks.harness import Result
 from benchmarks.markdown import RESULTS, machines_with_commits, table_header, table_row
-from benchmarks.record_plan import Plan, load_plan
+from benchmarks.record_plan import load_plan
 from benchmarks.record_results import read_record
 
 REFERENCE = "base"
@@ -38,7 +38,7 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
     tasks = plan.stage(stage).task_names
     everything = [run for runs in arms.values() for run in runs]
     lines = table_header(
-        f"{minutes_of(plan, stage)}; {machines_with_commits(everything)}",
+        f"{minutes_of(everything)}; {machines_with_commits(everything)}",
         "question",
         "seeds",
         "parameters",
@@ -58,8 +58,10 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
     return "\n".join([*lines, *failures(everything), describe_spread(reference)])
 
 
-def minutes_of(plan: Plan, stage: str) -> str:
-    return f"{plan.minutes_of(plan.stage(stage)):.2g} minutes of pre-training each"
+def minutes_of(runs: Sequence[Result]) -> str:
+    """Return the minutes of pre-training of runs; a failed one may have none."""
+    minutes = sorted({run["minutes"] for run in runs if "minutes" in run})
+    return f"{' or '.join(f'{each:.3g}' for each in minutes) or 'no'} minutes of pre-training each"
 
 
 def is_scored(run: Result, tasks: Sequence[str]) -> bool:
