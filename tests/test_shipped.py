@@ -18,6 +18,7 @@ from electra import shipped
 from electra.__main__ import main
 from electra.config import UserError
 from electra.data.shards import Shards
+from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.pretrain import pretrain
@@ -113,6 +114,7 @@ def test_a_shipped_models_card_has_scores_with_seeds_and_limits() -> None:
 def test_a_shipped_model_is_taken_by_its_name(models: Path, capsys: Any) -> None:
     assert model_folder(NAME) == models / NAME
     assert load_pretrained(NAME).loaded is not None
+    assert WordPiece.load(NAME).definition == load_pretrained(NAME).tokenizer.definition
     assert PretrainOptions(init_from=NAME).init_from == models / NAME  # type: ignore[arg-type]
     for argv in (["describe", NAME], ["show", NAME, "the old dog sees"], ["models"]):
         assert main(argv) == 0

@@ -20,6 +20,7 @@ from electra.files import (
     read_json_object,
 )
 from electra.settings import fingerprint
+from electra.shipped import resolve_shipped
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -65,10 +66,11 @@ class WordPiece:
 
     @classmethod
     def load(cls, folder: str | Path) -> WordPiece:
-        """Load any transformers tokenizer folder. One with only a vocab.txt is converted, which
-        imports transformers.
+        """Load any transformers tokenizer folder, or that of a model that comes with the package.
+
+        One with only a vocab.txt is converted, which imports transformers.
         """
-        folder = Path(folder)
+        folder = resolve_shipped(folder)
         if not folder.is_dir():
             raise UserError(
                 f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
