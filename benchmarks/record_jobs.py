@@ -15,7 +15,7 @@ ENDING_SECONDS = 60  # for a last checkpoint
 
 
 class Stopped(Exception):
-    """The deadline came first; the same command goes on from what is saved."""
+    """The deadline came first; the same command continues from what is saved."""
 
 
 class Failed(Exception):

@@ -72,7 +72,7 @@ def quickstart(output_dir: Path, *, max_steps: int | None = None) -> bool:
     text = split_corpus(corpus, output_dir / "corpus")
     outcome = pretrain(recipe, corpus=[text], output_dir=output_dir)
     if outcome.status != "finished":
-        console.print("stopped early; the same command goes on from the checkpoint")
+        console.print("stopped early; the same command continues from the checkpoint")
         return False
     console.rule("results of pre-training")
     print_curves(output_dir, console)
