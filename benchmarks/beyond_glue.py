@@ -11,9 +11,9 @@ finetune` on race, squad-1.1, ner and chunk, --at-once processes beside each oth
 with seed 0, then with the next seed. FLAGS are settings of `electra finetune`: of one model, one
 task, or all. The minimal pairs are those of `benchmarks.generate_pairs`; nothing is trained on
 them. Scores are those of dev sets, and for CoNLL-2000, which has none, of the test set. Every score
-lands in the result file when it is known, failures too, and the same command goes on: it skips what
-the file holds. After --stop-after seconds running commands are asked to stop; on the same machine
-they continue from their checkpoints.
+lands in the result file when it is known, failures too, and the same command continues: it skips
+what the file holds. After --stop-after seconds running commands are asked to stop; on the same
+machine they continue from their checkpoints.
 """
 
 from __future__ import annotations

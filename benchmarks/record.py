@@ -10,10 +10,10 @@ record.toml holds the arms, and what each stage pre-trains and scores. DIR holds
 `python -m benchmarks.record_corpus` makes, and the runs. First the speed of each setting is
 measured alone; the steps of a run are its minutes at that speed. Then pre-trainings run --at-once,
 and beside them fine-tunings --finetune-at-once; neither changes a number of another. Every run
-lands in the result file when it is done, failures too, and the same command continues: it skips what
-the file holds. After --stop-after seconds running commands are asked to stop; on the same machine
-they continue from their checkpoints. `--stage finetuning` tries settings of fine-tuning on one
-model. --plan prints what a stage would do, and its minutes.
+lands in the result file when it is done, failures too, and the same command continues: it skips
+what the file holds. After --stop-after seconds running commands are asked to stop; on the same
+machine they continue from their checkpoints. `--stage finetuning` tries settings of fine-tuning on
+one model. --plan prints what a stage would do, and its minutes.
 """
 
 from __future__ import annotations
