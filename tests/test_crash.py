@@ -163,3 +163,13 @@ def test_times_and_speeds_are_not_compared_and_all_else_is(tmp_path):
     status.write_text('{"step": 2, "time": 2.5}')
     (tmp_path / "left-over").touch()
     assert differences(before, tree_of(tmp_path)) == ["left-over", "status.json"]
+
+
+def test_the_numbers_of_a_page_are_not_compared_and_its_words_are(tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text("<td>0 seconds</td><li>2026-11-16</li>")
+    before = tree_of(tmp_path)
+    page.write_text("<td>12 seconds</td><li>2026-11-17</li>")
+    assert differences(before, tree_of(tmp_path)) == []
+    page.write_text("<td>12 seconds</td>")  # torn
+    assert differences(before, tree_of(tmp_path)) == ["report.html"]
