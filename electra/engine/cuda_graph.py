@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +12,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from electra.config import UserError
 
-ForwardBackward = Callable[[Any], dict[str, Tensor]]  # a batch on the device → its losses by name
+# A batch on the device, and options → its losses by name.
+ForwardBackward = Callable[..., dict[str, Tensor]]
 
 
 class GraphedCallable:
-    """Run the forward and backward pass of a batch, as a CUDA graph if its shape has come before.
+    """Run the forward and backward pass of a batch, as a CUDA graph if its shape has come before
+    with the same options.
 
     The first batch of a shape runs plainly, which also warms up libraries and autotuners. The
     second is captured, and later ones are replayed.
@@ -27,18 +30,20 @@ class GraphedCallable:
         self.forward_backward = forward_backward
         self.device = device
         self.capture = capture
-        self.graphs: dict[Any, CapturedGraph | None] = {}  # by batch shape; None: seen once
+        self.graphs: dict[Any, CapturedGraph | None] = {}  # by shape and options; None: seen once
         self.pool: Any = None  # of device memory, which all graphs share
 
-    def __call__(self, batch: Any) -> dict[str, Tensor]:
+    def __call__(self, batch: Any, **options: bool) -> dict[str, Tensor]:
         shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_in(batch))
-        if shape not in self.graphs or not self.capture:
-            self.graphs[shape] = None
-            return self.forward_backward(batch.to(self.device))
-        graph = self.graphs[shape]
+        key = (shape, tuple(options.items()))
+        forward_backward = partial(self.forward_backward, **options)
+        if key not in self.graphs or not self.capture:
+            self.graphs[key] = None
+            return forward_backward(batch.to(self.device))
+        graph = self.graphs[key]
         if graph is None:
-            graph = CapturedGraph(self.forward_backward, batch.to(self.device), self.pool)
-            self.graphs[shape] = graph
+            graph = CapturedGraph(forward_backward, batch.to(self.device), self.pool)
+            self.graphs[key] = graph
             self.pool = graph.graph.pool()
         return graph(batch)
 

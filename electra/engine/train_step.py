@@ -29,6 +29,7 @@ from electra.engine.optimizer import can_step, set_learning_rate, step_and_updat
 from electra.engine.settings import OptimizerConfig, Precision
 from electra.engine.stop_votes import StopVotes
 from electra.kernels import fuse, low_precision_matrices
+from electra.kernels.low_precision import LowPrecisionCopies
 
 # A batch on the device → its losses by name; the one called "loss" is minimised.
 Forward = Callable[[Any], dict[str, Tensor]]
@@ -151,7 +152,8 @@ def build_train_step(
     """Build the train step of a module. `losses_of` names the losses in what the module returns."""
     if execution.speed.kernels:
         step = FusedTrainStep(lambda batch: losses_of(module(batch)), setup, execution)
-        fuse(module).register(step.optimizer.low_precision_weights.items())
+        step.low_precision = fuse(module)
+        step.low_precision.register(step.optimizer.low_precision_weights.items())
         dtype = step.optimizer.flat_low_precision.dtype
         if execution.precision != "fp32" and dtype == autocast_dtype(execution.precision):
             step.optimizer.read_only_in_low_precision(low_precision_matrices(module))
@@ -256,6 +258,7 @@ class FusedTrainStep(TrainStep):
         if self.world.size > 1:
             self.buckets = GradientBuckets(self.optimizer, self.world)
         self.weight = torch.ones((), device=self.world.device)
+        self.low_precision = LowPrecisionCopies()
         self.graphed = GraphedCallable(
             self.accumulate, self.world.device, capture=execution.speed.cuda_graph
         )
@@ -263,19 +266,27 @@ class FusedTrainStep(TrainStep):
     def forward_backward(
         self, micro_batches: Sequence[MicroBatch], *, weight: float = 1.0
     ) -> dict[str, Tensor]:
-        self.optimizer.zero_grad()
+        overwrites = self.overwrites_gradient(len(micro_batches))
+        if not overwrites:
+            self.optimizer.zero_grad()
         if self.buckets is not None:
             self.optimizer.stop_votes.copy_(self.optimizer.stop_vote)
         self.weight.fill_(weight)
         sums: dict[str, Tensor] = {}
         for key, batch in micro_batches:
             torch.manual_seed(key)
-            for name, loss in self.graphed(batch).items():
+            for name, loss in self.graphed(batch, overwrites=overwrites).items():
                 # A graph writes its losses to the same memory each time, hence the clone.
                 sums[name] = sums[name] + loss if name in sums else loss.clone()
         if self.buckets is not None:
             self.buckets.reduce()
         return sums
+
+    def overwrites_gradient(self, micro_batches: int) -> bool:
+        """Return whether a step of so many micro-batches overwrites the gradient of the last step,
+        instead of adding to zeros. Buckets add.
+        """
+        return self.buckets is None and micro_batches == 1
 
     def capture_first(self, batches: Sequence[Any]) -> None:
         """Capture graphs of these batches before any others, and leave no other trace.
@@ -283,30 +294,43 @@ class FusedTrainStep(TrainStep):
         The memory of a graph is reserved for good, and later graphs share it if they need no more.
         So the largest batches come first.
         """
+        overwrites = self.overwrites_gradient(self.execution.max_micro_batches_per_rank)
         devices = [self.world.device] if self.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             for batch in batches:
-                self.graphed(batch)  # runs plainly
-                self.graphed(batch)
+                self.graphed(batch, overwrites=overwrites)  # runs plainly
+                self.graphed(batch, overwrites=overwrites)
         self.optimizer.zero_grad()
 
-    def accumulate(self, batch: Any) -> dict[str, Tensor]:
-        """Add the gradients of one micro-batch and return its losses, without reading any back."""
+    def accumulate(self, batch: Any, *, overwrites: bool) -> dict[str, Tensor]:
+        """Add or write the gradients of one micro-batch and return its losses, without reading any
+        back.
+        """
         with self.execution.autocast():
             losses = self.forward(batch)
         loss = losses["loss"] * self.weight
         if self.buckets is not None:
             self.buckets.accumulate(loss)
         else:
-            self.add_gradients(loss)
+            self.add_gradients(loss, overwrites=overwrites)
         return {name: loss.detach() * self.weight for name, loss in losses.items()}
 
-    def add_gradients(self, loss: Tensor) -> None:
-        """Add the gradients of a loss to the flat gradient."""
-        gradients = torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True)
-        pairs = zip(self.optimizer.gradients, gradients, strict=True)
-        used = [(total, gradient) for total, gradient in pairs if gradient is not None]
-        torch._foreach_add_([total for total, _ in used], [gradient for _, gradient in used])
+    def add_gradients(self, loss: Tensor, *, overwrites: bool) -> None:
+        """Add the gradients of a loss to the flat gradient, or overwrite it with them."""
+        parameters, totals = self.optimizer.parameters, self.optimizer.gradients
+        targets = zip(parameters, totals, strict=True) if overwrites else ()
+        with self.low_precision.defer_gradients(targets) as deferred:
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        merged = deferred.merge_into(parameters, gradients)
+        pairs = list(zip(totals, merged, strict=True))
+        used = [(total, each) for total, each in pairs if each is not None and each is not total]
+        sums, added = [total for total, _ in used], [gradient for _, gradient in used]
+        if not overwrites:
+            torch._foreach_add_(sums, added)
+            return
+        torch._foreach_copy_(sums, added)
+        if unused := [total for total, gradient in pairs if gradient is None]:
+            torch._foreach_zero_(unused)
 
     def optimizer_step(self, step: int) -> float:
         rate = self.set_learning_rate(step)

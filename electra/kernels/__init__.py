@@ -27,6 +27,7 @@ same step gives the same bits.
     adamw                 clipping and AdamW over all weights at once
     muon                  momentum and update of all hidden matrices at once
     tiles                 how kernels are cut into programs, in one table
+    deferred_grads        gradients of many blocks at once, past autograd
     column_sums           sums of the partial results of several programs
     low_precision         the optimizer's low-precision copies of weights
     fused_modules         the modules of model and objectives, by these functions

@@ -8,6 +8,7 @@ every bias gradient comes from a kernel that reads those values anyway.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from electra.kernels.activation import gelu, gelu_gradients
 from electra.kernels.attention import attend
 from electra.kernels.attention_backward import SavedAttention, attend_gradients
-from electra.kernels.column_sums import reduce_partials
+from electra.kernels.deferred_grads import DeferredGradients, sum_gradients
 from electra.kernels.dropout import DropoutSite
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import add_norm, add_norm_gradients
@@ -69,9 +70,12 @@ def block(
     settings: BlockSettings,
     weights: BlockWeights,
     low_precision: LowPrecisionCopies,
+    passes: BlockPasses | None = None,
 ) -> Tensor:
     """Return the output [N, D] of one transformer block, in the low precision of `hidden`."""
-    return cast(Tensor, BlockFunction.apply(hidden, rows, settings, low_precision, *weights))
+    passes = passes or BlockPasses(block_forward, block_backward)
+    output = BlockFunction.apply(hidden, rows, settings, low_precision, passes, *weights)
+    return cast(Tensor, output)
 
 
 class SavedBlock(NamedTuple):
@@ -94,6 +98,13 @@ class SavedBlock(NamedTuple):
     feedforward_norm: Tensor
 
 
+class BlockPasses(NamedTuple):
+    """The forward and the backward pass of a block, which other kernels may compute than these."""
+
+    forward: Callable[..., tuple[Tensor, SavedBlock]]
+    backward: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]]
+
+
 class BlockFunction(torch.autograd.Function):
     """hidden → attention → add & norm → feed-forward → add & norm."""
 
@@ -104,20 +115,25 @@ class BlockFunction(torch.autograd.Function):
         rows: PackedRows,
         settings: BlockSettings,
         low_precision: LowPrecisionCopies,
+        passes: BlockPasses,
         *parameters: Tensor,
     ) -> Tensor:
         weights = BlockWeights(*parameters)
         low = BlockWeights(*(low_precision(weight, hidden.dtype) for weight in weights))
-        output, saved = block_forward(hidden, rows, settings, weights, low)
-        ctx.rows, ctx.settings = rows, settings
+        output, saved = passes.forward(hidden, rows, settings, weights, low)
+        ctx.rows, ctx.settings, ctx.passes = rows, settings, passes
+        ctx.weights, ctx.low_precision = weights, low_precision
         ctx.save_for_backward(*saved)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         saved = SavedBlock(*ctx.saved_tensors)
-        d_hidden, d_weights = block_backward(gradients[0], saved, ctx.rows, ctx.settings)
-        return d_hidden, None, None, None, *d_weights
+        deferred = ctx.low_precision.deferred
+        d_hidden, d_weights = ctx.passes.backward(
+            gradients[0], saved, ctx.rows, ctx.settings, ctx.weights, deferred
+        )
+        return d_hidden, None, None, None, None, *d_weights
 
 
 def block_forward(
@@ -148,11 +164,18 @@ def block_forward(
 
 
 def block_backward(
-    d_output: Tensor, saved: SavedBlock, rows: PackedRows, settings: BlockSettings
-) -> tuple[Tensor, BlockWeights]:
-    """Return the gradients of the block's input and of its parameters."""
+    d_output: Tensor,
+    saved: SavedBlock,
+    rows: PackedRows,
+    settings: BlockSettings,
+    weights: BlockWeights,
+    deferred: DeferredGradients | None,
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return the gradients of the block's input and of its parameters, those that are not
+    deferred.
+    """
     at_probs, at_attention, at_feedforward = settings.dropout_sites
-    weight_grads = WeightGrads(d_output.shape[1])
+    weight_grads = WeightGrads(d_output.shape[1], deferred)
     d_feedforward, d_middle, last_sums = add_norm_gradients(
         d_output.contiguous(),
         saved.feedforward,
@@ -160,26 +183,45 @@ def block_backward(
         saved.feedforward_norm,
         at_feedforward,
     )
-    weight_grads.add(d_feedforward, saved.activated)
+    weight_grads.add(weights.contract, d_feedforward, saved.activated)
     d_expanded, expand_sums = gelu_gradients(d_feedforward @ saved.contract_weight, saved.expanded)
-    weight_grads.add(d_expanded, saved.middle)
+    weight_grads.add(weights.expand, d_expanded, saved.middle)
     d_middle.addmm_(d_expanded, saved.expand_weight)
 
     d_attention, d_hidden, first_sums = add_norm_gradients(
         d_middle, saved.attention, saved.hidden, saved.attention_norm, at_attention
     )
-    weight_grads.add(d_attention, saved.context)
+    weight_grads.add(weights.output, d_attention, saved.context)
     d_context = d_attention @ saved.output_weight
     attention = SavedAttention(saved.qkv, saved.context, saved.log_sums)
     d_qkv, qkv_sums = attend_gradients(attention, d_context, rows, at_probs, has_bias=True)
     assert qkv_sums is not None
-    weight_grads.add(d_qkv, saved.hidden)
+    weight_grads.add(weights.qkv, d_qkv, saved.hidden)
     d_hidden.addmm_(d_qkv, saved.qkv_weight)
 
-    d_contract, d_expand, d_output_weight, d_qkv_weight = weight_grads.all()
-    last, d_expand_bias, first, d_qkv_bias = reduce_partials(
-        last_sums, expand_sums, first_sums, qkv_sums
+    partials = (last_sums, expand_sums, first_sums, qkv_sums)
+    d_vectors = sum_gradients(partials, summed_weights(weights), deferred)
+    return d_hidden, in_order_of_weights(weight_grads.all(), d_vectors)
+
+
+def summed_weights(weights: BlockWeights) -> tuple[Tensor, ...]:
+    """Return the biases and norms of a block in the order of its partial sums."""
+    return (
+        *(weights.feedforward_norm, weights.feedforward_norm_bias, weights.contract_bias),
+        weights.expand_bias,
+        *(weights.attention_norm, weights.attention_norm_bias, weights.output_bias),
+        weights.qkv_bias,
     )
-    d_attention_part = (d_qkv_weight, d_qkv_bias, d_output_weight, first[2], first[0], first[1])
-    d_feedforward_part = (d_expand, d_expand_bias, d_contract, last[2], last[0], last[1])
-    return d_hidden, BlockWeights(*d_attention_part, *d_feedforward_part)
+
+
+def in_order_of_weights(
+    d_matrices: list[Tensor | None], d_vectors: list[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a block in the order of BlockWeights."""
+    d_contract, d_expand, d_output, d_qkv = d_matrices
+    d_last, d_last_bias, d_contract_bias, d_expand_bias, *d_attention = d_vectors
+    d_first, d_first_bias, d_output_bias, d_qkv_bias = d_attention
+    return (
+        *(d_qkv, d_qkv_bias, d_output, d_output_bias, d_first, d_first_bias),
+        *(d_expand, d_expand_bias, d_contract, d_contract_bias, d_last, d_last_bias),
+    )

@@ -1,5 +1,5 @@
-"""Sums of the partial results of several programs, always in the same order, for up to four tensors
-at once.
+"""Sums of the partial results of several programs, always in the same order, for many tensors at
+once.
 
 Torch's own sum takes 8 µs for the few hundred partial sums of a norm's or a bias's gradient, a
 hundred times a step: more than some kernels that make them. Here a program takes a strip of columns
@@ -8,38 +8,44 @@ and loads all rows at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-MAX_TENSORS = 4  # of one launch
+MAX_TENSORS = 64  # of one launch; what a launch does not use costs a few instructions each
 TILE = 4096  # values that a program holds
 MAX_ROWS = 256
+ALIGNED = tl.constexpr(16)  # columns; where all rows begin at a multiple, loads are four wide
 
 
 def reduce_partials(*partials: Tensor) -> list[Tensor]:
-    """Sum each [programs, …] float32 over its first axis, of up to four tensors."""
+    """Sum each [programs, …] float32 over its first axis, of up to MAX_TENSORS tensors."""
+    sums = reduce_to_flat(partials).split([partial[0].numel() for partial in partials])
+    return [flat.view(partial.shape[1:]) for flat, partial in zip(sums, partials, strict=True)]
+
+
+def reduce_to_flat(partials: Sequence[Tensor]) -> Tensor:
+    """Return the sums of `reduce_partials` side by side, in one flat tensor."""
     widths = [partial[0].numel() for partial in partials]
-    unused = MAX_TENSORS - len(partials)
+    # The number of arguments is a power of two, so that few kernels have to be compiled.
+    unused = int(triton.next_power_of_2(len(partials))) - len(partials)
     out = torch.empty(sum(widths), dtype=torch.float32, device=partials[0].device)
     rows = min(MAX_ROWS, int(triton.next_power_of_2(max(map(len, partials)))))
     columns = TILE // rows
     strips = sum(triton.cdiv(width, columns) for width in widths)
     column_sums[(strips,)](
-        *partials,
-        *partials[:1] * unused,
+        (*partials, *(partials[0],) * unused),
+        (*map(len, partials), *(0,) * unused),
+        (*widths, *(0,) * unused),
         out,
-        *map(len, partials),
-        *(0,) * unused,
-        *widths,
-        *(0,) * unused,
         ROWS=rows,
         COLUMNS=columns,
         num_warps=4,
     )
-    sums = zip(out.split(widths), partials, strict=True)
-    return [total.view(partial.shape[1:]) for total, partial in sums]
+    return out
 
 
 @triton.jit
@@ -57,37 +63,19 @@ def strip_sums(partials, out, strip, rows, width, ROWS: tl.constexpr, COLUMNS: t
 
 
 @triton.jit
-def column_sums(
-    a,
-    b,
-    c,
-    d,
-    out,
-    rows_a,
-    rows_b,
-    rows_c,
-    rows_d,
-    width_a,
-    width_b,
-    width_c,
-    width_d,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Write the sums of four tensors, whose strips of columns follow each other."""
+def column_sums(partials, rows, widths, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Write the sums of several tensors, whose strips of columns follow each other."""
     strip = tl.program_id(0)
-    strips_a = tl.cdiv(width_a, COLUMNS)
-    strips_b = tl.cdiv(width_b, COLUMNS)
-    strips_c = tl.cdiv(width_c, COLUMNS)
-    if strip < strips_a:
-        strip_sums(a, out, strip, rows_a, width_a, ROWS, COLUMNS)
-    elif strip < strips_a + strips_b:
-        strip_sums(b, out + width_a, strip - strips_a, rows_b, width_b, ROWS, COLUMNS)
-    elif strip < strips_a + strips_b + strips_c:
-        target = out + width_a + width_b
-        strip_sums(c, target, strip - strips_a - strips_b, rows_c, width_c, ROWS, COLUMNS)
+    # One loop for whichever tensor it is: as many as there are would be too much code.
+    tensor, row_count, width, target, begin = partials[0], rows[0], widths[0], out, 0
+    end = tl.cdiv(widths[0], COLUMNS)
+    for number in tl.static_range(1, len(partials)):
+        if strip >= end:
+            tensor, row_count, width, begin = partials[number], rows[number], widths[number], end
+            target += widths[number - 1]
+        end += tl.cdiv(widths[number], COLUMNS)
+    if width % ALIGNED == 0:
+        width = width // ALIGNED * ALIGNED  # tells the compiler
+        strip_sums(tensor, target, strip - begin, row_count, width, ROWS, COLUMNS)
     else:
-        target = out + width_a + width_b + width_c
-        strip_sums(
-            d, target, strip - strips_a - strips_b - strips_c, rows_d, width_d, ROWS, COLUMNS
-        )
+        strip_sums(tensor, target, strip - begin, row_count, width, ROWS, COLUMNS)

@@ -18,12 +18,13 @@ from torch import Tensor
 from electra.kernels.activation import geglu, geglu_gradients
 from electra.kernels.attention import attend
 from electra.kernels.attention_backward import SavedAttention, attend_gradients
-from electra.kernels.column_sums import reduce_partials
+from electra.kernels.deferred_grads import DeferredGradients, sum_gradients
 from electra.kernels.dropout import DropoutSite
-from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
+from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.norm import add_pre_norm, add_pre_norm_gradients
 from electra.kernels.packing import PackedRows
 from electra.kernels.rotary import RotaryPositions
+from electra.kernels.weight_grads import product_gradient
 from electra.model.modernbert_encoder import NORM_EPSILON
 
 SITES = 3  # dropout sites of a block: attention probabilities, attention branch, GeGLU
@@ -127,6 +128,7 @@ class ModernBertFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         weights = ModernBertWeights(*parameters)
         ctx.rows, ctx.settings, ctx.is_first = rows, settings, normed is None
+        ctx.weights, ctx.low_precision = weights, low_precision
         if normed is None:
             normed = stream
         matrices = (weights.qkv, weights.output, weights.expand, weights.contract)
@@ -144,8 +146,9 @@ class ModernBertFunction(torch.autograd.Function):
         if d_stream is not None:
             d_stream = d_stream.contiguous()
         above = (d_normed.contiguous(), d_stream)
+        settings = (ctx.rows, ctx.settings, ctx.weights, ctx.low_precision.deferred)
         d_stream, d_normed, d_weights = block_backward(
-            above, saved, ctx.rows, ctx.settings, is_first=ctx.is_first
+            above, saved, *settings, is_first=ctx.is_first
         )
         return d_stream, d_normed, None, None, None, *d_weights
 
@@ -182,36 +185,38 @@ def block_backward(
     saved: SavedModernBert,
     rows: PackedRows,
     settings: ModernBertSettings,
+    weights: ModernBertWeights,
+    deferred: DeferredGradients | None,
     *,
     is_first: bool,
-) -> tuple[Tensor, Tensor | None, ModernBertWeights]:
-    """Return the gradients of stream, normed and parameters; `above` are those of the output's norm
-    and, unless nothing else reads it, of the output.
+) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
+    """Return the gradients of stream, normed and parameters, those that are not deferred; `above`
+    are those of the output's norm and, unless nothing else reads it, of the output.
     """
     at_probs, at_attention, at_geglu = settings.dropout_sites
     d_feedforward, d_middle, last_sums = add_pre_norm_gradients(
         above, saved.stream, saved.next_norm, settings.no_dropout, NORM_EPSILON
     )
-    d_contract = weight_grad(d_feedforward.t(), saved.activated)
+    d_contract = product_gradient(weights.contract, d_feedforward, saved.activated, deferred)
     d_activated = d_feedforward @ saved.contract_weight
     d_expanded = geglu_gradients(d_activated, saved.expanded, at_geglu)
-    d_expand = weight_grad(d_expanded.t(), saved.middle_normed)
+    d_expand = product_gradient(weights.expand, d_expanded, saved.middle_normed, deferred)
     above = (d_expanded @ saved.expand_weight, d_middle)
 
     d_attention, d_stream, first_sums = add_pre_norm_gradients(
         above, saved.middle, saved.feedforward_norm, at_attention, NORM_EPSILON
     )
-    d_output = weight_grad(d_attention.t(), saved.context)
+    d_output = product_gradient(weights.output, d_attention, saved.context, deferred)
     d_context = d_attention @ saved.output_weight
     attention = SavedAttention(saved.qkv, saved.context, saved.log_sums, settings.positions)
     d_qkv, _ = attend_gradients(attention, d_context, rows, at_probs, has_bias=False)
-    d_qkv_weight = weight_grad(d_qkv.t(), saved.normed)
+    d_qkv_weight = product_gradient(weights.qkv, d_qkv, saved.normed, deferred)
     d_normed = None
     if is_first:  # the stream itself was read
         d_stream.addmm_(d_qkv, saved.qkv_weight)
     else:
         d_normed = d_qkv @ saved.qkv_weight
-    (d_next_norm,), (d_feedforward_norm,) = reduce_partials(last_sums, first_sums)
+    norms = (weights.next_norm, weights.feedforward_norm)
+    d_next_norm, d_feedforward_norm = sum_gradients((last_sums, first_sums), norms, deferred)
     d_attention_part = (d_qkv_weight, d_output, d_feedforward_norm)
-    d_weights = ModernBertWeights(*d_attention_part, d_expand, d_contract, d_next_norm)
-    return d_stream, d_normed, d_weights
+    return d_stream, d_normed, (*d_attention_part, d_expand, d_contract, d_next_norm)

@@ -2,7 +2,7 @@
 
 Each is a product of cuBLAS. For matrices as narrow as those of Small's generator that is two
 launches each, most of whose time is starting and ending. There one kernel makes all four products,
-in tiles and in parts of the tokens, and `reduce_partials` adds the parts, always in the same order.
+in tiles and in parts of the tokens, and `column_sums` adds the parts, always in the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.column_sums import reduce_partials
+from electra.kernels.deferred_grads import DeferredGradients, sum_gradients
 from electra.kernels.low_precision import weight_grad
 
 NARROW = 64  # the largest width of hidden states whose blocks take the kernel
@@ -24,27 +24,48 @@ TILE = 64  # rows and columns of a tile, and tokens that are multiplied at once
 class WeightGrads:
     """Gradients leftᵀ · right, taken one by one or, for narrow hidden states, all in the end."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, deferred: DeferredGradients | None) -> None:
         self.is_narrow = width <= NARROW
+        self.deferred = deferred
+        self.matrices: list[Tensor] = []
         self.pairs: list[tuple[Tensor, Tensor]] = []
-        self.gradients: list[Tensor] = []
+        self.gradients: list[Tensor | None] = []
 
-    def add(self, left: Tensor, right: Tensor) -> None:
-        """Take the gradient [out, in] of one more matrix, from [N, out] and [N, in]."""
+    def add(self, matrix: Tensor, left: Tensor, right: Tensor) -> None:
+        """Take the gradient of one more matrix [out, in], from [N, out] and [N, in]."""
         if self.is_narrow:
+            self.matrices.append(matrix)
             self.pairs.append((left, right))
         else:
-            self.gradients.append(weight_grad(left.t(), right))
+            self.gradients.append(product_gradient(matrix, left, right, self.deferred))
 
-    def all(self) -> list[Tensor]:
-        """Return the gradients of all four matrices."""
+    def all(self) -> list[Tensor | None]:
+        """Return the gradients of all four matrices; None for those that are deferred."""
         if self.is_narrow:
-            return narrow_weight_grads(self.pairs)
+            partials = narrow_weight_grads(self.pairs)
+            return sum_gradients([partials], self.matrices, self.deferred)
         return self.gradients
 
 
-def narrow_weight_grads(pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Return leftᵀ · right in float32 of four pairs [N, out] and [N, in]."""
+def product_gradient(
+    matrix: Tensor, left: Tensor, right: Tensor, deferred: DeferredGradients | None
+) -> Tensor | None:
+    """Return the gradient leftᵀ · right of a matrix, from [N, out] and [N, in]; None if it was
+    written to the matrix's target.
+    """
+    target = None
+    if deferred is not None:
+        target = deferred.take_target(matrix)
+    gradient = weight_grad(left.t(), right, out=target)
+    if target is None:
+        return gradient
+    return None
+
+
+def narrow_weight_grads(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return leftᵀ · right in float32 of four pairs [N, out] and [N, in], side by side, of each
+    part of the tokens: [parts, …].
+    """
     assert len(pairs) == PAIRS
     count = len(pairs[0][0])
     shapes = [(left.shape[1], right.shape[1]) for left, right in pairs]
@@ -66,8 +87,7 @@ def narrow_weight_grads(pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
         num_warps=4,
         num_stages=3,
     )
-    gradients = reduce_partials(partials)[0].split(sizes)
-    return [flat.view(shape) for flat, shape in zip(gradients, shapes, strict=True)]
+    return partials
 
 
 @triton.jit

@@ -57,6 +57,18 @@ def test_the_second_batch_of_a_shape_is_captured_and_later_ones_are_replayed(cap
     assert captures == [(2, None), (3, "pool")], "graphs share the memory of the first"
 
 
+def test_every_choice_of_options_has_a_graph_of_its_own(captures) -> None:
+    def scaled(batch: Row, *, doubled: bool) -> dict[str, Tensor]:
+        return {"loss": batch.values.sum() * (1 + doubled)}
+
+    graphed = GraphedCallable(scaled, CPU, capture=True)
+    row, found = Row(torch.ones(3)), []
+    for doubled in (False, True, False, True):
+        found += graphed(row, doubled=doubled).items()
+    assert found == [("loss", 3), ("loss", 6), ("replayed", 3), ("replayed", 6)]
+    assert captures == [(3, None), (3, "pool")]
+
+
 def test_another_dtype_is_another_shape(captures) -> None:
     graphed = GraphedCallable(total, CPU, capture=True)
     assert list(graphed(Row(torch.ones(2)))) == ["loss"]

@@ -206,8 +206,10 @@ def test_a_gradient_that_broke_steps_ago_is_still_named(
         )
     accumulate, calls = FusedTrainStep.accumulate, []
 
-    def spoilt(steps: FusedTrainStep, batch: object) -> dict[str, torch.Tensor]:
-        losses = accumulate(steps, batch)
+    def spoilt(
+        steps: FusedTrainStep, batch: object, *, overwrites: bool
+    ) -> dict[str, torch.Tensor]:
+        losses = accumulate(steps, batch, overwrites=overwrites)
         calls.append(batch)
         # The first micro-batch of step 3, and the same when it is taken again.
         if len(calls) in (7, 31):

@@ -226,6 +226,50 @@ def test_every_objective_takes_its_first_steps_by_kernels(config: ObjectiveConfi
 
 
 @pytest.mark.parametrize(
+    ("config", "micro_batches"),
+    [
+        (Detection(generator=GeneratorShape(kind="unigram")), 1),
+        pytest.param(FROZEN, 1, marks=pytest.mark.slow),
+        pytest.param(RTD, 2, marks=pytest.mark.slow),
+        pytest.param(
+            Detection(generator=GeneratorShape(tie="all", fraction=1.0)), 1, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["unigram", "frozen", "two micro-batches", "tied"],
+)
+def test_gradients_past_autograd_are_those_that_autograd_returns(
+    config: ObjectiveConfig, micro_batches: int
+) -> None:
+    _, optimizer, steps = build(kernels=True, objective_config=config, precision="fp16")
+    found = []
+    for has_hook in (False, True):  # with a hook, all of them go through autograd
+        handles = []
+        if has_hook:
+            handles = [each.register_hook(lambda _: None) for each in optimizer.parameters]
+        batches = [(number, toy_batch([8 - number], length=8)) for number in range(micro_batches)]
+        for gradient in optimizer.gradients:
+            gradient.fill_(float("nan"))  # of the last step
+        steps.forward_backward(batches)
+        found.append(optimizer.flat_grad.clone())
+        for handle in handles:
+            handle.remove()
+    ours, autograds = found
+    assert autograds.any()
+    assert ours.equal(autograds)
+
+
+def test_the_only_micro_batch_of_a_step_zeroes_the_gradients_of_what_it_does_not_use() -> None:
+    _, optimizer, steps = build(kernels=True)
+    used = optimizer.parameters[1]
+    steps.forward = lambda _: {"loss": used.sum()}
+    for gradient in optimizer.gradients:
+        gradient.fill_(float("nan"))  # of the last step
+    steps.forward_backward([(0, toy_batch([8], length=8))])
+    assert used.grad.eq(1).all()
+    assert optimizer.flat_grad.sum() == used.numel()
+
+
+@pytest.mark.parametrize(
     ("kernels", "precision"),
     [(False, "fp32"), (True, "fp32"), pytest.param(True, "fp16", marks=pytest.mark.slow)],
 )
