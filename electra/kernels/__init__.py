@@ -23,6 +23,8 @@ same step gives the same bits.
                           the vocabulary's cross-entropy and a sample, without logits in memory
     block                 the paper's transformer block of these and matrix products
     modernbert_block      ModernBERT's
+    narrow_block, narrow_block_forward, narrow_block_backward
+                          the same in one kernel forward and two backward, where it is narrow
     weight_grads          the gradients of a block's matrices
     adamw                 clipping and AdamW over all weights at once
     muon                  momentum and update of all hidden matrices at once

@@ -32,6 +32,7 @@ from electra.kernels.fused_modernbert import (
 from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.mlm_head import MLMHeadWeights, mlm_head
+from electra.kernels.narrow_block import NARROW, is_narrow
 from electra.kernels.packing import PackedRows
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 from electra.model.electra_encoder import ElectraBlock, ElectraEmbeddings, ElectraEncoder
@@ -91,8 +92,10 @@ class FusedEncoder(PackedEncoder, ElectraEncoder):
             settings = BlockSettings(
                 self.shape.heads, dropout, attention_dropout, keys, SITES * number
             )
-            weights = block_weights(cast(ElectraBlock, module))
-            tokens = block(tokens, rows, settings, weights, self.low_precision)
+            weights, passes = block_weights(cast(ElectraBlock, module)), None
+            if is_narrow(tokens, rows, settings, weights):
+                passes = NARROW
+            tokens = block(tokens, rows, settings, weights, self.low_precision, passes)
             yield tokens
 
 

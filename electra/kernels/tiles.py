@@ -51,6 +51,12 @@ TILES: dict[str, list[Row]] = {
     # tiles read less.
     "linear_cross_entropy": [
         (128, ANY, {"VOCAB_TILE": 64, "num_warps": 4, "num_stages": 3}),
+    # Blocks of a narrow generator. size: tokens of a row, or the width of a vector; count: tokens.
+    "narrow_block_forward": [(ANY, ANY, {"QUERIES": 64, "num_warps": 4, "num_stages": 3})],
+    "narrow_branches_backward": [(ANY, ANY, {"TOKENS": 64, "num_warps": 4, "num_stages": 3})],
+    "narrow_attention_backward": [
+        (ANY, ANY, {"OWN": 64, "OTHERS": 64, "num_warps": 4, "num_stages": 1})
+    ],
         (ANY, ANY, {"VOCAB_TILE": 128, "num_warps": 8, "num_stages": 3}),
     ],
 }
