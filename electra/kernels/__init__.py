@@ -13,6 +13,7 @@ same step gives the same bits.
     rotary                queries and keys turned by their positions
     attention             softmax(QKᵀ)V inside rows, with dropout
     attention_backward    its gradients
+    attention_one_pass    its gradients in long rows, each score computed once
     attention_scores      the pieces of these
     embeddings            word, position and token-type embeddings, summed and normalised
     embedding_tables      the gradients of their tables
@@ -22,14 +23,14 @@ same step gives the same bits.
     linear_cross_entropy, linear_cross_entropy_kernels
                           the vocabulary's cross-entropy and a sample, without logits in memory
     block                 the paper's transformer block of these and matrix products
-    modernbert_block      ModernBERT's
     narrow_block, narrow_block_forward, narrow_block_backward
                           the same in one kernel forward and two backward, where it is narrow
+    modernbert_block      ModernBERT's
     weight_grads          the gradients of a block's matrices
+    deferred_grads        gradients of many blocks at once, past autograd
     adamw                 clipping and AdamW over all weights at once
     muon                  momentum and update of all hidden matrices at once
     tiles                 how kernels are cut into programs, in one table
-    deferred_grads        gradients of many blocks at once, past autograd
     column_sums           sums of the partial results of several programs
     low_precision         the optimizer's low-precision copies of weights
     fused_modules         the modules of model and objectives, by these functions

@@ -71,18 +71,49 @@ def attention_forward(
     head, start, length, row_offset = row_and_head(cu_seqlens, tokens, heads)
     if tl.program_id(1) * QUERIES >= length:
         return
-    stride, column = 3 * heads * width, tl.arange(0, WIDTH)
-    base = qkv + start * stride + head * width
-    angles, query_index = (cosine, sine), tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    base = qkv + start * 3 * heads * width + head * width
+    query_index = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    layout = (length, 3 * heads * width, heads * width, width, (cosine, sine), window)
+    dropout = (keys, key_row, threshold, row_offset)
+    context, running_max, running_sum = attend_keys(
+        base, query_index, layout, dropout, scale, KEYS, WIDTH, PART, DROP, ROTARY, WINDOW
+    )
+    context = context * (keep_scale / running_sum)[:, None]
+    column = tl.arange(0, WIDTH)
+    target = out + (start + query_index[:, None]) * heads * width + head * width + column[None, :]
+    inside = (query_index < length)[:, None] & (column < width)[None, :]
+    tl.store(target, context.to(out.dtype.element_ty), mask=inside)
+    target = log_sums + row_offset + query_index
+    tl.store(target, running_max + tl.log2(running_sum), mask=query_index < length)
+
+
+@triton.jit
+def attend_keys(
+    base,
+    query_index,
+    layout,
+    dropout,
+    scale,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
+    DROP: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Return Σ m · 2^(S − M) V, M = max S and Σ 2^(S − M) over the keys that some queries see."""
+    length, stride, out_stride, width, angles, window = layout
+    keys, key_row, threshold, row_offset = dropout
+    QUERIES: tl.constexpr = query_index.shape[0]
     query = load_parts(base, query_index, length, stride, width, angles, PART, ROTARY)
     query_words = random_words(row_offset + query_index, keys, key_row, False)
     running_max = tl.full((QUERIES,), -float("inf"), tl.float32)
     running_sum = tl.zeros((QUERIES,), tl.float32)
-    context = tl.zeros((QUERIES, WIDTH), tl.float32)
+    context, column = tl.zeros((QUERIES, WIDTH), tl.float32), tl.arange(0, WIDTH)
     begin, end = window_bounds(query_index, length, window, KEYS, WINDOW)
     for first in range(begin, end, KEYS):
         key_index = first + tl.arange(0, KEYS)
-        key_base = base + heads * width
+        key_base = base + out_stride
         key = load_parts(key_base, key_index, length, stride, width, angles, PART, ROTARY)
         scores = multiply_parts(query, key, ROTARY) * scale
         is_key = visible_keys(query_index[:, None], key_index[None, :], length, window, WINDOW)
@@ -96,15 +127,10 @@ def attention_forward(
             key_words = random_words(key_index, keys, key_row, True)
             keep = keep_mask(query_words[:, None], key_words[None, :], threshold)
             probs = tl.where(keep, probs, 0.0)
-        value = load_tile(base + 2 * heads * width, key_index, length, stride, column, width)
+        value = load_tile(base + 2 * out_stride, key_index, length, stride, column, width)
         rescaled = context * rescale[:, None]
         context = rescaled + tl.dot(probs.to(value.dtype), value, input_precision="ieee")
-    context = context * (keep_scale / running_sum)[:, None]
-    target = out + (start + query_index[:, None]) * heads * width + head * width + column[None, :]
-    inside = (query_index < length)[:, None] & (column < width)[None, :]
-    tl.store(target, context.to(out.dtype.element_ty), mask=inside)
-    target = log_sums + row_offset + query_index
-    tl.store(target, running_max + tl.log2(running_sum), mask=query_index < length)
+    return context, running_max, running_sum
 
 
 def attend(

@@ -5,15 +5,17 @@
 
 A program owns a block of a row's keys and goes through all queries; where one block holds all keys,
 as in rows of 128, dQ falls out on the way, otherwise the program then owns the queries of the same
-numbers and goes through the keys, and δ is computed beforehand. What is done to every score decides
-the time: the factor 1/(1 − p) waits for the sums, so that the kernels work with m · P and
+numbers and goes through the keys, and δ is computed beforehand. Where rows and heads are many, each
+has one program that computes every score once (`attention_one_pass`). What is done to every score
+decides the time: the factor 1/(1 − p) waits for the sums, so that the kernels work with m · P and
 P · (m · dA − (1 − p) δ).
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -28,6 +30,7 @@ from electra.kernels.attention import (
     position_options,
     row_and_head,
 )
+from electra.kernels.attention_one_pass import QUERY_VALUES, one_pass_attention_backward
 from electra.kernels.attention_scores import (
     key_words,
     load_queries,
@@ -47,6 +50,7 @@ from electra.kernels.rotary import (
     visible_keys,
     window_bounds,
 )
+from electra.kernels.tiles import ONE_PASS_ROWS_AND_HEADS, ONE_PASS_SHARED_MEMORY
 
 
 class SavedAttention(NamedTuple):
@@ -64,6 +68,8 @@ def attend_gradients(
     """Return d qkv [N, 3·H·K]; and where the projections have a bias, for `reduce_partials`
     [programs, 3·H·K]: its gradient.
     """
+    if computes_scores_once(saved, rows.max_seqlen):
+        return one_pass_gradients(saved, d_out, rows, site, has_bias=has_bias)
     qkv, _, log_sums, positions = saved
     d_qkv = torch.empty_like(qkv)
     tokens, heads, count = len(qkv), len(log_sums), len(rows.cu_seqlens) - 1
@@ -88,6 +94,66 @@ def attend_gradients(
         ONE_BLOCK=blocks == 1,
         HAS_BIAS=has_bias,
         **position_options(positions, width, rows.max_seqlen),
+        **options,
+    )
+    return d_qkv, sums
+
+
+def computes_scores_once(saved: SavedAttention, length: int) -> bool:
+    """Whether `one_pass_gradients` is the faster of the two for rows of `length`.
+
+    It needs enough rows and heads, halves of rotary heads that are powers of two, and more shared
+    memory than consumer GPUs have. One block that holds all keys computes each score once anyway,
+    through a window few scores are seen, and values of 32 bits do not fit into its registers.
+    """
+    tokens, heads = len(saved.qkv), len(saved.log_sums)
+    width = saved.qkv.shape[1] // (3 * heads)
+    placement = position_options(saved.positions, width, length)
+    if length <= 128 or width > 64 or saved.qkv.itemsize > 2 or placement["WINDOW"]:
+        return False
+    if placement["ROTARY"] and 2 * placement["PART"] != width:
+        return False
+    if shared_memory(saved.qkv.device) < ONE_PASS_SHARED_MEMORY:
+        return False
+    return tokens // length * heads >= ONE_PASS_ROWS_AND_HEADS
+
+
+@lru_cache
+def shared_memory(device: torch.device) -> float:
+    """Return the bytes that a program may take, without limit in the interpreter."""
+    if device.type != "cuda":
+        return math.inf
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
+
+
+def one_pass_gradients(
+    saved: SavedAttention, d_out: Tensor, rows: PackedRows, site: DropoutSite, *, has_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return what `attend_gradients` does, with one program for each row and head."""
+    qkv, out, log_sums, positions = saved
+    tokens, heads, count = len(qkv), len(log_sums), len(rows.cu_seqlens) - 1
+    width = qkv.shape[1] // (3 * heads)
+    options = launch_options("one_pass_attention_backward", qkv, heads, rows.max_seqlen, positions)
+    placement = position_options(positions, width, rows.max_seqlen)
+    assert not placement.pop("WINDOW")
+    d_qkv, sums = torch.empty_like(qkv), None
+    if has_bias:
+        sums = log_sums.new_empty(count, 3 * heads * width)
+    tiles = (tokens // options["QUERIES"] + count) * heads
+    tile_size = options["QUERIES"] * (placement["WIDTH"] + QUERY_VALUES.value)
+    scratch = log_sums.new_empty(tiles, tile_size)
+    one_pass_attention_backward[(count * heads,)](
+        qkv,
+        rows.cu_seqlens,
+        *(out, d_out, log_sums, scratch, d_qkv, sums),
+        *(site.keys, site.key_row, drop_threshold(site.rate), 1 - site.rate),
+        *(LOG2_E / math.sqrt(width), 1 / math.sqrt(width)),
+        *(tokens, heads, width),
+        *position_arguments(positions)[:2],
+        DROP=site.rate > 0,
+        HAS_BIAS=has_bias,
+        **placement,
         **options,
     )
     return d_qkv, sums
@@ -141,11 +207,10 @@ def attention_backward(
     """Write dK, dV and dQ of one block of a row, for one head, and their sums over the block."""
     head, start, length, row_offset = row_and_head(cu_seqlens, tokens, heads)
     column, out_stride = tl.arange(0, WIDTH), heads * width
-    own = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    query_sum = tl.zeros((PART,), tl.float32)
     if tl.program_id(1) * KEYS >= length:
         if HAS_BIAS:
-            store_sums(sums, query_sum, query_sum, query_sum, heads, width, column)
+            zeros = tl.zeros((PART,), tl.float32)
+            store_sums(sums, zeros, zeros, zeros, heads, width, column)
         return
     base = qkv + start * 3 * out_stride + head * width
     d_base = d_qkv + start * 3 * out_stride + head * width
@@ -155,25 +220,53 @@ def attention_backward(
     layout = (length, 3 * out_stride, out_stride, column, width, (cosine, sine), window)
     dropout = (keys, key_row, threshold, row_offset, keep_prob)
     scales = (scale, inverse_root / keep_prob)
+    query_sum, key_sum, value_sum = store_block_gradients(
+        *(inputs, d_base, layout, dropout, scales),
+        *(QUERIES, KEYS, PART, DROP, ONE_BLOCK, HAS_BIAS, ROTARY, WINDOW),
+    )
+    if HAS_BIAS:
+        store_sums(sums, query_sum, key_sum, value_sum, heads, width, column)
+
+
+@triton.jit
+def store_block_gradients(
+    inputs,
+    d_base,
+    layout,
+    dropout,
+    scales,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PART: tl.constexpr,
+    DROP: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ROTARY: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Write dK, dV and dQ of the program's own block, and return their sums if there is a bias."""
+    length, stride, out_stride, column, width, _, _ = layout
+    own = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     d_key, d_value, query_sum = key_value_gradients(
         inputs, d_base, own, layout, dropout, scales, QUERIES, PART, DROP, ONE_BLOCK, ROTARY, WINDOW
     )
     d_key = (d_key[0] * scales[1], d_key[1] * scales[1])
-    d_value = d_value / keep_prob
+    d_value = d_value / dropout[4]
     store_gradients(d_base + out_stride, d_key, own, layout, PART, ROTARY)
-    target = d_base + 2 * out_stride + own[:, None] * (3 * out_stride) + column[None, :]
+    target = d_base + 2 * out_stride + own[:, None] * stride + column[None, :]
     own_mask = (own < length)[:, None] & (column < width)[None, :]
-    tl.store(target, d_value.to(qkv.dtype.element_ty), mask=own_mask)
+    tl.store(target, d_value.to(d_base.dtype.element_ty), mask=own_mask)
     if not ONE_BLOCK:
         d_query = query_gradients(
-            inputs, own, layout, dropout, scale, QUERIES, PART, DROP, ROTARY, WINDOW
+            inputs, own, layout, dropout, scales[0], QUERIES, PART, DROP, ROTARY, WINDOW
         )
         d_query = (d_query[0] * scales[1], d_query[1] * scales[1])
         store_gradients(d_base, d_query, own, layout, PART, ROTARY)
         query_sum = tl.sum(d_query[0], axis=0)
     if HAS_BIAS:
-        key_sum, value_sum = tl.sum(d_key[0], axis=0), tl.sum(d_value, axis=0)
-        store_sums(sums, query_sum, key_sum, value_sum, heads, width, column)
+        return query_sum, tl.sum(d_key[0], axis=0), tl.sum(d_value, axis=0)
+    else:
+        return query_sum, query_sum, query_sum
 
 
 @triton.jit

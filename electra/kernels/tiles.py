@@ -37,6 +37,11 @@ TILES: dict[str, list[Row]] = {
         (128, ANY, {"QUERIES": 16, "KEYS": 128, "num_warps": 4, "num_stages": 3}),
         (ANY, ANY, {"QUERIES": 32, "KEYS": 64, "num_warps": 4, "num_stages": 3}),
     ],
+    # Not yet measured. With 64 keys dQ moves through L2 twice as often; four warps let two programs
+    # share a multiprocessor.
+    "one_pass_attention_backward": [
+        (ANY, ANY, {"QUERIES": 64, "KEYS": 128, "STAGES": 3, "num_warps": 8})
+    ],
     # Heads wider than 64, with or without rotary positions, not yet measured: what leaves room in
     # the registers (at most 24 bytes a thread spill, where the tiles above spill 744 to 2,256).
     "wide_attention_forward": [
@@ -46,21 +51,28 @@ TILES: dict[str, list[Row]] = {
         (128, ANY, {"QUERIES": 32, "KEYS": 128, "num_warps": 8, "num_stages": 1}),
         (ANY, ANY, {"QUERIES": 32, "KEYS": 64, "num_warps": 8, "num_stages": 2}),
     ],
-    # size: the width of a vector; count: vectors. Narrow vectors are read whole, in programs of few
-    # warps, so that one exponentiates while another multiplies. Wide ones come in parts, and larger
-    # tiles read less.
-    "linear_cross_entropy": [
-        (128, ANY, {"VOCAB_TILE": 64, "num_warps": 4, "num_stages": 3}),
     # Blocks of a narrow generator. size: tokens of a row, or the width of a vector; count: tokens.
     "narrow_block_forward": [(ANY, ANY, {"QUERIES": 64, "num_warps": 4, "num_stages": 3})],
     "narrow_branches_backward": [(ANY, ANY, {"TOKENS": 64, "num_warps": 4, "num_stages": 3})],
     "narrow_attention_backward": [
         (ANY, ANY, {"OWN": 64, "OTHERS": 64, "num_warps": 4, "num_stages": 1})
     ],
+    # size: the width of a vector; count: vectors. Narrow vectors are read whole, in programs of few
+    # warps, so that one exponentiates while another multiplies. Wide ones come in parts, and larger
+    # tiles read less.
+    "linear_cross_entropy": [
+        (128, ANY, {"VOCAB_TILE": 64, "num_warps": 4, "num_stages": 3}),
         (ANY, ANY, {"VOCAB_TILE": 128, "num_warps": 8, "num_stages": 3}),
     ],
 }
 TILES["rotary_attention_backward"] = TILES["attention_backward"]
+TILES["rotary_one_pass_attention_backward"] = TILES["one_pass_attention_backward"]
+TILES["wide_one_pass_attention_backward"] = TILES["one_pass_attention_backward"]
+
+# Attention's backward pass takes one program for each row and head from so many of them on. With
+# 96, too many multiprocessors had none and it was slower; with 128 it was faster.
+ONE_PASS_ROWS_AND_HEADS = 128
+ONE_PASS_SHARED_MEMORY = 160 * 1024  # bytes: A100 and later data-centre GPUs
 
 
 def tile_options(kernel: str, *, size: int, count: int) -> Options:
