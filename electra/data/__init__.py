@@ -16,7 +16,6 @@ options.py, prepare.py               options of vocab and shard; both in one go 
 dataset.py, shuffle.py               memory-mapped rows; the shuffle of an epoch
 batch_schedule.py                    the number of rows of each step
 batches.py, dataloader.py            collate rows into batches; load and prefetch them by step
-prefetch.py                          iterate one item ahead, in a thread
 tables.py                            labelled rows for fine-tuning and inference
 docstring_corpus.py                  a first corpus from installed libraries
 missing_articles.py                  a first data set for tagging from that corpus

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.prefetch import prefetch
 from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
@@ -104,10 +103,8 @@ def embed_chunks(
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
     is_bf16 = options.precision == "bf16"
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_bf16)
-    encoded = (
-        (chunk, encode_texts(chunk, tokenizer, length=length)) for chunk in chunk_texts(texts)
-    )
-    for chunk, features in prefetch(encoded, device_type=device.type):
+    for chunk in chunk_texts(texts):
+        features = encode_texts(chunk, tokenizer, length=length)
         vectors: dict[int, Array] = {}
         for units in group_by_length(features.lengths, tokens=batch_tokens):
             batch = features.collate(units).to(device)

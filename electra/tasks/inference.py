@@ -15,7 +15,6 @@ from torch import Tensor
 from electra import tasks
 from electra.config import UserError
 from electra.console import count_items
-from electra.data.prefetch import prefetch
 from electra.data.sources import warn
 from electra.data.tables import Table, find_table
 from electra.settings import as_flag
@@ -130,21 +129,6 @@ def count_batches(batches: Sequence[Array]) -> Iterator[Array]:
     return count_items(batches, "batches", of=len(batches))
 
 
-class EncodedChunk(NamedTuple):
-    """Examples, and their features for each model."""
-
-    examples: Sequence[Example]
-    features: list[Features]
-
-
-def encode_chunk(models: Sequence[FinetunedModel], examples: Sequence[Example]) -> EncodedChunk:
-    features = [
-        model.task.features(examples, model.tokenizer, length=model.length, training=False)
-        for model in models
-    ]
-    return EncodedChunk(examples, features)
-
-
 def answer_chunk(
     models: Sequence[FinetunedModel],
     examples: Sequence[Example],
@@ -153,27 +137,20 @@ def answer_chunk(
     track: Callable[[Sequence[Array]], Iterable[Array]] = iter,
 ) -> list[Answer]:
     """Return one answer for each example, and count those that were cut."""
-    return answer_encoded(models, encode_chunk(models, examples), count, device, track)
-
-
-def answer_encoded(
-    models: Sequence[FinetunedModel],
-    chunk: EncodedChunk,
-    count: TruncationCount,
-    device: torch.device,
-    track: Callable[[Sequence[Array]], Iterable[Array]] = iter,
-) -> list[Answer]:
-    """Return one answer for each example of a chunk, and count those that were cut."""
     bf16 = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
-    count.add(chunk.features[0], chunk.examples)
     answers = []
-    for model, features in zip(models, chunk.features, strict=True):
+    for model in models:
+        features = model.task.features(
+            examples, model.tokenizer, length=model.length, training=False
+        )
+        if model is models[0]:
+            count.add(features, examples)
         network, batches = model.network.to(device), inference_batches(features, device)
         outputs = compute_outputs(
             network, features, device=device, autocast=bf16, batches=track(batches)
         )
         in_order = [outputs[unit] for unit in range(len(features))]
-        answers.append(model.task.decode(chunk.examples, features, in_order))
+        answers.append(model.task.decode(examples, features, in_order))
     if len(models) == 1:
         return answers[0]
     return [models[0].task.combine(several) for several in zip(*answers, strict=True)]
@@ -185,16 +162,11 @@ def stream_answers(
     *,
     device: torch.device | None = None,
 ) -> Iterator[tuple[Example, Answer]]:
-    """Yield each example with its answer, in order; no more than two chunks of them are held.
-
-    A thread reads and tokenises the next chunk while a GPU computes.
-    """
+    """Yield each example with its answer, in order; no more than a chunk of them is held."""
     check_same_task(models)
     count, device = TruncationCount(), device or default_device()
-    encoded = (encode_chunk(models, chunk) for chunk in chunk_examples(examples))
-    for chunk in prefetch(encoded, device_type=device.type):
-        answers = answer_encoded(models, chunk, count, device)
-        yield from zip(chunk.examples, answers, strict=True)
+    for chunk in chunk_examples(examples):
+        yield from zip(chunk, answer_chunk(models, chunk, count, device), strict=True)
     count.warn(length=models[0].length)
 
 
