@@ -117,8 +117,10 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 def resolve_folder(folder: Path) -> Path:
     """Return where a folder is: at its path, or beside it after a crash during its replacement."""
+    if folder.exists():  # also "." and "/", which have no name and so no sibling
+        return folder
     old = sibling(folder, "old")
-    if old.exists() and not folder.exists():
+    if old.exists():
         return old
     return folder
 

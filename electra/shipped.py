@@ -37,6 +37,11 @@ def resolve_shipped(model: str | Path) -> Path:
     return path
 
 
+def suggest_shipped(name: str | Path) -> str:
+    """Return the shipped model that was probably meant, to end a message about a missing folder."""
+    return suggest(str(name), shipped_models())
+
+
 def describe_shipped(name: str) -> str:
     """Return which models come with the package, to end a message about an unknown one."""
     names = shipped_models()

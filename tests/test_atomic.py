@@ -76,6 +76,11 @@ def test_only_the_link_is_removed_where_a_folder_is_one(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["archive"]
 
 
+@pytest.mark.parametrize("nameless", [".", "/", ""])
+def test_a_folder_without_a_name_is_where_it_is(nameless: str) -> None:
+    assert atomic.resolve_folder(Path(nameless)) == Path(nameless)
+
+
 def test_no_folder_is_made_through_a_link_inside_of_the_output_folder(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")  # the user named it: that is allowed

@@ -20,6 +20,7 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
+from electra.model.card_content import describe_origin
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
@@ -106,8 +107,10 @@ def test_a_shipped_models_card_has_scores_with_seeds_and_limits() -> None:
     assert "| glue/rte | 65.0 | 60.0, 70.0, 65.0 | `--epochs 5` | 68.5 |" in card
     assert "| Licence | cc-by-sa-4.0 |" in card
     assert card.startswith("---\nlanguage: en\nlicense: cc-by-sa-4.0\n")
+    assert "It does not fill masks.\n" in card
     assert "the generator beside it" not in card
-    assert "## Limits" in card
+    assert "share what you make from it under the same licence" in card
+    assert "limits" in card
 
 
 @pytest.mark.usefixtures("with_toy")
@@ -139,6 +142,40 @@ def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
         electra.model_path("toy-de")
     with pytest.raises(UserError, match=f"no such model folder; there are {NAME}"):
         model_folder("nowhere")
+
+
+@pytest.mark.usefixtures("with_toy")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["show", "toy_en", "a dog"],
+        ["serve", "toy_en", "--port", "0"],
+        ["shard", "text.txt", "--tokenizer", "toy_en", "--output-dir", "shards"],
+        ["pretrain", "tiny", "--init-from", "toy_en", "--corpus", "text.txt"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_a_misspelt_name_is_answered_with_the_right_one(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the old dog sees\n", encoding="utf8")
+    if argv[0] == "pretrain":
+        argv = [*argv, "--output-dir", "run"]
+    assert main(argv) == 2
+    assert f"did you mean {NAME}?" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_a_model_made_from_a_shipped_one_names_its_licence(
+    models: Path, toy_shards: Path, tmp_path: Path
+) -> None:
+    assert describe_origin(models / NAME) == f"{NAME} (cc-by-sa-4.0)"
+    recipe = load_recipe("tiny", flags=[*TOY_FLAGS, "--max-steps", "1"])
+    pretrain(recipe, data=toy_shards, output_dir=tmp_path / "run", init_from=NAME, quiet=True)
+    card = (tmp_path / "run" / "discriminator" / "README.md").read_text(encoding="utf8")
+    assert f"| Continued from | {NAME} (cc-by-sa-4.0) |" in card
+    assert describe_origin(tmp_path / "run") == "run"  # its card states none
 
 
 def test_without_shipped_models_the_message_says_so(

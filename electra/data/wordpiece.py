@@ -20,7 +20,7 @@ from electra.files import (
     read_json_object,
 )
 from electra.settings import fingerprint
-from electra.shipped import resolve_shipped
+from electra.shipped import resolve_shipped, suggest_shipped
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -74,7 +74,7 @@ class WordPiece:
         if not folder.is_dir():
             raise UserError(
                 f"{folder}: no such tokenizer folder; make one with `electra vocab CORPUS "
-                f"--output-dir {folder}`"
+                f"--output-dir {folder}`{suggest_shipped(folder)}"
             )
         for name in (*COMPANIONS, "tokenizer.json", "tokenizer_config.json"):
             verify_if_listed(folder / name)

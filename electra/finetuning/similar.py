@@ -23,6 +23,7 @@ from electra.finetuning.results import SeedResult, Summary, format_score
 from electra.finetuning.setup import NO_TABLES, Tables
 from electra.finetuning.similar_setup import TASK, SimilarSetup, prepare_similar
 from electra.model.card import render_card
+from electra.model.card_content import describe_origin
 from electra.provenance import commit, environment
 from electra.runs import run_dir
 from electra.runs.signals import stop_signals
@@ -216,7 +217,7 @@ def save_model(setup: SimilarSetup, trained: Path, folder: Path, result: SeedRes
         "Vectors that know nothing": format_score(result.baseline, setup.metric),
         "Seed": result.seed,
         "Steps": f"{result.steps:,}",
-        "Fine-tuned from": setup.source.folder.name,
+        "Fine-tuned from": describe_origin(setup.source.folder),
         "Training data": f"{len(setup.train):,} {setup.train.form}",
         "electra": __version__,
     }

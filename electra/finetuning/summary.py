@@ -9,6 +9,7 @@ from typing import Any
 from electra import __version__
 from electra.finetuning.results import SeedResult, Summary, format_score
 from electra.finetuning.setup import FinetuneSetup
+from electra.model.card_content import describe_origin
 from electra.provenance import commit
 from electra.settings import as_dict, fingerprint
 
@@ -52,7 +53,7 @@ def provenance(setup: FinetuneSetup) -> dict[str, Any]:
 def model_card_facts(setup: FinetuneSetup, result: SeedResult) -> dict[str, object]:
     """Return the facts that a fine-tuned model's card lists."""
     task = setup.task
-    pretrained = setup.model.name
+    pretrained = describe_origin(setup.model)
     if setup.loaded is None:
         pretrained = "random weights"
     steps = f"{result.steps:,}"

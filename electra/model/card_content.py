@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from electra.config import UserError
 
 # ISO 639, with subtags for a script or a region; the hub also has a word for many languages.
 LANGUAGE = re.compile(r"([a-z]{2,3}(-[A-Za-z0-9]{2,8})*|multilingual)")
+CARD = "README.md"
+STATED_LICENSE = re.compile(r'^license: *"?([^"\n]*)"? *$', re.MULTILINE)
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
 
 
@@ -46,3 +49,18 @@ class CardContent:
 
 
 NOTHING_RECORDED = CardContent()
+
+
+def describe_origin(model: Path) -> str:
+    """Return the name of a model or run folder, with the licence that its card states: terms such
+    as share-alike may hold for what is made from it.
+    """
+    name = model.absolute().name  # of "." too
+    for card in (model / CARD, model / "discriminator" / CARD, model / "encoder" / CARD):
+        if card.is_file():
+            front_matter = card.read_text(encoding="utf8", errors="replace").split("\n---", 1)[0]
+            stated = STATED_LICENSE.search(front_matter)
+            if stated and LICENSE.fullmatch(stated[1]):
+                return f"{name} ({stated[1]})"
+            break
+    return name

@@ -18,11 +18,11 @@ from electra import atomic
 from electra.checksums import verify_if_listed
 from electra.config import UserError, convert
 from electra.files import read_json_object
+from electra.model.card_content import CARD as CARD
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-CARD = "README.md"
 # What a folded table was made of; transformers does not read it.
 FACTORS = "embedding_factors.safetensors"
 

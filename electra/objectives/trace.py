@@ -9,6 +9,7 @@ import torch
 
 from electra.config import UserError
 from electra.data.batches import Batch
+from electra.data.sources import warn
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.shape import GeneratorShape
@@ -16,6 +17,7 @@ from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.masking import Masking
 from electra.objectives.rtd import ReplacedTokenDetection, RTDOutput
 from electra.objectives.settings import ReplacedTokenDetectionConfig
+from electra.shipped import suggest_shipped
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,21 @@ def trace_original(folder: Path, text: str) -> list[TracedToken]:
 
 
 def text_batch(text: str, tokenizer: WordPiece, *, positions: int) -> Batch:
-    """Return a batch of one text; raise UserError where it is empty."""
+    """Return a batch of one text; raise UserError where it is empty, and warn where the model reads
+    only a part of it.
+    """
     token_ids = tokenizer.encode([text])[0]
     if not token_ids:
         raise UserError("the text is empty; give a sentence")
-    input_ids = torch.tensor([[tokenizer.cls, *token_ids[: positions - 2], tokenizer.sep]])
+    shown = token_ids[: positions - 2]
+    if len(shown) < len(token_ids):
+        warn(
+            f"the text has {len(token_ids):,} tokens, and the model reads the first {len(shown):,}"
+        )
+    unknown = shown.count(tokenizer.unk)
+    if unknown:
+        warn(f"{unknown:,} of {len(shown):,} tokens are [UNK]: not in the model's vocabulary")
+    input_ids = torch.tensor([[tokenizer.cls, *shown, tokenizer.sep]])
     lengths = torch.tensor([input_ids.shape[1]])
     return Batch(
         input_ids=input_ids,
@@ -82,7 +94,7 @@ class Pair:
         if missing:
             raise UserError(
                 f"{run}: no model in {' or '.join(missing)}; name the folder of a finished ELECTRA "
-                "run"
+                f"run{suggest_shipped(run)}"
             )
         self.tokenizer = WordPiece.load(folders["discriminator"])
         encoder, vocabulary, _ = huggingface.load_shape(folders["discriminator"])

@@ -51,7 +51,10 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
             },
             card=model_card(
                 f"{run.output_dir.name}-{role}",
-                replace(run.card, facts=network_facts(network) | training_facts(run)),
+                replace(
+                    run.card,
+                    facts={**run.card.facts, **network_facts(network), **training_facts(run)},
+                ),
                 role=role,  # type: ignore[arg-type]
                 causal=network.encoder.shape.causal,
             ),

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 
 from electra.config import UserError
 from electra.data.sources import DocumentUnit, check_outside_corpus
-from electra.model.card_content import CardContent
-from electra.shipped import resolve_shipped
+from electra.model.card_content import CardContent, describe_origin
+from electra.shipped import resolve_shipped, suggest_shipped
 
 ResumeSchedule = Literal["same", "stretch"]
 
@@ -82,7 +82,10 @@ class PretrainOptions:
     @property
     def card(self) -> CardContent:
         """What the model cards state besides the facts of the run."""
-        return CardContent(self.language, self.license)
+        facts: dict[str, object] = {}
+        if self.init_from is not None:
+            facts["Continued from"] = describe_origin(self.init_from)
+        return CardContent(self.language, self.license, facts)
 
     def check(self, output_dir: Path) -> None:
         """Raise UserError where options contradict each other or the run folder."""
@@ -136,7 +139,10 @@ class RecipeOverrides:
 def check_init_from(init_from: Path, output_dir: Path) -> None:
     """Raise UserError where `--init-from` is no folder, or is the run folder itself."""
     if not init_from.is_dir():
-        raise UserError(f"--init-from {init_from}: no such folder; name a run or a model's folder")
+        raise UserError(
+            f"--init-from {init_from}: no such folder; name a run or a model's folder"
+            f"{suggest_shipped(init_from)}"
+        )
     if init_from.resolve() == output_dir.resolve():
         raise UserError(
             f"--init-from {init_from} is also the --output-dir, where it would be overwritten"

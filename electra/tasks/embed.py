@@ -13,6 +13,7 @@ from torch import Tensor
 
 from electra import atomic
 from electra.config import UserError
+from electra.data.sources import warn
 from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
@@ -119,6 +120,20 @@ def embed_chunks(
             yield Embedding(one, ids, vectors[index], bool(features.truncated[index]))
 
 
+def warn_of_unknown(embeddings: Iterable[Embedding], tokenizer: WordPiece) -> Iterator[Embedding]:
+    """Yield embeddings and warn, at the end, of texts that are mostly [UNK]: their vectors say
+    little more than how long they are.
+    """
+    count = unknown = 0
+    for embedding in embeddings:
+        count += 1
+        pieces = embedding.ids[1:-1]
+        unknown += 2 * int((pieces == tokenizer.unk).sum()) > len(pieces)
+        yield embedding
+    if unknown:
+        warn(f"{unknown:,} of {count:,} texts are mostly [UNK]: not in the model's vocabulary")
+
+
 def chunk_texts(texts: Iterable[str]) -> Iterator[list[str]]:
     """Yield as many texts as may be held, be they many or long."""
     chunk: list[str] = []
@@ -174,6 +189,7 @@ def write_embeddings(
     The array is float32 [texts, D].
     """
     check_output(path, pool=pool)
+    embeddings = warn_of_unknown(embeddings, tokenizer)
     with atomic.open_write(path) as stream:
         if path.suffix == ".npy":
             written = write_npy(stream, embeddings)

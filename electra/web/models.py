@@ -13,7 +13,7 @@ from electra.console import to_stderr
 from electra.escape import one_line
 from electra.model.weight_files import CONFIG, read_json
 from electra.runs import run_dir
-from electra.shipped import resolve_shipped
+from electra.shipped import resolve_shipped, suggest_shipped
 from electra.tasks.inference import default_device
 from electra.tasks.models import RESULTS, TASK, best_model, has_task, load_tuned
 from electra.web.answers import KEYS, Answerer
@@ -263,7 +263,7 @@ def load_model(given: str, limits: Limits) -> Served:
 def refuse_missing(given: str) -> NoReturn:
     raise UserError(
         f"{given}: no such folder; `electra serve` reads folders of this machine alone, so "
-        "download a model of the hub first"
+        f"download a model of the hub first{suggest_shipped(given)}"
     )
 
 

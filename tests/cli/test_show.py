@@ -120,7 +120,14 @@ def test_the_top_predictions_come_in_order_and_as_many_as_asked(pair: Pair) -> N
 
 
 def test_a_long_text_is_cut_to_the_positions_the_model_has(pair: Pair) -> None:
-    assert len(pair.trace(TEXT * 20)) == pair.positions
+    read = pair.positions - 2
+    with pytest.warns(UserWarning, match=f"300 tokens, and the model reads the first {read}$"):
+        assert len(pair.trace("dog " * 300)) == pair.positions
+
+
+def test_a_text_with_unknown_signs_is_warned_of(pair: Pair) -> None:
+    with pytest.warns(UserWarning, match=r"^2 of 3 tokens are \[UNK\]"):
+        pair.trace("dog \N{GRINNING FACE} \N{GRINNING FACE}")
 
 
 def test_a_text_of_one_word_goes_through(pair: Pair) -> None:

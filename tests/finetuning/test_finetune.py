@@ -16,6 +16,7 @@ from rich.console import Console
 
 import electra
 from electra import __version__, atomic
+from electra.__main__ import main
 from electra.config import RunFailed, UserError
 from electra.finetuning import seed_job
 from electra.finetuning.finetune import finetune, finetune_glue
@@ -407,6 +408,17 @@ def test_a_fine_tuned_model_gives_its_encoder_and_gets_a_fresh_head(
     stderr = capsys.readouterr().err
     assert "left unused: classifier.dense.bias" in stderr
     assert "the head for classify is fresh" in stderr
+
+
+def test_text_that_the_vocabulary_does_not_know_is_warned_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"\N{GRINNING FACE} \N{CLOUD},{number % 2}" for number in range(8)]
+    data = written(tmp_path / "train.csv", "\n".join(["text,label", *rows]) + "\n")
+    files = ["--train", str(data), "--dev", str(data), "--dev-on-train"]
+    argv = ["finetune", str(tiny), "--task", "classify", *files, *FEW]
+    assert main([*argv, "--output-dir", str(tmp_path / "run")]) == 0
+    assert "100% of the training text is [UNK]" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_rate_of_every_layer_is_shown_when_asked(

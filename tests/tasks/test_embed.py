@@ -145,6 +145,15 @@ def test_a_text_that_does_not_fit_is_cut_and_says_so(
     assert (long.truncated, short.truncated) == (True, False)
 
 
+def test_texts_that_are_mostly_unknown_are_warned_of(
+    encoder: Encoder, tokenizer: WordPiece
+) -> None:
+    texts = ["the dog \N{CLOUD}", "\N{CLOUD} \N{CLOUD}", ""]
+    with pytest.warns(UserWarning, match=r"^1 of 3 texts are mostly \[UNK\]"):
+        found = list(embedding.warn_of_unknown(embed(encoder, tokenizer, texts), tokenizer))
+    assert [each.text for each in found] == texts
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
