@@ -25,7 +25,10 @@ def beyond_glue(result: Result | None = None) -> str:
     if not result:
         return NOT_RUN
     names, runs = result["models"], list(result["runs"].values())
-    title = f"median (every seed); {machines_with_commits(runs)}"
+    seeds = "one seed"
+    if any(run.get("seed") for run in runs):
+        seeds = "median (every seed)"
+    title = f"{seeds}; {machines_with_commits(runs)}"
     lines = table_header(title, *names, "baseline", "settings")
     for task, row in ROWS.items():
         scored = [run for run in runs if run["task"] == task and "failed" not in run]

@@ -138,20 +138,29 @@ def record_finetuning(result: Result | None = None) -> str:
     tasks = [task.split()[0] for task in searched.tasks]
     everything = [run for runs in settings.values() for run in runs]
     lines = table_header(
-        f"{searched.seeds} seeds; {machines_with_commits(everything)}",
+        machines_with_commits(everything),
         "flags",
+        "seeds",
         *(task.removeprefix("glue/") for task in tasks),
     )
     for name, (run,) in settings.items():
-        cells = []
-        for task in tasks:
-            scores = run.get("tuned", {}).get(task, {}).get("scores")
-            cells.append(format_spread([100 * score for score in scores]) if scores else "–")
+        tuned = [run.get("tuned", {}).get(task, {}) for task in tasks]
+        cells = [format_tuned(entry, run["settings"]) for entry in tuned]
         flags = "default"
         if run["settings"]:
             flags = f"`{run['settings']}`"
-        lines.append(table_row(name, flags, *cells))
+        seeds = max(len(entry.get("scores", [])) for entry in tuned)
+        lines.append(table_row(name, flags, str(seeds), *cells))
     return "\n".join(lines)
+
+
+def format_tuned(entry: Result, settings: str) -> str:
+    """Return the scores of a task, with the flags that the task had besides the settings."""
+    cell = format_spread([100 * score for score in entry.get("scores", [])])
+    own = entry.get("flags", "").removesuffix(settings).strip()
+    if own:
+        cell += f" (`{own}`)"
+    return cell
 
 
 def record_tried(result: Result | None = None) -> str:

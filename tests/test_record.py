@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +94,73 @@ def test_a_command_is_stopped_at_the_deadline_and_none_is_started_after_it(tmp_p
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.usefixtures("python_as_electra")
+def test_a_sigterm_stops_the_commands_too(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    commands = Commands(None)
+    alarm = threading.Timer(0.5, signal.raise_signal, [signal.SIGTERM])
+    with commands.stopped_by_sigterm():
+        alarm.start()
+        with pytest.raises(Stopped):
+            commands.run(tmp_path / "log", "import time; time.sleep(60)")
+    assert commands.is_over
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_tasks_of_a_stage_that_pre_trains_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        record.main("--stage screen --folder f --glue g --tasks glue/cola".split())
+    assert "--tasks is of --stage finetuning" in capsys.readouterr().err
+
+
+def test_the_plan_of_the_finetuning_stage_is_refused_and_not_run(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        record.main(["--stage", "finetuning", "--model", "run", "--plan"])
+    assert "--plan is of the stages that pre-train" in capsys.readouterr().err
+
+
+def search_finetuning(
+    output: Path, *flags: str, model: str = "run", scores: list[float]
+) -> dict[str, Any]:
+    """Run the stage with commands that score at once, and return what the file then holds."""
+    place = ["--folder", str(output.parent), "--glue", "glue", "--output", str(output)]
+    argv = ["--stage", "finetuning", "--model", model, "--arms", "default", *place]
+    options = record.parse_options([*argv, "--tasks", "glue/rte", *flags])
+    search = record.Search(options, load_plan(), Record(output))
+
+    def score(*_: object, **__: object) -> dict[str, object]:
+        if not scores:
+            raise Failed("exit code 1")
+        return {"scores": scores}
+
+    search.score = score  # type: ignore[method-assign]
+    search.search_finetuning(Path(model))
+    entry: dict[str, Any] = Record(output).entry("finetuning", "default", 0)["tuned"]["glue/rte"]
+    return entry
+
+
+def test_failed_settings_of_fine_tuning_are_tried_again_when_asked(tmp_path: Path) -> None:
+    output = tmp_path / "a.json"
+    assert "failed" in search_finetuning(output, scores=[])
+    assert "failed" in search_finetuning(output, scores=[0.6])
+    assert search_finetuning(output, "--retry", scores=[0.6]) == {"scores": [0.6]}
+    assert search_finetuning(output, "--retry", scores=[0.7]) == {"scores": [0.6]}
+
+
+def test_settings_of_fine_tuning_are_not_taken_for_those_of_another_model(tmp_path: Path) -> None:
+    search_finetuning(tmp_path / "a.json", scores=[0.6])
+    with pytest.raises(UserError, match="default was tuned from run"):
+        search_finetuning(tmp_path / "a.json", model="another", scores=[0.7])
+
+
 # ---- the result file -----------------------------------------------------------------------------
+
+
+def test_a_result_file_keeps_its_note(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"note": "shared GPU", "runs": {}}', encoding="utf8")
+    for path in (tmp_path / "a.json", tmp_path / "b.json"):
+        Record(path, earlier=tmp_path / "a.json").add_speed("key", "base", 1.0)
+        assert json.loads(path.read_text(encoding="utf8"))["note"] == "shared GPU"
 
 
 def test_a_record_goes_on_from_the_earlier_file_and_writes_its_own(tmp_path: Path) -> None:
@@ -144,6 +212,23 @@ def test_the_page_shows_each_arm_against_the_reference_with_its_spread_and_failu
     assert "standard deviation of 1.41" in table[-1]
     assert "2 in confirm" not in record_tables.record_tried({"runs": runs})
     assert "confirm: 3 (runs: 4)" in record_tables.record_tried({"runs": runs})
+
+
+def test_a_task_with_flags_of_its_own_has_them_beside_its_score() -> None:
+    tuned = {
+        "glue/qnli": {"flags": "--epochs 1 --learning-rate 1e-4", "scores": [0.82]},
+        "glue/rte": {"flags": "--learning-rate 1e-4", "scores": [0.59]},
+    }
+    run = {
+        "stage": "finetuning",
+        "arm": "1e-4",
+        "settings": "--learning-rate 1e-4",
+        "made": {"hardware": "GPU", "torch": "2", "commit": "abc"},
+        "tuned": tuned,
+    }
+    row = record_tables.record_finetuning({"runs": {"finetuning: 1e-4": run}}).splitlines()[-1]
+    assert "| 82.0 (`--epochs 1`) |" in row
+    assert row.endswith("| 59.0 |")
 
 
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:
