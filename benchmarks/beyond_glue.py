@@ -117,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise UserError(
                 f"--data {options.data}: no folder {FOLDERS[task.name]} for {task.name}"
             )
-    Scoring(options).run()
+    scoring = Scoring(options)
+    with scoring.commands.stopped_by_sigterm():
+        scoring.run()
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -4,7 +4,7 @@
                                 [--arms NAME …] [--at-once 2] [--finetune-at-once 3]
                                 [--stop-after SECONDS] [--retry] [--plan] [--scale tiny]
                                 [--output benchmarks/results/record.json]
-    python -m benchmarks.record --stage finetuning --model RUN …
+    python -m benchmarks.record --stage finetuning --model RUN [--tasks glue/cola …] …
 
 record.toml holds the arms, and what each stage pre-trains and scores. DIR holds the shards that
 `python -m benchmarks.record_corpus` makes, and the runs. First the speed of each setting is
@@ -52,14 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_options(arguments)
     plan = load_plan(scale=options.scale)
     record = Record(options.output, earlier=None if options.scale else OUTPUT)
-    if options.stage == "finetuning":
-        Search(options, plan, record).search_finetuning(options.model)
-        return
-    stage = plan.stage(options.stage)
     if options.plan:
-        print_plan(plan, stage, record, options.arms)
+        print_plan(plan, plan.stage(options.stage), record, options.arms)
         return
-    Search(options, plan, record).run_stage(stage)
+    search = Search(options, plan, record)
+    with search.commands.stopped_by_sigterm():
+        if options.stage == "finetuning":
+            search.search_finetuning(options.model)
+        else:
+            search.run_stage(plan.stage(options.stage))
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -70,6 +71,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--glue", help="folder with the tasks")
     parser.add_argument("--arms", nargs="+", help="of the stage; by default all")
     parser.add_argument("--model", type=Path, help="for --stage finetuning")
+    parser.add_argument("--tasks", nargs="+", help="of --stage finetuning; by default all")
     parser.add_argument("--at-once", type=int, default=2, help="pre-trainings")
     parser.add_argument("--finetune-at-once", type=int, default=3)
     parser.add_argument("--stop-after", type=float, metavar="SECONDS")
@@ -81,8 +83,12 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     check_counts(parser, options, "at_once", "finetune_at_once")
     if options.scale and options.output == OUTPUT:
         parser.error("--scale needs an --output of its own: its numbers are no results")
+    if options.plan and options.stage == "finetuning":
+        parser.error("--plan is of the stages that pre-train; record.toml lists the finetuning")
     if not options.plan and not (options.folder and options.glue):
         parser.error("--folder and --glue are needed")
+    if options.tasks and options.stage != "finetuning":
+        parser.error("--tasks is of --stage finetuning; record.toml lists those of the others")
     if options.stage == "finetuning" and not options.model:
         parser.error("--stage finetuning needs --model, a pre-trained run")
     return options
@@ -159,6 +165,16 @@ class Search:
             )
         return not set(entry.get("tuned", ())) >= set(stage.task_names)
 
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The tasks of fine-tuning that were asked for."""
+        known = [task.split()[0] for task in self.plan.finetuning.tasks]
+        if unknown := set(self.options.tasks or ()) - set(known):
+            raise UserError(
+                f"--tasks {', '.join(sorted(unknown))}: there are {', '.join(known)} in record.toml"
+            )
+        return self.options.tasks or known
+
     def settings_of(self, arm: Arm) -> str:
         return shlex.join([arm.recipe or self.plan.recipe, *self.plan.flags_of(arm)])
 
@@ -222,7 +238,8 @@ class Search:
         is_continued = (folder / METRICS).exists()
         seconds = self.commands.run(log, *command, *place)
         facts = pretrained_facts(folder, self.open_shards(arm))
-        facts["fixed_corruption"] = score_fixed_corruption(folder, self.reference_rows)
+        if recipe.data.vocab_size == self.reference_rows.tokenizer.size:  # else no same rows
+            facts["fixed_corruption"] = score_fixed_corruption(folder, self.reference_rows)
         if not is_continued:
             facts["seconds"] = round(seconds, 1)  # with its start, evaluations and export
         self.record.update(
@@ -272,13 +289,22 @@ class Search:
                 f"--arms {', '.join(sorted(unknown))}: no settings of fine-tuning; there are "
                 f"{', '.join(searched.tunings)}"
             )
-        jobs = [(name, task) for name in names for task in searched.tasks]
+        for name in names:
+            earlier = self.record.entry("finetuning", name, 0).get("model", model.name)
+            if earlier != model.name:
+                raise UserError(
+                    f"{self.options.output}: {name} was tuned from {earlier}; give these settings "
+                    "another name in record.toml, or the results another --output"
+                )
+        tasks = [task for task in searched.tasks if task.split()[0] in self.tasks]
+        jobs = [(name, task) for name in names for task in tasks]
         start = time.monotonic()
 
         def work(job: tuple[str, str]) -> None:
             name, task_with_flags = job
             task, flags = self.plan.task_flags(task_with_flags, searched.tunings[name])
-            if task in self.record.entry("finetuning", name, 0).get("tuned", {}):
+            done = self.record.entry("finetuning", name, 0).get("tuned", {}).get(task)
+            if done and not (self.options.retry and "failed" in done):
                 return
             slug = "-" + "".join(letter if letter.isalnum() else "-" for letter in name)
             try:

@@ -2,15 +2,15 @@
 
     python -m benchmarks.record_corpus PART.jsonl.xz … --folder DIR --lengths 128 [64 256]
                                        [--sources wiki books openstax] [--keep-out GLUE SQUAD …]
-                                       [--vocab-size 30522] [--workers 16]
+                                       [--vocab-sizes 30522] [--workers 16]
 
 A line of a part is a JSON object with `text`, paragraphs separated by line ends, and `source`.
 --sources keeps these sources alone. --keep-out names folders of dev sets: a paragraph of the corpus
 that shares 13 words in a row with one of their dev files is removed. DIR/corpus.json says how much
 text of each source is left and how much was removed. DIR/128 are the shards of all the text,
 DIR/128-fifth and DIR/128-thirtieth those of every fifth and thirtieth document, for runs of many
-epochs. Of further lengths only a fifth is cut: DIR/64-fifth. What is there already is not made
-again.
+epochs. Of further lengths only a fifth is cut: DIR/64-fifth. DIR/128-16384 are rows of 128 with a
+further vocabulary, of that size. What is there already is not made again.
 """
 
 from __future__ import annotations
@@ -55,19 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = options.folder / "text"
     if not (options.folder / FACTS).exists():
         filter_text(options, text)
-    tokenizer = options.folder / "vocabulary"
-    if not tokenizer.exists():
-        vocab_size = ["--vocab-size", str(options.vocab_size)]
-        electra("vocab", *slice_files(text, 5), "--output-dir", tokenizer, *vocab_size)
+    vocab_size, *more_sizes = options.vocab_sizes
+    tokenizer = find_or_train_vocabulary(options.folder, "vocabulary", vocab_size)
+    first = options.lengths[0]
     for length in options.lengths:
         for name, every in SLICES.items():
-            if every != 5 and length != options.lengths[0]:
-                continue
-            files = slice_files(text, every)
-            folder = options.folder / f"{length}{name}"
-            flags = ["--length", str(length), "--workers", str(options.workers)]
-            flags += ["--held-out", "0.01"]
-            electra("shard", *files, "--tokenizer", tokenizer, "--output-dir", folder, *flags)
+            if every == 5 or length == first:
+                make_shards(options, tokenizer, f"{length}{name}", length=length, every=every)
+    for size in more_sizes:
+        tokenizer = find_or_train_vocabulary(options.folder, f"vocabulary-{size}", size)
+        make_shards(options, tokenizer, f"{first}-{size}", length=first, every=1)
     print(f"{options.folder}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
@@ -78,14 +75,33 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="+", default=[128])
     parser.add_argument("--sources", nargs="+", help="by default all")
     parser.add_argument("--keep-out", nargs="+", type=Path, default=[])
-    parser.add_argument("--vocab-size", type=int, default=30_522)
+    parser.add_argument("--vocab-sizes", type=int, nargs="+", default=[30_522])
     parser.add_argument("--workers", type=int, default=16)
     options = parser.parse_args(arguments)
-    check_counts(parser, options, "vocab_size", "workers")
+    check_counts(parser, options, "workers")
     for path in (*options.parts, *options.keep_out):
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
     return options
+
+
+def find_or_train_vocabulary(folder: Path, name: str, size: int) -> Path:
+    """Return the folder of a vocabulary, which is trained on a fifth of the text."""
+    tokenizer = folder / name
+    if not tokenizer.exists():
+        files = slice_files(folder / "text", 5)
+        electra("vocab", *files, "--output-dir", tokenizer, "--vocab-size", str(size))
+    return tokenizer
+
+
+def make_shards(
+    options: argparse.Namespace, tokenizer: Path, name: str, *, length: int, every: int
+) -> None:
+    """Cut rows of one length from every so many documents."""
+    files = slice_files(options.folder / "text", every)
+    flags = ["--length", str(length), "--workers", str(options.workers), "--held-out", "0.01"]
+    place = ["--output-dir", options.folder / name]
+    electra("shard", *files, "--tokenizer", tokenizer, *place, *flags)
 
 
 def electra(*arguments: str | Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.harness import ELECTRA
@@ -12,6 +15,7 @@ from electra.cli import STOPPED_EARLY
 
 SIGTERM = -15
 ENDING_SECONDS = 60  # for a last checkpoint
+POLL_SECONDS = 1.0  # after a SIGTERM, until the commands are asked to end
 
 
 class Stopped(Exception):
@@ -33,6 +37,21 @@ class Commands:
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self.deadline
+
+    @contextmanager
+    def stopped_by_sigterm(self) -> Iterator[None]:
+        """Take a SIGTERM as the deadline: commands that ran on would hold their folders and the
+        GPU while the same command is started again.
+        """
+
+        def stop(*_: object) -> None:
+            self.deadline = time.monotonic()
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def run(self, log: Path, *arguments: str) -> float:
         """Run a command and return its seconds; what it prints goes to a file.
@@ -60,12 +79,11 @@ class Commands:
 
     def wait(self, process: subprocess.Popen[bytes]) -> int:
         """Return the exit code of a process, which is asked to end at the deadline."""
-        left = None
-        if self.deadline != float("inf"):
-            left = max(0.0, self.deadline - time.monotonic())
         try:
-            return process.wait(left)
-        except subprocess.TimeoutExpired:
+            while not self.is_over:
+                left = self.deadline - time.monotonic()
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(max(0.0, min(left, POLL_SECONDS)))
             process.terminate()
         except BaseException:
             process.kill()

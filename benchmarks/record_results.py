@@ -18,11 +18,11 @@ from electra.runs.run_dir import METRICS
 
 
 def read_record(path: Path | None) -> Result:
-    """Return the runs and speeds of a result file; empty ones where there is no file."""
+    """Return a result file, with its note; empty runs and speeds where there is no file."""
     if path is None or not path.is_file():
         return {"runs": {}, "speeds": {}}
     content: Result = json.loads(path.read_text(encoding="utf8"))
-    return {"runs": content.get("runs", {}), "speeds": content.get("speeds", {})}
+    return {"runs": {}, "speeds": {}, **content}
 
 
 class Record:
@@ -32,7 +32,8 @@ class Record:
         self.path = path
         self.made = provenance()
         before, own = read_record(earlier), read_record(path)
-        self.result = {part: before[part] | own[part] for part in ("runs", "speeds")}
+        merged = {part: before[part] | own[part] for part in ("runs", "speeds")}
+        self.result: Result = {**before, **own, **merged}
         self.lock = threading.Lock()
 
     def entry(self, stage: str, arm: str, seed: int) -> Result:

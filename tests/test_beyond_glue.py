@@ -172,6 +172,8 @@ def test_the_page_shows_medians_all_seeds_baselines_and_where_a_model_is_behind(
         "| minimal pairs, accuracy | 80.0 | – | 25.0 | 500 pairs a paradigm |",
     ]
     assert "- paper, chunk: exit code 1: out of memory" in lines
+    alone = {"models": ["ours"], "runs": {0: scored("ours", "ner", 0, 0.88)}}
+    assert beyond_tables.beyond_glue(alone).startswith("| one seed; GPU")
     assert lines[-1] == "ours is ahead of paper on 1 of 2, and not on race."
     lines = beyond_tables.beyond_glue_pairs(result).splitlines()
     assert lines[2:] == ["| agreement | 90.0 |", "| word order | 70.0 |", "| mean | 80.0 |"]
