@@ -123,6 +123,13 @@ class Bench:
         return ["--training.kernels", "off", "--training.compile", "off"]
 
     @property
+    def compiled(self) -> list[str]:
+        """Flags of the plain path, compiled by torch on a GPU."""
+        if self.on_gpu:
+            return ["--training.kernels", "off", "--training.compile", "on"]
+        return self.plain
+
+    @property
     def fast(self) -> list[str]:
         """Flags of the fast path, which on a CPU is the plain one."""
         if self.on_gpu:

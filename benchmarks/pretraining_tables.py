@@ -267,12 +267,13 @@ def curves(result: Result | None = None) -> str:
     entry = result_or_file(result, "pretrain_gpu").get("curves")
     if entry is None:
         return "Loss curves of the plain and the fast path: not measured."
+    seeds = len(entry["losses"]["plain"])
     steps = entry["every"] * len(entry["losses"]["plain"][0])
     return (
-        f"Plain and fast path, {entry['setting']}, {steps} steps, {len(entry['losses']['plain'])} "
-        f"seeds each, {machines_with_commits([entry])}: the mean losses differ most at step "
-        f"{entry['step']}, by {entry['largest_difference']:.3f} of {entry['mean_loss']:.2f}; there "
-        f"the seeds of one path span {entry['seed_range']:.3f}."
+        f"Plain path ({entry.get('plain', 'eager')}) and fast path, {entry['setting']}, {steps:,} "
+        f"steps, {seeds} seeds each, {machines_with_commits([entry])}: the mean losses differ "
+        f"most at step {entry['step']}, by {entry['largest_difference']:.3f} of "
+        f"{entry['mean_loss']:.2f}; there the seeds of one path span {entry['seed_range']:.3f}."
     )
 
 

@@ -79,14 +79,22 @@ def reserved_after_steps(shape: EncoderShape, rows: int, steps: int) -> list[int
     return reserved
 
 
-def test_300_steps_of_all_packed_shapes_reserve_no_more_memory_than_the_largest():
-    reserved = reserved_after_steps(SMALL, 64, 300)
-    assert max(reserved) <= 1.05 * reserved[1], [size >> 20 for size in reserved[::10]]
+def assert_pool_stays(reserved: list[int]) -> None:
+    """The pool of the graphs is as large as the first, largest graph. A shape that is new runs
+    plainly beside it, and the next capture gives that memory back.
+    """
+    sizes = [size >> 20 for size in reserved]
+    assert min(reserved[len(reserved) // 2 :]) <= 1.05 * reserved[0], sizes
+    assert max(reserved) < 2 * reserved[0], sizes
+
+
+def test_300_steps_of_all_packed_shapes_keep_the_pool_of_the_largest_graph():
+    assert_pool_stays(reserved_after_steps(SMALL, 64, 300))
 
 
 def test_shapes_of_base_reserve_what_describe_says():
     reserved = reserved_after_steps(BASE, 16, 40)
-    assert max(reserved) <= 1.05 * reserved[1], [size >> 20 for size in reserved]
+    assert_pool_stays(reserved)
     work = Workload(
         encoder=BASE,
         generator=GeneratorShape().beside(BASE),
