@@ -37,8 +37,7 @@ TILES: dict[str, list[Row]] = {
         (128, ANY, {"QUERIES": 16, "KEYS": 128, "num_warps": 4, "num_stages": 3}),
         (ANY, ANY, {"QUERIES": 32, "KEYS": 64, "num_warps": 4, "num_stages": 3}),
     ],
-    # Not yet measured. With 64 keys dQ moves through L2 twice as often; four warps let two programs
-    # share a multiprocessor.
+    # With 64 keys dQ moves through L2 twice as often.
     "one_pass_attention_backward": [
         (ANY, ANY, {"QUERIES": 64, "KEYS": 128, "STAGES": 3, "num_warps": 8})
     ],
@@ -67,7 +66,6 @@ TILES: dict[str, list[Row]] = {
 }
 TILES["rotary_attention_backward"] = TILES["attention_backward"]
 TILES["rotary_one_pass_attention_backward"] = TILES["one_pass_attention_backward"]
-TILES["wide_one_pass_attention_backward"] = TILES["one_pass_attention_backward"]
 
 # Attention's backward pass takes one program for each row and head from so many of them on. With
 # 96, too many multiprocessors had none and it was slower; with 128 it was faster.
