@@ -1,9 +1,16 @@
 // Texts to begin with, for each kind of model.
 
+import { hasGenerator } from "./fields.js";
+
 const SENTENCES = [
   { text: "The chef cooked the meal in a small kitchen near the river." },
   { text: "In winter the old bridge across the river is covered with snow." },
   { text: "She opened the window and listened to the song of the birds." },
+];
+const MISTAKES = [  // for a discriminator without a generator: one word is wrong
+  { text: "She drank a cup of stone and went to work." },
+  { text: "The chef who ran to the stores are out of food." },
+  { text: "He has wrote three letters to his brother." },
 ];
 const PAIRS = [
   { text: "A man is playing a guitar.", pair: "Somebody is making music." },
@@ -34,7 +41,7 @@ const CHOICES = [
 
 /** Return examples for a model, each with the fields of the form that it fills. */
 export function examplesFor(model) {
-  if (model.kind === "pretraining") return SENTENCES;
+  if (model.kind === "pretraining") return hasGenerator(model) ? SENTENCES : MISTAKES;
   if (model.kind === "tag") return NAMES;
   if (model.kind === "span") return QUESTIONS;
   if (model.kind === "choose") return CHOICES;

@@ -170,6 +170,14 @@ def test_an_example_fills_an_empty_page(visit: Callable[..., Visit]) -> None:
     expect(words(page).first).to_be_visible()
 
 
+def test_an_example_for_a_discriminator_alone_has_a_wrong_word(
+    visit: Callable[..., Visit], place: dict[str, int]
+) -> None:
+    page = visit().open(model=place["discriminator"])
+    examples = page.get_by_role("group", name="Examples")
+    expect(examples.get_by_role("button").first).to_have_text(re.compile("cup of stone"))
+
+
 def test_the_address_holds_the_view(visit: Callable[..., Visit]) -> None:
     here = visit()
     page = here.open(text=SENTENCE)
