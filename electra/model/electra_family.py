@@ -83,7 +83,7 @@ class ElectraFamily(Family):
         ("generator_lm_head.weight", "electra.embeddings.position_ids", "embeddings.position_ids")
     )
 
-    stated_by = {field: key for field, key in SHAPE_KEYS.items() if "dropout" not in field}
+    stated_by = SHAPE_KEYS
     roles = {"PreTraining": "discriminator", "MaskedLM": "generator"}
 
     def shape_config(self, shape: EncoderShape) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Family(ABC):
     rtd_output: ClassVar[tuple[str, ...]] = ()
     # Tensors of stock files that repeat others.
     redundant: ClassVar[frozenset[str]]
-    # A field of EncoderShape, and the key in config.json that states it; dropout left out.
+    # A field of EncoderShape, and the key in config.json that states it.
     stated_by: ClassVar[dict[str, str]]
 
     def build_prediction_head(self, width: int) -> nn.Module | None:
@@ -117,7 +117,8 @@ class Family(ABC):
         try:
             return EncoderShape(**values)
         except SettingError as error:
-            raise error.in_section("encoder.").with_source(source) from None
+            key = self.stated_by[error.relative_key]
+            raise UserError(f"{source}: {key}: {error.in_section('encoder.')}") from None
 
     # ---- tensors ---------------------------------------------------------------------------------
 

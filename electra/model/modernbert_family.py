@@ -22,7 +22,7 @@ from electra.model.modernbert_networks import (
     ModernBertGenerator,
     PredictionHead,
 )
-from electra.model.shape import EncoderShape
+from electra.model.shape import DROPOUTS, EncoderShape
 
 OUTSIDE_BLOCKS = {
     WORD_EMBEDDINGS: "model.embeddings.tok_embeddings",
@@ -86,6 +86,8 @@ class ModernBertFamily(Family):
     stated_by = {
         **{field: key for field, (key, _) in SIZES.items()},
         "embedding": "hidden_size",
+        "dropout": "mlp_dropout",
+        "attention_dropout": "attention_dropout",
         "rope_theta": "rope_parameters",
         "local_rope_theta": "rope_parameters",
         "global_every": "layer_types",
@@ -137,7 +139,11 @@ class ModernBertFamily(Family):
         values: dict[str, Any] = {"family": self.name}
         for field, (key, default) in SIZES.items():
             values[field] = convert(config.get(key, default), int, source=source, key=key)
-        for field, key in (("dropout", "mlp_dropout"), ("attention_dropout", "attention_dropout")):
+        if "sliding_window" in config:  # half of the window; transformers prefers it
+            half = convert(config["sliding_window"], int, source=source, key="sliding_window")
+            values["local_attention"] = 2 * half
+        for field in DROPOUTS:
+            key = self.stated_by[field]
             values[field] = convert(config.get(key, 0.0), float, source=source, key=key)
         values |= {
             "embedding": values["width"],
@@ -208,7 +214,7 @@ def read_theta(config: Mapping[str, Any], layer_type: str, old_key: str, source:
             f"{LOCAL}, as ModernBERT's has"
         )
     stated = parameters.get(layer_type) or {}
-    if not isinstance(stated, dict) or stated.get("rope_type", "default") != "default":
+    if not isinstance(stated, dict) or rope_type(stated) != "default":
         raise UserError(
             f"{source}: rope_parameters.{layer_type} is {stated!r}; only rope_type 'default' can "
             "be loaded"
@@ -220,6 +226,11 @@ def read_theta(config: Mapping[str, Any], layer_type: str, old_key: str, source:
         theta, float, source=source, key=f"rope_parameters.{layer_type}.rope_theta"
     )
     return base
+
+
+def rope_type(stated: Mapping[str, Any]) -> Any:
+    """Return how positions are scaled; older files say it by the key `type`."""
+    return stated.get("rope_type", stated.get("type", "default"))
 
 
 def read_global_every(config: Mapping[str, Any], layers: int, source: str) -> int:

@@ -9,6 +9,7 @@ from electra.config import SettingError
 
 # Deeper than any. Building a million narrow layers would take hours and hardly any memory.
 MAX_LAYERS = 1000
+DROPOUTS = ("dropout", "attention_dropout")  # the fields of a shape that no weight depends on
 Tie = Literal["none", "embeddings", "gradient-disentangled", "all"]
 MODERNBERT_DEFAULTS = {
     "rope_theta": 10_000.0,
@@ -51,7 +52,7 @@ class EncoderShape:
                 raise SettingError(name, "must be at least 1", self)
         if self.layers > MAX_LAYERS:
             raise SettingError("layers", f"must be at most {MAX_LAYERS}", self)
-        for name in ("dropout", "attention_dropout"):
+        for name in DROPOUTS:
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(name, "must be in [0, 1)", self)
         if self.width % self.heads:

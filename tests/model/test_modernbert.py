@@ -124,6 +124,21 @@ def test_a_stock_folder_gives_the_hidden_states_of_stock_transformers(
     torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=0, atol=1e-4)
 
 
+def test_a_window_that_a_folder_states_by_its_half_is_read_as_transformers_does(
+    tmp_path: Path,
+) -> None:
+    saved = randomised(build_masked_lm(SHAPES["windows"], vocabulary=VOCABULARY))
+    huggingface.save(saved, tmp_path / "model", role="encoder")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": 1}))
+    (tmp_path / "model" / CHECKSUMS).unlink()
+    shape, _, _ = huggingface.load_shape(tmp_path / "model")
+    assert shape.local_attention == 2
+    network = build_masked_lm(shape, vocabulary=VOCABULARY)
+    huggingface.load(network, tmp_path / "model")
+    assert verify(network, tmp_path / "model", tolerance=1e-5) < 1e-4
+
+
 @pytest.mark.parametrize("tie", ["embeddings", "gradient-disentangled"])
 def test_a_saved_pair_fills_another_one(tie: str, tmp_path: Path) -> None:
     saved, loaded = pair(TINY, tie=tie), pair(TINY, tie=tie)
@@ -249,10 +264,15 @@ def test_networks_of_the_other_family_are_refused(tmp_path: Path) -> None:
         ("layer_types", "full_attention", "layer_types"),
         ("rope_scaling", {"type": "linear"}, "rope_scaling is set"),
         ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "only rope_type 'default'"),
+        ("rope_parameters", {"full_attention": {"type": "linear"}}, "only rope_type 'default'"),
         ("rope_parameters", {"rope_theta": 1e4}, "must have the keys full_attention and sliding"),
         ("rope_parameters", [1e4], "must have the keys full_attention and sliding"),
         ("model_type", "bert", "model_type is 'bert'; only ELECTRA and ModernBERT"),
         ("hidden_size", "wide", "hidden_size"),
+        ("num_attention_heads", 3, r"hidden_size: encoder\.width=32 does not split"),
+        ("local_attention", 0, r"local_attention: encoder\.local_attention=0 must be above 0"),
+        ("sliding_window", "narrow", "sliding_window"),
+        ("mlp_dropout", 2, r"mlp_dropout: encoder\.dropout=2"),
     ],
 )
 def test_what_cannot_be_represented_is_refused_with_its_key(
