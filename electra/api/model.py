@@ -236,8 +236,8 @@ class EmbedArguments(EmbedOptions):
     Parameters
     ----------
     model
-        What `load`, `pretrain` or `finetune` returned, or any ELECTRA folder, ours or
-        transformers'.
+        What `load`, `pretrain` or `finetune` returned, or any ELECTRA or ModernBERT folder, ours
+        or transformers'.
     texts
         A list of texts, a column of a DataFrame, a DataFrame, a list of dicts, or the path of a
         file: .txt (a text a line), .csv, .tsv, .jsonl or .parquet.

@@ -255,7 +255,7 @@ def embed(
     Parameters
     ----------
     model
-        Any ELECTRA folder: pre-trained or fine-tuned, ours or transformers'.
+        Any ELECTRA or ModernBERT folder: pre-trained or fine-tuned, ours or transformers'.
     input
         .txt (a text a line), .csv, .tsv, .jsonl or .parquet.
     output

@@ -44,8 +44,8 @@ class PretrainOptions:
     overwrite
         With resume set to never: start over in a folder that holds a run.
     init_from
-        Start from the weights in a run folder or a transformers ELECTRA folder, with a fresh
-        optimizer.
+        Start from the weights in a run folder, or in an ELECTRA or ModernBERT folder of
+        transformers, with a fresh optimizer.
     language
         Language of the text, for the model cards: an ISO 639 code such as de, or several (de,en).
     license
