@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"--data {options.data}: no folder {FOLDERS[task.name]} for {task.name}"
             )
     scoring = Scoring(options)
-    with scoring.commands.stopped_by_sigterm():
+    with scoring.commands.stopped_by(signal.SIGTERM):
         scoring.run()
 
 

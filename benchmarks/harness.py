@@ -1,4 +1,4 @@
-"""What all benchmarks share: the parser, errors, and results with their provenance."""
+"""What all benchmarks share: the parser, errors, a deadline, and results with their provenance."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import json
 import platform
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,39 @@ from electra.config import RunFailed, UserError
 
 Result = dict[str, Any]
 ELECTRA = (sys.executable, "-m", "electra")  # the beginning of a command
+
+
+class Deadline:
+    """The time at which commands are asked to end; a signal can bring it forward."""
+
+    def __init__(self, stop_after: float | None) -> None:
+        self.deadline = float("inf")
+        if stop_after is not None:
+            self.deadline = time.monotonic() + stop_after
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    @contextmanager
+    def stopped_by(self, *signals: signal.Signals) -> Iterator[None]:
+        """Take signals as the deadline: commands that ran on would hold their folders and the GPU
+        while the same command is started again.
+        """
+
+        def stop(*_: object) -> None:
+            self.deadline = time.monotonic()
+
+        before = {number: signal.signal(number, stop) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def build_parser(description: str | None) -> argparse.ArgumentParser:

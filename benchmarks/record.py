@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_plan(plan, plan.stage(options.stage), record, options.arms)
         return
     search = Search(options, plan, record)
-    with search.commands.stopped_by_sigterm():
+    with search.commands.stopped_by(signal.SIGTERM):
         if options.stage == "finetuning":
             search.search_finetuning(options.model)
         else:

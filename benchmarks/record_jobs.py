@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.harness import ELECTRA
+from benchmarks.harness import ELECTRA, Deadline
 from electra.cli import STOPPED_EARLY
 
 SIGTERM = -15
@@ -26,32 +24,8 @@ class Failed(Exception):
     """A command failed; its last line says why."""
 
 
-class Commands:
+class Commands(Deadline):
     """Runs commands of electra, one thread each, until a deadline."""
-
-    def __init__(self, stop_after: float | None) -> None:
-        self.deadline = float("inf")
-        if stop_after is not None:
-            self.deadline = time.monotonic() + stop_after
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.deadline
-
-    @contextmanager
-    def stopped_by_sigterm(self) -> Iterator[None]:
-        """Take a SIGTERM as the deadline: commands that ran on would hold their folders and the
-        GPU while the same command is started again.
-        """
-
-        def stop(*_: object) -> None:
-            self.deadline = time.monotonic()
-
-        before = signal.signal(signal.SIGTERM, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
     def run(self, log: Path, *arguments: str) -> float:
         """Run a command and return its seconds; what it prints goes to a file.
@@ -81,9 +55,8 @@ class Commands:
         """Return the exit code of a process, which is asked to end at the deadline."""
         try:
             while not self.is_over:
-                left = self.deadline - time.monotonic()
                 with suppress(subprocess.TimeoutExpired):
-                    return process.wait(max(0.0, min(left, POLL_SECONDS)))
+                    return process.wait(min(self.seconds_left, POLL_SECONDS))
             process.terminate()
         except BaseException:
             process.kill()

@@ -99,7 +99,7 @@ def test_a_sigterm_stops_the_commands_too(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     commands = Commands(None)
     alarm = threading.Timer(0.5, signal.raise_signal, [signal.SIGTERM])
-    with commands.stopped_by_sigterm():
+    with commands.stopped_by(signal.SIGTERM):
         alarm.start()
         with pytest.raises(Stopped):
             commands.run(tmp_path / "log", "import time; time.sleep(60)")
