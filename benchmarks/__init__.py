@@ -11,6 +11,7 @@ a record       record (record_plan, record_corpus, record_jobs, record_speed, re
 reliability    crash (crash_commands, crash_trials, file_operations), power_loss, bit_flips, soak
                (soak_runs), hostile_folders (hostile_inputs, hostile_changes)
 same numbers   same_numbers compares two checkouts bit by bit
+all on a GPU   batch runs the commands of gpu_evidence.toml, each with a limit, until a deadline
 estimates      scale (site holds its assumptions)
 tables         tables writes them all: pretraining_tables, finetuning_tables, inference_tables,
                encoder_tables, record_tables, reliability_tables; plots and encoder_plots draw
