@@ -13,7 +13,8 @@ task, or all. The minimal pairs are those of `benchmarks.generate_pairs`; nothin
 them. Scores are those of dev sets, and for CoNLL-2000, which has none, of the test set. Every score
 lands in the result file when it is known, failures too, and the same command continues: it skips
 what the file holds. After --stop-after seconds running commands are asked to stop; on the same
-machine they continue from their checkpoints.
+machine they continue from their checkpoints. What is not done then, or has failed, gives exit code
+1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import argparse
 import json
 import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -170,9 +172,11 @@ class Scoring:
                 if self.is_left(f"{model.name}: {PAIRS}", str(self.options.pairs)):
                     self.score_pairs(model)
             list(ended)
-        left = sum(self.is_left(job.key, job.flags) for job in jobs)
+        left = sum("score" not in self.result["runs"].get(job.key, {}) for job in jobs)
         seconds = time.monotonic() - start
         print(f"{len(jobs) - left} of {len(jobs)} fine-tunings done in {seconds:.0f} s", flush=True)
+        if left:
+            sys.exit(1)
 
     def jobs(self) -> Iterator[Job]:
         """Yield all fine-tunings; those of an early end are then of all tasks and models."""

@@ -11,7 +11,7 @@ An arm is a name, a recipe and flags of `electra pretrain`; with `blocks=PART,â€
 its networks are those of `benchmarks.block_variants`. A tuning is a name and flags of `electra
 finetune`, and a task may have such flags too. Every arm is trained with each seed, then every model
 is fine-tuned on each task with each tuning. Runs are kept in --folder; the same command skips
-what is done. After --minutes no further fine-tuning is started.
+what is done. After --minutes no further fine-tuning is started. Exit code 1: a run has failed.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         jobs.append((*run, tuning, task))
     with ThreadPoolExecutor(options.finetune_together) as threads:
         list(threads.map(lambda job: kept.finetune(*job), jobs))
+    if kept.failures:
+        sys.exit(1)
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -132,6 +134,7 @@ class Kept:
             "made": provenance(),
         }
         self.lock = threading.Lock()
+        self.failures: list[str] = []
 
     def entry(self, arm: Named, seed: int) -> Result:
         entry: Result = self.result["runs"].setdefault(f"{arm.name}, seed {seed}", {})
@@ -152,7 +155,7 @@ class Kept:
         command, flags = arm.command
         source = ["--data", self.options.data, "--output-dir", str(folder), "--seed", str(seed)]
         source += ["--save-total-limit", "1"]
-        if not has_succeeded(folder, *command, "pretrain", *flags, *source):
+        if not self.has_succeeded(folder, *command, "pretrain", *flags, *source):
             return
         entries = read_metrics(folder / METRICS)
         rates = sorted(
@@ -181,7 +184,7 @@ class Kept:
         flags += ["--seeds", str(self.options.finetune_seeds), *task_flags]
         flags += shlex.split(tuning.flags)
         command, _ = arm.command
-        if not has_succeeded(folder, *command, "finetune", str(model), *flags):
+        if not self.has_succeeded(folder, *command, "finetune", str(model), *flags):
             return
         results = json.loads((folder / "results.json").read_text(encoding="utf8"))
         scores = {
@@ -193,23 +196,23 @@ class Kept:
         self.write(lambda: self.add_scores(self.entry(arm, seed), tuning, task, scores))
         print(f"{arm.name}, seed {seed}, {tuning.name}, {task}: {scores['scores']}", flush=True)
 
+    def has_succeeded(self, folder: Path, *command: str) -> bool:
+        """Run a command with one thread; keep what it prints beside its folder, and failures."""
+        with Path(f"{folder}.{LOG}").open("a", encoding="utf8") as log:
+            ended = subprocess.run(
+                [*command, "--quiet"],
+                check=False,
+                stdout=log,
+                stderr=log,
+                env={"OMP_NUM_THREADS": "1", **os.environ},
+            )
+        if ended.returncode:
+            print(f"{folder.name} failed: see {folder}.{LOG}", flush=True)
+            self.failures.append(folder.name)
+        return ended.returncode == 0
+
     def add_scores(self, entry: Result, tuning: Named, task: str, scores: Result) -> None:
         entry.setdefault("tuned", {}).setdefault(tuning.name, {})[task] = scores
-
-
-def has_succeeded(folder: Path, *command: str) -> bool:
-    """Run a command with one thread and keep what it prints beside its folder; say if it fails."""
-    with Path(f"{folder}.{LOG}").open("a", encoding="utf8") as log:
-        ended = subprocess.run(
-            [*command, "--quiet"],
-            check=False,
-            stdout=log,
-            stderr=log,
-            env={"OMP_NUM_THREADS": "1", **os.environ},
-        )
-    if ended.returncode:
-        print(f"{folder.name} failed: see {folder}.{LOG}", flush=True)
-    return ended.returncode == 0
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ measured alone; the steps of a run are its minutes at that speed. Then pre-train
 and beside them fine-tunings --finetune-at-once; neither changes a number of another. Every run
 lands in the result file when it is done, failures too, and the same command continues: it skips
 what the file holds. After --stop-after seconds running commands are asked to stop; on the same
-machine they continue from their checkpoints. `--stage finetuning` tries settings of fine-tuning on
-one model. --plan prints what a stage would do, and its minutes.
+machine they continue from their checkpoints. What is not done then, or has failed, gives exit code
+1. `--stage finetuning` tries settings of fine-tuning on one model. --plan prints what a stage would
+do, and its minutes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -150,8 +152,10 @@ class Search:
             list(pretrainings.map(work, runs))
         for future in tunings:
             future.result()
-        left = sum(self.is_left(stage, run) for run in runs)
+        left = sum(not self.is_done(stage, run) for run in runs)
         print(f"{stage.name}: {len(runs) - left} of {len(runs)} runs done", flush=True)
+        if left:
+            sys.exit(1)
 
     def is_left(self, stage: Stage, run: tuple[Arm, int]) -> bool:
         """Return whether a run has something left to do; raise where its settings have changed."""
@@ -164,7 +168,12 @@ class Search:
                 f"{self.options.output}: {arm.name} was run with other settings "
                 f"({entry['settings']}); give the changed arm another name in record.toml"
             )
-        return not set(entry.get("tuned", ())) >= set(stage.task_names)
+        return not self.is_done(stage, run)
+
+    def is_done(self, stage: Stage, run: tuple[Arm, int]) -> bool:
+        """Return whether a run has the scores of all tasks."""
+        entry = self.record.entry(stage.name, run[0].name, run[1])
+        return set(entry.get("tuned", ())) >= set(stage.task_names)
 
     @cached_property
     def tasks(self) -> list[str]:

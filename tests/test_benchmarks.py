@@ -762,15 +762,15 @@ def test_encoders_are_compared_by_seeds_and_one_that_fails_stops_no_other(
     write_sst_2(tmp_path)
     output, flags = tmp_path / "kept.json", " ".join(TOY_FLAGS)
     tasks = ["glue/sst-2 --max-steps 2 --batch-size 4"]
-    encoders.main(
-        [
-            *("--data", str(toy_shards), "--folder", str(tmp_path / "runs")),
-            *("--arm", f"toy: tiny {flags}", "--arm", "wrong: no-such-recipe"),
-            *("--seed", "1", "--seeds", "2", "--together", "2"),
-            *("--glue", str(tmp_path), "--tasks", *tasks),
-            *("--tuning", "low: --learning-rate 1e-4", "--output", str(output)),
-        ]
-    )
+    arguments = [
+        *("--data", str(toy_shards), "--folder", str(tmp_path / "runs")),
+        *("--arm", f"toy: tiny {flags}", "--arm", "wrong: no-such-recipe"),
+        *("--seed", "1", "--seeds", "2", "--together", "2"),
+        *("--glue", str(tmp_path), "--tasks", *tasks),
+        *("--tuning", "low: --learning-rate 1e-4", "--output", str(output)),
+    ]
+    with pytest.raises(SystemExit, match="1"):
+        encoders.main(arguments)
     runs = json.loads(output.read_text(encoding="utf8"))["runs"]
     assert set(runs) == {"toy, seed 1", "toy, seed 2"}
     assert runs["toy, seed 1"]["held_out"] != runs["toy, seed 2"]["held_out"]

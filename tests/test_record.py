@@ -291,6 +291,10 @@ def test_slices_are_parts_of_each_other(tmp_path: Path) -> None:
 # ---- all of it -----------------------------------------------------------------------------------
 
 
+def stop(*_: object) -> float:
+    raise Stopped
+
+
 @pytest.mark.slow
 def test_a_stage_runs_whole_goes_on_and_refuses_changed_settings(
     toy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
@@ -317,6 +321,10 @@ def test_a_stage_runs_whole_goes_on_and_refuses_changed_settings(
         *("--stage", "screen", "--scale", "toy", "--arms", "batch 128 to 512"),
         *("--folder", str(tmp_path / "work"), "--glue", str(tmp_path), "--output", str(output)),
     ]
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Commands, "run", stop)
+        with pytest.raises(SystemExit, match="1"):
+            record.main(command)
     record.main(command)
     (entry,) = json.loads(output.read_text(encoding="utf8"))["runs"].values()
     assert "--training.initial-batch-size 2" in entry["command"]
