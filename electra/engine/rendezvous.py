@@ -18,7 +18,7 @@ from electra import __version__
 from electra.config import UserError
 from electra.engine.collectives import all_gather_json
 from electra.provenance import commit
-from electra.settings import fingerprint
+from electra.settings import differing_keys, fingerprint
 
 PREFIX_KEY = "electra/prefix"
 MAX_DIFFERENCES = 8  # in an error message
@@ -34,13 +34,15 @@ def software_versions() -> dict[str, Any]:
 
 
 def assert_same_on_all_ranks(values: Mapping[str, Any]) -> None:
-    """Raise UserError on every rank where one has another value than rank 0."""
+    """Raise UserError on every rank where one has another value than rank 0; keys are dotted."""
     if not dist.is_initialized():
         return
     (main_name, main_values), *others = all_gather_json([process_name(), dict(values)])
     lines = []
     for rank, (name, rank_values) in enumerate(others, start=1):
         for key in differing_keys(main_values, rank_values):
+            if key == "commit" and None in (main_values.get(key), rank_values.get(key)):
+                continue  # git did not tell it in time
             lines.append(
                 f"\n  {key}: {main_values.get(key)!r} in rank 0 ({main_name}), "
                 f"{rank_values.get(key)!r} in rank {rank} ({name})"
@@ -54,16 +56,6 @@ def assert_same_on_all_ranks(values: Mapping[str, Any]) -> None:
         f"the processes of this run are not alike:{shown}\nStart all of them with the same code "
         "and command, on folders that all of them see."
     )
-
-
-def differing_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return the keys with unequal values, leaving out a commit that git did not tell in time."""
-    keys = []
-    for key in sorted(ours.keys() | theirs.keys()):
-        is_unknown_commit = key == "commit" and None in (ours.get(key), theirs.get(key))
-        if ours.get(key) != theirs.get(key) and not is_unknown_commit:
-            keys.append(key)
-    return keys
 
 
 def fresh_rendezvous(store: Store, rank: int, size: int) -> Store:
