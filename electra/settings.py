@@ -63,17 +63,20 @@ def recipe_names(folder: Path = RECIPES) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
-def find_recipe(name: str, folder: Path = RECIPES, *, kind: str = "recipe") -> Path:
+def find_recipe(
+    name: str, folder: Path = RECIPES, *, kind: str = "recipe", other_names: Sequence[str] = ()
+) -> Path:
     """Return the file of a built-in recipe, or the user's own .toml file.
 
-    `kind` is what an error message calls the recipe.
+    `kind` is what an error message calls the recipe. `other_names` are no recipes, but a misspelt
+    name may have meant them.
     """
     built_in, own = folder / f"{name}.toml", Path(name)
     if built_in.is_file() and "/" not in name:
         return built_in
     if own.suffix == ".toml":
         return own
-    names = recipe_names(folder)
+    names = [*recipe_names(folder), *other_names]
     hint = suggest(name, names) or f"; built in are {', '.join(names)}."
     raise UserError(f"unknown {kind} {name!r}{hint} A file of your own ends in .toml.")
 

@@ -27,7 +27,8 @@ from electra.console import Terminal, print_data, progress_bars, to_stderr, to_s
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.pretraining.options import PretrainOptions, RecipeOverrides
 from electra.setting_docs import as_commented_toml
-from electra.shipped import resolve_shipped
+from electra.settings import find_recipe
+from electra.shipped import resolve_shipped, shipped_models
 
 if TYPE_CHECKING:
     from electra.pretraining.recipe import Recipe
@@ -305,6 +306,7 @@ def describe(
             return DONE
         description = describe_folder(folder, world_size=world_size)
     else:
+        find_recipe(recipe, kind="recipe or model", other_names=shipped_models())
         loaded = load_with_flags(recipe, settings, config, "describe")
         description = describe_recipe(loaded, name=recipe, world_size=world_size)
     if json:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
+from electra import shipped
 from electra.__main__ import main
 from electra.cli.describe import (
     Description,
@@ -228,3 +229,19 @@ def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(values | {"electra_recipe": "small"}))
     with pytest.raises(UserError, match="electra_recipe"):
         describe_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("small_en", "small-en"), ("smal", "small")])
+def test_a_misspelt_name_is_answered_with_the_nearest_recipe_or_model(
+    typed: str,
+    meant: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "small-en").mkdir()
+    (tmp_path / "small-en" / "config.json").write_text("{}", encoding="utf8")
+    monkeypatch.setattr(shipped, "MODELS", tmp_path)
+    assert main(["describe", typed]) == 2
+    message = f"unknown recipe or model '{typed}'; did you mean {meant}?"
+    assert message in " ".join(capsys.readouterr().err.split())
