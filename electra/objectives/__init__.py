@@ -12,7 +12,6 @@ masking, corruption     settings of masking; masking and replacing tokens
 vocabulary              the size of a vocabulary and its special ids
 measures, metrics       losses and sums of a batch; the held-out metrics and their baselines
 trace                   one sentence through both networks
-cloze                   words ranked by both networks together
 
 To add an objective, write a settings class with `@register` and a module.
 """
