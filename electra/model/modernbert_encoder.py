@@ -82,7 +82,9 @@ class ModernBertEncoder(Encoder):
         if shape.global_every != 1:
             positions = torch.arange(length, device=device)
             distance = (positions[:, None] - positions).abs()
-            window = visible & (distance <= shape.local_attention // 2)  # [B, 1, T, T]
+            # Padding that is far from any token sees itself: a softmax over nothing is not finite.
+            window = visible | (distance == 0)  # [B, 1, T, T]
+            window = window & (distance <= shape.local_attention // 2)
             angles = rotary_angles(length, shape.head_width, shape.local_rope_theta, device)
             local = (window, *angles)
         for is_global in global_layers(shape):

@@ -312,6 +312,23 @@ def test_padding_changes_no_token() -> None:
     torch.testing.assert_close(encoder(input_ids, types, mask)[:, :7], alone)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_padding_that_no_window_connects_to_a_token_leaves_gradients_finite(
+    dropout: float,
+) -> None:
+    shape = replace(SHAPES["windows"], attention_dropout=dropout)
+    encoder = randomised(build_encoder(shape, vocabulary=VOCABULARY)).train()
+    input_ids = torch.randint(5, VOCABULARY, (2, 20))
+    mask = torch.ones_like(input_ids).bool()
+    mask[1, 3:] = False  # a window reaches three tokens
+    hidden = encoder(input_ids, torch.zeros_like(input_ids), mask)
+    assert hidden.isfinite().all()
+    hidden[mask].square().sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all(), name
+
+
 def test_rotary_scores_depend_on_distance_alone() -> None:
     query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
     angles = rotary_angles(20, 8, 10_000.0, torch.device("cpu"))
