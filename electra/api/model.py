@@ -27,7 +27,7 @@ from electra.data.tables import Table, is_hub_name
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.tasks import split_options
-from electra.tasks.embed import Embedding, read_texts, warn_of_unknown
+from electra.tasks.embed import Embedding, read_texts
 from electra.tasks.embed import embed as embed_texts
 from electra.tasks.embed_options import EmbedOptions
 from electra.tasks.evaluation_options import EvaluationData
@@ -260,8 +260,7 @@ def embed(arguments: EmbedArguments) -> Embeddings:
     options = EmbedOptions(**field_values(EmbedOptions, arguments))
     encoder, tokenizer = model.encoder()
     options = complete_options(options, model.folder, positions=encoder.shape.positions)
-    embeddings = embed_texts(encoder, tokenizer, texts, options, device=default_device())
-    found = list(warn_of_unknown(embeddings, tokenizer))
+    found = list(embed_texts(encoder, tokenizer, texts, options, device=default_device()))
     warn_truncated(found)
     vectors: Any = tuple(each.vectors for each in found)
     if options.pool != "tokens" and found:

@@ -44,6 +44,7 @@ from electra.runs.signals import stop_signals
 from electra.settings import as_toml
 from electra.tasks.models import model_folder
 from electra.tasks.task import AnyTask
+from electra.tasks.vocabulary_fit import VocabularyFit
 
 # Share of [UNK] in the training text without a warning. Emojis and rare signs stay below it.
 MAX_UNKNOWN = 0.1
@@ -215,21 +216,16 @@ def announce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str]
         f"{config.steps(len(setup.train)):,} steps of {config.batch_size}, learning rate "
         f"{config.learning_rate:g}, recipe {options.recipe}"
     )
-    unknown = unknown_share(setup)
-    if unknown > MAX_UNKNOWN:
+    fit = VocabularyFit(setup.tokenizer)
+    fit.add(setup.train)
+    if fit.unknown > MAX_UNKNOWN * fit.tokens:
         say(
-            f"warning: {unknown:.0%} of the training text is [UNK], not in the vocabulary of "
-            f"{setup.model}; if that was made for another language or script, take another model"
+            f"warning: {fit.unknown / fit.tokens:.0%} of the training text is [UNK], not in the "
+            f"vocabulary of {setup.model}; if that was made for another language or script, take "
+            "another model"
         )
     if options.verbose:
         announce_learning_rates(setup, say)
-
-
-def unknown_share(setup: FinetuneSetup) -> float:
-    """Return the share of [UNK] among the tokens of the training text."""
-    tokenizer, ids = setup.tokenizer, setup.train.input_ids
-    text = ids[(ids != tokenizer.cls) & (ids != tokenizer.sep)]
-    return float((text == tokenizer.unk).sum()) / max(1, len(text))
 
 
 def announce_learning_rates(setup: FinetuneSetup, say: Callable[[str], None]) -> None:

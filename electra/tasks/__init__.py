@@ -9,7 +9,7 @@
     their scores          metrics, class_scores, class_weights, squad_metrics, entities
     their errors          analysis (its data), mistakes (of each kind of task), text_mistakes
     a model of a task     models (⇄ transformers folders), inference, evaluation_options
-    its input and output  input_rows, input_text, prediction_files, submissions
+    its input and output  input_rows, input_text, prediction_files, submissions, vocabulary_fit
     vectors of texts      embed, embed_options, sentence_transformer
 
 `KINDS` maps the kind of a saved model's task to its class; add your own to it, and your task is

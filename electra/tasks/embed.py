@@ -13,13 +13,13 @@ from torch import Tensor
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.sources import warn
 from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
 from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 from electra.tasks.features import Array, Features, TaskBatch, encode_pair, group_by_length
+from electra.tasks.vocabulary_fit import VocabularyFit
 
 if TYPE_CHECKING:
     import pyarrow
@@ -61,7 +61,9 @@ def embed(
     *,
     device: torch.device | None = None,
 ) -> Iterator[Embedding]:
-    """Return the embeddings of the texts, in order."""
+    """Return the embeddings of the texts, in order; warn, at the end, of texts that are mostly
+    [UNK].
+    """
     check_options(options, encoder)
     device = device or torch.device("cpu")
     return embed_chunks(encoder.to(device).eval(), tokenizer, texts, options, device=device)
@@ -102,10 +104,11 @@ def embed_chunks(
     length = options.length or encoder.shape.positions
     reader = LayerReader(encoder.shape.layers, options.layer)
     batch_tokens = options.batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
-    is_bf16 = options.precision == "bf16"
+    is_bf16, fit = options.precision == "bf16", VocabularyFit(tokenizer)
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_bf16)
     for chunk in chunk_texts(texts):
         features = encode_texts(chunk, tokenizer, length=length)
+        fit.add(features)
         vectors: dict[int, Array] = {}
         for units in group_by_length(features.lengths, tokens=batch_tokens):
             batch = features.collate(units).to(device)
@@ -118,20 +121,7 @@ def embed_chunks(
         for index, one in enumerate(chunk):
             ids = features.input_ids[features.offsets[index] : features.offsets[index + 1]]
             yield Embedding(one, ids, vectors[index], bool(features.truncated[index]))
-
-
-def warn_of_unknown(embeddings: Iterable[Embedding], tokenizer: WordPiece) -> Iterator[Embedding]:
-    """Yield embeddings and warn, at the end, of texts that are mostly [UNK]: their vectors say
-    little more than how long they are.
-    """
-    count = unknown = 0
-    for embedding in embeddings:
-        count += 1
-        pieces = embedding.ids[1:-1]
-        unknown += 2 * int((pieces == tokenizer.unk).sum()) > len(pieces)
-        yield embedding
-    if unknown:
-        warn(f"{unknown:,} of {count:,} texts are mostly [UNK]: not in the model's vocabulary")
+    fit.warn()
 
 
 def chunk_texts(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -189,7 +179,6 @@ def write_embeddings(
     The array is float32 [texts, D].
     """
     check_output(path, pool=pool)
-    embeddings = warn_of_unknown(embeddings, tokenizer)
     with atomic.open_write(path) as stream:
         if path.suffix == ".npy":
             written = write_npy(stream, embeddings)

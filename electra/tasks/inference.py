@@ -24,6 +24,7 @@ from electra.tasks.features import Array, Features, group_by_length
 from electra.tasks.mistakes import analyse
 from electra.tasks.models import FinetunedModel, load_tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
+from electra.tasks.vocabulary_fit import VocabularyFit
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
 PAD_TO_MULTIPLE_OF = {"cuda": 8}
@@ -87,9 +88,10 @@ def inference_batches(features: Features, device: torch.device) -> list[Array]:
 
 
 @dataclass
-class TruncationCount:
-    """Counts the texts that were cut, over all chunks of the data."""
+class TextCounts:
+    """Counts the texts that a model cannot read in full, over all chunks of the data."""
 
+    fit: VocabularyFit
     examples: int = 0
     truncated: int = 0
     first: str = ""  # the place of the first text that was cut
@@ -101,14 +103,16 @@ class TruncationCount:
             self.first = examples[truncated[0]].where
         self.examples += len(examples)
         self.truncated += len(truncated)
+        self.fit.add(features)
 
     def warn(self, *, length: int) -> None:
-        """Warn, once, of the texts that were cut."""
+        """Warn, once, of the texts that were cut and of those that are mostly [UNK]."""
         if self.truncated:
             warn(
                 f"{self.truncated:,} of {self.examples:,} texts are longer than the {length} "
                 f"tokens that the model was fine-tuned with and were cut, for example {self.first}"
             )
+        self.fit.warn()
 
 
 def answer_examples(
@@ -118,9 +122,9 @@ def answer_examples(
     device: torch.device | None = None,
 ) -> list[Answer]:
     """Return one answer for each example: the model's, or several models' combined."""
-    count = TruncationCount()
-    answers = answer_chunk(models, examples, count, device or default_device(), count_batches)
-    count.warn(length=models[0].length)
+    counts = TextCounts(VocabularyFit(models[0].tokenizer))
+    answers = answer_chunk(models, examples, counts.add, device or default_device(), count_batches)
+    counts.warn(length=models[0].length)
     return answers
 
 
@@ -132,11 +136,11 @@ def count_batches(batches: Sequence[Array]) -> Iterator[Array]:
 def answer_chunk(
     models: Sequence[FinetunedModel],
     examples: Sequence[Example],
-    count: TruncationCount,
+    inspect: Callable[[Features, Sequence[Example]], None],
     device: torch.device,
     track: Callable[[Sequence[Array]], Iterable[Array]] = iter,
 ) -> list[Answer]:
-    """Return one answer for each example, and count those that were cut."""
+    """Return one answer for each example, and show what the first model reads to `inspect`."""
     bf16 = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
     answers = []
     for model in models:
@@ -144,7 +148,7 @@ def answer_chunk(
             examples, model.tokenizer, length=model.length, training=False
         )
         if model is models[0]:
-            count.add(features, examples)
+            inspect(features, examples)
         network, batches = model.network.to(device), inference_batches(features, device)
         outputs = compute_outputs(
             network, features, device=device, autocast=bf16, batches=track(batches)
@@ -164,10 +168,10 @@ def stream_answers(
 ) -> Iterator[tuple[Example, Answer]]:
     """Yield each example with its answer, in order; no more than a chunk of them is held."""
     check_same_task(models)
-    count, device = TruncationCount(), device or default_device()
+    counts, device = TextCounts(VocabularyFit(models[0].tokenizer)), device or default_device()
     for chunk in chunk_examples(examples):
-        yield from zip(chunk, answer_chunk(models, chunk, count, device), strict=True)
-    count.warn(length=models[0].length)
+        yield from zip(chunk, answer_chunk(models, chunk, counts.add, device), strict=True)
+    counts.warn(length=models[0].length)
 
 
 def chunk_examples(examples: Iterable[Example]) -> Iterator[list[Example]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from electra.data.tables import table_of_rows
 from electra.tasks.choose import Choice, Choose
 from electra.tasks.classify import Classify
 from electra.tasks.features import Features
-from electra.tasks.inference import TruncationCount, answer_chunk
+from electra.tasks.inference import answer_chunk
 from electra.tasks.input_rows import input_columns
 from electra.tasks.models import FinetunedModel
 from electra.tasks.task import Answer, AnyTask, Example
+from electra.tasks.vocabulary_fit import mostly_unknown_texts
 from electra.web.requests import (
     Limits,
     RequestError,
@@ -49,15 +50,11 @@ class Input:
     word_spans: Sequence[tuple[int, int]] = ()  # of a sentence to tag
 
 
-class CutTexts(TruncationCount):
-    """Which examples of one chunk were cut."""
+class TextNotes(NamedTuple):
+    """What an answer says of its text besides what the model found."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.cut: set[int] = set()
-
-    def add(self, features: Features, examples: Sequence[Example]) -> None:
-        self.cut = {int(index) for index in np.unique(features.examples[features.truncated])}
+    cut: bool  # longer than the model reads
+    mostly_unknown: bool  # most of its tokens are [UNK]
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,19 @@ class Answerer:
             return "pair"
         return {"span": "pair", "choose": "pair"}.get(self.task.kind, "text")
 
-    def answer(self, examples: Sequence[Example]) -> list[tuple[Answer, bool]]:
-        """Return the answer to each example, and whether its text was cut."""
-        count = CutTexts()
-        answers = answer_chunk([self.model], examples, count, self.device)
-        return [(answer, index in count.cut) for index, answer in enumerate(answers)]
+    def answer(self, examples: Sequence[Example]) -> list[tuple[Answer, TextNotes]]:
+        """Return the answer to each example, and the notes on its text."""
+        cut, unknown = set(), set()
+
+        def inspect(features: Features, _: Sequence[Example]) -> None:
+            cut.update(features.examples[features.truncated].tolist())
+            unknown.update(mostly_unknown_texts(features, self.model.tokenizer).tolist())
+
+        answers = answer_chunk([self.model], examples, inspect, self.device)
+        return [
+            (answer, TextNotes(cut=index in cut, mostly_unknown=index in unknown))
+            for index, answer in enumerate(answers)
+        ]
 
     # ---- inputs ----------------------------------------------------------------------------------
 
@@ -210,7 +215,7 @@ class Answerer:
 
     # ---- answers ---------------------------------------------------------------------------------
 
-    def describe(self, given: Input, answer: Answer, *, cut: bool) -> dict[str, Any]:
+    def describe(self, given: Input, answer: Answer, notes: TextNotes) -> dict[str, Any]:
         """Return the answer to one input as JSON."""
         record = self.task.record(given.example, answer)
         offsets = utf16_offsets(given.text)
@@ -229,7 +234,7 @@ class Answerer:
         else:
             names = ("label", "labels", "score", "probabilities")
             shown = {name: record[name] for name in names if name in record}
-        return shown | {"cut": cut}
+        return shown | notes._asdict()
 
 
 def read_example(task: AnyTask, row: dict[str, Any], where: str) -> Example:

@@ -135,8 +135,8 @@ class Endpoints:
         work = model.worker.submit(answerer.batch_key(examples), examples, size)
         answered = await while_connected(request, work)
         answers = []
-        for each, (answer, cut) in zip(inputs, answered, strict=True):
-            answers.append(answerer.describe(each, answer, cut=cut))
+        for each, (answer, notes) in zip(inputs, answered, strict=True):
+            answers.append(answerer.describe(each, answer, notes))
         return json_response({"answers": answers})
 
     async def table(self, request: Request) -> Response:

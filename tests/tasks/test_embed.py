@@ -150,7 +150,7 @@ def test_texts_that_are_mostly_unknown_are_warned_of(
 ) -> None:
     texts = ["the dog \N{CLOUD}", "\N{CLOUD} \N{CLOUD}", ""]
     with pytest.warns(UserWarning, match=r"^1 of 3 texts are mostly \[UNK\]"):
-        found = list(embedding.warn_of_unknown(embed(encoder, tokenizer, texts), tokenizer))
+        found = list(embed(encoder, tokenizer, texts))
     assert [each.text for each in found] == texts
 
 

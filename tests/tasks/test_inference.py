@@ -131,6 +131,17 @@ def test_texts_that_were_cut_are_counted_over_all_chunks_and_warned_of_once(
     assert examples[0].where in message
 
 
+def test_texts_that_are_mostly_unknown_are_counted_over_all_chunks_and_warned_of_once(
+    two: list[FinetunedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["the dog", "\N{CLOUD} dog \N{CLOUD}", "the dog \N{CLOUD}", "\N{CLOUD}"]
+    asked = written(tmp_path / "asked.txt", "\n".join(texts) + "\n")
+    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 2)
+    with pytest.warns(UserWarning, match=r"^2 of 4 texts are mostly \[UNK\]") as warned:
+        assert len(list(predict(two, [asked]))) == len(texts)
+    assert len(warned) == 1
+
+
 def test_the_threshold_of_several_models_is_the_mean_of_theirs_as_their_odds_are(
     by_heart: ByHeart,
 ) -> None:

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from electra.api.model import load
 from electra.checksums import CHECKSUMS
+from electra.web.answers import TextNotes
 from electra.web.models import load_model
 from electra.web.requests import Limits
 
@@ -88,6 +89,11 @@ def test_a_text_that_was_cut_says_so(client: TestClient, api: dict[str, str]) ->
     assert short["cut"] is False
 
 
+def test_a_text_that_is_mostly_unknown_says_so(client: TestClient, api: dict[str, str]) -> None:
+    said = answers(client, api["classes"], "\N{CLOUD} \N{CLOUD} dog", "the dog \N{CLOUD}", "")
+    assert [answer["mostly_unknown"] for answer in said] == [True, False, False]
+
+
 def test_the_answers_stand_in_the_order_of_the_inputs(
     client: TestClient, api: dict[str, str]
 ) -> None:
@@ -150,6 +156,7 @@ def test_a_stock_model_takes_a_text_or_a_pair(folders: dict[str, Path], tmp_path
     assert model.describe()["takes"] == "text or pair"
     inputs = answerer.parse({"inputs": ["a", {"text": "a", "text_pair": "b"}]}, Limits())
     (single, _), (pair, _) = answerer.answer([each.example for each in inputs])
-    said = [answerer.describe(each, single, cut=False)["label"] for each in inputs]
+    notes = TextNotes(cut=False, mostly_unknown=False)
+    said = [answerer.describe(each, single, notes)["label"] for each in inputs]
     assert set(said) <= {"cats", "dogs"}
     assert not np.allclose(np.asarray(single), np.asarray(pair), atol=1e-4)

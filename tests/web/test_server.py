@@ -154,8 +154,8 @@ def check_answer(number: int, answer: Mapping[str, Any], served: list[Served]) -
         answerer = served[3].answerer_for_inputs()
         inputs = [{"text": text, "text_pair": str(number)}]
         (given,) = answerer.parse({"inputs": inputs}, Limits())
-        ((alone, _),) = answerer.answer([given.example])
-        expected = answerer.describe(given, alone, cut=False)
+        ((alone, notes),) = answerer.answer([given.example])
+        expected = answerer.describe(given, alone, notes)
         assert answer["answers"][0]["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 

@@ -23,6 +23,10 @@ export function renderAnswer(model, state, answer) {
     nodes.unshift(element("p", { class: "note" }, "The text is longer than the model reads: only " +
       `its first ${whole(model.max_length)} tokens are answered.`));
   }
+  if (answer.mostly_unknown) {
+    nodes.unshift(element("p", { class: "note" }, "Most of the text is not in the model's " +
+      "vocabulary, so the answer says little."));
+  }
   return nodes;
 }
 
