@@ -13,6 +13,7 @@ from typing import Unpack
 from electra import atomic, tasks
 from electra.config import RunFailed, UserError
 from electra.console import Terminal, ignore, redirect_warnings, to_stdout, without_readers
+from electra.data.wordpiece import WordPiece
 from electra.engine.distributed import World, process_group
 from electra.engine.optimizer import layer_lr_scale
 from electra.finetuning.folds import build_folds
@@ -42,6 +43,7 @@ from electra.runs.lock import run_lock
 from electra.runs.progress import OverallProgress
 from electra.runs.signals import stop_signals
 from electra.settings import as_toml
+from electra.tasks.features import Features
 from electra.tasks.models import model_folder
 from electra.tasks.task import AnyTask
 from electra.tasks.vocabulary_fit import VocabularyFit
@@ -216,16 +218,23 @@ def announce(setup: FinetuneSetup, options: FinetuneOptions, say: Callable[[str]
         f"{config.steps(len(setup.train)):,} steps of {config.batch_size}, learning rate "
         f"{config.learning_rate:g}, recipe {options.recipe}"
     )
-    fit = VocabularyFit(setup.tokenizer)
-    fit.add(setup.train)
+    warn_of_vocabulary(setup.train, setup.tokenizer, say)
+    if options.verbose:
+        announce_learning_rates(setup, say)
+
+
+def warn_of_vocabulary(train: Features, tokenizer: WordPiece, say: Callable[[str], None]) -> None:
+    """Print that the vocabulary was not made for the training text, where it seems so."""
+    fit = VocabularyFit(tokenizer)
+    fit.add(train)
     if fit.unknown > MAX_UNKNOWN * fit.tokens:
         say(
             f"warning: {fit.unknown / fit.tokens:.0%} of the training text is [UNK], not in the "
-            f"vocabulary of {setup.model}; if that was made for another language or script, take "
-            "another model"
+            f"vocabulary of {tokenizer.display_name}; if that was made for another language or "
+            "script, take another model"
         )
-    if options.verbose:
-        announce_learning_rates(setup, say)
+    if fit.split_warning:
+        say(f"warning: {fit.split_warning}")
 
 
 def announce_learning_rates(setup: FinetuneSetup, say: Callable[[str], None]) -> None:

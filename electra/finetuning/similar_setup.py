@@ -15,13 +15,14 @@ from electra.config import UserError
 from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.tables import find_table
 from electra.finetuning.dev_data import refuse_same_data
-from electra.finetuning.finetune import reporter
+from electra.finetuning.finetune import reporter, warn_of_vocabulary
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.output_dir import check_output_dir
 from electra.finetuning.setup import NO_TABLES, Tables, describe_tables, join_names
 from electra.finetuning.similar_data import METRICS, Pairs, read_pairs
 from electra.finetuning.similar_settings import SimilarConfig, load_similar_config
 from electra.settings import as_dict
+from electra.tasks.embed import chunk_texts, encode_texts
 from electra.tasks.models import Pretrained, load_pretrained, weights_hash
 from electra.tasks.sentence_transformer import Pooling
 from electra.tasks.task import Files
@@ -88,6 +89,9 @@ def prepare_similar(
         f"{config.steps(len(train)):,} steps of {config.batch_size}, learning rate "
         f"{config.learning_rate:g}"
     )
+    sample = next(chunk_texts(train.texts))
+    features = encode_texts(sample, source.tokenizer, length=config.length)
+    warn_of_vocabulary(features, source.tokenizer, setup.say)
     return setup
 
 

@@ -29,7 +29,7 @@ from electra.finetuning.results import (
     summary_table,
 )
 from electra.runs import run_dir
-from electra.tasks import find_task
+from electra.tasks import find_task, vocabulary_fit
 from electra.tasks.models import load_tuned
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, tiny_model, written
 from tests.wording import wording_of
@@ -419,6 +419,20 @@ def test_text_that_the_vocabulary_does_not_know_is_warned_of(
     argv = ["finetune", str(tiny), "--task", "classify", *files, *FEW]
     assert main([*argv, "--output-dir", str(tmp_path / "run")]) == 0
     assert "100% of the training text is [UNK]" in " ".join(capsys.readouterr().err.split())
+
+
+def test_text_whose_words_fall_into_pieces_is_warned_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary_fit, "MIN_VOCABULARY", 1)
+    monkeypatch.setattr(vocabulary_fit, "MIN_WORDS", 16)
+    rows = [f"jup quzx,{number % 2}" for number in range(8)]
+    data = written(tmp_path / "train.csv", "\n".join(["text,label", *rows]) + "\n")
+    files = ["--train", str(data), "--dev", str(data), "--dev-on-train"]
+    argv = ["finetune", str(tiny), "--task", "classify", *files, *FEW]
+    assert main([*argv, "--output-dir", str(tmp_path / "run")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "warning: a word of the text falls into 3.5 pieces on average" in said
 
 
 def test_the_rate_of_every_layer_is_shown_when_asked(
