@@ -33,6 +33,13 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
             f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} "
             "times; add text, or lower --max-steps"
         )
+    if recipe.optimizer.warmup_steps >= recipe.training.max_steps > 1:
+        warnings.append(
+            f"optimizer.warmup_steps={recipe.optimizer.warmup_steps} is not less than "
+            f"training.max_steps={recipe.training.max_steps}: the learning rate rises to the end "
+            "of the run; lower --warmup-steps, or give --budget instead of --max-steps, which "
+            "scales both"
+        )
     if recipe.optimizer.name != "muon" and recipe.optimizer.muon_learning_rate is not None:
         warnings.append(
             f"optimizer.muon_learning_rate={recipe.optimizer.muon_learning_rate:g} has no effect "

@@ -21,7 +21,11 @@ from electra.engine.train_step import FusedTrainStep
 from electra.engine.training_state import contribute_shards
 from electra.model.flops import standard
 from electra.pretraining.run import Run
-from electra.pretraining.verdict import plateau_warnings, update_left_plateau
+from electra.pretraining.verdict import (
+    diagnosis_step,
+    plateau_warnings,
+    update_left_plateau,
+)
 from electra.runs import checkpoint
 from electra.runs.journal import Journal, MetricsWindow
 from electra.settings import as_dict
@@ -57,7 +61,7 @@ def train(
         is_stopping = run.train_step.agree_to_stop(interrupted())
         if step % settings.logging_steps == 0 or is_stopping or is_last:
             log(run, journal, window, learning_rate)
-        if step % settings.eval_steps == 0 or is_last:
+        if is_evaluated(run, step):
             with window.pause():
                 is_stopping = not evaluate(run, journal, interrupted) or is_stopping
         if step % settings.save_steps == 0 or is_stopping or is_last:
@@ -67,6 +71,13 @@ def train(
         journal.advance(step)
         if is_stopping:
             break
+
+
+def is_evaluated(run: Run, step: int) -> bool:
+    """Return whether the held-out rows are scored after a step."""
+    settings = run.recipe.training
+    is_regular = step % settings.eval_steps == 0 or step == settings.max_steps
+    return is_regular or step == diagnosis_step(run.recipe)
 
 
 def warm_up(run: Run, loader: DataLoader, step: int) -> None:

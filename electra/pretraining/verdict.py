@@ -28,7 +28,9 @@ SENTENCES: dict[FineTuning, str] = {
         "whether fine-tuning from this model helps is not known: no held-out rows have been scored"
     ),
 }
-LEFT_PLATEAU_SHARE = 0.1  # of a run: a network that is still on the plateau then is warned of
+# A network that is still on the plateau after one in so many steps is warned of.
+DIAGNOSIS_SHARE = 10
+MIN_DIAGNOSED_STEPS = 1_000  # a tenth of fewer steps shows little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +146,27 @@ def update_left_plateau(
     return messages
 
 
+def diagnosis_step(recipe: Recipe) -> int:
+    """Return the step at which networks on the plateau are warned of: the first evaluation after a
+    tenth of the run, or that step itself where the evaluation would come late.
+
+    During warm-up no network is expected to have learned anything.
+    """
+    training = recipe.training
+    due = max(-(-training.max_steps // DIAGNOSIS_SHARE), recipe.optimizer.warmup_steps)
+    evaluation = -(-due // training.eval_steps) * training.eval_steps
+    if training.max_steps >= MIN_DIAGNOSED_STEPS and evaluation > training.max_steps / 2:
+        return due
+    return evaluation
+
+
 def plateau_warnings(scores: Mapping[str, float], recipe: Recipe, *, step: int) -> list[str]:
-    """Return warnings about networks on the plateau, at the evaluation after a tenth of the run.
+    """Return warnings about networks on the plateau, at the step of the diagnosis.
 
     The total loss alone does not show it. The end of the run has its own verdict.
     """
     training = recipe.training
-    previous = (step - 1) // training.eval_steps * training.eval_steps
-    # During warm-up no network is expected to have learned anything.
-    due = max(LEFT_PLATEAU_SHARE * training.max_steps, recipe.optimizer.warmup_steps)
-    if not previous < due <= step < training.max_steps:
+    if step != diagnosis_step(recipe) or step == training.max_steps:
         return []
     warnings = []
     for metric in judged_metrics(recipe.objective.metrics()):

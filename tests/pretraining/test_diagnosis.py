@@ -35,6 +35,17 @@ def test_too_many_epochs_are_warned_of_with_their_number(toy_shards: Path) -> No
     assert not any("will be seen" in text for text in warnings_for(toy_shards, "--max-steps", "10"))
 
 
+def test_a_warm_up_as_long_as_the_run_is_warned_of_with_the_remedy(toy_shards: Path) -> None:
+    (warning,) = (
+        text
+        for text in warnings_for(toy_shards, "--max-steps", "140")
+        if "warmup_steps=140 is not less than training.max_steps=140" in text
+    )
+    assert "--warmup-steps" in warning
+    assert "--budget" in warning
+    assert not any("warmup_steps" in text for text in warnings_for(toy_shards))
+
+
 def test_a_rate_of_muon_without_muon_is_warned_of(toy_shards: Path) -> None:
     rate = ("--optimizer.muon-learning-rate", "1e-3")
     without, beside = (

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from electra.objectives.metrics import PLATEAU_RATIO
+from electra.pretraining import verdict as verdict_module
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
-from electra.pretraining.verdict import judge, plateau_warnings, update_left_plateau
+from electra.pretraining.verdict import (
+    diagnosis_step,
+    judge,
+    plateau_warnings,
+    update_left_plateau,
+)
 from tests.conftest import TOY_FLAGS
 
 RECIPE = load_recipe("small")  # 1,000,000 steps, evaluated every 5,000
@@ -106,6 +112,29 @@ def test_a_run_of_a_few_hundred_steps_is_warned_too() -> None:
     assert len(plateau_warnings(NO_DISCRIMINATOR | NO_GENERATOR, recipe, step=350)) == 1
     assert plateau_warnings(NO_GENERATOR, recipe, step=700) == []
     assert plateau_warnings(NO_GENERATOR, recipe, step=1_400) == [], "the verdict says it"
+
+
+def test_a_short_run_of_a_long_recipe_is_warned_once_and_before_its_end() -> None:
+    flags = ["--max-steps", "8000", "--warmup-steps", "100"]  # evaluated every 5,000
+    recipe = load_recipe("small", flags=flags)
+    assert diagnosis_step(recipe) == 800
+    warned = [
+        step for step in (800, 5_000, 8_000) if plateau_warnings(NO_GENERATOR, recipe, step=step)
+    ]
+    assert warned == [800]
+    assert diagnosis_step(load_recipe("modern-small")) == 500, "an evaluation of the recipe"
+
+
+@pytest.mark.usefixtures("few_threads")
+def test_a_short_run_is_evaluated_at_the_step_of_the_diagnosis(
+    toy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_module, "MIN_DIAGNOSED_STEPS", 1)
+    flags = [*TOY_FLAGS, "--max-steps", "10", "--warmup-steps", "1", "--eval-steps", "50"]
+    pretrain(load_recipe("tiny", flags=flags), data=toy_shards, output_dir=tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["step"] for entry in entries if "eval_rtd_loss" in entry] == [1, 10]
 
 
 def test_there_is_no_warning_during_warm_up() -> None:
