@@ -35,7 +35,7 @@ benchmarks: .venv/.installed
 	$(BIN)/python -m benchmarks.pretrain_cpu
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable '.[benchmarks]'
 	$(BIN)/python -m benchmarks.finetune_cpu
-	@echo 'With a GPU: python -m benchmarks.pretrain_gpu, finetune_gpu and small_gpu; each says with --help what it needs.'
+	@echo 'With a GPU: python -m benchmarks.batch benchmarks/gpu_evidence.toml; the head of that file says what it needs.'
 
 .venv/.installed: pyproject.toml constraints/cpu.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'

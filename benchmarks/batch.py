@@ -130,13 +130,15 @@ class Batch(Deadline):
         return same and entry["outcome"] == DONE
 
     def check_needs(self) -> None:
+        missing = []
         for step in self.pending:
-            for path in (fill(path, self.values) for path in step.needs):
-                if not Path(path).exists():
-                    raise UserError(
-                        f"{path}: no such file or folder, and step {step.name} needs it; make it, "
-                        "or leave the step out by --only"
-                    )
+            paths = [fill(path, self.values) for path in step.needs]
+            missing += [f"{path} ({step.name})" for path in paths if not Path(path).exists()]
+        if missing:
+            raise UserError(
+                f"no such file or folder: {', '.join(missing)}; make what the steps in brackets "
+                "need, or choose others by --only"
+            )
 
     def run(self) -> None:
         """Run all steps; SIGTERM and SIGINT are their deadline."""

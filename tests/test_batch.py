@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from benchmarks import batch
 from benchmarks.harness import run_main
+from electra.config import UserError
 
 SECOND = 1 / 60  # in minutes
 SLEEP = "import time; time.sleep(60)"
@@ -223,13 +226,57 @@ def test_a_dry_run_prints_commands_and_minutes_and_starts_nothing(
     assert not (tmp_path / "out").exists()
 
 
+# ---- the plan of the GPU evidence ----------------------------------------------------------------
+
+EVIDENCE = Path(batch.__file__).with_name("gpu_evidence.toml")
+ROOT = EVIDENCE.parents[1]
+
+
+def evidence() -> dict[str, list[str]]:
+    """Return the words of each step of the plan behind `python -m`."""
+    steps = tomllib.loads(EVIDENCE.read_text(encoding="utf8"))["steps"]
+    return {each["name"]: shlex.split(each["command"])[2:] for each in steps}
+
+
+@pytest.mark.parametrize("name", evidence())
+def test_commands_of_the_gpu_evidence_have_options_that_their_module_takes(name: str) -> None:
+    module, *words = evidence()[name]
+    if module.startswith("benchmarks."):
+        # Read, because to import all modules and what they import takes ten seconds.
+        source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text(encoding="utf8")
+        for flag in (word for word in words if word.startswith("--")):
+            assert f'"{flag}"' in source, flag
+    for path in (word for word in words if word.startswith("tests/")):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_gpu_evidence_holds_every_test_that_needs_a_gpu() -> None:
+    tests = {path.name for path in Path(__file__).parent.glob("test_gpu*.py")}
+    words = [word for step in evidence().values() for word in step]
+    assert {word.removeprefix("tests/") for word in words if "test_gpu" in word} == tests
+
+
+def test_the_gpu_evidence_runs_by_three_placeholders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = ["--set", *(f"{name}={tmp_path / name}" for name in ("rows", "tasks", "results"))]
+    arguments = [str(EVIDENCE), "--minutes", "60", "--folder", str(tmp_path), "--dry-run", *values]
+    with pytest.raises(UserError, match=r"rows/128/manifest.json \(warm-up\)"):
+        batch.main(arguments)
+    assert "\nspeed, 7 min: python -m benchmarks.pretrain_gpu" in capsys.readouterr().out
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("more", "flags", "answer"),
     [
-        ({"needs": ["{data}/rows"]}, "--set data=there", "there/rows: no such file or folder"),
+        (
+            {"needs": ["{data}/rows"]},
+            "--set data=there",
+            "no such file or folder: there/rows (two)",
+        ),
         ({"needs": ["{data}/rows"]}, "", "{data} has no value; add --set data=VALUE"),
         ({"minute": 3}, "", "plan.toml: unknown key steps[1].minute"),
         ({"minutes": "three"}, "", "plan.toml: steps[1].minutes"),
