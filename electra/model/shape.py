@@ -58,8 +58,14 @@ class EncoderShape:
         if self.width % self.heads:
             raise SettingError(
                 "width",
-                "does not split into {heads} equal heads; the next width that does is "
-                f"{self.width + -self.width % self.heads}",
+                f"does not split into {{heads}} equal heads; {self.next_width}",
+                self,
+            )
+        if self.family == "modernbert" and self.head_width % 2:
+            raise SettingError(
+                "width",
+                "does not split into {heads} heads of an even width, which rotary positions need; "
+                f"{self.next_width}",
                 self,
             )
 
@@ -81,16 +87,18 @@ class EncoderShape:
                 object.__setattr__(self, name, default)
             if getattr(self, name) <= 0:
                 raise SettingError(name, "must be above 0", self)
-        if self.heads > 0 and self.head_width % 2:
-            raise SettingError(
-                "heads",
-                "makes heads of {width} / {heads}, an odd number; rotary positions turn pairs",
-                self,
-            )
 
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def next_width(self) -> str:
+        """The next width that so many heads can have, in words."""
+        step = self.heads
+        if self.family == "modernbert":
+            step *= 2
+        return f"the next width that does is {self.width + -self.width % step}"
 
     @property
     def has_projection(self) -> bool:
@@ -152,7 +160,8 @@ class GeneratorShape:
                 "tie",
                 f"makes one encoder of both networks, but the generator is {shape.layers}×"
                 f"{shape.width} and the discriminator {discriminator.layers}×"
-                f"{discriminator.width}; set {{fraction:name}}=1.0",
+                f"{discriminator.width}; set {{fraction:name}}=1.0, and leave out the "
+                "generator's own sizes",
                 self,
             )
         return shape

@@ -188,11 +188,11 @@ class Recipe:
             raise SettingError("data.length", "is more than {encoder.positions}", self)
         needed = self.objective.needs_causal_encoder
         if self.encoder.causal != needed:
+            remedy = f"set {{encoder.causal:name}} to {str(needed).lower()}"
+            if needed and self.encoder.family != "electra":  # which alone has it
+                remedy += ", and {encoder.family:name} to 'electra'"
             raise SettingError(
-                "encoder.causal",
-                "does not go with {objective.name}; "
-                f"set {{encoder.causal:name}} to {str(needed).lower()}",
-                self,
+                "encoder.causal", f"does not go with {{objective.name}}; {remedy}", self
             )
         fewest = self.objective.min_micro_batch_size
         smallest_batch = self.training.batch_schedule.initial_size

@@ -293,7 +293,14 @@ def test_what_cannot_be_represented_is_refused_with_its_key(
         ({"global_every": 3}, "global_every.*belongs to family='modernbert'"),
         ({"family": "modernbert", "causal": True}, "causal.*belongs to family='electra'"),
         ({"family": "modernbert", "rope_theta": -1.0}, "rope_theta.*above 0"),
-        ({"family": "modernbert", "width": 36, "heads": 4}, "heads.*odd number"),
+        (
+            {"family": "modernbert", "width": 36, "heads": 4},
+            "width=36 does not split into heads=4 heads of an even width.* does is 40",
+        ),
+        (
+            {"family": "modernbert", "width": 63, "heads": 4},
+            "width=63 does not split into heads=4 equal heads; the next width that does is 64",
+        ),
     ],
 )
 def test_settings_of_one_family_are_refused_in_the_other(

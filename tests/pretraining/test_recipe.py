@@ -160,6 +160,20 @@ def test_the_ablations_of_bert_differ_from_bert_in_their_task_alone() -> None:
             "command line and recipe left-to-right-base: encoder.causal=false does not go with "
             "objective.name='left-to-right'; set encoder.causal to true",
         ),
+        (
+            "left-to-right-base",
+            ["--encoder.family", "modernbert", "--encoder.causal", "false"],
+            "command line and recipe left-to-right-base: encoder.causal=false does not go with "
+            "objective.name='left-to-right'; set encoder.causal to true, and encoder.family to "
+            "'electra'",
+        ),
+        (
+            "modern-small",
+            ["--objective.generator.tie", "all", "--objective.generator.fraction", "1.0"],
+            "command line: objective.generator.tie='all' makes one encoder of both networks, but "
+            "the generator is 4×256 and the discriminator 12×256; set "
+            "objective.generator.fraction=1.0, and leave out the generator's own sizes",
+        ),
         *(
             (
                 recipe,
