@@ -76,6 +76,8 @@ class Plan:
     at_once: int = 1
 
     def __post_init__(self) -> None:
+        if self.at_once < 1:
+            raise SettingError("at_once", "must be at least 1", self)
         earlier: set[str] = set()
         for number, step in enumerate(self.steps):
             key = f"steps[{number}]"
@@ -144,10 +146,14 @@ class Batch(Deadline):
         """Run all steps; SIGTERM and SIGINT are their deadline."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.stopped_by(signal.SIGTERM, signal.SIGINT):
-            while self.pending or self.running:
-                self.start_steps()
-                time.sleep(POLL_SECONDS)
-                self.running = [job for job in self.running if not self.has_ended(job)]
+            try:
+                while self.pending or self.running:
+                    self.start_steps()
+                    time.sleep(POLL_SECONDS)
+                    self.running = [job for job in self.running if not self.has_ended(job)]
+            finally:  # a full disk, for example
+                for job in self.running:
+                    job.signal(signal.SIGKILL)
 
     def start_steps(self) -> None:
         """Start the steps whose turn it is, and leave out those that cannot run any more."""
@@ -165,6 +171,8 @@ class Batch(Deadline):
 
     def obstacle(self, step: Step, ahead: set[str]) -> str:
         """Return why a step cannot run, now or later."""
+        if self.is_over:
+            return "the batch ended"
         if self.seconds_left <= LEAST_SHARE * 60 * step.minutes:
             return f"{self.seconds_left / 60:.1f} of its {step.minutes:g} minutes were left"
         for name in self.commands.keys() & set(step.after) - ahead:

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import batch
 from benchmarks.harness import run_main
+from electra import atomic
 from electra.config import UserError
 
 SECOND = 1 / 60  # in minutes
@@ -167,6 +168,18 @@ def test_a_step_is_cut_to_the_minutes_left_and_left_out_with_less_than_a_tenth(
         "cut": "stopped: the batch ended",
         "out": "not run: 0.0 of its 1 minutes were left",
     }
+
+
+def test_an_error_of_the_batch_itself_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(atomic, "write_json", fail)
+    assert run(tmp_path, step("long", f"{SLEEP}#disk"), step("short"), at_once=2) == 2
+    time.sleep(0.1)
+    assert not processes_with(f"{SLEEP}#disk")
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
