@@ -259,7 +259,7 @@ def measure_profile(bench: Bench) -> None:
 def measure_curves(bench: Bench) -> None:
     """Compare the losses of both paths, which should differ by no more than two seeds do.
 
-    The plain one is compiled: eager, its 5,000 steps would take seven minutes.
+    The plain one is compiled: eager, 5,000 steps of one seed would take seven minutes.
     """
     for setting in bench.select([PAPER], "curves"):
         steps, seeds = bench.options.curve_steps, range(bench.options.curve_seeds)

@@ -28,7 +28,7 @@ from electra.tasks.vocabulary_fit import VocabularyFit
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 65_536}
 PAD_TO_MULTIPLE_OF = {"cuda": 8}
-CHUNK_EXAMPLES, CHUNK_CHARACTERS = 4_096, 2_000_000  # two chunks are held in memory at a time
+CHUNK_EXAMPLES, CHUNK_CHARACTERS = 4_096, 2_000_000  # held in memory at a time
 
 
 class PartScores(NamedTuple):
