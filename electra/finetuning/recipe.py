@@ -62,8 +62,9 @@ class FinetuneConfig:
     dropout: float = 0.1  # of the encoder and the head
     # of a fresh head: Glorot's uniform distribution, or the encoder's normal one of deviation 0.02
     head_init: Literal["glorot", "normal"] = "glorot"
-    # the vector of a whole row: that of [CLS], or the mean of its tokens (ModernBERT only)
-    pooling: Literal["cls", "mean"] = "cls"
+    # the vector of a whole row: that of [CLS], or the mean of its tokens; auto: the mean for
+    # ModernBERT, and [CLS] for ELECTRA, whose classes read nothing else
+    pooling: Literal["auto", "cls", "mean"] = "auto"
     # official: spans and tags as in the official code (docs/finetuning.md lists the differences)
     conventions: Literal["default", "official"] = "default"
     # a random part of the training data, the same for every seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -166,6 +166,7 @@ def configure_task(task: AnyTask, config: FinetuneConfig) -> AnyTask:
     """Return the task with the settings that its model has to remember."""
     if config.too_long == "window":
         task = task.with_windows()
+    assert config.pooling != "auto"  # `resolve_config` has decided
     return replace(task, pooling=config.pooling, conventions=config.conventions)
 
 
@@ -185,26 +186,31 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
             f"--length {config.length}: the model has only {shape.positions} positions; use that "
             "or less"
         )
-    check_pooling(task, config, shape)
     # Refuses layers that the model does not have.
     layer_width(task.frozen or "last", shape.width, layers=shape.layers)
-    return config
+    return replace(config, pooling=resolve_pooling(task, config, shape))
 
 
-def check_pooling(task: AnyTask, config: FinetuneConfig, shape: EncoderShape) -> None:
-    """Refuse a mean where the task has no use for it, or transformers no place."""
-    if config.pooling == "cls":
-        return
+def resolve_pooling(
+    task: AnyTask, config: FinetuneConfig, shape: EncoderShape
+) -> Literal["cls", "mean"]:
+    """Return what stands for a row; refuse a mean where the task has no use for it, or transformers
+    no place.
+    """
+    has_mean = task.pools and shape.family == "modernbert"
+    if config.pooling == "auto":
+        return "mean" if has_mean else "cls"
+    if config.pooling == "cls" or has_mean:
+        return config.pooling
     if not task.pools:
         raise UserError(
             f"--pooling {config.pooling}: {task.name} reads the vector of every token, and none "
             "for a whole row; leave it out"
         )
-    if shape.family == "electra":
-        raise UserError(
-            "--pooling mean: transformers' ELECTRA classes read the vector of [CLS]; use cls, or a "
-            "model of the modernbert family"
-        )
+    raise UserError(
+        "--pooling mean: transformers' ELECTRA classes read the vector of [CLS]; use cls, or a "
+        "model of the modernbert family"
+    )
 
 
 def resolve_search(config: FinetuneConfig, options: FinetuneOptions) -> SearchPlan | None:

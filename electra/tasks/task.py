@@ -286,18 +286,18 @@ class Network(nn.Module):
         inputs = batch.input_ids, batch.token_type_ids, batch.attention_mask
         if self.reader is None:
             hidden: Tensor = self.encoder(*inputs)
-            if self.encoder.shape.causal:
-                return move_last_to_first(hidden, batch.attention_mask)
-            if self.pooling == "mean":
-                hidden = move_mean_to_first(hidden, batch.attention_mask)
-            if self.prediction_head is not None:
-                hidden = self.prediction_head(hidden)
-            return hidden
-        self.encoder.eval()  # no dropout in frozen features
-        with torch.no_grad():
-            layers = self.encoder.hidden_states(*inputs)
-        features: Tensor = self.reader(layers)
-        return features
+        else:
+            self.encoder.eval()  # no dropout in frozen features
+            with torch.no_grad():
+                layers = self.encoder.hidden_states(*inputs)
+            hidden = self.reader(layers)
+        if self.encoder.shape.causal:
+            return move_last_to_first(hidden, batch.attention_mask)
+        if self.pooling == "mean":
+            hidden = move_mean_to_first(hidden, batch.attention_mask)
+        if self.prediction_head is not None:
+            hidden = self.prediction_head(hidden)
+        return hidden
 
 
 def move_last_to_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:

@@ -16,7 +16,13 @@ from electra.config import UserError
 from electra.finetuning import feature_cache
 from electra.finetuning.feature_cache import cache_folder, write_cached
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.setup import FinetuneSetup, prepare_finetuning, select_examples
+from electra.finetuning.setup import (
+    FinetuneSetup,
+    prepare_finetuning,
+    resolve_config,
+    select_examples,
+)
+from electra.model.shape import EncoderShape
 from electra.tasks import find_task
 from electra.tasks.classify import Classify
 from electra.tasks.features import Features
@@ -70,6 +76,24 @@ def test_what_was_found_in_the_labels_and_what_was_cut_is_said(
 def test_texts_that_are_too_long_are_refused_when_asked(prepare: Prepare) -> None:
     with pytest.raises(UserError, match=wording("texts_that_are_too_long_are_refused_when_asked")):
         prepare(length=8, too_long="refuse")
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "pooling"),
+    [
+        ("modernbert", "classify", "mean"),
+        ("modernbert", "race", "mean"),
+        ("modernbert", "tag", "cls"),  # a head that reads every token
+        ("electra", "classify", "cls"),  # whose classes in transformers read [CLS]
+    ],
+)
+def test_a_mean_over_tokens_stands_for_a_row_where_it_can(
+    family: Any, task: str, pooling: str
+) -> None:
+    shape = EncoderShape(family=family)
+    assert resolve_config(find_task(task), FinetuneOptions(), shape).pooling == pooling
+    given = FinetuneOptions(flags=["--pooling", "cls"])
+    assert resolve_config(find_task(task), given, shape).pooling == "cls"
 
 
 @pytest.mark.parametrize("name", ["tag", "squad-2.0"])

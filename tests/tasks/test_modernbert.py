@@ -18,6 +18,7 @@ from electra.model.modernbert_family import ModernBertFamily
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.verify import verify
 from electra.tasks import find_task
+from electra.tasks.features import TaskBatch
 from electra.tasks.models import load_tuned, save_tuned
 from electra.tasks.task import AnyTask, Network, move_mean_to_first
 from tests.tasks.toys import toy_tokenizer
@@ -56,7 +57,11 @@ def toy_network(task: AnyTask, *, pooling: str = "cls") -> Network:
 
 @pytest.mark.parametrize(
     ("architecture", "pooling"),
-    [*((name, "cls") for name in TASKS), ("SequenceClassification", "mean")],
+    [
+        *((name, "cls") for name in TASKS),
+        ("SequenceClassification", "mean"),
+        ("MultipleChoice", "mean"),
+    ],
 )
 def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
     architecture: str, pooling: str, tmp_path: Path
@@ -72,6 +77,22 @@ def test_stock_transformers_computes_the_same_logits_and_the_folder_loads_again(
     again = load_tuned(tmp_path / "model").network
     assert verify(again, tmp_path / "model", tolerance=1e-5) < 1e-4
     assert again.pooling == pooling
+
+
+def test_the_head_of_a_frozen_encoder_reads_the_mean_too() -> None:
+    task = find_task("classify", **TASKS["SequenceClassification"][1])
+    networks = {}
+    for pooling in ("cls", "mean"):
+        torch.manual_seed(0)
+        encoder = build_encoder(SHAPE, vocabulary=toy_tokenizer().size)
+        head = task.head(32, dropout=0.0)
+        networks[pooling] = Network(encoder, head, frozen="last", pooling=pooling).eval()
+    ids = torch.arange(10)[None]
+    batch = TaskBatch(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool), {})
+    hidden = networks["cls"].hidden_states(batch)
+    mean = move_mean_to_first(hidden, batch.attention_mask)
+    assert torch.equal(networks["mean"].hidden_states(batch), mean)
+    assert not torch.equal(hidden, mean)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
