@@ -139,6 +139,16 @@ def test_a_window_that_a_folder_states_by_its_half_is_read_as_transformers_does(
     assert verify(network, tmp_path / "model", tolerance=1e-5) < 1e-4
 
 
+def test_the_proof_of_an_export_reads_rows_that_its_window_cuts(tmp_path: Path) -> None:
+    shape = replace(SHAPES["windows"], positions=128, local_attention=128)  # the stock window
+    network = randomised(build_masked_lm(shape, vocabulary=VOCABULARY))
+    huggingface.save(network, tmp_path, role="encoder")
+    assert verify(network, tmp_path, tolerance=1e-5) < 1e-4
+    network.encoder.shape = replace(shape, local_attention=126)
+    with pytest.raises(RuntimeError, match="transformers computes other logits"):
+        verify(network, tmp_path)
+
+
 @pytest.mark.parametrize("tie", ["embeddings", "gradient-disentangled"])
 def test_a_saved_pair_fills_another_one(tie: str, tmp_path: Path) -> None:
     saved, loaded = pair(TINY, tie=tie), pair(TINY, tie=tie)
