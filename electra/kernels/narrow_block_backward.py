@@ -33,6 +33,7 @@ from electra.kernels.narrow_block_forward import (
     branch_mask,
     dropout_arguments,
     load_matrix,
+    load_projections,
     load_rows,
     normalize,
     store_rows,
@@ -378,9 +379,7 @@ def narrow_attention_backward(
     inputs = (qkv + 3 * offset, d_context + offset, log_sums + start, deltas + start)
     row, dropout = (start, length), (keys, key_row, threshold)
     # Loads that come together are waited for once.
-    query_matrix = load_matrix(qkv_weight, WIDTH, WIDTH, WIDTH)
-    key_matrix = load_matrix(qkv_weight + WIDTH * WIDTH, WIDTH, WIDTH, WIDTH)
-    value_matrix = load_matrix(qkv_weight + 2 * WIDTH * WIDTH, WIDTH, WIDTH, WIDTH)
+    query_matrix, key_matrix, value_matrix = load_projections(qkv_weight, WIDTH)
     d_key, d_value = key_gradients(inputs, own, row, dropout, scale, OTHERS, WIDTH, DROP)
     d_key, d_value = d_key * (inverse_root / keep_prob), d_value / keep_prob
     d_qkv += 3 * offset

@@ -110,6 +110,15 @@ def load_matrix(weight, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.co
 
 
 @triton.jit
+def load_projections(qkv_weight, WIDTH: tl.constexpr):
+    """Load the matrices of queries, keys and values."""
+    query = load_matrix(qkv_weight, WIDTH, WIDTH, WIDTH)
+    key = load_matrix(qkv_weight + WIDTH * WIDTH, WIDTH, WIDTH, WIDTH)
+    value = load_matrix(qkv_weight + 2 * WIDTH * WIDTH, WIDTH, WIDTH, WIDTH)
+    return query, key, value
+
+
+@triton.jit
 def project(x, matrix, bias):
     """Return x · Wᵀ + b in float32."""
     product = tl.dot(x, tl.trans(matrix), input_precision="ieee")
@@ -271,14 +280,9 @@ def narrow_block_forward(
     # Loads that come together are waited for once.
     x = load_rows(hidden + offset, index, length, WIDTH, WIDTH)
     row_x = load_rows(hidden + offset, tl.arange(0, KEYS), length, WIDTH, WIDTH)
-    query_matrix = load_matrix(qkv_weight, WIDTH, WIDTH, WIDTH)
-    key_matrix = load_matrix(qkv_weight + WIDTH * WIDTH, WIDTH, WIDTH, WIDTH)
-    value_matrix = load_matrix(qkv_weight + 2 * WIDTH * WIDTH, WIDTH, WIDTH, WIDTH)
+    matrices = load_projections(qkv_weight, WIDTH)
     output_matrix = load_matrix(output_weight, WIDTH, WIDTH, WIDTH)
-    targets, matrices = (
-        (qkv + 3 * offset, log_sums + start),
-        (query_matrix, key_matrix, value_matrix),
-    )
+    targets = (qkv + 3 * offset, log_sums + start)
     row, dropout = (start, length), (keys, key_row, probs_threshold, probs_keep_prob)
     attended = attend_row(
         x, row_x, targets, matrices, qkv_bias, index, row, dropout, scale, WIDTH, DROP_PROBS
