@@ -336,7 +336,8 @@ def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
     if ours.family != shape.family:
         raise UserError(
             f"{folder / CONFIG}: model_type is {shape.family}, but the network to fill has "
-            f"encoder.family={ours.family}; both networks of a run are of one family"
+            f"encoder.family={ours.family}, and both networks of a run are of one family; take a "
+            f"recipe with encoder.family={shape.family}, or name another folder"
         )
     expected_shape, found_shape = family.simplify(ours), family.simplify(shape)
     pairs = {}
