@@ -91,6 +91,12 @@ def gelu_cdf_pdf(x):
 
 
 @triton.jit
+def gelu_slope(x, cdf, bell):
+    """Return Φ(x) + x · φ(x), from what `gelu_cdf_pdf` returns."""
+    return cdf + x * bell * 0.3989422804014327
+
+
+@triton.jit
 def gelu_forward(x, out, count, BLOCK: tl.constexpr):
     """Write gelu of one block of values."""
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -111,7 +117,7 @@ def gelu_backward(gradient, x, d_x, sums, rows, width, ROWS: tl.constexpr, COLUM
         value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
         cdf, bell = gelu_cdf_pdf(value)
         dy = tl.load(gradient + offset, mask=inside, other=0.0).to(tl.float32)
-        dx = dy * (cdf + value * bell * 0.3989422804014327)
+        dx = dy * gelu_slope(value, cdf, bell)
         tl.store(d_x + offset, dx.to(d_x.dtype.element_ty), mask=inside)
         total += dx
     tl.store(sums + tl.program_id(1) * width + column, tl.sum(total, axis=0), mask=column < width)
@@ -186,7 +192,7 @@ def geglu_backward(
     if DROP:
         dy *= geglu_mask(row, column, keys, key_row, threshold, keep_scale)
     cdf, bell = gelu_cdf_pdf(x)
-    dx = dy * gate * (cdf + x * bell * 0.3989422804014327)
+    dx = dy * gate * gelu_slope(x, cdf, bell)
     low = d_x_and_gate.dtype.element_ty
     tl.store(d_x_and_gate + offset, dx.to(low), mask=inside)
     tl.store(d_x_and_gate + offset + width, (dy * x * cdf).to(low), mask=inside)

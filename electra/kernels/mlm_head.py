@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.activation import gelu_cdf_pdf
+from electra.kernels.activation import gelu_cdf_pdf, gelu_slope
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
 from electra.kernels.norm import norm_input_gradient
@@ -144,7 +144,7 @@ def mlm_head_backward(
         cdf, bell = gelu_cdf_pdf(value)
         normalized, inverse_std = normalize_gelu(value * cdf, inside, width, epsilon)
         d_activated = norm_input_gradient(dy, gamma, normalized, inverse_std, width)
-        dx = d_activated * (cdf + value * bell * 0.3989422804014327)
+        dx = d_activated * gelu_slope(value, cdf, bell)
         tl.store(d_x + offset, dx.to(d_x.dtype.element_ty), mask=inside)
         d_norm += dy * normalized
         if HAS_BIAS:

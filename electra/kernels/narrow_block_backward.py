@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.activation import gelu_cdf_pdf
+from electra.kernels.activation import gelu_cdf_pdf, gelu_slope
 from electra.kernels.attention import LOG2_E, pad_size
 from electra.kernels.attention_scores import scaled_delta, score_gradients
 from electra.kernels.block import (
@@ -184,7 +184,7 @@ def feed_forward_gradients(
         dy = tl.dot(d_branch, matrix, input_precision="ieee")
         x = load_rows(expanded + first, index, count, FEEDFORWARD, STRIP).to(tl.float32)
         cdf, bell = gelu_cdf_pdf(x)
-        dx = (dy * (cdf + x * bell * 0.3989422804014327)).to(d_branch.dtype)
+        dx = (dy * gelu_slope(x, cdf, bell)).to(d_branch.dtype)
         store_rows(d_expanded + first, dx, index, count, FEEDFORWARD)
         store_column_sums(sums + first, dx)
         matrix = load_matrix(expand + first * WIDTH, STRIP, WIDTH, WIDTH)

@@ -38,15 +38,16 @@ def narrow_forward(
 ) -> tuple[Tensor, SavedBlock]:
     """Return what `block.block_forward` returns."""
     (tokens, width), feedforward = hidden.shape, len(low.expand)
-    sizes = (3 * width, width, 1, width, width, feedforward, feedforward, width, width)
-    saved = [hidden.new_empty(tokens, size) for size in sizes]
-    saved[2] = torch.empty(1, tokens, dtype=torch.float32, device=hidden.device)
+    sizes = (3 * width, width, width, width, feedforward, feedforward, width, width)
+    qkv, context, *others, output = (hidden.new_empty(tokens, size) for size in sizes)
+    log_sums = torch.empty(1, tokens, dtype=torch.float32, device=hidden.device)
+    activations = (qkv, context, log_sums, *others)
     options = tile_options("narrow_block_forward", size=rows.max_seqlen, count=tokens)
     longest = pad_size(rows.max_seqlen)
     options = {**options, "QUERIES": min(options["QUERIES"], longest), "KEYS": longest}
     grid = (len(rows.cu_seqlens) - 1, triton.cdiv(rows.max_seqlen, options["QUERIES"]))
     narrow_block_forward[grid](
-        *(hidden, rows.cu_seqlens, *saved),
+        *(hidden, rows.cu_seqlens, *activations, output),
         *mixed_precision(weights, low),
         *dropout_arguments(settings),
         LOG2_E / math.sqrt(width),
@@ -54,12 +55,13 @@ def narrow_forward(
         WIDTH=width,
         FEEDFORWARD=feedforward,
         STRIP=strip_of(feedforward),
-        **dropout_options(settings),
+        DROP_PROBS=settings.attention_dropout > 0,
+        DROP=settings.dropout > 0,
         **options,
     )
     matrices = (low.qkv, low.output, low.expand, low.contract)
     norms = (weights.attention_norm, weights.feedforward_norm)
-    return saved[-1], SavedBlock._make((hidden, *saved[:-1], *matrices, *norms))
+    return output, SavedBlock(hidden, *activations, *matrices, *norms)
 
 
 def mixed_precision(weights: BlockWeights, low: BlockWeights) -> BlockWeights:
@@ -81,11 +83,6 @@ def dropout_arguments(settings: BlockSettings) -> tuple[Tensor, int, int, float,
         *(thresholds[0], 1 - at_probs.rate),
         *(thresholds[1], 1 - at_attention.rate),
     )
-
-
-def dropout_options(settings: BlockSettings) -> dict[str, bool]:
-    """Return which rates drop anything."""
-    return {"DROP_PROBS": settings.attention_dropout > 0, "DROP": settings.dropout > 0}
 
 
 @triton.jit

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels.activation import gelu_cdf_pdf
+from electra.kernels.activation import gelu_cdf_pdf, gelu_slope
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.low_precision import LowPrecisionCopies, weight_grad
 from electra.kernels.norm import norm_input_gradient
@@ -179,7 +179,7 @@ def rtd_head_backward(
         if NORM:
             normalized, inverse_std = normalize_gelu(value * cdf, inside, width, epsilon)
             d_activated = norm_input_gradient(d_activated, gamma, normalized, inverse_std, width)
-        dx = d_activated * (cdf + value * bell * 0.3989422804014327)
+        dx = d_activated * gelu_slope(value, cdf, bell)
         tl.store(d_x + offset, dx.to(d_x.dtype.element_ty), mask=inside)
         if NORM:
             d_output += d_logit[:, None] * normalized

@@ -68,7 +68,7 @@ TILES["rotary_attention_backward"] = TILES["attention_backward"]
 TILES["rotary_one_pass_attention_backward"] = TILES["one_pass_attention_backward"]
 
 # Attention's backward pass takes one program for each row and head from so many of them on. With
-# 96, too many multiprocessors had none and it was slower; with 128 it was faster.
+# 96, too many multiprocessors had none and it was slower (in two stages); with 128 it was faster.
 ONE_PASS_ROWS_AND_HEADS = 128
 ONE_PASS_SHARED_MEMORY = 160 * 1024  # bytes: A100 and later data-centre GPUs
 
