@@ -37,6 +37,15 @@ def test_a_text_that_is_too_long_is_said_with_the_limit(visit: Callable[..., Vis
     expect(page.locator(".note")).to_have_count(0)
 
 
+def test_a_text_that_a_classifier_cannot_read_is_said(
+    visit: Callable[..., Visit], place: dict[str, int]
+) -> None:
+    page = visit().open(model=place["classes"], text="\N{CLOUD} \N{CLOUD} dog")
+    expect(page.locator(".note")).to_contain_text("not in the model's vocabulary")
+    text_field(page).fill("the dog ran")
+    expect(page.locator(".note")).to_have_count(0)
+
+
 def test_a_busy_server_is_asked_again(visit: Callable[..., Visit]) -> None:
     here = visit()
     page = here.open()
