@@ -61,7 +61,7 @@ def narrow_forward(
     )
     matrices = (low.qkv, low.output, low.expand, low.contract)
     norms = (weights.attention_norm, weights.feedforward_norm)
-    return output, SavedBlock(hidden, *activations, *matrices, *norms)
+    return output, SavedBlock._make((hidden, *activations, *matrices, *norms))
 
 
 def mixed_precision(weights: BlockWeights, low: BlockWeights) -> BlockWeights:
