@@ -49,8 +49,6 @@ MORE_CASES = {
     "rotary positions and dropout": Case((300, 129), 2, 64, 0.1, rotary=True, dtype=LOW),
     "rows of 512": Case((512, 511, 257, 1), 2, 64, 0.1, dtype=LOW),
     "heads that are no power of two": Case((150,), 3, 24, 0.1),
-    "wide heads": Case((512, 200), 1, 128, 0.1, dtype=LOW),
-    "wide heads with rotary positions": Case((200,), 1, 128, 0.0, rotary=True, dtype=LOW),
 }
 each_case = pytest.mark.parametrize(
     "case",
