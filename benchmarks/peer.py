@@ -1,7 +1,7 @@
 """What we are compared with: transformers' two networks in a plain loop, and its `Trainer`.
 
-The pre-training step shares only masking and sampling with ours, and ties the two networks'
-embeddings the way users of transformers do. It computes logits over the vocabulary at every
+The pre-training step shares only masking and sampling with ours, and ties the embeddings of two
+networks of one width as users of transformers do. It computes logits over the vocabulary at every
 position, as `ElectraForMaskedLM` and `ModernBertForMaskedLM` do. With `gather_first` it takes their
 networks apart, as a user who cares for speed would, and computes logits at masked positions alone.
 """
@@ -9,7 +9,7 @@ networks apart, as a user who cares for speed would, and computes logits at mask
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +188,14 @@ def build_modernbert(
 ) -> tuple[Any, Any]:
     from transformers import ModernBertForMaskedLM, ModernBertForTokenClassification
 
-    generator = ModernBertForMaskedLM(modernbert_config(generator_shape, vocabulary)).train()
+    # Without a projection of embeddings, a narrower generator needs a table of its own.
+    of_its_width = replace(generator_shape, embedding=generator_shape.width)
+    generator = ModernBertForMaskedLM(modernbert_config(of_its_width, vocabulary)).train()
     config = modernbert_config(shape, vocabulary)
     discriminator = ModernBertForTokenClassification(config).train()
-    embeddings = discriminator.model.embeddings
-    generator.model.embeddings.tok_embeddings = embeddings.tok_embeddings
+    if generator_shape.width == shape.width:
+        embeddings = discriminator.model.embeddings
+        generator.model.embeddings.tok_embeddings = embeddings.tok_embeddings
     return generator, discriminator
 
 

@@ -30,9 +30,12 @@ CPU = torch.device("cpu")
 # ---- peers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", ["tiny", "modern-tiny"])
-def test_the_peer_that_gathers_first_has_the_loss_and_the_updates_of_the_plain_one(size):
-    recipe = load_recipe(size, flags="--data.length 16 --encoder.layers 1".split())
+@pytest.mark.parametrize(
+    ("size", "flags"),
+    [("tiny", ""), ("modern-tiny", ""), ("modern-small", "--objective.generator.layers 1")],
+)
+def test_the_peer_that_gathers_first_has_the_loss_and_the_updates_of_the_plain_one(size, flags):
+    recipe = load_recipe(size, flags=f"--data.length 16 --encoder.layers 1 {flags}".split())
     losses = []
     for gather_first in (False, True):
         torch.manual_seed(0)
