@@ -22,7 +22,8 @@ padding. Ours takes AdamW as the peer does; a further side takes Muon where the 
 
 The result is written after every measurement and keeps other parts, so that a run that is cut short
 loses nothing. Commands that follow one another on the same machine at the same commit are one run,
-with one speed of matrix products: sides may be measured by several commands, but not at once.
+with one speed of matrix products: sides may be measured by several commands, but not at once. Exit
+code 1: a side has failed.
 
 Compilation takes most of the time. --warm-up measures nothing: it takes a few steps of every side
 that compiles, each in a process of its own and --at-once of them at a time, so that the measurement
@@ -60,8 +61,8 @@ from benchmarks.pretrain_sides import (
     UNCOMPILED,
     Bench,
     Setting,
+    add_side,
     find_or_add_entry,
-    measure_side,
     ours,
     sides_of,
 )
@@ -81,7 +82,8 @@ COMPARED = {
 SCALED = [
     *(Setting("small", rows, 128) for rows in (32, 128, 256, 512, 1024)),
     *(Setting("small", 16_384 // length, length) for length in (256, 512)),
-    *(Setting(size, 64, 512) for size in ("tiny", "small", "base", "large")),
+    *(Setting(size, 64, 512) for size in ("tiny", "small", "base", "large", "modern-base")),
+    Setting("modern-small", 256, 128),
 ]
 
 
@@ -100,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for part in options.only:
         PARTS[part](bench)
     print("\n" + "\n\n".join(table(bench.result) for table in pretraining_tables.TABLES))
+    if bench.failures:
+        print("failed: " + "; ".join(bench.failures), flush=True)
+        sys.exit(1)
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -152,9 +157,7 @@ def compare(bench: Bench, *, part: str) -> None:
     for setting in bench.select(COMPARED[part], part):
         entry = find_or_add_entry(bench, part, setting)
         for name in sides_of(bench, setting):
-            side = partial(SIDES[name], bench, setting)
-            entry["sides"][name] = measure_side(side, bench.device, f"{setting}, {name}")
-            bench.write()
+            add_side(bench, entry, setting, name, partial(SIDES[name], bench, setting))
 
 
 def warm_up(bench: Bench) -> None:
@@ -193,9 +196,7 @@ def measure_scaling(bench: Bench) -> None:
     """Measure the fast path by batch, length and size."""
     for setting in bench.select(SCALED, "scaling"):
         entry = find_or_add_entry(bench, "scaling", setting)
-        side = partial(ours, bench, setting, *bench.fast)
-        entry["sides"]["ours_fast"] = measure_side(side, bench.device, f"{setting}, ours_fast")
-        bench.write()
+        add_side(bench, entry, setting, "ours_fast", partial(ours, bench, setting, *bench.fast))
 
 
 def measure_startup(bench: Bench) -> None:

@@ -55,6 +55,7 @@ class Bench:
     options: argparse.Namespace
     result: Result = field(default_factory=dict)
     device: torch.device = field(default_factory=default_device)
+    failures: list[str] = field(default_factory=list)
 
     @cached_property
     def run(self) -> Result:
@@ -159,6 +160,16 @@ def find_or_add_entry(bench: Bench, part: str, setting: Setting) -> Result:
         "sides": {},
     }
     return entry
+
+
+def add_side(
+    bench: Bench, entry: Result, setting: Setting, name: str, side: Callable[[], Side]
+) -> None:
+    """Measure a side and write it to its entry."""
+    entry["sides"][name] = measured = measure_side(side, bench.device, f"{setting}, {name}")
+    if "failed" in measured:
+        bench.failures.append(f"{setting}, {name}")
+    bench.write()
 
 
 def measure_side(side: Callable[[], Side], device: torch.device, name: str) -> Side:

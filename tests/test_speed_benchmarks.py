@@ -109,6 +109,18 @@ def test_a_side_is_kept_with_the_spread_of_its_windows(quick):
     )
 
 
+def test_a_side_that_fails_is_kept_as_such_and_named_by_exit_code_1(quick, monkeypatch, capsys):
+    def fail(bench, setting):
+        raise RuntimeError
+
+    monkeypatch.setitem(pretrain_sides.SIDES, "peer_eager", fail)
+    with pytest.raises(SystemExit) as end:
+        quick("peer_eager", "ours_fast")
+    assert end.value.code == 1
+    assert capsys.readouterr().out.endswith("failed: tiny 4 × 32, peer_eager\n")
+    assert list(quick("ours_fast")["sides"]) == ["peer_eager", "ours_fast"]
+
+
 def test_a_row_of_another_run_is_marked_and_all_rows_have_one_ceiling():
     new = {**entry(ours_fast=rate(4e6)), "run": 2.0, "matmul_flops": 2e9}
     old = entry(ours_fast=rate(4e6))
