@@ -32,6 +32,11 @@ from electra.renamed import RENAMED, find_renamed
 
 def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
     """Build the dataclass that several named layers describe together."""
+    known = list(setting_keys(cls))
+    for source, layer in layers.items():
+        for key, _ in flatten(layer):
+            if meant := find_in_other_section(key, known):
+                raise SettingError(key, f"{source}: unknown key {key}; did you mean {meant}?")
     return build(cls, merge(*layers.values()), source=Layers(layers))
 
 
@@ -45,6 +50,17 @@ def merge(*layers: Mapping[str, Any]) -> Layer:
             else:
                 merged[key] = value
     return merged
+
+
+def find_in_other_section(key: str, known: Sequence[str]) -> str | None:
+    """Return the key of the same name in another section, for one that its own section lacks."""
+    section, _, name = key.rpartition(".")
+    if key in known or not any(other.startswith(f"{section}.") for other in known):
+        return None
+    matches = [other for other in known if section and other.endswith(f".{name}")]
+    if len(matches) == 1:
+        return matches[0]
+    return None
 
 
 def set_key(layer: Layer, key: str, value: Any) -> None:
@@ -126,6 +142,8 @@ def find_key(name: str, value: str, cls: type, other_flags: Sequence[str]) -> st
         new, text = as_flag(renamed.key), renamed.value(value)
         message = f"command line: --{name} is now called {new}; write {new} {text}".rstrip()
         raise SettingError(renamed.key, message)
+    if meant := find_in_other_section(key, known):
+        raise UserError(f"command line: unknown setting --{name}; did you mean {as_flag(meant)}?")
     names = [as_flag(part)[2:] for full in known for part in (full, full.rpartition(".")[2])]
     hint = suggest(key.replace("_", "-"), [*other_flags, *names], prefix="--")
     raise UserError(

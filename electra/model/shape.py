@@ -76,12 +76,17 @@ class EncoderShape:
                 if getattr(self, name) is not None:
                     raise SettingError(
                         name,
-                        "belongs to {family:name}='modernbert'; leave it out, or set it to none",
+                        "belongs to {family:name}='modernbert', and here is {family}; leave it "
+                        "out, or set it to none",
                         self,
                     )
             return
         if self.causal:
-            raise SettingError("causal", "belongs to {family:name}='electra'", self)
+            raise SettingError(
+                "causal",
+                "belongs to {family:name}='electra', and here is {family}; leave it out",
+                self,
+            )
         for name, default in MODERNBERT_DEFAULTS.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
@@ -161,7 +166,7 @@ class GeneratorShape:
                 f"makes one encoder of both networks, but the generator is {shape.layers}×"
                 f"{shape.width} and the discriminator {discriminator.layers}×"
                 f"{discriminator.width}; set {{fraction:name}}=1.0, and leave out the "
-                "generator's own sizes",
+                "generator's own sizes, or set them to none",
                 self,
             )
         return shape

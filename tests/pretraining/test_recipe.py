@@ -171,8 +171,28 @@ def test_the_ablations_of_bert_differ_from_bert_in_their_task_alone() -> None:
             "modern-small",
             ["--objective.generator.tie", "all", "--objective.generator.fraction", "1.0"],
             "command line: objective.generator.tie='all' makes one encoder of both networks, but "
-            "the generator is 4×256 and the discriminator 12×256; set "
-            "objective.generator.fraction=1.0, and leave out the generator's own sizes",
+            "the generator is 4×128 and the discriminator 12×256; set "
+            "objective.generator.fraction=1.0, and leave out the generator's own sizes, or set "
+            "them to none",
+        ),
+        (
+            "modern-small",
+            ["--encoder.family", "electra"],
+            "recipe modern-small and command line: encoder.rope_theta=10000.0 belongs to "
+            "encoder.family='modernbert', and here is encoder.family='electra'; leave it out, or "
+            "set it to none",
+        ),
+        (
+            "modern-small",
+            ["--encoder.causal", "true"],
+            "command line and recipe modern-small: encoder.causal=true belongs to "
+            "encoder.family='electra', and here is encoder.family='modernbert'; leave it out",
+        ),
+        (
+            "modern-small",
+            ["--objective.generator.family", "electra"],
+            "command line: unknown setting --objective.generator.family; did you mean "
+            "--encoder.family?",
         ),
         *(
             (
@@ -201,6 +221,18 @@ def test_a_task_that_its_encoder_or_batch_cannot_do_is_refused_with_the_remedy(
     with pytest.raises(UserError) as refusal:
         load_recipe(recipe, flags=flags)
     assert str(refusal.value) == message
+
+
+def test_a_file_that_names_the_family_of_the_generator_is_refused_with_the_key_of_both(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[objective.generator]\nfamily = "electra"\n')
+    with pytest.raises(UserError) as refusal:
+        load_recipe("modern-small", files=[file])
+    assert str(refusal.value) == (
+        f"{file}: unknown key objective.generator.family; did you mean encoder.family?"
+    )
 
 
 def test_the_steps_between_bert_and_electra_differ_from_base_in_their_objective_alone() -> None:
