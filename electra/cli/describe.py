@@ -19,7 +19,7 @@ from electra.console import Terminal, print_data, to_stdout
 from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
-from electra.model import flops
+from electra.model import flops, model_config
 from electra.model.memory import CUDA_GRAPHS, LOW, graph_pool_bytes, training_bytes
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
@@ -162,18 +162,20 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
 
 def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
     """Return the description of a run folder or a model folder by the recipe in it, or of any other
-    ELECTRA model by its shape alone.
+    ELECTRA or ModernBERT model by its shape alone.
     """
+    generator = folder / "generator"
     for role in ("discriminator", "encoder"):
-        if (folder / role / "config.json").is_file():
+        if (folder / role / MODEL_CONFIG).is_file():
             folder = folder / role
-    if not (folder / "config.json").is_file() and (folder / "config.toml").is_file():
+    if not (folder / MODEL_CONFIG).is_file() and (folder / "config.toml").is_file():
         toml = folder / "config.toml"
         recipe = build(Recipe, read_toml(toml), source=str(toml))
         return describe_recipe(recipe, name=f"{folder} (no model yet)", world_size=world_size)
-    from electra.model import huggingface
 
-    shape, vocabulary, role = huggingface.load_shape(folder)
+    if (generator / MODEL_CONFIG).is_file() and (folder / MODEL_CONFIG).is_file():
+        model_config.check_one_family(folder, generator)
+    shape, vocabulary, role = model_config.load_shape(folder)
     values = read_json(folder, MODEL_CONFIG).get("electra_recipe")
     if values is None:
         name = f"{folder} (no recipe recorded; length and steps as for small)"
@@ -181,7 +183,18 @@ def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
     else:
         name = str(folder)
         recipe = convert(values, Recipe, source=str(folder / MODEL_CONFIG), key="electra_recipe")
+        check_recorded_family(recipe, shape, folder)
     return describe_recipe(recipe, name=name, vocabulary=vocabulary, world_size=world_size)
+
+
+def check_recorded_family(recipe: Recipe, shape: EncoderShape, folder: Path) -> None:
+    """Raise UserError where a model's own recipe trains networks of the other family."""
+    if recipe.encoder.family != shape.family:
+        raise UserError(
+            f"{folder / MODEL_CONFIG}: model_type is {shape.family}, but electra_recipe has "
+            f"encoder.family={recipe.encoder.family}, which trained another model; copy or "
+            "download the folder again, or remove electra_recipe"
+        )
 
 
 def recipe_for_shape(shape: EncoderShape, role: str) -> Recipe:

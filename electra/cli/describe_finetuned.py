@@ -14,7 +14,7 @@ from electra.cli.describe import shape_table
 from electra.config import UserError, convert
 from electra.finetuning.output_dir import RUN
 from electra.finetuning.results import SeedResult, format_score
-from electra.model.huggingface import architecture_of
+from electra.model.model_config import architecture_of
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
 from electra.runs.run_dir import get_status

@@ -257,7 +257,7 @@ def print_settings(
     """Print the settings for one task as TOML."""
     from electra import tasks
     from electra.finetuning.setup import resolve_config
-    from electra.model.huggingface import load_shape
+    from electra.model.model_config import load_shape
     from electra.setting_docs import as_commented_toml
     from electra.tasks.models import model_folder
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from electra import atomic
 from electra.config import RunFailed, UserError
 from electra.escape import first_line
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork
 from electra.model.verify import Inputs, compare_logits, random_rows
@@ -40,11 +40,11 @@ def load_network(folder: Path) -> ExportedNetwork:
     """Load the network of any model folder with its head, as electra computes it."""
     if has_task(folder):
         return check_class(load_tuned(folder).network, folder)
-    _, _, head = huggingface.architecture_of(read_json(folder, CONFIG)).partition("For")
+    _, _, head = model_config.architecture_of(read_json(folder, CONFIG)).partition("For")
     encoder = huggingface.build_encoder(folder)
     family = family_of(encoder.shape)
     network: Any = huggingface.EncoderOnly(encoder)
-    if huggingface.role_of(folder) == "discriminator" and head:
+    if model_config.role_of(folder) == "discriminator" and head:
         network = family.discriminator_class(encoder)
     elif head in ("MaskedLM", "CausalLM"):
         network = family.generator_class(encoder)

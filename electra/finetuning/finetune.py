@@ -37,7 +37,7 @@ from electra.finetuning.setup import (
     resolve_config,
 )
 from electra.finetuning.summary import summarize
-from electra.model.huggingface import load_shape
+from electra.model.model_config import load_shape
 from electra.runs import run_dir
 from electra.runs.lock import run_lock
 from electra.runs.progress import OverallProgress

@@ -11,7 +11,8 @@ disentangled, sampling      embeddings with separate gradients; tokens drawn fro
 layers                      which layers of a frozen encoder are read
 family, electra_family, modernbert_family, families
                             the names that transformers has for both; building by family
-huggingface, weight_files   our weights ⇄ a transformers folder; its files
+huggingface, model_config, weight_files
+                            our weights ⇄ a transformers folder; its settings; its files
 verify                      the same logits by stock transformers
 card, card_content          the model card
 workload, encoder_costs, flops, memory

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from electra import atomic
 from electra.checksums import write_checksums
-from electra.config import UserError, convert
+from electra.config import UserError
 from electra.model import families
 from electra.model.encoder import INITIAL_DEVIATION, Encoder
-from electra.model.families import FAMILIES, family_of
-from electra.model.family import WORD_EMBEDDINGS, ExportedNetwork, Family, Role
-from electra.model.flops import encoder_parameters
+from electra.model.families import family_of
+from electra.model.family import ExportedNetwork, Role
+from electra.model.model_config import TABLE, check_fits, check_tied, load_shape, role_of
 from electra.model.networks import Discriminator, Generator
-from electra.model.shape import DROPOUTS, EncoderShape, GeneratorShape
 from electra.model.weight_files import (
     CARD,
     CONFIG,
     FACTORS,
     WEIGHTS,
     find_tensors,
-    read_json,
     read_tensor,
-    tensor_shape,
     write_safetensors,
     write_tensors,
 )
 
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
-TABLE = f"{WORD_EMBEDDINGS}.weight"
 PER_TOKEN = (TABLE, "bias")  # what has a row for each entry of the vocabulary
-# Parameters that a config may promise: where the folder holds no weights (Large), and in any case.
-MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 
 
 class EncoderOnly(nn.Module):
@@ -160,72 +154,6 @@ class LoadReport:
         return "; ".join(parts)
 
 
-def role_of(folder: Path) -> Role:
-    folder = atomic.resolve_folder(folder)
-    config = read_json(folder, CONFIG)
-    _, _, head = architecture_of(config).partition("For")
-    by_class = find_family(config, str(folder / CONFIG)).roles
-    role = config.get("electra_role") or by_class.get(head, "encoder")
-    if role not in get_args(Role):
-        raise UserError(
-            f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found "
-            f"{role!r}"
-        )
-    return role
-
-
-def architecture_of(config: Mapping[str, Any]) -> str:
-    """Return the first class that a config.json names, empty where it names none."""
-    match config.get("architectures"):
-        case [str(first), *_]:
-            return first
-    return ""
-
-
-def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
-    """Return the shape, the vocabulary size and the role of the model in a folder."""
-    folder = atomic.resolve_folder(folder)
-    config, source = read_json(folder, CONFIG), str(folder / CONFIG)
-    family = find_family(config, source)
-    family.check_config(config, source)
-    shape = family.read_shape(config, source)
-    if (folder / FACTORS).is_file():
-        shape = replace(shape, embedding=tensor_shape(folder / FACTORS, TABLE)[1])
-    vocabulary = convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size")
-    if vocabulary < 1:
-        raise UserError(f"{source}: vocab_size is {vocabulary}; it must be at least 1")
-    check_size(folder, shape, vocabulary)
-    return shape, vocabulary, role_of(folder)
-
-
-def find_family(config: Mapping[str, Any], source: str) -> Family:
-    """Return the family that a config.json names."""
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        known = " and ".join(family.title for family in FAMILIES.values())
-        raise UserError(
-            f"{source}: model_type is {model_type!r}; only {known} models can be loaded"
-        )
-    return FAMILIES[model_type]
-
-
-def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
-    """Refuse a config that promises far more parameters than the weight files can hold.
-
-    Each is at least a byte, so it is refused before memory is taken for it.
-    """
-    promised = encoder_parameters(shape, vocabulary)
-    held = sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
-    allowed = max(held, ALWAYS_ALLOWED)
-    if not held:
-        allowed = MAX_WITHOUT_WEIGHTS
-    if promised > allowed:
-        raise UserError(
-            f"{folder / CONFIG}: describes a network of {promised:,} parameters, and the weights "
-            f"beside it are {held:,} bytes; copy or download both again"
-        )
-
-
 def load_encoder(folder: Path) -> tuple[EncoderOnly, LoadReport]:
     """Load the encoder of any model folder, whatever its head."""
     network = EncoderOnly(build_encoder(folder))
@@ -260,16 +188,15 @@ def load(
     `may_cut` says that both have one tokenizer: further rows of word embeddings are padding.
     """
     folder = atomic.resolve_folder(folder)
-    check_fits(network, folder, section=section)
+    check_fits(network.encoder.shape, folder, section=section)
+    if isinstance(network, Generator):
+        check_tied(folder)
     cut_rows = count_extra_rows(network, folder, may_cut=may_cut)
     family = family_of(network.encoder.shape)
     files, stored = find_tensors(folder), family.stored_tensors(network)
     loaded: dict[str, Tensor] = {}
     used = set(family.redundant)
-    table = family.name_table(network)
-    if isinstance(network, Discriminator) and role_of(folder) != "discriminator":
-        table = {key: names for key, names in table.items() if key not in family.rtd_output}
-    for key, full_names in table.items():
+    for key, full_names in names_to_read(network, folder).items():
         names = [strip_prefix(name, family.base_prefix, files) for name in full_names]
         if all(name in files for name in names):
             rows, *rest = stored_shape(key, stored[key], cut_rows)
@@ -291,6 +218,15 @@ def load(
         unexpected=tuple(sorted(set(files) - used)),
         cut_rows=cut_rows,
     )
+
+
+def names_to_read(network: ExportedNetwork, folder: Path) -> Mapping[str, Sequence[str]]:
+    """Return transformers' names of our tensors, without an output that means something else."""
+    family = family_of(network.encoder.shape)
+    table = family.name_table(network)
+    if isinstance(network, Discriminator) and role_of(folder) != "discriminator":
+        return {key: names for key, names in table.items() if key not in family.rtd_output}
+    return table
 
 
 def stored_shape(key: str, ours: Tensor, cut_rows: int) -> list[int]:
@@ -324,42 +260,6 @@ def strip_prefix(name: str, prefix: str, files: Mapping[str, Path]) -> str:
     if name in files:
         return name
     return name.removeprefix(prefix)
-
-
-def check_fits(network: ExportedNetwork, folder: Path, *, section: str) -> None:
-    """Refuse a folder whose config differs from the network's shape.
-
-    By configuration, since a wrong number of heads would not show in the shapes of tensors.
-    """
-    shape, _, _ = load_shape(folder)
-    ours, family = network.encoder.shape, family_of(network.encoder.shape)
-    if ours.family != shape.family:
-        raise UserError(
-            f"{folder / CONFIG}: model_type is {shape.family}, but the network to fill has "
-            f"encoder.family={ours.family}, and both networks of a run are of one family; take a "
-            f"recipe with encoder.family={shape.family}, or name another folder"
-        )
-    expected_shape, found_shape = family.simplify(ours), family.simplify(shape)
-    pairs = {}
-    for field, key in family.stated_by.items():
-        if field in DROPOUTS:  # of training, not of the weights
-            continue
-        setting = f"{section}.{field}"
-        if not hasattr(GeneratorShape, field):  # a generator has the discriminator's
-            setting = f"encoder.{field}"
-        pairs[setting] = key, getattr(expected_shape, field), getattr(found_shape, field)
-    for setting, (key, expected, theirs) in pairs.items():
-        if expected != theirs:
-            raise UserError(
-                f"{folder / CONFIG}: {key} is {theirs}, but the network to fill has "
-                f"{setting}={expected}; set {setting} to {theirs} or name another folder"
-            )
-    is_tied = read_json(folder, CONFIG).get("tie_word_embeddings", True) is not False
-    if isinstance(network, Generator) and not is_tied:
-        raise UserError(
-            f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the "
-            "word embeddings it reads with, so such a model can only fill a discriminator"
-        )
 
 
 def count_extra_rows(network: ExportedNetwork, folder: Path, *, may_cut: bool) -> int:

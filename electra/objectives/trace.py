@@ -11,7 +11,7 @@ from electra.config import UserError
 from electra.data.batches import Batch
 from electra.data.sources import warn
 from electra.data.wordpiece import WordPiece
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.shape import GeneratorShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.masking import Masking
@@ -96,9 +96,10 @@ class Pair:
                 f"{run}: no model in {' or '.join(missing)}; name the folder of a finished ELECTRA "
                 f"run{suggest_shipped(run)}"
             )
+        model_config.check_one_family(*folders.values())
         self.tokenizer = WordPiece.load(folders["discriminator"])
-        encoder, vocabulary, _ = huggingface.load_shape(folders["discriminator"])
-        small, _, _ = huggingface.load_shape(folders["generator"])
+        encoder, vocabulary, _ = model_config.load_shape(folders["discriminator"])
+        small, _, _ = model_config.load_shape(folders["generator"])
         generator = GeneratorShape(
             tie="none",
             layers=small.layers,

@@ -19,7 +19,7 @@ from electra.engine.hardware import free_bytes
 from electra.model.flops import parameters
 from electra.model.workload import FLOAT
 from electra.pretraining import diagnosis
-from electra.pretraining.export import find_tokenizer_folder
+from electra.pretraining.export import check_fits_recipe, find_tokenizer_folder
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.resolve import fit_micro_batch, micro_batch_bytes, resolve_recipe
@@ -44,6 +44,7 @@ def inspect_run(
     Raise UserError for what would stop it. Without data, only what is known without them.
     """
     facts: dict[str, str] = {}
+    resumed = None
     if options.corpus is not None or options.data is not None:
         options.check(output_dir or Path("run"))
     if output_dir is not None:
@@ -57,6 +58,8 @@ def inspect_run(
         facts["run"] = f"a new one in {output_dir}"
         if resumed is not None:
             facts["run"] = f"continues from {resumed.folder} at step {resumed.step:,}"
+    if resumed is None and options.init_from is not None:
+        check_fits_recipe(options.init_from, recipe)
     with process_group() as world:
         shards = find_shards(options, output_dir)
         if shards is not None:

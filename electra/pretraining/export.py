@@ -10,7 +10,7 @@ from electra import __version__
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.card import model_card
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
@@ -18,12 +18,14 @@ from electra.model.networks import Discriminator, Generator
 from electra.model.verify import verify
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.objective import Objective
-from electra.pretraining.recipe import TrainingConfig
+from electra.pretraining.recipe import Recipe, TrainingConfig
 from electra.pretraining.verdict import judge
 from electra.settings import as_dict
 
 if TYPE_CHECKING:
     from electra.pretraining.run import Run
+
+SECTIONS = {"generator": "objective.generator"}  # of a network's sizes, where not encoder
 
 
 def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
@@ -135,9 +137,9 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
     # The generator first: where shared embeddings differ between the folders, those of the other
     # network are kept.
     sources.sort(key=lambda source: source.name != "generator")
-    sections, loaded = {"generator": "objective.generator"}, {}
+    loaded = {}
     for name, network, folder in sources:
-        section = sections.get(name, "encoder")
+        section = SECTIONS.get(name, "encoder")
         loaded[name] = huggingface.load(network, folder, section=section, may_cut=may_cut[folder])
     for name, network in networks.items():
         if not is_trainable(network) and (name not in loaded or loaded[name].missing):
@@ -152,6 +154,21 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
     ]
 
 
+def check_fits_recipe(init_from: Path, recipe: Recipe) -> None:
+    """Raise UserError for models of another family or size, which shows before any text is read."""
+    if (init_from / MODEL_CONFIG).is_file():
+        model_config.check_family(recipe.encoder, init_from)
+        return
+    found = {}
+    for network in recipe.workload(recipe.data.vocab_size).networks():
+        folder = init_from / network.name
+        if (folder / MODEL_CONFIG).is_file():
+            found[folder] = network.shape
+    model_config.check_one_family(*found)
+    for folder, shape in found.items():
+        model_config.check_fits(shape, folder, section=SECTIONS.get(folder.name, "encoder"))
+
+
 def find_sources(objective: Objective, init_from: Path) -> list[Source]:
     """Return a source for each network of the objective that `init_from` has a model for."""
     networks = objective.networks()
@@ -164,7 +181,7 @@ def find_sources(objective: Objective, init_from: Path) -> list[Source]:
             if network.encoder.shape == shape
         ]
     if (init_from / MODEL_CONFIG).is_file():
-        name = find_network_for(huggingface.role_of(init_from), networks)
+        name = find_network_for(model_config.role_of(init_from), networks)
         if name is None:
             return []
         return [Source(name, networks[name], init_from)]
@@ -195,7 +212,7 @@ def find_only_masked_lm(init_from: Path) -> Path | None:
     A run with a generator has one, and its encoder does not stand in for it.
     """
     if (init_from / MODEL_CONFIG).is_file():
-        folder, is_only = init_from, huggingface.role_of(init_from) != "discriminator"
+        folder, is_only = init_from, model_config.role_of(init_from) != "discriminator"
     else:
         folder = init_from / "encoder"
         has_generator = (init_from / "generator" / MODEL_CONFIG).is_file()

@@ -279,11 +279,17 @@ def switches_to_adopt(ours: TrainingConfig, theirs: TrainingConfig) -> list[str]
 def check_same_run(recipe: Recipe, earlier: Recipe, folder: Path) -> None:
     """Raise UserError with every setting that differs and may not change in a resume."""
     differences = describe_differences(as_dict(recipe), as_dict(earlier), may_change=MAY_CHANGE)
-    if differences:
-        raise UserError(
-            f"{folder} holds another run:{differences}\nUse another --output-dir, or --resume "
-            "never --overwrite to start over in this one."
-        )
+    if not differences:
+        return
+    remedy = "Use another --output-dir"
+    for own in (folder / CONFIG, folder.parent / CONFIG):  # of a run, or of a checkpoint's run
+        if own.is_file():
+            remedy = f"To continue it, name its own recipe, {own}. Else use another --output-dir"
+            break
+    raise UserError(
+        f"{folder} holds another run:{differences}\n{remedy}, or --resume never --overwrite to "
+        "start over in this one."
+    )
 
 
 def write_run_files(run: Path, recipe: Recipe, *, is_fresh: bool) -> None:

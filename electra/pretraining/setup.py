@@ -34,7 +34,11 @@ from electra.engine.training_state import restore, weights_of, with_tied_weights
 from electra.files import read_json_object_or_empty
 from electra.model.encoder import set_activation_checkpointing
 from electra.objectives.objective import Objective
-from electra.pretraining.export import find_tokenizer_folder, initialise_from
+from electra.pretraining.export import (
+    check_fits_recipe,
+    find_tokenizer_folder,
+    initialise_from,
+)
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.resolve import (
@@ -107,6 +111,8 @@ def find_start(
     start_warnings = [str(warning.message) for warning in damaged]
     resolve_recipe_speed(recipe, world)
     recipe, size_warnings = check_micro_batches(recipe, world, may_change=is_size_open)
+    if resumed is None and options.init_from is not None:
+        check_fits_recipe(options.init_from, recipe)
     is_generator_trained = recipe.workload(recipe.data.vocab_size).generator_is_trained
     if resumed is None and options.init_from is None and not is_generator_trained:
         raise UserError(

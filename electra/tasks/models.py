@@ -17,7 +17,7 @@ from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
 from electra.escape import first_line
 from electra.files import check_inside
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.card import task_card
 from electra.model.card_content import NOTHING_RECORDED, CardContent
 from electra.model.encoder import Encoder, initialise
@@ -136,7 +136,7 @@ def load_pretrained(
 ) -> Pretrained:
     """Load the encoder of a discriminator or of a masked LM; raise UserError for a generator."""
     folder = model_folder(model)
-    if huggingface.role_of(folder) == "generator":
+    if model_config.role_of(folder) == "generator":
         refuse_generator(folder)
     tokenizer = load_tokenizer(folder)
     loaded = None
@@ -168,7 +168,7 @@ def load_tokenizer(folder: Path) -> WordPiece:
             "there; copy the files of the tokenizer that it was pre-trained with into this folder"
         )
     tokenizer = WordPiece.load(folder)
-    _, vocabulary, _ = huggingface.load_shape(folder)
+    _, vocabulary, _ = model_config.load_shape(folder)
     if tokenizer.size > vocabulary:
         raise UserError(
             f"{folder}: its tokenizer has {tokenizer.size} entries, its network only {vocabulary}; "
@@ -258,13 +258,13 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     """
     folder = model_folder(model)
     config = read_json(folder, CONFIG)
-    architecture = huggingface.architecture_of(config)
+    architecture = model_config.architecture_of(config)
     stored_task: AnyTask
     if TASK in config:
         stored_task = tasks.restore_task(config[TASK], source=str(folder / CONFIG))
     else:
         stored_task = transformers_task(folder, config, architecture, task)
-    shape, vocabulary, _ = huggingface.load_shape(folder)
+    shape, vocabulary, _ = model_config.load_shape(folder)
     try:
         width = head_input_width(stored_task, shape)
     except UserError as error:
@@ -304,7 +304,7 @@ def has_task(folder: Path) -> bool:
     if TASK in config:
         return True
     # ModernBERT's discriminator has the class of a tagger, and no task.
-    is_task_class = huggingface.architecture_of(config).partition("For")[2] in TASK_KINDS
+    is_task_class = model_config.architecture_of(config).partition("For")[2] in TASK_KINDS
     return is_task_class and config.get("electra_role") != "discriminator"
 
 

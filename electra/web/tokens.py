@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from electra import atomic
 from electra.config import UserError
 from electra.data.wordpiece import WordPiece, refuse_panics
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.families import build_encoder, build_masked_lm, family_of
 from electra.model.networks import Discriminator, Generator
 from electra.model.sampling import sample
@@ -201,6 +201,7 @@ def load_networks(folders: Sequence[Path], *, device: torch.device) -> TokenNetw
     generator: Generator | None = None
     discriminator: Discriminator | None = None
     tokenizers = []
+    model_config.check_one_family(*folders)
     for folder in folders:
         network = load_network(folder).to(device).eval()
         tokenizers.append(load_tokenizer(folder))
@@ -218,8 +219,8 @@ def load_networks(folders: Sequence[Path], *, device: torch.device) -> TokenNetw
 def load_network(folder: Path) -> Generator | Discriminator:
     """Load a discriminator, or a generator: a masked LM that stands alone is one too."""
     folder = atomic.resolve_folder(folder)
-    shape, vocabulary, role = huggingface.load_shape(folder)
-    architecture = huggingface.architecture_of(read_json(folder, CONFIG))
+    shape, vocabulary, role = model_config.load_shape(folder)
+    architecture = model_config.architecture_of(read_json(folder, CONFIG))
     network: Generator | Discriminator
     if role == "discriminator":
         network = family_of(shape).discriminator_class(build_encoder(shape, vocabulary=vocabulary))

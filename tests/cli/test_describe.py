@@ -21,7 +21,7 @@ from electra.cli.describe import (
 )
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
-from electra.settings import as_toml
+from electra.settings import as_dict, as_toml
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -228,6 +228,15 @@ def test_a_recipe_that_is_no_table_is_refused(tmp_path: Path) -> None:
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(values | {"electra_recipe": "small"}))
     with pytest.raises(UserError, match="electra_recipe"):
+        describe_folder(tmp_path)
+
+
+def test_a_recipe_of_the_other_family_is_refused(tmp_path: Path) -> None:
+    ElectraForPreTraining(ElectraConfig(**STOCK)).save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    recorded = {"electra_recipe": as_dict(load_recipe("modern-tiny"))}
+    (tmp_path / "config.json").write_text(json.dumps(values | recorded))
+    with pytest.raises(UserError, match=r"electra_recipe has encoder\.family=modernbert"):
         describe_folder(tmp_path)
 
 

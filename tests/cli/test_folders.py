@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from electra.__main__ import main
 from electra.checksums import CHECKSUMS
@@ -16,6 +18,10 @@ from electra.data.wordpiece import WordPiece
 from electra.experiments import run_job
 from electra.experiments.scoring import Scoring
 from electra.file_lock import folder_lock
+from electra.model.families import build_masked_lm
+from electra.model.huggingface import save
+from electra.pretraining.recipe import load_recipe
+from electra.web.tokens import load_networks
 from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -40,7 +46,8 @@ def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
         f"{finished} holds another run:",
         "  optimizer.learning_rate: here 0.004, asked 0.001",
         "  training.seed: here 0, asked 9",
-        "Use another --output-dir, or --resume never --overwrite to start over in this one.",
+        f"To continue it, name its own recipe, {finished / 'config.toml'}. Else use another "
+        "--output-dir, or --resume never --overwrite to start over in this one.",
     ]
     assert content(finished) == before
 
@@ -244,6 +251,43 @@ def test_a_model_to_start_from_must_fit(
     )
     assert "hidden_size is 16" in message
     assert not folder.exists()
+
+
+def test_a_pair_of_two_families_is_refused(
+    tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    discriminator, generator = (copied / name for name in ("discriminator", "generator"))
+    shutil.rmtree(generator)
+    shape = load_recipe("modern-tiny").encoder
+    save(
+        build_masked_lm(shape, vocabulary=WordPiece.load(discriminator).size),
+        generator,
+        role="generator",
+    )
+    start = pretrain_argv(tmp_path / "new", "--init-from", copied, data=toy_shards)
+    for command in (["describe", copied], ["show", copied], start, [*start, "--dry-run"]):
+        assert complaint(*command).startswith(
+            f"{discriminator / 'config.json'}: model_type is electra and "
+            f"{generator / 'config.json'}: model_type is modernbert, but both networks of a run "
+            "are of one family"
+        )
+    with pytest.raises(UserError, match="both networks of a run are of one family"):
+        load_networks([generator, discriminator], device=torch.device("cpu"))
+
+
+def test_models_that_do_not_fit_are_refused_with_every_setting_before_text_is_read(
+    tmp_path: Path, finished: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
+    sizes = {"objective__generator__width": 32, "objective__generator__heads": 2}
+    start = pretrain_argv(
+        tmp_path / "run", "--init-from", finished, "--corpus", toy_corpus, **sizes
+    )
+    for command in (start, [*start, "--dry-run"]):
+        message = complaint(*command)
+        assert message.startswith(f"{finished / 'generator' / 'config.json'}: hidden_size is 16, ")
+        for remedy in ("objective.generator.width to 16", "objective.generator.heads to 1"):
+            assert remedy in message
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_of_another_vocabulary_is_refused_with_the_command_that_helps(

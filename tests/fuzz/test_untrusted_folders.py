@@ -19,7 +19,7 @@ from electra.data.records import read_record, write_record
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.engine.training_state import restore
-from electra.model.huggingface import load_shape
+from electra.model.model_config import load_shape
 from electra.model.weight_files import is_within
 from electra.runs import checkpoint
 from electra.tasks.models import load_pretrained

@@ -22,7 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is first imported, whi
 
 from electra.checksums import CHECKSUMS
 from electra.config import UserError
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.card import model_card
 from electra.model.card_content import CardContent
 from electra.model.electra_encoder import ElectraEncoder
@@ -140,7 +140,7 @@ def test_a_causal_model_is_one_in_its_folder_too(folder: Path) -> None:
     huggingface.save(network(Generator, SIZES["causal"]), folder, role="encoder")
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["is_decoder"]) == (["ElectraForCausalLM"], True)
-    assert huggingface.load_shape(folder)[0].causal
+    assert model_config.load_shape(folder)[0].causal
     with pytest.raises(UserError, match=wording("a_causal_model_is_one_in_its_folder_too")):
         huggingface.load(network(Generator), folder)
 
@@ -170,7 +170,7 @@ def test_a_folder_says_what_it_is(folder: Path) -> None:
         "encoder",
         3,
     )
-    assert huggingface.load_shape(folder) == (TINY, VOCABULARY, "encoder")
+    assert model_config.load_shape(folder) == (TINY, VOCABULARY, "encoder")
 
 
 def test_weights_are_float32_and_the_tied_table_is_stored_once(folder: Path) -> None:
@@ -232,7 +232,7 @@ def test_after_a_crash_between_the_two_renames_the_old_model_is_found_and_the_ne
     saved: Path,
 ) -> None:
     saved.rename(saved.with_name(".model.old"))
-    assert huggingface.role_of(saved) == "discriminator"
+    assert model_config.role_of(saved) == "discriminator"
     assert not huggingface.load(network(Discriminator, seed=1), saved).missing
     huggingface.save(network(Discriminator), saved, role="discriminator")
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
@@ -252,7 +252,7 @@ def test_a_bare_stock_encoder_fills_all_but_the_head(folder: Path) -> None:
     save_stock("ElectraModel", TINY, folder)
     report = huggingface.load(network(Discriminator), folder)
     assert report.missing == ("dense.weight", "dense.bias", "output.weight", "output.bias")
-    assert huggingface.role_of(folder) == "encoder"
+    assert model_config.role_of(folder) == "encoder"
     assert "freshly initialised: dense.weight" in str(report)
 
 
@@ -283,7 +283,7 @@ def test_the_role_of_a_stock_folder_follows_from_its_architecture(
     saved: Path, architecture: str, expected: str
 ) -> None:
     edit(saved / "config.json", architectures=[architecture], electra_role=None)
-    assert huggingface.role_of(saved) == expected
+    assert model_config.role_of(saved) == expected
 
 
 def test_names_that_older_versions_stored_besides_are_no_surprise(folder: Path) -> None:

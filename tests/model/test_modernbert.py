@@ -12,7 +12,7 @@ import torch
 
 from electra.checksums import CHECKSUMS
 from electra.config import SettingError, UserError
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.disentangled import DisentangledEmbedding
 from electra.model.families import build_encoder, build_masked_lm, build_networks
 from electra.model.modernbert_encoder import rotary_angles, rotate
@@ -104,7 +104,7 @@ def test_a_stock_folder_gives_the_hidden_states_of_stock_transformers(
     torch.manual_seed(0)
     stock = randomised(getattr(transformers, name)(config))
     stock.save_pretrained(tmp_path)
-    assert huggingface.role_of(tmp_path) == "encoder"
+    assert model_config.role_of(tmp_path) == "encoder"
     network, report = huggingface.load_encoder(tmp_path)
     encoder = network.encoder
     missing = {
@@ -132,7 +132,7 @@ def test_a_window_that_a_folder_states_by_its_half_is_read_as_transformers_does(
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": 1}))
     (tmp_path / "model" / CHECKSUMS).unlink()
-    shape, _, _ = huggingface.load_shape(tmp_path / "model")
+    shape, _, _ = model_config.load_shape(tmp_path / "model")
     assert shape.local_attention == 2
     network = build_masked_lm(shape, vocabulary=VOCABULARY)
     huggingface.load(network, tmp_path / "model")
@@ -167,7 +167,7 @@ def test_a_saved_generator_with_fewer_layers_than_global_every_fills_another_one
     shape = replace(TINY, global_every=3, local_attention=6)
     saved, _ = pair(shape)
     huggingface.save(saved, tmp_path, role="generator")
-    assert huggingface.load_shape(tmp_path)[0].global_every == 2  # all that layer_types tells
+    assert model_config.load_shape(tmp_path)[0].global_every == 2  # all that layer_types tells
     loaded, _ = pair(shape)
     assert not huggingface.load(randomised(loaded, seed=1), tmp_path).missing
     assert verify(loaded, tmp_path, tolerance=1e-5) < 1e-4
@@ -191,7 +191,7 @@ def test_without_its_factors_a_folded_table_cannot_fill_a_factorised_network(
     huggingface.save(discriminator, tmp_path / "model", role="discriminator")
     (tmp_path / "model" / FACTORS).unlink()
     (tmp_path / "model" / CHECKSUMS).unlink()
-    assert huggingface.load_shape(tmp_path / "model")[0].embedding == 32
+    assert model_config.load_shape(tmp_path / "model")[0].embedding == 32
     with pytest.raises(UserError, match=r"set encoder\.embedding to 32"):
         huggingface.load(discriminator, tmp_path / "model")
 
@@ -293,7 +293,7 @@ def test_what_cannot_be_represented_is_refused_with_its_key(
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     (tmp_path / "model" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=message):
-        huggingface.load_shape(tmp_path / "model")
+        model_config.load_shape(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

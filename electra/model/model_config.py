@@ -1,0 +1,147 @@
+"""What a model folder says of its network, and whether it fits a network that is to be filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from electra import atomic
+from electra.config import UserError, convert
+from electra.model.families import FAMILIES, family_of
+from electra.model.family import WORD_EMBEDDINGS, Family, Role
+from electra.model.flops import encoder_parameters
+from electra.model.shape import DROPOUTS, EncoderShape, GeneratorShape
+from electra.model.weight_files import CONFIG, FACTORS, read_json, tensor_shape
+
+TABLE = f"{WORD_EMBEDDINGS}.weight"
+# Parameters that a config may promise: where the folder holds no weights (Large), and in any case.
+MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
+
+
+def role_of(folder: Path) -> Role:
+    folder = atomic.resolve_folder(folder)
+    config = read_json(folder, CONFIG)
+    _, _, head = architecture_of(config).partition("For")
+    by_class = find_family(config, str(folder / CONFIG)).roles
+    role = config.get("electra_role") or by_class.get(head, "encoder")
+    if role not in get_args(Role):
+        raise UserError(
+            f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found "
+            f"{role!r}"
+        )
+    return role
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """Return the first class that a config.json names, empty where it names none."""
+    match config.get("architectures"):
+        case [str(first), *_]:
+            return first
+    return ""
+
+
+def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
+    """Return the shape, the vocabulary size and the role of the model in a folder."""
+    folder = atomic.resolve_folder(folder)
+    config, source = read_json(folder, CONFIG), str(folder / CONFIG)
+    family = find_family(config, source)
+    family.check_config(config, source)
+    shape = family.read_shape(config, source)
+    if (folder / FACTORS).is_file():
+        shape = replace(shape, embedding=tensor_shape(folder / FACTORS, TABLE)[1])
+    vocabulary = convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size")
+    if vocabulary < 1:
+        raise UserError(f"{source}: vocab_size is {vocabulary}; it must be at least 1")
+    check_size(folder, shape, vocabulary)
+    return shape, vocabulary, role_of(folder)
+
+
+def find_family(config: Mapping[str, Any], source: str) -> Family:
+    """Return the family that a config.json names."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        known = " and ".join(family.title for family in FAMILIES.values())
+        raise UserError(
+            f"{source}: model_type is {model_type!r}; only {known} models can be loaded"
+        )
+    return FAMILIES[model_type]
+
+
+def check_size(folder: Path, shape: EncoderShape, vocabulary: int) -> None:
+    """Refuse a config that promises far more parameters than the weight files can hold.
+
+    Each is at least a byte, so it is refused before memory is taken for it.
+    """
+    promised = encoder_parameters(shape, vocabulary)
+    held = sum(path.stat().st_size for path in folder.glob("*.safetensors") if path.is_file())
+    allowed = max(held, ALWAYS_ALLOWED)
+    if not held:
+        allowed = MAX_WITHOUT_WEIGHTS
+    if promised > allowed:
+        raise UserError(
+            f"{folder / CONFIG}: describes a network of {promised:,} parameters, and the weights "
+            f"beside it are {held:,} bytes; copy or download both again"
+        )
+
+
+# ---- whether it fits -----------------------------------------------------------------------------
+
+
+def check_one_family(*folders: Path) -> None:
+    """Refuse models that would be the networks of one run and are of different families."""
+    families = {folder: load_shape(folder)[0].family for folder in folders}
+    if len(set(families.values())) > 1:
+        found = (f"{folder / CONFIG}: model_type is {name}" for folder, name in families.items())
+        raise UserError(
+            f"{' and '.join(found)}, but both networks of a run are of one family; put models of "
+            "one family there, or name one of the folders alone"
+        )
+
+
+def check_family(ours: EncoderShape, folder: Path) -> None:
+    """Refuse a folder with a model of another family than the network to fill."""
+    shape, _, _ = load_shape(folder)
+    if ours.family != shape.family:
+        raise UserError(
+            f"{folder / CONFIG}: model_type is {shape.family}, but the network to fill has "
+            f"encoder.family={ours.family}, and both networks of a run are of one family; take a "
+            f"recipe with encoder.family={shape.family}, or name another folder"
+        )
+
+
+def check_fits(ours: EncoderShape, folder: Path, *, section: str) -> None:
+    """Refuse a folder whose config differs from the shape of the network to fill.
+
+    By configuration, since a wrong number of heads would not show in the shapes of tensors.
+    """
+    check_family(ours, folder)
+    shape, _, _ = load_shape(folder)
+    family = family_of(ours)
+    expected_shape, found_shape = family.simplify(ours), family.simplify(shape)
+    stated, expected, remedies = [], [], []
+    for field, key in family.stated_by.items():
+        theirs = getattr(found_shape, field)
+        if field in DROPOUTS or getattr(expected_shape, field) == theirs:
+            continue  # dropout is of training, not of the weights
+        setting = f"{section}.{field}"
+        if not hasattr(GeneratorShape, field):  # a generator has the discriminator's
+            setting = f"encoder.{field}"
+        stated.append(f"{key} is {theirs}")
+        expected.append(f"{setting}={getattr(expected_shape, field)}")
+        remedies.append(f"{setting} to {theirs}")
+    if stated:
+        raise UserError(
+            f"{folder / CONFIG}: {', '.join(dict.fromkeys(stated))}, but the network to fill has "
+            f"{', '.join(expected)}; set {' and '.join(remedies)} or name another folder"
+        )
+
+
+def check_tied(folder: Path) -> None:
+    """Refuse a masked LM that predicts with other embeddings than it reads with."""
+    if read_json(folder, CONFIG).get("tie_word_embeddings", True) is False:
+        raise UserError(
+            f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the "
+            "word embeddings it reads with, so such a model can only fill a discriminator"
+        )
