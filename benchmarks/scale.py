@@ -260,13 +260,14 @@ def scale_memory() -> str:
             "… sharded by FSDP": (format_bytes(4 * WEIGHTS / step.gpus), f"÷ {step.gpus}"),
             "weights in bf16": (format_bytes(copy), "FSDP: one block at a time"),
             "activations, DDP": (format_bytes(kept), "with the kernels"),
+            "… reserved for CUDA graphs": (format_bytes(kept), "as much again"),
             "activations, FSDP": (
                 format_bytes(kept_plainly),
                 "with plain modules, without activation checkpointing",
             ),
             "DDP, total": (
-                format_bytes(4 * WEIGHTS + copy + kept),
-                f"{(4 * WEIGHTS + copy + kept) / SITE.gpu_bytes:.0%} of a GPU",
+                format_bytes(4 * WEIGHTS + copy + 2 * kept),
+                f"{(4 * WEIGHTS + copy + 2 * kept) / SITE.gpu_bytes:.0%} of a GPU",
             ),
             "FSDP, total, at least": (
                 format_bytes(4 * WEIGHTS / step.gpus + kept_plainly),

@@ -20,7 +20,7 @@ from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
 from electra.model import flops, model_config
-from electra.model.memory import CUDA_GRAPHS, LOW, graph_pool_bytes, training_bytes
+from electra.model.memory import LOW, reserved_bytes, training_bytes
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.model.weight_files import read_json
@@ -132,7 +132,8 @@ def estimate_memory(
             layout=recipe.state_layout(world_size),
         )
         if kernels and recipe.training.cuda_graph != "off":
-            terms[CUDA_GRAPHS] = graph_pool_bytes(terms)
+            scored_rows = min(rows, recipe.training.eval_rows)
+            terms |= reserved_bytes(workload, terms, scored_rows=scored_rows)
         memory[name] = terms
     return memory
 

@@ -14,7 +14,9 @@ LOGITS_CHUNK = 1024
 LOW = 2  # bytes: bf16 and fp16
 KERNEL_LOGITS = 16_384  # rows of logits whose gradients the kernels have in memory together
 KERNEL_ROWS = 128  # of them, for which a bias has one partial sum
-CUDA_GRAPHS = "CUDA graphs"  # the term of `graph_pool_bytes`
+CUDA_GRAPHS = "CUDA graphs"
+SCORES = "scores of held-out rows"
+MORE_FOR_SCORES = "more while scores are taken"
 WORKSPACE = 2**25  # bytes that torch gives cuBLAS for each stream, on a Hopper GPU
 
 
@@ -137,13 +139,28 @@ def encoder_bytes(
 # ---- with our own kernels ------------------------------------------------------------------------
 
 
-def graph_pool_bytes(terms: Terms) -> float:
-    """Return what CUDA graphs reserve beside the terms of `training_bytes` with kernels.
+def reserved_bytes(work: Workload, terms: Terms, *, scored_rows: int) -> Terms:
+    """Return what a run with CUDA graphs reserves beside the terms of `training_bytes`.
 
     A shape of batch runs plainly once and is then captured, and the allocator keeps the memory of
-    both. Later graphs share that of the first, which is the largest.
+    both. Later graphs share that of the first, which is the largest. The logits of `scored_rows`
+    held-out rows are larger than any block of these, so they have memory of their own, which is
+    kept while there is room.
     """
-    return sum(size for name, size in terms.items() if name.endswith("activations"))
+    pool = sum(size for name, size in terms.items() if name.endswith("activations"))
+    scores = scoring_bytes(work, scored_rows * work.length)
+    return {CUDA_GRAPHS: pool, SCORES: max(0.0, scores - terms.get(MORE_FOR_SCORES, 0.0))}
+
+
+def scoring_bytes(work: Workload, tokens: int) -> float:
+    """Return the bytes of the logits with which plain modules score held-out tokens."""
+    total = 0.0
+    for network in work.networks():
+        predicted = predicted_tokens(network, work, tokens)
+        if network.lm_head is not None and network.lm_head.predicts_everywhere:
+            predicted = min(predicted, LOGITS_CHUNK)
+        total += logits_bytes(work) * predicted
+    return total
 
 
 def kernel_bytes(work: Workload, rows: int) -> Terms:
@@ -153,20 +170,16 @@ def kernel_bytes(work: Workload, rows: int) -> Terms:
     """
     tokens = rows * work.length
     terms: Terms = {}
-    gradients, scoring = [], 0.0
+    gradients = []
     for network in work.networks():
         terms[f"{network.name} activations"] = kernel_activation_bytes(network, work, tokens)
         gradients.append(kernel_gradient_bytes(network, work, tokens))
-        predicted = predicted_tokens(network, work, tokens)
-        if network.lm_head is not None and network.lm_head.predicts_everywhere:
-            predicted = min(predicted, LOGITS_CHUNK)
-        scoring += logits_bytes(work) * predicted
     first, *others = gradients
     main = next(iter(terms.values()))
     terms["gradients of activations"] = max(first, *(each - main for each in others), first)
     # Plain modules take the scores, and nothing else is kept then.
-    if (more := scoring - sum(terms.values())) > 0:
-        terms["more while scores are taken"] = more
+    if (more := scoring_bytes(work, tokens) - sum(terms.values())) > 0:
+        terms[MORE_FOR_SCORES] = more
     terms["workspaces"] = 2 * WORKSPACE  # micro-batches have a stream of their own
     return terms
 

@@ -15,7 +15,7 @@ from electra.engine.hardware import (
     resolve_speed,
 )
 from electra.engine.settings import Switch
-from electra.model.memory import CUDA_GRAPHS, LOW, graph_pool_bytes, training_bytes
+from electra.model.memory import LOW, reserved_bytes, training_bytes
 from electra.model.workload import FLOAT
 from electra.pretraining.recipe import Recipe
 
@@ -155,8 +155,9 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
     if resolve_precision(training.precision, world.device) == "fp32":
         activation_bytes = FLOAT
     speed = resolve_recipe_speed(recipe, world)
+    workload = recipe.workload(vocabulary)
     terms = training_bytes(
-        recipe.workload(vocabulary),
+        workload,
         rows=size,
         activation_bytes=activation_bytes,
         kernels=speed.kernels,
@@ -164,5 +165,5 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
         layout=recipe.state_layout(world.size),
     )
     if speed.cuda_graph:
-        terms[CUDA_GRAPHS] = graph_pool_bytes(terms)
+        terms |= reserved_bytes(workload, terms, scored_rows=min(size, training.eval_rows))
     return sum(terms.values())
