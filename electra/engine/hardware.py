@@ -18,8 +18,10 @@ from electra.kernels import is_supported
 # Dense bf16 operations a second, from the vendors' data sheets; the first key whose words a card's
 # name contains counts.
 PEAK_FLOPS = {
+    "GB200": 2500e12,
     "B200": 2250e12,
     "GH200": 989e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -33,6 +35,8 @@ PEAK_FLOPS = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
+# Names of parts of a card (MIG, vGPU) and of other cards than the one that they begin with.
+OTHER_CARD = re.compile(r"\b(MIG|Laptop|Max-Q|Ti|D)\b|-\d+[ABCQ]\b")
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
@@ -74,6 +78,8 @@ def peak_flops(world: World) -> float | None:
     if world.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(world.device)
+    if OTHER_CARD.search(name):
+        return None
     for card, peak in PEAK_FLOPS.items():
         if re.search(rf"\b{card}\b", name):  # "RTX A1000" is no "A100"
             return world.size * peak
@@ -152,7 +158,10 @@ def resolve_speed(
     by_default = switches.kernels == "auto" and switches.compile != "on"
     kernels = switches.kernels == "on" or (by_default and possible)
     if switches.cuda_graph == "on" and not kernels:
-        raise UserError(f"{flag}cuda-graph on needs the kernels, which are off here")
+        raise UserError(
+            f"{flag}cuda-graph on needs the kernels, which are off here; leave it at auto, or see "
+            f"with {flag}kernels on what they lack"
+        )
     by_default = compile_on_gpu and device.type == "cuda" and not kernels
     compiled = switches.compile == "on" or (switches.compile == "auto" and by_default)
     return Speed(kernels, kernels and switches.cuda_graph != "off", compiled)
