@@ -34,6 +34,7 @@ class Metric:
     plateau_ratio: float | None = None
     predicts: str = ""  # what a network with such a loss predicts
     plateau_meaning: str = ""  # what the network does there
+    baseline_answer: str = "without looking at the context"  # how the baseline answers
 
     def baseline_in(self, scores: Mapping[str, float]) -> float | None:
         """Return the baseline's value, None where `scores` lack it."""
@@ -47,6 +48,18 @@ class Metric:
         if self.plateau_ratio is None or baseline is None or self.name not in scores:
             return False
         return not scores[self.name] < self.plateau_ratio * baseline
+
+    def explain_baseline(self, scores: Mapping[str, float]) -> str:
+        """Return what a network that has learned nothing by this metric does.
+
+        One whose loss is clearly above the baseline does not even know what that knows.
+        """
+        baseline = self.baseline_in(scores)
+        assert self.plateau_ratio is not None
+        assert baseline is not None
+        if scores[self.name] * self.plateau_ratio > baseline:
+            return f"the {self.network} is worse than its baseline"
+        return self.plateau_meaning
 
 
 def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric, ...]:
@@ -77,6 +90,7 @@ def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric,
     )
 
 
+CONSTANT = "with one answer for all tokens"
 RTD_METRICS = (
     Metric(
         name="rtd_loss",
@@ -87,8 +101,15 @@ RTD_METRICS = (
         plateau_ratio=PLATEAU_RATIO,
         predicts="replaced or original",
         plateau_meaning="the discriminator only knows how many tokens are replaced",
+        baseline_answer=CONSTANT,
     ),
-    Metric(name="auc", title="AUC", network="discriminator", baseline=0.5),
+    Metric(
+        name="auc",
+        title="AUC",
+        network="discriminator",
+        baseline=0.5,
+        baseline_answer=CONSTANT,
+    ),
     Metric(
         name="average_precision",
         title="average precision",

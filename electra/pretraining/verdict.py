@@ -79,7 +79,12 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
     change = ""
     if untaught:
         change = what_to_change(recipe)
-    sentences = [describe_network(metric, metrics, scores) for metric in judged]
+    sentences = []
+    for metric in judged:
+        learned = "has learned to use the context"
+        if fine_tuning == "doubtful" and metric is judged[0]:
+            learned = "is better than its baseline"  # an untaught generator's words stand out
+        sentences.append(describe_network(metric, metrics, scores, learned=learned))
     return Verdict(fine_tuning=fine_tuning, networks=tuple(sentences), change=change)
 
 
@@ -88,11 +93,16 @@ def judged_metrics(metrics: Sequence[Metric]) -> list[Metric]:
     return [metric for metric in metrics if metric.plateau_ratio is not None]
 
 
-def describe_network(metric: Metric, metrics: Sequence[Metric], scores: Mapping[str, float]) -> str:
-    """Return what a network knows, with its numbers beside those of an answer without context."""
-    state = "has learned to use the context"
+def describe_network(
+    metric: Metric, metrics: Sequence[Metric], scores: Mapping[str, float], *, learned: str
+) -> str:
+    """Return what a network knows, with its numbers beside those of its baseline.
+
+    `learned` is what to say of one that has left the plateau.
+    """
+    state = learned
     if metric.is_at_baseline(scores):
-        state = f"has learned nothing yet ({metric.plateau_meaning})"
+        state = f"has learned nothing yet ({metric.explain_baseline(scores)})"
     numbers = [describe_score(metric, scores)]
     # The number after a loss is the one that people know: an AUC or an accuracy.
     following = metrics[metrics.index(metric) + 1 :][:1]
@@ -106,7 +116,7 @@ def describe_score(metric: Metric, scores: Mapping[str, float]) -> str:
     baseline = metric.baseline_in(scores)
     if baseline is None:
         return text
-    return f"{text} ({metric.form.format(baseline)} without looking at the context)"
+    return f"{text} ({metric.form.format(baseline)} {metric.baseline_answer})"
 
 
 def what_to_change(recipe: Recipe) -> str:
@@ -117,9 +127,9 @@ def what_to_change(recipe: Recipe) -> str:
             rate = "--muon-learning-rate"  # the other one moves no matrix of a block
         return f"train for more steps, or raise {rate}"
     return (
-        "train for more steps (the paper's networks need tens of thousands to leave the plateau), "
+        "train for more steps (the paper's `small` needed tens of thousands to leave the plateau), "
         "try another --learning-rate, or begin with `electra pretrain modern-tiny` or "
-        '`modern-small` (encoder.family = "modernbert"), which leave it within hundreds'
+        '`modern-small` (encoder.family = "modernbert"), which left it within hundreds'
     )
 
 
@@ -173,7 +183,7 @@ def plateau_warnings(scores: Mapping[str, float], recipe: Recipe, *, step: int) 
         if metric.is_at_baseline(scores):
             warnings.append(
                 f"step {step:,}, {step / training.max_steps:.0%} of the run: "
-                f"{metric.plateau_meaning}; {describe_score(metric, scores)}. If that stays so: "
-                f"{what_to_change(recipe)}"
+                f"{metric.explain_baseline(scores)}; {describe_score(metric, scores)}. If that "
+                f"stays so: {what_to_change(recipe)}"
             )
     return warnings

@@ -54,7 +54,7 @@ def test_the_rate_to_change_is_the_one_that_moves_the_blocks(name: str, rate: st
 def test_a_model_that_is_worse_than_none_says_so_and_what_to_change() -> None:
     verdict = judge(NO_DISCRIMINATOR | NO_GENERATOR | {"rtd_loss": 0.3499, "auc": 0.54}, RECIPE)
     assert verdict.fine_tuning == "unlikely"
-    assert "AUC 0.540 (0.500 without looking at the context)" in verdict.networks[0]
+    assert "AUC 0.540 (0.500 with one answer for all tokens)" in verdict.networks[0]
     assert "accuracy 19.4% (19.5% without looking at the context)" in verdict.networks[1]
     for remedy in ("more steps", "--learning-rate", "modern-small", "modernbert"):
         assert remedy in verdict.change
@@ -67,7 +67,16 @@ def test_a_modernbert_is_not_told_to_become_one() -> None:
 
 
 def test_a_discriminator_beside_an_untaught_generator_is_doubtful() -> None:
-    assert judge(NO_GENERATOR, RECIPE).fine_tuning == "doubtful"
+    verdict = judge(NO_GENERATOR, RECIPE)
+    assert verdict.fine_tuning == "doubtful"
+    assert verdict.networks[0].startswith("discriminator: is better than its baseline; loss 0.2000")
+
+
+def test_a_network_above_its_baseline_is_not_said_to_know_what_that_knows() -> None:
+    generator = judge(NO_GENERATOR, RECIPE).networks[1]
+    assert "(the masked LM only copies, and knows how frequent words are)" in generator
+    generator = judge(NO_GENERATOR | {"mlm_loss": 10.3}, RECIPE).networks[1]
+    assert "(the generator is worse than its baseline); loss 10.300 (6.000 without" in generator
 
 
 def test_the_criterion_is_that_of_the_trials() -> None:
