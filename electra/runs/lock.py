@@ -33,4 +33,11 @@ def run_lock(folder: Path, world: Processes) -> Iterator[None]:
                 refusal = str(error)
         if refusal := world.broadcast(refusal):
             raise UserError(refusal)
-        yield
+        try:
+            yield
+        except FileNotFoundError:
+            if world.is_main or folder.exists():
+                raise
+            raise UserError(
+                f"{folder} is gone: the main process has refused this run; its message says why"
+            ) from None

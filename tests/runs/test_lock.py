@@ -110,3 +110,25 @@ def test_a_run_that_never_began_leaves_no_folder(tmp_path):
     with pytest.raises(ZeroDivisionError), run_lock(tmp_path / "new", WORLD):
         _ = 1 / 0
     assert not (tmp_path / "new").exists()
+
+
+class SecondProcess:
+    """A process that is not main, and that nobody has refused yet."""
+
+    is_main = False
+
+    def broadcast(self, value: object) -> object:
+        return value
+
+
+def test_a_process_whose_main_one_has_removed_the_folder_says_where_the_reason_stands(tmp_path):
+    message = wording(
+        "a_process_whose_main_one_has_removed_the_folder_says_where_the_reason_stands"
+    )
+    with (
+        pytest.raises(UserError, match=message),
+        run_lock(tmp_path / "gone", SecondProcess()),
+    ):
+        list((tmp_path / "gone").iterdir())
+    with pytest.raises(FileNotFoundError), run_lock(tmp_path, SecondProcess()):
+        (tmp_path / "gone").stat()
