@@ -308,7 +308,7 @@ class Classify(TextTask):
     ) -> list[Array]:
         answers = np.zeros((0, self.num_outputs))
         if outputs:
-            answers = np.stack([output["logits"] for output in outputs])
+            answers = np.array([output["logits"] for output in outputs])
         answers = self.activate(answers)
         summed = np.zeros((len(examples), self.num_outputs))
         np.add.at(summed, features.examples, answers)  # A, B and B, A; windows of A
@@ -368,11 +368,10 @@ class Classify(TextTask):
             record["score"] = float(answer[0])
             gold = parse_number(example.label)
         else:
-            best = int(answer.argmax())
-            pairs = zip(self.labels, answer, strict=True)
+            best, probabilities = int(answer.argmax()), answer.tolist()
             record["label"] = self.labels[best]
-            record["probability"] = float(answer[best])
-            record["probabilities"] = {label: float(probability) for label, probability in pairs}
+            record["probability"] = probabilities[best]
+            record["probabilities"] = dict(zip(self.labels, probabilities, strict=True))
         if gold is not None:
             record["gold"] = gold
         return record

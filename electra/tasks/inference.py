@@ -215,13 +215,14 @@ def add_input_columns(
     A column that has the name of a field of the prediction is called input_NAME, unless the
     prediction holds the same value, as its id or as the gold label.
     """
-    columns = {}
+    columns: dict[str, Any] = {}
     for name, value in (row or {}).items():
         if name not in prediction:
             columns[name] = value
         elif name != "id" and str(value).strip() not in ("", "None", str(prediction.get("gold"))):
             columns[f"input_{name}"] = value
-    return columns | dict(prediction)
+    columns.update(prediction)
+    return columns
 
 
 def evaluate(

@@ -25,6 +25,7 @@ OPENING = 1_000  # records that decide the columns of a table
 LABEL_SEPARATOR = "|"  # of several labels in one column
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", *DELIMITERS)
+JSON_ENCODER = json.JSONEncoder(ensure_ascii=False)  # json.dumps would build one for every record
 # By --form: the kind of task, and what writes its answers.
 OFFICIAL: dict[str, tuple[str, Callable[[Path, Any, Any, Any], None]]] = {
     "glue": ("glue", write_glue),
@@ -177,4 +178,4 @@ def to_cell(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return JSON_ENCODER.encode(value)

@@ -73,8 +73,11 @@ class TextTask(Task[Text, Array]):
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
         for source in tables:
             blank = 0
+            names: list[str] | None = None
             for where, row in self.rows(source, labelled=labelled):
-                example = self.example(row, where, labelled=labelled)
+                if names != list(row):  # mostly all rows have the same, in the same order
+                    names, columns = list(row), self.find_columns(row, where, labelled=labelled)
+                example = self.example(row, where, columns, labelled=labelled)
                 blank += not (example.first + (example.second or "")).strip()
                 yield example
             if blank:
@@ -99,7 +102,8 @@ class TextTask(Task[Text, Array]):
         )
         return Columns(text, text_pair, label, "id" if "id" in row else "")
 
-    def example(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Text:
+    def find_columns(self, row: Mapping[str, Any], where: str, *, labelled: bool) -> Columns:
+        """Return the columns of a row; raise UserError where it lacks one that is needed."""
         columns = self.columns(row)
         for flag, name in zip(("--text", "--text-pair"), columns, strict=False):
             if name:
@@ -107,6 +111,12 @@ class TextTask(Task[Text, Array]):
         if labelled:
             for name in self.label_columns(columns):
                 require_column(row, name, where, flag="--label", may_be_number=True)
+        return columns
+
+    def example(
+        self, row: Mapping[str, Any], where: str, columns: Columns, *, labelled: bool
+    ) -> Text:
+        """Return a row as an example, given the columns that were found for it."""
         label, labels = self.read_label(row, columns, where, labelled=labelled)
         first, second, id = require_text(row, columns.text, where), None, None
         if columns.text_pair:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from electra.config import UserError
-from electra.data.tables import find_table
+from electra.data.tables import find_table, table_of_rows
 from electra.tasks.glue import GLUE, LAYOUTS, Glue, available_tasks
 from electra.tasks.submissions import server_file, write_glue
 from electra.tasks.texts import Text
@@ -311,14 +311,17 @@ def test_the_hub_is_asked_for_the_tasks_own_configuration_and_splits() -> None:
 def test_the_hubs_columns_and_class_names_mean_the_official_ones(
     name: str, row: dict[str, object], label: str
 ) -> None:
-    example = Glue.from_name(name).example(row, "hub, row 1", labelled=True)
+    table = table_of_rows([("row 1", row)], name="hub")
+    (example,) = Glue.from_name(name).read([table], labelled=True)
     assert (example.first, example.label, example.id) == ("a", label, "4")
 
 
 @pytest.mark.parametrize("label", [None, -1, -1.0])
 def test_the_hubs_secret_labels_are_none(label: float | None) -> None:
     row = {"sentence1": "a", "sentence2": "b", "label": label, "idx": 0}
-    assert Glue.from_name("glue/sts-b").example(row, "hub, row 1", labelled=False).label is None
+    table = table_of_rows([("row 1", row)], name="hub")
+    (example,) = Glue.from_name("glue/sts-b").read([table], labelled=False)
+    assert example.label is None
 
 
 # ---- the server ----------------------------------------------------------------------------------
