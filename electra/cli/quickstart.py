@@ -21,7 +21,7 @@ from electra.console import Terminal
 from electra.data.docstring_corpus import write_docstring_corpus
 from electra.data.missing_articles import split_corpus, write_missing_articles
 from electra.finetuning.finetune import finetune
-from electra.model.huggingface import load_shape
+from electra.model.model_config import load_shape
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs.run_dir import create_output_dir
@@ -33,7 +33,7 @@ SEEDS = 3
 # steps, and for networks deeper and wider than the tiny one.
 FINETUNE_FLAGS = (
     "--learning-rate 4e-3 --layer-decay 1.0 --bias-correction true --dropout 0 --length 48 "
-    "--epochs 4"
+    "--epochs 3"
 ).split()
 # A step of the shipped model takes more than ten times as long, so it gets one seed, one epoch and
 # a part of the sentences: about a minute.
