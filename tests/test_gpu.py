@@ -90,8 +90,9 @@ MODERN = ("--encoder.family", "modernbert")
 
 
 def test_200_steps_of_the_modern_family_by_kernels_follow_plain_modules(toy_shards, tmp_path):
-    """Replacements drawn from unigrams are the same ones in both, so only rounding differs: on a
-    CPU, means of 20 steps in bf16 and in fp32 differ by 0.3 %, and those of two seeds by 3 %.
+    """Replacements drawn from unigrams are the same ones in both, so only rounding differs. On a
+    CPU, means of 20 steps in bf16 and in fp32, six seeds, differ by up to 0.24 % in the first 100
+    steps and by up to 2.7 % in the next, when the network begins to learn.
     """
 
     def curve(name, *flags):
@@ -101,7 +102,9 @@ def test_200_steps_of_the_modern_family_by_kernels_follow_plain_modules(toy_shar
         return torch.tensor(found).view(10, -1).mean(dim=1)
 
     fused, plain = curve("fused", "--training.kernels", "on"), curve("plain", *PLAIN)
-    assert ((fused - plain).abs() < 0.01 * plain).all(), fused / plain - 1
+    difference = (fused / plain - 1).abs()
+    assert difference[:5].max() < 0.005, difference
+    assert difference.max() < 0.05, difference
 
 
 def test_a_generator_of_the_modern_family_learns_alike_by_kernels_and_without(toy_shards, tmp_path):
