@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 from benchmarks.harness import Result
 from benchmarks.markdown import machines_with_commits, result_or_file, table_header, table_row
 
-TUNING = "paper"  # the tuning of the table: the default settings of `electra finetune`
+POOLINGS = ("mean", "[CLS]")  # tunings that differ from the defaults in their pooling alone
 TASKS = ("glue/qnli", "glue/sts-b")
 ALL_TASKS = ("glue/cola", "glue/sst-2", "glue/mrpc", "glue/sts-b", "glue/qnli", "glue/rte")
 
@@ -21,6 +21,7 @@ def encoders(result: Result | None = None) -> str:
         "seeds",
         "masked LM, accuracy (baseline)",
         "AUC",
+        "pooling",
         *TASKS,
     )
     for arm, runs in arms.items():
@@ -33,6 +34,7 @@ def encoders(result: Result | None = None) -> str:
                 str(len(runs)),
                 f"{accuracy} % ({baseline:.1f} %)",
                 format_spread([scores["auc"] for scores in last], digits=3),
+                pooling_of(runs),
                 *(format_spread(tuned_scores(runs, task)) for task in TASKS),
             )
         )
@@ -46,15 +48,14 @@ def encoder_tasks(result: Result | None = None) -> str:
         if all(tuned_scores(runs, task) for task in ALL_TASKS):
             arms[arm] = runs
     every_run = [run for runs in arms.values() for run in runs]
-    lines = table_header(
-        f"median (least to greatest), {machines_with_commits(every_run)}", "runs", *ALL_TASKS
-    )
+    machines = machines_with_commits(every_run)
+    lines = table_header(f"median (least to greatest), {machines}", "pooling", "runs", *ALL_TASKS)
     for arm, runs in arms.items():
         scores = [tuned_scores(runs, task) for task in ALL_TASKS]
         cells = [f"{median(found):.1f} ({min(found):.1f} to {max(found):.1f})" for found in scores]
-        lines.append(table_row(arm, str(len(scores[0])), *cells))
+        lines.append(table_row(arm, pooling_of(runs), str(len(scores[0])), *cells))
     baselines = [f"{100 * baseline_of(every_run, task):.1f}" for task in ALL_TASKS if every_run]
-    lines.append(table_row("baseline: the best constant answer", "", *baselines))
+    lines.append(table_row("baseline: the best constant answer", "", "", *baselines))
     return "\n".join(lines)
 
 
@@ -66,15 +67,22 @@ def runs_by_arm(result: Result) -> dict[str, list[Result]]:
     return dict(sorted(arms.items(), key=lambda item: -len(item[1])))
 
 
+def pooling_of(runs: list[Result]) -> str:
+    """Return the pooling by which an arm was fine-tuned."""
+    tunings = {name for run in runs for name in run.get("tuned", {})}
+    return next((pooling for pooling in POOLINGS if pooling in tunings), "–")
+
+
 def tuned_scores(runs: list[Result], task: str) -> list[float]:
     """Return the scores of all runs on a task; none where they were not fine-tuned on it."""
-    tuned = [run.get("tuned", {}).get(TUNING, {}).get(task, {}) for run in runs]
+    pooling = pooling_of(runs)
+    tuned = [run.get("tuned", {}).get(pooling, {}).get(task, {}) for run in runs]
     return [100 * score for results in tuned for score in results.get("scores", [])]
 
 
 def baseline_of(runs: list[Result], task: str) -> float:
     """Return the score on a task of the best answer that ignores the text."""
-    return float(runs[0]["tuned"][TUNING][task]["baseline"])
+    return float(runs[0]["tuned"][pooling_of(runs[:1])][task]["baseline"])
 
 
 def format_spread(values: list[float], digits: int = 1) -> str:

@@ -15,7 +15,7 @@ from benchmarks.markdown import (
     table_row,
 )
 from electra.cli.describe import describe_recipe
-from electra.model.memory import CUDA_GRAPHS
+from electra.model.memory import CUDA_GRAPHS, SCORES
 from electra.pretraining.recipe import load_recipe
 
 SIDES = {
@@ -54,7 +54,6 @@ def speed_of(entries: Result) -> str:
         "÷ fastest transformers",
         mfu_label(ceiling),
     )
-    window_counts = []
     for name, entry in entries.items():
         sides = {side: entry["sides"].get(side, {}) for side in SIDES}
         rates = [format_rate(sides[side]) for side in labels]
@@ -63,17 +62,7 @@ def speed_of(entries: Result) -> str:
         lines.append(
             table_row(row_name(name, entry, entries), *rates, *ratios, mfu(entry, ceiling))
         )
-        if windows := count_windows(entry):
-            window_counts.append(f"{name}, {windows} of {entry['window_steps']} steps")
-    if window_counts:
-        counts = "; ".join(window_counts)
-        lines += [
-            "",
-            "Medians of windows (lowest to highest), not counting the first window: "
-            + counts
-            + ".",
-        ]
-    return "\n".join([*lines, *note_on_runs(entries)])
+    return "\n".join([*lines, *note_on_windows(entries), *note_on_runs(entries)])
 
 
 def shown_sides(entries: Result) -> dict[str, str]:
@@ -105,6 +94,19 @@ def count_windows(entry: Result) -> str:
     return " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
 
 
+def note_on_windows(entries: Result) -> list[str]:
+    """Return lines on the number and the length of the windows of each row."""
+    counts = [
+        f"{name}, {windows} of {entry['window_steps']} steps"
+        for name, entry in entries.items()
+        if (windows := count_windows(entry))
+    ]
+    if not counts:
+        return []
+    note = "Medians of windows (lowest to highest), not counting the first window: "
+    return ["", note + "; ".join(counts) + "."]
+
+
 # ---- runs and their ceiling ----------------------------------------------------------------------
 
 
@@ -121,13 +123,13 @@ def row_name(name: str, entry: Result, entries: Result) -> str:
     return at_commit(name, entry) + mark
 
 
-def note_on_runs(entries: Result) -> list[str]:
+def note_on_runs(entries: Result, *, has_mfu: bool = True) -> list[str]:
     """Return lines on the rows of other runs, if there are any."""
     newest = newest_run(entries)
     if all(entry.get("run", -1.0) == newest for entry in entries.values()):
         return []
     note = f"{OTHER_RUN.strip()} Measured at another time than what has no such mark."
-    if fastest_product(entries) is not None:
+    if has_mfu and fastest_product(entries) is not None:
         note += " MFU is relative to the fastest matrix product of all these runs."
     return ["", note]
 
@@ -176,8 +178,8 @@ def memory(result: Result | None = None) -> str:
         predicted = predicted_memory(entry)
         if load_recipe(entry["size"]).optimizer.name == "muon":
             predicted += f"; Muon: {predicted_memory(entry, optimizer='muon')}"
-        lines.append(table_row(at_commit(name, entry), *peaks, predicted, data_wait))
-    return "\n".join(lines)
+        lines.append(table_row(row_name(name, entry, entries), *peaks, predicted, data_wait))
+    return "\n".join([*lines, *note_on_runs(entries, has_mfu=False)])
 
 
 def format_peaks(side: Result) -> str:
@@ -189,18 +191,21 @@ def format_peaks(side: Result) -> str:
 
 
 def predicted_memory(entry: Result, *, optimizer: str = "adamw") -> str:
-    """Return the peak memory of the kernels as `electra describe` computes it, for full rows."""
+    """Return the peaks of allocated and of reserved memory of the kernels as `electra describe`
+    computes them, for full rows.
+    """
     recipe = load_recipe(
         entry["size"],
         flags=f"--data.length {entry['length']} --encoder.positions 512 --batch-size "
-        f"{entry['rows']} --micro-batch-size {entry['rows']} --precision bf16 --optimizer.name "
-        f"{optimizer}".split(),
+        f"{entry['rows']} --micro-batch-size {entry['rows']} --eval-rows {min(64, entry['rows'])} "
+        f"--precision bf16 --optimizer.name {optimizer}".split(),
     )
     vocabulary = load_recipe("small").data.vocab_size  # all sizes were measured on the same rows
     description = describe_recipe(recipe, name="", vocabulary=vocabulary)
     terms = description.memory["bf16, kernels"]
-    # The peak of what is allocated; the pool of graphs is reserved beside it.
-    return format_gigabytes(sum(terms.values()) - terms[CUDA_GRAPHS])
+    reserved = sum(terms.values())
+    allocated = reserved - terms[CUDA_GRAPHS] - terms[SCORES]
+    return f"{format_gigabytes(allocated)} ({format_gigabytes(reserved)})"
 
 
 def scaling(result: Result | None = None) -> str:
@@ -225,7 +230,7 @@ def scaling(result: Result | None = None) -> str:
                 predicted_memory(entry),
             )
         )
-    return "\n".join([*lines, *note_on_runs(entries)])
+    return "\n".join([*lines, *note_on_windows(entries), *note_on_runs(entries)])
 
 
 def startup(result: Result | None = None) -> str:

@@ -142,6 +142,7 @@ def record_finetuning(result: Result | None = None) -> str:
         "flags",
         "seeds",
         *(task.removeprefix("glue/") for task in tasks),
+        "mean of medians",
     )
     for name, (run,) in settings.items():
         tuned = [run.get("tuned", {}).get(task, {}) for task in tasks]
@@ -150,7 +151,10 @@ def record_finetuning(result: Result | None = None) -> str:
         if run["settings"]:
             flags = f"`{run['settings']}`"
         seeds = max(len(entry.get("scores", [])) for entry in tuned)
-        lines.append(table_row(name, flags, str(seeds), *cells))
+        mean = "–"
+        if all("median" in entry for entry in tuned):
+            mean = f"{mean_score(run, tasks):.1f}"
+        lines.append(table_row(name, flags, str(seeds), *cells, mean))
     return "\n".join(lines)
 
 

@@ -7,7 +7,8 @@
 Writes MODELS/NAME: the discriminator of RUN in bf16 with its tokenizer, and with --generator its
 generator beside it. Stock transformers must compute the same logits from it, but for rounding. The
 card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of an
-arm from the result file of `benchmarks.record`. A folder of more than 45 MB is refused.
+arm from the result file of `benchmarks.record`; when the file has scores of the shipped weights,
+`benchmarks.tables` writes those. A folder of more than 45 MB is refused.
 """
 
 from __future__ import annotations
@@ -16,23 +17,22 @@ import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
 
 import torch
 from safetensors.torch import load_file
 
 from benchmarks.beyond_glue import OUTPUT
 from benchmarks.beyond_tables import beyond_glue
-from benchmarks.harness import Result, build_parser, read_earlier, run_main
+from benchmarks.harness import build_parser, read_earlier, run_main
 from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
 from benchmarks.record_corpus import read_facts
 from benchmarks.record_results import read_record
-from benchmarks.record_tables import PUBLISHED
+from benchmarks.shipped_tables import shipped_scores
 from electra import atomic
 from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
-from electra.model import huggingface
+from electra.model import huggingface, model_config
 from electra.model.families import build_masked_lm
 from electra.model.family import ExportedNetwork
 from electra.model.verify import verify
@@ -120,7 +120,7 @@ def write_bf16(source: Path, target: Path, *, shard_bytes: int) -> None:
 
 
 def load_generator(folder: Path) -> ExportedNetwork:
-    shape, vocabulary, _ = huggingface.load_shape(folder)
+    shape, vocabulary, _ = model_config.load_shape(folder)
     network = build_masked_lm(shape, vocabulary=vocabulary)
     huggingface.load(network, folder)
     return network
@@ -159,11 +159,11 @@ LIMITS = [
     "- The text holds what its sources hold, old books among them, with their prejudices. Nobody "
     "has measured those of the model: test it before it decides about people.",
     "- Dev sets chose the settings: about a dozen of pre-training in runs of 2,000 steps (QNLI, "
-    "STS-B), and the rate of fine-tuning after 10,000 steps (CoLA). The tasks beyond GLUE chose "
+    "STS-B), and the pooling of fine-tuning (CoLA). The tasks beyond GLUE chose "
     "none. No test set was used but that of CoNLL-2000, which has no dev set.",
     "- One seed of pre-training: how much the scores depend on it is not known.",
     "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked for. "
-    "The scores are those of the weights before rounding.",
+    "GLUE was scored with the rounded weights, the other tasks with those before.",
 ]
 
 
@@ -198,34 +198,11 @@ def describe_text(corpus: Path | None) -> list[str]:
 
 
 def describe_scores(options: argparse.Namespace) -> list[str]:
-    """Return the scores of the arm that this run is, with all seeds, beside published ones."""
-    runs: list[Result] = [
-        run
-        for run in read_record(options.record)["runs"].values()
-        if (run["stage"], run["arm"]) == (options.stage, options.arm) and "tuned" in run
-    ]
-    if not runs:
-        return ["", "## Scores", "", "not measured"]
-    first, (name, published) = runs[0], PUBLISHED
-    about = (
-        f"{first['minutes']:g} minutes of pre-training on one {first['made']['hardware']}, "
-        f"`{first['settings']}`. Dev sets, in points, medians of the seeds of fine-tuning; QNLI "
-        "has a rebuilt training set. The published model read OpenWebText for 1,000,000 steps."
-    )
-    lines = ["", "## Scores", "", about, ""]
-    lines += table_header("task", "median", "every seed", "settings", name)
-    medians = []
-    for task, entry in sorted(first["tuned"].items()):
-        scores = [100 * score for score in entry["scores"]]
-        medians.append(median(scores))
-        beside = published.get(task.removeprefix("glue/"))
-        every = ", ".join(f"{score:.1f}" for score in scores)
-        flags = f"`{entry.get('flags', '')}`"
-        lines.append(table_row(task, f"{medians[-1]:.1f}", every, flags, str(beside or "–")))
-    if {task.removeprefix("glue/") for task in first["tuned"]} == set(published):
-        mean = f"{fmean(published.values()):.1f}"
-        lines.append(table_row("mean", f"{fmean(medians):.1f}", "", "", mean))
-    return lines
+    """Return the scores of the arm that this run is; `benchmarks.tables` writes them anew."""
+    record = read_record(options.record)
+    scores = shipped_scores(record, stage=options.stage, arm=options.arm)
+    marks = ("<!-- shipped_scores: python -m benchmarks.tables -->", "<!-- /shipped_scores -->")
+    return ["", "## Scores", "", marks[0], scores, marks[1]]
 
 
 def describe_beyond(name: str) -> list[str]:

@@ -18,6 +18,7 @@ from benchmarks import (
     record_tables,
     reliability_tables,
     scale,
+    shipped_tables,
 )
 from benchmarks.encoder_tables import TASKS, runs_by_arm, tuned_scores
 from benchmarks.finetuning_tables import held_out, proof
@@ -38,8 +39,11 @@ from electra.cli.describe import describe_recipe
 from electra.cli.quickstart import SHIPPED
 from electra.pretraining.recipe import load_recipe
 
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-MODERN = "Muon 3e-3, gradient-disentangled"  # the arm that became `modern-small`
+DOCUMENTS = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "electra" / "models").glob("*/README.md")),
+)
 RECIPES = (
     "modern-tiny",
     "modern-small",
@@ -120,8 +124,8 @@ def gpu_rows() -> list[tuple[str, str]]:
         ),
         (
             "`modern-small`, 2,000 steps (62M tokens) on it: masked LM, QNLI, STS-B, means of "
-            f"{len(modern[MODERN])} seeds; `small` after as many tokens",
-            f"{describe_arm(modern[MODERN])}; {describe_arm(modern['small'])} "
+            f"{len(modern['modern-small'])} seeds; `small` after as many tokens",
+            f"{describe_arm(modern['modern-small'])}; {describe_arm(modern['small'])} "
             "([details](docs/troubleshooting.md#which-family-of-encoders))",
         ),
     ]
@@ -285,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *reliability_tables.TABLES,
         *record_tables.TABLES,
         *beyond_tables.TABLES,
+        *shipped_tables.TABLES,
         processes,
         *scale.TABLES,
     )

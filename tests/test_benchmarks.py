@@ -784,7 +784,7 @@ def encoder_run(
     arm: str, accuracy: float, score: float, tasks: Sequence[str] = encoder_tables.TASKS
 ) -> dict[str, Any]:
     scores = {"mlm_accuracy": accuracy, "baseline_mlm_accuracy": 0.2, "auc": 0.75}
-    tuned = {"paper": {task: {"scores": [score], "baseline": 0.5} for task in tasks}}
+    tuned = {"[CLS]": {task: {"scores": [score], "baseline": 0.5} for task in tasks}}
     made = {"hardware": "GPU", "torch": "2", "commit": "abc"}
     kept = {"arm": arm, "settings": "small --seed 1", "held_out": [scores]}
     return {**kept, "tuned": tuned, "made": made}
@@ -793,7 +793,8 @@ def encoder_run(
 def test_an_arm_of_encoders_that_was_not_fine_tuned_says_so():
     run = encoder_run("one", 0.3, 0.5, tasks=())
     *_, one = encoder_tables.encoders({"runs": {"a": run}}).splitlines()
-    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | not measured | not measured |"
+    cells = "30.0 % (20.0 %) | 0.750 | [CLS] | not measured | not measured"
+    assert one == f"| one: `small` | 1 | {cells} |"
 
 
 def test_encoders_fine_tuned_on_all_tasks_are_shown_by_their_worst_and_best_seed():
@@ -804,14 +805,22 @@ def test_encoders_fine_tuned_on_all_tasks_are_shown_by_their_worst_and_best_seed
     }
     runs["d"] = encoder_run("two tasks", 0.3, 0.5)
     *_, every, baseline = encoder_tables.encoder_tasks({"runs": runs}).splitlines()
-    assert every == f"| all | 3 | {' | '.join(['60.0 (50.0 to 90.0)'] * 6)} |"
+    assert every == f"| all | [CLS] | 3 | {' | '.join(['60.0 (50.0 to 90.0)'] * 6)} |"
     assert baseline.endswith(f"| {' | '.join(['50.0'] * 6)} |")
+
+
+def test_an_arm_of_encoders_is_shown_by_the_mean_where_it_was_fine_tuned_so():
+    run = encoder_run("one", 0.3, 0.5)
+    by_mean = {task: {"scores": [0.7], "baseline": 0.5} for task in encoder_tables.TASKS}
+    run["tuned"]["mean"] = by_mean
+    *_, one = encoder_tables.encoders({"runs": {"a": run}}).splitlines()
+    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | mean | 70.0 | 70.0 |"
 
 
 def test_an_arm_of_encoders_is_shown_with_the_spread_of_its_seeds():
     run = encoder_run
     runs = {"a": run("one", 0.3, 0.5), "b": run("two", 0.4, 0.6), "c": run("two", 0.42, 0.62)}
     *_, two, one = encoder_tables.encoders({"runs": runs}).splitlines()
-    cells = "41.0 ± 1.4 % (20.0 %) | 0.750 ± 0.000 | 61.0 ± 1.4 | 61.0 ± 1.4"
+    cells = "41.0 ± 1.4 % (20.0 %) | 0.750 ± 0.000 | [CLS] | 61.0 ± 1.4 | 61.0 ± 1.4"
     assert two == f"| two: `small` | 2 | {cells} |"
-    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | 50.0 | 50.0 |"
+    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | [CLS] | 50.0 | 50.0 |"

@@ -228,7 +228,16 @@ def test_a_task_with_flags_of_its_own_has_them_beside_its_score() -> None:
     }
     row = record_tables.record_finetuning({"runs": {"finetuning: 1e-4": run}}).splitlines()[-1]
     assert "| 82.0 (`--epochs 1`) |" in row
-    assert row.endswith("| 59.0 |")
+    assert row.endswith("| 59.0 | – |")
+
+
+def test_settings_of_fine_tuning_that_scored_every_task_have_a_mean_of_medians() -> None:
+    tasks = (task.split()[0] for task in record.load_plan().finetuning.tasks)
+    tuned = {task: {"flags": "", "scores": [0.4, 0.5], "median": 0.45} for task in tasks}
+    made = {"hardware": "GPU", "torch": "2", "commit": "abc"}
+    run = {"stage": "finetuning", "arm": "a", "settings": "", "made": made, "tuned": tuned}
+    row = record_tables.record_finetuning({"runs": {"a": run}}).splitlines()[-1]
+    assert row.endswith("| 45.0 ± 7.1 | 45.0 |")
 
 
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:

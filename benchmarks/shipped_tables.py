@@ -1,0 +1,57 @@
+"""The scores of a model that comes with the package: in its card, and in a row of the README."""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+
+from benchmarks.harness import Result
+from benchmarks.markdown import result_or_file, table_header, table_row
+from benchmarks.record_tables import PUBLISHED
+
+TUNING = "mean, 3e-4, shipped weights"  # arm of stage finetuning: the model as it is shipped
+
+
+def shipped_scores(
+    result: Result | None = None, *, stage: str = "final", arm: str = "candidate"
+) -> str:
+    """Return the scores of a model, with all seeds, beside published ones."""
+    run = find_shipped(result_or_file(result, "record"), stage, arm)
+    if run is None:
+        return "not measured"
+    name, published = PUBLISHED
+    lines = [
+        f"{run['minutes']:g} minutes of pre-training on one {run['made']['hardware']}, "
+        f"`{run['settings']}`. Dev sets, in points, medians of the seeds of fine-tuning; QNLI "
+        "has a rebuilt training set. The published model read OpenWebText for 1,000,000 steps.",
+        "",
+        *table_header("task", "median", "every seed", "settings", name),
+    ]
+    medians = []
+    for task, entry in sorted(run["tuned"].items()):
+        scores = [100 * score for score in entry["scores"]]
+        medians.append(median(scores))
+        beside = published.get(task.removeprefix("glue/"))
+        every = ", ".join(f"{score:.1f}" for score in scores)
+        flags = f"`{entry.get('flags', '')}`"
+        lines.append(table_row(task, f"{medians[-1]:.1f}", every, flags, str(beside or "–")))
+    if {task.removeprefix("glue/") for task in run["tuned"]} == set(published):
+        mean = f"{fmean(published.values()):.1f}"
+        lines.append(table_row("mean", f"{fmean(medians):.1f}", "", "", mean))
+    return "\n".join(lines)
+
+
+def find_shipped(record: Result, stage: str = "final", arm: str = "candidate") -> Result | None:
+    """Return the run of a model; its fine-tuned scores are those of the shipped weights, if the
+    record has them.
+    """
+    found: dict[tuple[str, str], Result] = {}
+    for run in record["runs"].values():
+        if "tuned" in run:
+            found.setdefault((run["stage"], run["arm"]), run)
+    run = found.get((stage, arm))
+    if run is None:
+        return None
+    return {**run, "tuned": found.get(("finetuning", TUNING), run)["tuned"]}
+
+
+TABLES = (shipped_scores,)
