@@ -47,6 +47,7 @@ from benchmarks.harness import (
     run_main,
     write_result,
 )
+from electra.cli.inference import load_models, write_predictions
 from electra.data.normalization import Normalization
 from electra.data.vocabulary import build_wordpiece
 from electra.data.wordpiece import SPECIAL_TOKENS
@@ -56,9 +57,8 @@ from electra.pretraining.recipe import load_recipe
 from electra.tasks.classify import Classify
 from electra.tasks.embed import embed, write_embeddings
 from electra.tasks.embed_options import EmbedOptions
-from electra.tasks.inference import default_device, load_for_task, predict
+from electra.tasks.inference import default_device
 from electra.tasks.models import load_pretrained, save_tuned
-from electra.tasks.prediction_files import write_records
 from electra.tasks.task import Network
 
 LENGTH = 128
@@ -172,11 +172,11 @@ def time_rounds(side: Side, texts: Texts, rounds: int) -> tuple[Result, Values]:
 
 
 def our_predictions(model: Path) -> Side:
-    models = load_for_task([str(model)], None)
+    models = load_models([str(model)], None, [], command="predict")
 
     def run(texts: Texts) -> Callable[[], Values]:
         output = texts.table.with_suffix(".jsonl")
-        write_records(predict(models, [texts.table]), output)
+        write_predictions(models, str(texts.table), output, "records")
         return partial(read_probabilities, output)
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -235,6 +236,7 @@ def load_models(
         hint = suggest(unknown[0].partition("=")[0], known)
         hint = hint or f"; electra {command} --help and electra finetune --help"
         raise UserError(f"unknown option {unknown[0]} for {first.task.name}{hint}")
+    gc.freeze()  # what is loaded stays; the collector need not look through it for each chunk
     return models
 
 
@@ -271,6 +273,7 @@ def embed(
 
     check_output(output, pool=options.pool)
     texts, source = read_texts(find_table(input), text), load_pretrained(model)
+    gc.freeze()  # as in `load_models`
     positions = source.encoder.shape.positions
     options = complete_options(options, source.folder, positions=positions)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())

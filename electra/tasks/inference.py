@@ -180,12 +180,20 @@ def chunk_examples(examples: Iterable[Example]) -> Iterator[list[Example]]:
     characters = 0
     for example in examples:
         chunk.append(example)
-        characters += len(repr(example))
+        characters += count_characters(example)
         if len(chunk) == CHUNK_EXAMPLES or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
     if chunk:
         yield chunk
+
+
+def count_characters(example: Example) -> int:
+    """Return about how much text an example holds: that of its row, where this is kept."""
+    row = getattr(example, "row", None)
+    if row is None:
+        return len(repr(example))
+    return sum(len(str(value)) for value in row.values())
 
 
 def ensemble_task(models: Sequence[FinetunedModel]) -> AnyTask:
