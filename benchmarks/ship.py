@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -23,12 +23,12 @@ from safetensors.torch import load_file
 
 from benchmarks.beyond_glue import OUTPUT
 from benchmarks.beyond_tables import beyond_glue
-from benchmarks.harness import build_parser, read_earlier, run_main
+from benchmarks.harness import Result, build_parser, read_earlier, run_main
 from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
 from benchmarks.record_corpus import read_facts
 from benchmarks.record_results import read_record
-from benchmarks.shipped_tables import shipped_scores
+from benchmarks.shipped_tables import ARM, SHIPPED_WEIGHTS, STAGE, shipped_scores
 from electra import atomic
 from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
@@ -98,8 +98,8 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--license", default="not stated")
     parser.add_argument("--language", default="en")
     parser.add_argument("--record", type=Path, default=RESULTS / "record.json")
-    parser.add_argument("--stage", default="final")
-    parser.add_argument("--arm", default="candidate")
+    parser.add_argument("--stage", default=STAGE)
+    parser.add_argument("--arm", default=ARM)
     parser.add_argument("--generator", action="store_true")
     parser.add_argument("--shard-bytes", type=int, default=huggingface.SHARD_BYTES)
     return parser.parse_args(arguments)
@@ -144,56 +144,70 @@ def complete_card(card: str, options: argparse.Namespace) -> str:
     card = card.replace("| Licence | not recorded |", f"| Licence | {options.license} |")
     if not options.generator:
         card = card.replace("; the generator beside it does.", ".")
-    sections = [card.rstrip(), *describe_text(options.corpus), *describe_license(options.license)]
-    sections += [*describe_scores(options), *describe_beyond(options.name), *LIMITS]
-    return "\n".join(sections) + "\n"
+    sources = read_sources(options.corpus)
+    sections = [card.rstrip(), *describe_text(sources), *describe_license(options.license, sources)]
+    sections += [*describe_scores(options), *describe_beyond(options)]
+    return "\n".join([*sections, *describe_limits(options, sources)]) + "\n"
 
 
-LIMITS = [
-    "",
-    "## Use and limits",
-    "",
-    "- For fine-tuning on English text, which is lower-cased. Pre-training had rows of 128 tokens; "
-    "up to 512 are read. Most signs of other scripts, and emojis, are [UNK].",
-    "- Minutes of pre-training on some 74 million words: models that read more know more.",
-    "- The text holds what its sources hold, old books among them, with their prejudices. Nobody "
-    "has measured those of the model: test it before it decides about people.",
-    "- Dev sets chose the settings: about a dozen of pre-training in runs of 2,000 steps (QNLI, "
-    "STS-B), and the pooling of fine-tuning (CoLA). The tasks beyond GLUE chose "
-    "none. No test set was used but that of CoNLL-2000, which has no dev set.",
-    "- One seed of pre-training: how much the scores depend on it is not known.",
-    "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked for. "
-    "GLUE was scored with the rounded weights, the other tasks with those before.",
-]
-
-
-def describe_license(name: str) -> list[str]:
-    """Return what the licence asks of those who use the model or make another from it."""
-    if name != "cc-by-sa-4.0":
-        return []
+def describe_limits(options: argparse.Namespace, sources: Mapping[str, Result]) -> list[str]:
+    """Return what the model is for, and what it is not."""
+    scored = "The tasks were scored with the weights before that."
+    if (options.stage, options.arm) in SHIPPED_WEIGHTS:
+        scored = "GLUE was scored with the rounded weights, the other tasks with those before."
+    characters = sum(counts["kept"] for counts in sources.values())
     return [
         "",
-        "## Licence",
+        "## Use and limits",
         "",
-        "The weights are under [CC BY-SA 4.0](https://creativecommons.org/licenses/by-sa/4.0/): "
-        "name the model, its sources and your changes, and share what you make from it under the "
-        "same licence. The code of electra is under Apache-2.0. The licence cannot grant more than "
-        "the sources do. Some textbooks allow no commercial use; who must do without them "
-        "pre-trains without the source `openstax`.",
+        "- For fine-tuning on English text, which is lower-cased. Pre-training had rows of 128 "
+        "tokens; up to 512 are read. Most signs of other scripts, and emojis, are [UNK].",
+        f"- Minutes of pre-training on {characters / 1e6:.0f} million characters of text: models "
+        "that read more know more.",
+        "- The text holds what its sources hold, old books among them, with their prejudices. "
+        "Nobody has measured those of the model: test it before it decides about people.",
+        "- Dev sets chose the settings: about a dozen of pre-training in runs of 2,000 steps "
+        "(QNLI, STS-B), and the pooling of fine-tuning (CoLA). The tasks beyond GLUE chose none. "
+        "No test set was used but that of CoNLL-2000, which has no dev set.",
+        "- One seed of pre-training: how much the scores depend on it is not known.",
+        "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
+        f"for. {scored}",
     ]
 
 
-def describe_text(corpus: Path | None) -> list[str]:
-    """Return the sources of the text and their sizes."""
+def describe_license(name: str, sources: Mapping[str, Result]) -> list[str]:
+    """Return what the licence asks of those who use the model or make another from it."""
+    if name != "cc-by-sa-4.0":
+        return []
+    text = (
+        "The weights are under [CC BY-SA 4.0](https://creativecommons.org/licenses/by-sa/4.0/): "
+        "name the model, its sources and your changes, and share what you make from it under the "
+        "same licence. The code of electra is under Apache-2.0. The licence cannot grant more than "
+        "the sources do."
+    )
+    if "openstax" in sources:
+        text += (
+            " Some textbooks allow no commercial use; who must do without them pre-trains without "
+            "the source `openstax`."
+        )
+    return ["", "## Licence", "", text]
+
+
+def read_sources(corpus: Path | None) -> dict[str, Result]:
+    """Return the sources whose text was kept, with how much of it was."""
     facts = read_facts(corpus) if corpus else {}
-    if not facts:
+    return {name: counts for name, counts in facts.get("sources", {}).items() if "kept" in counts}
+
+
+def describe_text(sources: Mapping[str, Result]) -> list[str]:
+    """Return the sources of the text and their sizes."""
+    if not sources:
         return ["", "## Text", "", "not recorded"]
     header = table_header("source", "terms", "characters", "removed: in a dev set")
     lines = ["", "## Text", "", *header]
-    for source, counted in facts["sources"].items():
-        if "kept" in counted:
-            kept, removed = f"{counted['kept']:,}", f"{counted['removed']:,}"
-            lines.append(table_row(source, TERMS.get(source, "not recorded"), kept, removed))
+    for source, counts in sources.items():
+        kept, removed = f"{counts['kept']:,}", f"{counts['removed']:,}"
+        lines.append(table_row(source, TERMS.get(source, "not recorded"), kept, removed))
     return [*lines, "", KEPT_OUT]
 
 
@@ -205,10 +219,10 @@ def describe_scores(options: argparse.Namespace) -> list[str]:
     return ["", "## Scores", "", marks[0], scores, marks[1]]
 
 
-def describe_beyond(name: str) -> list[str]:
-    """Return the scores of the model on tasks beyond GLUE, if it has some."""
-    result = read_earlier(OUTPUT)
-    if name not in result.get("models", []):
+def describe_beyond(options: argparse.Namespace) -> list[str]:
+    """Return the scores on tasks beyond GLUE, which the file has of the run that is shipped."""
+    result, name = read_earlier(OUTPUT), options.name
+    if name not in result.get("models", []) or (options.stage, options.arm) != (STAGE, ARM):
         return []
     own = {key: run for key, run in result["runs"].items() if run["model"] == name}
     return ["", beyond_glue({**result, "models": [name], "runs": own}).rstrip()]

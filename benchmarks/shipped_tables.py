@@ -8,12 +8,12 @@ from benchmarks.harness import Result
 from benchmarks.markdown import result_or_file, table_header, table_row
 from benchmarks.record_tables import PUBLISHED
 
-TUNING = "mean, 3e-4, shipped weights"  # arm of stage finetuning: the model as it is shipped
+STAGE, ARM = "final", "candidate"  # the run that is shipped
+# By stage and arm: the arm of stage finetuning in which the weights were those that are shipped.
+SHIPPED_WEIGHTS = {("final", "candidate"): "mean, 3e-4, shipped weights"}
 
 
-def shipped_scores(
-    result: Result | None = None, *, stage: str = "final", arm: str = "candidate"
-) -> str:
+def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str = ARM) -> str:
     """Return the scores of a model, with all seeds, beside published ones."""
     run = find_shipped(result_or_file(result, "record"), stage, arm)
     if run is None:
@@ -40,7 +40,7 @@ def shipped_scores(
     return "\n".join(lines)
 
 
-def find_shipped(record: Result, stage: str = "final", arm: str = "candidate") -> Result | None:
+def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result | None:
     """Return the run of a model; its fine-tuned scores are those of the shipped weights, if the
     record has them.
     """
@@ -51,7 +51,8 @@ def find_shipped(record: Result, stage: str = "final", arm: str = "candidate") -
     run = found.get((stage, arm))
     if run is None:
         return None
-    return {**run, "tuned": found.get(("finetuning", TUNING), run)["tuned"]}
+    tuned = found.get(("finetuning", SHIPPED_WEIGHTS.get((stage, arm), "")), run)
+    return {**run, "tuned": tuned["tuned"]}
 
 
 TABLES = (shipped_scores,)

@@ -12,8 +12,9 @@ from safetensors import safe_open
 from transformers import AutoModel
 
 import electra
-from benchmarks import minimal_pairs, ship
+from benchmarks import minimal_pairs, record_corpus, ship
 from benchmarks.record_proxy import score_fixed_corruption
+from benchmarks.shipped_tables import find_shipped
 from electra import shipped
 from electra.__main__ import main
 from electra.config import UserError
@@ -27,7 +28,7 @@ from electra.pretraining.recipe import load_recipe
 from electra.tasks.models import load_pretrained, model_folder
 from tests.conftest import TOY_FLAGS
 
-NAME = "toy-en"
+NAME, LICENSE = "toy-en", "cc-by-sa-4.0"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def models(run: Path, record_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of shipped models with one stand-in."""
     folder = tmp_path_factory.mktemp("models")
-    flags = ["--models", str(folder), "--record", str(record_file), "--license", "cc-by-sa-4.0"]
+    flags = ["--models", str(folder), "--record", str(record_file), "--license", LICENSE]
     ship.main([str(run), NAME, *flags, "--shard-bytes", "6000"])
     return folder
 
@@ -111,6 +112,36 @@ def test_a_shipped_models_card_has_scores_with_seeds_and_limits() -> None:
     assert "the generator beside it" not in card
     assert "share what you make from it under the same licence" in card
     assert "limits" in card
+
+
+@pytest.mark.parametrize(("source", "expected"), [("wiki", False), ("openstax", True)])
+def test_a_card_speaks_of_textbooks_where_the_text_had_some(
+    source: str, expected: bool, tmp_path: Path
+) -> None:
+    counts = {source: {"kept": 1_000, "removed": 10}, "news": {"left_out": 5}}
+    (tmp_path / record_corpus.FACTS).write_text(json.dumps({"sources": counts}), encoding="utf8")
+    sources = ship.read_sources(tmp_path)
+    assert list(sources) == [source]
+    text = "\n".join([*ship.describe_text(sources), *ship.describe_license(LICENSE, sources)])
+    assert "| 1,000 | 10 |" in text
+    assert ("without the source `openstax`" in text) == expected
+
+
+def test_another_run_has_its_own_scores_not_those_of_the_shipped_weights(record_file: Path) -> None:
+    (run,) = json.loads(record_file.read_text(encoding="utf8"))["runs"].values()
+    shipped_weights = {"glue/rte": {"scores": [0.8]}}
+    record = {
+        "runs": {
+            "a": run,
+            "b": run | {"arm": "other"},
+            "c": run
+            | {"stage": "finetuning", "arm": "mean, 3e-4, shipped weights"}
+            | {"tuned": shipped_weights},
+        }
+    }
+    assert find_shipped(record)["tuned"] == shipped_weights
+    assert find_shipped(record, "final", "other")["tuned"] == run["tuned"]
+    assert find_shipped(record, "final", "none") is None
 
 
 @pytest.mark.usefixtures("with_toy")
