@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -15,6 +16,7 @@ from electra.model.card import model_card
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
 from electra.model.networks import Discriminator, Generator
+from electra.model.shape import EncoderShape
 from electra.model.verify import verify
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.objective import Objective
@@ -111,12 +113,12 @@ def describe_batch(training: TrainingConfig) -> str:
     )
 
 
-class Source(NamedTuple):
-    """A model folder that initialises one network of an objective."""
+class Fillable(NamedTuple):
+    """A network that a model folder may initialise, built or not yet."""
 
-    name: str  # of the network in the objective
-    network: Discriminator | Generator
-    folder: Path
+    shape: EncoderShape
+    is_masked_lm: bool
+    is_trained: bool
 
 
 def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> list[str]:
@@ -127,27 +129,28 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
     the generator or the encoder (where there are both, the one whose role it had). Beside a frozen
     generator it fills both networks: two-stage training.
     """
-    networks, sources = objective.networks(), find_sources(objective, init_from)
-    if not sources:
-        raise UserError(
-            f"--init-from {init_from}: no model for {' or '.join(networks)} there; name a run "
-            "folder, or a folder with config.json and model.safetensors"
-        )
-    may_cut = {source.folder: has_tokenizer_of(source.folder, shards) for source in sources}
+    networks = objective.networks()
+    fillable = {
+        name: Fillable(network.encoder.shape, isinstance(network, Generator), is_trainable(network))
+        for name, network in networks.items()
+    }
+    folders = find_folders(init_from, fillable)
+    may_cut = {folder: has_tokenizer_of(folder, shards) for folder in folders.values()}
+    loaded = {}
     # The generator first: where shared embeddings differ between the folders, those of the other
     # network are kept.
-    sources.sort(key=lambda source: source.name != "generator")
-    loaded = {}
-    for name, network, folder in sources:
-        section = SECTIONS.get(name, "encoder")
-        loaded[name] = huggingface.load(network, folder, section=section, may_cut=may_cut[folder])
-    for name, network in networks.items():
-        if not is_trainable(network) and (name not in loaded or loaded[name].missing):
+    for name in sorted(folders, key=lambda name: name != "generator"):
+        section, folder = SECTIONS.get(name, "encoder"), folders[name]
+        loaded[name] = huggingface.load(
+            networks[name], folder, section=section, may_cut=may_cut[folder]
+        )
+    for name, network in fillable.items():
+        if not network.is_trained and (name not in loaded or loaded[name].missing):
             raise UserError(
                 f"--init-from {init_from}: no whole masked LM for the {name} there, which does not "
                 "learn; name the run of the first stage, whose encoder/ has an MLM head"
             )
-    messages = [f"{name} from {folder}: {loaded[name]}" for name, _, folder in sources]
+    messages = [f"{name} from {folders[name]}: {report}" for name, report in loaded.items()]
     return messages + [
         f"{name}: no model in {init_from}, freshly initialised except for what it shares"
         for name in sorted(networks.keys() - loaded.keys())
@@ -155,51 +158,49 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
 
 
 def check_fits_recipe(init_from: Path, recipe: Recipe) -> None:
-    """Raise UserError for models of another family or size, which shows before any text is read."""
-    if (init_from / MODEL_CONFIG).is_file():
-        model_config.check_family(recipe.encoder, init_from)
-        return
+    """Raise UserError for what config files show to be no start for a recipe's networks, before any
+    text is read.
+    """
+    networks = {
+        network.name: Fillable(network.shape, network.lm_head is not None, network.is_trained)
+        for network in recipe.workload(recipe.data.vocab_size).networks()
+    }
+    folders = find_folders(init_from, networks)
+    model_config.check_one_family(*folders.values())
+    for name, folder in folders.items():
+        section = SECTIONS.get(name, "encoder")
+        model_config.check_fits(networks[name].shape, folder, section=section)
+        if networks[name].is_masked_lm:
+            model_config.check_tied(folder)
+
+
+def find_folders(init_from: Path, networks: Mapping[str, Fillable]) -> dict[str, Path]:
+    """Return the model folder for each network that has one, by the network's name."""
     found = {}
-    for network in recipe.workload(recipe.data.vocab_size).networks():
-        folder = init_from / network.name
-        if (folder / MODEL_CONFIG).is_file():
-            found[folder] = network.shape
-    model_config.check_one_family(*found)
-    for folder, shape in found.items():
-        model_config.check_fits(shape, folder, section=SECTIONS.get(folder.name, "encoder"))
+    generator, only = networks.get("generator"), find_only_masked_lm(init_from)
+    if generator is not None and not generator.is_trained and only is not None:
+        of_its_shape = (name for name in networks if networks[name].shape == generator.shape)
+        found = dict.fromkeys(of_its_shape, only)
+    elif (init_from / MODEL_CONFIG).is_file():
+        if name := find_network_for(model_config.role_of(init_from), networks):
+            found = {name: init_from}
+    else:
+        found = {name: init_from / name for name in networks}
+        found = {name: path for name, path in found.items() if (path / MODEL_CONFIG).is_file()}
+    if not found:
+        raise UserError(
+            f"--init-from {init_from}: no model for {' or '.join(networks)} there; name a run "
+            "folder, or a folder with config.json and model.safetensors"
+        )
+    return found
 
 
-def find_sources(objective: Objective, init_from: Path) -> list[Source]:
-    """Return a source for each network of the objective that `init_from` has a model for."""
-    networks = objective.networks()
-    generator, folder = networks.get("generator"), find_only_masked_lm(init_from)
-    if generator is not None and not is_trainable(generator) and folder is not None:
-        shape = generator.encoder.shape
-        return [
-            Source(name, network, folder)
-            for name, network in networks.items()
-            if network.encoder.shape == shape
-        ]
-    if (init_from / MODEL_CONFIG).is_file():
-        name = find_network_for(model_config.role_of(init_from), networks)
-        if name is None:
-            return []
-        return [Source(name, networks[name], init_from)]
-    return [
-        Source(name, network, init_from / name)
-        for name, network in networks.items()
-        if (init_from / name / MODEL_CONFIG).is_file()
-    ]
-
-
-def find_network_for(role: str, networks: dict[str, Discriminator | Generator]) -> str | None:
+def find_network_for(role: str, networks: Mapping[str, Fillable]) -> str | None:
     """Return the name of the network that a model of this role initialises, if there is one."""
     if role in networks:
         return role
-    kind: type[Discriminator | Generator] = Discriminator
-    if role == "generator" or "encoder" in networks:
-        kind = Generator
-    return next((name for name, network in networks.items() if isinstance(network, kind)), None)
+    masked_lm = role == "generator" or "encoder" in networks
+    return next((name for name in networks if networks[name].is_masked_lm == masked_lm), None)
 
 
 def is_trainable(network: Discriminator | Generator) -> bool:

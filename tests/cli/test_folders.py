@@ -275,6 +275,38 @@ def test_a_pair_of_two_families_is_refused(
         load_networks([generator, discriminator], device=torch.device("cpu"))
 
 
+def test_one_folder_that_fits_no_network_is_refused_before_text_is_read(
+    tmp_path: Path, copied: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
+    discriminator = copied / "discriminator"
+    start = pretrain_argv(
+        tmp_path / "new", "--init-from", discriminator, "--corpus", toy_corpus, encoder__layers=3
+    )
+    for command in (start, [*start, "--dry-run"]):
+        assert "num_hidden_layers is 2, but the network to fill has encoder.layers=3" in complaint(
+            *command
+        )
+    shutil.move(discriminator, copied / "encoder")
+    shutil.rmtree(copied / "generator")
+    start = pretrain_argv(tmp_path / "new", "--init-from", copied, "--corpus", toy_corpus)
+    for command in (start, [*start, "--dry-run"]):
+        assert "no model for discriminator or generator there" in complaint(*command)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_generator_with_an_output_of_its_own_is_refused_before_text_is_read(
+    tmp_path: Path, copied: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
+    config = copied / "generator" / "config.json"
+    values = json.loads(config.read_text(encoding="utf8")) | {"tie_word_embeddings": False}
+    config.write_text(json.dumps(values), encoding="utf8")
+    (config.parent / CHECKSUMS).unlink()
+    start = pretrain_argv(tmp_path / "new", "--init-from", copied, "--corpus", toy_corpus)
+    for command in (start, [*start, "--dry-run"]):
+        assert "tie_word_embeddings is false" in complaint(*command)
+    assert not (tmp_path / "new").exists()
+
+
 def test_models_that_do_not_fit_are_refused_with_every_setting_before_text_is_read(
     tmp_path: Path, finished: Path, toy_corpus: Path, complaint: Callable[..., str]
 ) -> None:
