@@ -30,7 +30,7 @@ class Metric:
     network: str  # the network whose number it is
     baseline: str | float  # the key of its baseline, or the baseline itself
     form: str = "{:.3f}"
-    # A loss not below this fraction of its baseline: the network has learned nothing yet.
+    # A loss not below this fraction of its baseline: the network has learned little or nothing.
     plateau_ratio: float | None = None
     predicts: str = ""  # what a network with such a loss predicts
     plateau_meaning: str = ""  # what the network does there
@@ -78,7 +78,7 @@ def mlm_metrics(network: str, *, is_trained_by_it: bool = True) -> tuple[Metric,
             baseline="baseline_mlm_loss",
             plateau_ratio=ratio,
             predicts="masked words",
-            plateau_meaning="the masked LM only copies, and knows how frequent words are",
+            plateau_meaning=f"the {network} knows hardly more than how frequent words are",
         ),
         Metric(
             name="mlm_accuracy",
@@ -100,7 +100,7 @@ RTD_METRICS = (
         form="{:.4f}",
         plateau_ratio=PLATEAU_RATIO,
         predicts="replaced or original",
-        plateau_meaning="the discriminator only knows how many tokens are replaced",
+        plateau_meaning="the discriminator is hardly better than one answer for all tokens",
         baseline_answer=CONSTANT,
     ),
     Metric(
@@ -143,9 +143,7 @@ RESTORE_METRICS = (
         baseline="baseline_restore_loss",
         plateau_ratio=PLATEAU_RATIO,
         predicts="original words",
-        plateau_meaning=(
-            "the encoder only copies the tokens it reads, and knows how frequent words are"
-        ),
+        plateau_meaning="the encoder does hardly more than copy the tokens it reads",
     ),
     Metric(
         name="restore_accuracy",

@@ -13,16 +13,20 @@ from typing import Any, Literal
 from electra.objectives.metrics import Metric
 from electra.pretraining.recipe import Recipe
 
-FineTuning = Literal["likely", "doubtful", "unlikely", "unknown"]  # to help
+FineTuning = Literal["likely", "doubtful", "early", "unlikely", "unknown"]  # to help
 SENTENCES: dict[FineTuning, str] = {
     "likely": "fine-tuning from this model is likely to help: its network uses the context",
     "doubtful": (
         "fine-tuning from this model may help a little: its network finds replacements, but its "
         "generator is untaught, and what that makes is easy to find"
     ),
+    "early": (
+        "fine-tuning from this model may help a little: its encoder predicts masked words from the "
+        "context, but hardly finds replacements yet"
+    ),
     "unlikely": (
         "fine-tuning from this model is unlikely to help, and random weights may score higher: its "
-        "network knows no more than an answer that ignores the context"
+        "network knows hardly more than an answer that ignores the context"
     ),
     "unknown": (
         "whether fine-tuning from this model helps is not known: no held-out rows have been scored"
@@ -74,6 +78,8 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
     fine_tuning: FineTuning = "likely"
     if judged[0] in untaught:  # objectives list the loss of the network to fine-tune first
         fine_tuning = "unlikely"
+        if is_one_encoder(recipe) and len(untaught) < len(judged):
+            fine_tuning = "early"
     elif untaught:
         fine_tuning = "doubtful"
     change = ""
@@ -86,6 +92,11 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
             learned = "is better than its baseline"  # an untaught generator's words stand out
         sentences.append(describe_network(metric, metrics, scores, learned=learned))
     return Verdict(fine_tuning=fine_tuning, networks=tuple(sentences), change=change)
+
+
+def is_one_encoder(recipe: Recipe) -> bool:
+    """Return whether the network to fine-tune is also what predicts masked words."""
+    return recipe.workload(recipe.data.vocab_size).tie == "all"
 
 
 def judged_metrics(metrics: Sequence[Metric]) -> list[Metric]:
@@ -102,7 +113,7 @@ def describe_network(
     """
     state = learned
     if metric.is_at_baseline(scores):
-        state = f"has learned nothing yet ({metric.explain_baseline(scores)})"
+        state = f"has learned little or nothing ({metric.explain_baseline(scores)})"
     numbers = [describe_score(metric, scores)]
     # The number after a loss is the one that people know: an AUC or an accuracy.
     following = metrics[metrics.index(metric) + 1 :][:1]
@@ -125,7 +136,7 @@ def what_to_change(recipe: Recipe) -> str:
         rate = "--learning-rate"
         if recipe.optimizer.name == "muon" and recipe.optimizer.muon_learning_rate is not None:
             rate = "--muon-learning-rate"  # the other one moves no matrix of a block
-        return f"train for more steps, or raise {rate}"
+        return f"train for more steps, or try another {rate}"
     return (
         "train for more steps (the paper's `small` needed tens of thousands to leave the plateau), "
         "try another --learning-rate, or begin with `electra pretrain modern-tiny` or "
@@ -141,13 +152,18 @@ def update_left_plateau(
 ) -> list[str]:
     """Note the step at which each loss left the plateau, and return a message for each new one.
 
-    A network that falls back is no longer noted.
+    A network that falls back is no longer noted. In warm-up a discriminator may only have learned
+    to find the words of an untrained generator.
     """
     messages = []
     for metric in judged_metrics(recipe.objective.metrics()):
         if metric.name not in scores or metric.is_at_baseline(scores):
-            left.pop(metric.name, None)
-        elif metric.name not in left:
+            if left.pop(metric.name, None) is not None and metric.name in scores:
+                messages.append(
+                    f"step {step:,}: the {metric.network} is back on the plateau; "
+                    f"{describe_score(metric, scores)}"
+                )
+        elif metric.name not in left and step > recipe.optimizer.warmup_steps:
             left[metric.name] = step
             messages.append(
                 f"step {step:,}: the {metric.network} has left the plateau after {tokens:,} "

@@ -20,6 +20,7 @@ from electra.pretraining.verdict import (
 from tests.conftest import TOY_FLAGS
 
 RECIPE = load_recipe("small")  # 1,000,000 steps, evaluated every 5,000
+QUICK = load_recipe("small", flags=["--warmup-steps", "5"])
 TENTH = 100_000
 HEALTHY = {
     "rtd_loss": 0.2,
@@ -72,9 +73,17 @@ def test_a_discriminator_beside_an_untaught_generator_is_doubtful() -> None:
     assert verdict.networks[0].startswith("discriminator: is better than its baseline; loss 0.2000")
 
 
+def test_one_encoder_that_predicts_words_is_not_said_to_ignore_the_context() -> None:
+    one, two = load_recipe("modern-tiny"), load_recipe("modern-small")
+    assert judge(NO_DISCRIMINATOR, one).fine_tuning == "early"
+    assert judge(NO_DISCRIMINATOR, two).fine_tuning == "unlikely"
+    assert judge(NO_DISCRIMINATOR | {"mlm_loss": 6.01}, one).fine_tuning == "unlikely"
+    assert judge(NO_GENERATOR, one).fine_tuning == "doubtful"
+
+
 def test_a_network_above_its_baseline_is_not_said_to_know_what_that_knows() -> None:
     generator = judge(NO_GENERATOR, RECIPE).networks[1]
-    assert "(the masked LM only copies, and knows how frequent words are)" in generator
+    assert "(the generator knows hardly more than how frequent words are)" in generator
     generator = judge(NO_GENERATOR | {"mlm_loss": 10.3}, RECIPE).networks[1]
     assert "(the generator is worse than its baseline); loss 10.300 (6.000 without" in generator
 
@@ -112,7 +121,7 @@ def test_a_network_on_the_plateau_is_warned_of_once_after_a_tenth_of_the_run() -
         warned += [step] * len(plateau_warnings(NO_DISCRIMINATOR, RECIPE, step=step))
     assert warned == [TENTH]
     (warning,) = plateau_warnings(NO_DISCRIMINATOR, RECIPE, step=TENTH)
-    assert "10% of the run: the discriminator only knows how many tokens are" in warning
+    assert "10% of the run: the discriminator is hardly better than one answer" in warning
     assert "more steps" in warning
 
 
@@ -158,7 +167,7 @@ def test_an_encoder_that_only_copies_gives_a_warning(name: str) -> None:
     scores = {"restore_loss": 0.4999, "baseline_restore_loss": 0.5}
     step = -(-recipe.training.max_steps // 10 // 5_000) * 5_000
     (warning,) = plateau_warnings(scores, recipe, step=step)
-    assert "the encoder only copies the tokens it reads" in warning
+    assert "the encoder does hardly more than copy the tokens it reads" in warning
 
 
 def messages(
@@ -169,17 +178,25 @@ def messages(
 
 def test_a_network_that_leaves_the_plateau_is_said_to_once_with_step_and_tokens() -> None:
     left: dict[str, int] = {}
-    assert len(messages(left, NO_DISCRIMINATOR, RECIPE, 10)) == 1, "the generator"
-    (message,) = messages(left, HEALTHY, RECIPE, 20)
+    assert len(messages(left, NO_DISCRIMINATOR, QUICK, 10)) == 1, "the generator"
+    (message,) = messages(left, HEALTHY, QUICK, 20)
     assert message.startswith("step 20: the discriminator has left the plateau after 2,000 tokens")
-    assert messages(left, HEALTHY, RECIPE, 30) == []
+    assert messages(left, HEALTHY, QUICK, 30) == []
     assert left == {"mlm_loss": 10, "rtd_loss": 20}
+
+
+def test_no_network_is_said_to_leave_the_plateau_in_warm_up() -> None:
+    left: dict[str, int] = {}
+    assert messages(left, HEALTHY, QUICK, QUICK.optimizer.warmup_steps) == []
+    assert len(messages(left, HEALTHY, QUICK, QUICK.optimizer.warmup_steps + 1)) == 2
 
 
 def test_a_network_that_falls_back_has_not_left_the_plateau() -> None:
     left = {"mlm_loss": 10, "rtd_loss": 20}
-    assert messages(left, NO_DISCRIMINATOR, RECIPE, 30) == []
+    (message,) = messages(left, NO_DISCRIMINATOR, QUICK, 30)
+    assert message.startswith("step 30: the discriminator is back on the plateau; loss 0.3")
     assert left == {"mlm_loss": 10}
+    assert messages(left, NO_DISCRIMINATOR, QUICK, 40) == []
 
 
 # ---- at its end ----------------------------------------------------------------------------------
