@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 from benchmarks.harness import Result
 from benchmarks.markdown import machines_with_commits, result_or_file, table_header, table_row
 
-POOLINGS = ("mean", "[CLS]")  # tunings that differ from the defaults in their pooling alone
+POOLINGS = ("mean", "[CLS]")  # the tunings that are shown, one for an arm
 TASKS = ("glue/qnli", "glue/sts-b")
 ALL_TASKS = ("glue/cola", "glue/sst-2", "glue/mrpc", "glue/sts-b", "glue/qnli", "glue/rte")
 
@@ -23,6 +23,7 @@ def encoders(result: Result | None = None) -> str:
         "AUC",
         "pooling",
         *TASKS,
+        "epochs",
     )
     for arm, runs in arms.items():
         last = [run["held_out"][-1] for run in runs]
@@ -35,7 +36,8 @@ def encoders(result: Result | None = None) -> str:
                 f"{accuracy} % ({baseline:.1f} %)",
                 format_spread([scores["auc"] for scores in last], digits=3),
                 pooling_of(runs),
-                *(format_spread(tuned_scores(runs, task)) for task in TASKS),
+                *(tuned_cell(runs, task) for task in TASKS),
+                " and ".join(epochs_of(runs, task) for task in TASKS),
             )
         )
     return "\n".join(lines)
@@ -73,11 +75,38 @@ def pooling_of(runs: list[Result]) -> str:
     return next((pooling for pooling in POOLINGS if pooling in tunings), "–")
 
 
+def tuned_cell(runs: list[Result], task: str) -> str:
+    """Return the scores of a task, and how many there are if not one for each run."""
+    scores = tuned_scores(runs, task)
+    text = format_spread(scores)
+    if scores and len(scores) != len(runs):
+        text += f" ({len(scores)} scores)"
+    return text
+
+
+def epochs_of(runs: list[Result], task: str) -> str:
+    """Return the epochs of an arm's fine-tunings on a task, which are the same in all its runs."""
+    found = {find_epochs(entry.get("flags", "")) for entry in tuned_entries(runs, task)}
+    return "/".join(sorted(found)) or "–"
+
+
+def find_epochs(flags: str) -> str:
+    words = flags.split()
+    if "--epochs" not in words:
+        return "default"
+    return words[words.index("--epochs") + 1]
+
+
 def tuned_scores(runs: list[Result], task: str) -> list[float]:
     """Return the scores of all runs on a task; none where they were not fine-tuned on it."""
+    return [100 * score for entry in tuned_entries(runs, task) for score in entry["scores"]]
+
+
+def tuned_entries(runs: list[Result], task: str) -> list[Result]:
+    """Return what is known of the fine-tunings of an arm's runs on a task."""
     pooling = pooling_of(runs)
     tuned = [run.get("tuned", {}).get(pooling, {}).get(task, {}) for run in runs]
-    return [100 * score for results in tuned for score in results.get("scores", [])]
+    return [entry for entry in tuned if entry.get("scores")]
 
 
 def baseline_of(runs: list[Result], task: str) -> float:

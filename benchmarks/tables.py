@@ -124,7 +124,8 @@ def gpu_rows() -> list[tuple[str, str]]:
         ),
         (
             "`modern-small`, 2,000 steps (62M tokens) on it: masked LM, QNLI, STS-B, means of "
-            f"{len(modern['modern-small'])} seeds; `small` after as many tokens",
+            f"{len(modern['modern-small'])} seeds; `small` after as many tokens, STS-B with fewer "
+            "epochs",
             f"{describe_arm(modern['modern-small'])}; {describe_arm(modern['small'])} "
             "([details](docs/troubleshooting.md#which-family-of-encoders))",
         ),

@@ -794,7 +794,17 @@ def test_an_arm_of_encoders_that_was_not_fine_tuned_says_so():
     run = encoder_run("one", 0.3, 0.5, tasks=())
     *_, one = encoder_tables.encoders({"runs": {"a": run}}).splitlines()
     cells = "30.0 % (20.0 %) | 0.750 | [CLS] | not measured | not measured"
-    assert one == f"| one: `small` | 1 | {cells} |"
+    assert one == f"| one: `small` | 1 | {cells} | – and – |"
+
+
+def test_an_arm_of_encoders_shows_its_epochs_and_how_many_scores_are_not_one_a_run():
+    run = encoder_run("one", 0.3, 0.5)
+    run["tuned"]["[CLS]"]["glue/qnli"] |= {
+        "scores": [0.5, 0.5],
+        "flags": "--epochs 2 --kernels off",
+    }
+    *_, one = encoder_tables.encoders({"runs": {"a": run}}).splitlines()
+    assert one.endswith("| [CLS] | 50.0 ± 0.0 (2 scores) | 50.0 | 2 and default |")
 
 
 def test_encoders_fine_tuned_on_all_tasks_are_shown_by_their_worst_and_best_seed():
@@ -814,7 +824,9 @@ def test_an_arm_of_encoders_is_shown_by_the_mean_where_it_was_fine_tuned_so():
     by_mean = {task: {"scores": [0.7], "baseline": 0.5} for task in encoder_tables.TASKS}
     run["tuned"]["mean"] = by_mean
     *_, one = encoder_tables.encoders({"runs": {"a": run}}).splitlines()
-    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | mean | 70.0 | 70.0 |"
+    assert one == (
+        "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | mean | 70.0 | 70.0 | default and default |"
+    )
 
 
 def test_an_arm_of_encoders_is_shown_with_the_spread_of_its_seeds():
@@ -822,5 +834,6 @@ def test_an_arm_of_encoders_is_shown_with_the_spread_of_its_seeds():
     runs = {"a": run("one", 0.3, 0.5), "b": run("two", 0.4, 0.6), "c": run("two", 0.42, 0.62)}
     *_, two, one = encoder_tables.encoders({"runs": runs}).splitlines()
     cells = "41.0 ± 1.4 % (20.0 %) | 0.750 ± 0.000 | [CLS] | 61.0 ± 1.4 | 61.0 ± 1.4"
-    assert two == f"| two: `small` | 2 | {cells} |"
-    assert one == "| one: `small` | 1 | 30.0 % (20.0 %) | 0.750 | [CLS] | 50.0 | 50.0 |"
+    assert two == f"| two: `small` | 2 | {cells} | default and default |"
+    cells = "30.0 % (20.0 %) | 0.750 | [CLS] | 50.0 | 50.0 | default and default"
+    assert one == f"| one: `small` | 1 | {cells} |"
