@@ -1,14 +1,14 @@
 """Turn a pre-trained run into a model that comes with the package.
 
     python -m benchmarks.ship RUN NAME --corpus DIR --license cc-by-sa-4.0 [--language en]
-                              [--arm candidate --stage final --record record.json]
+                              [--arm NAME] [--stage final] [--record record.json]
                               [--generator] [--models electra/models] [--shard-bytes 15000000]
 
 Writes MODELS/NAME: the discriminator of RUN in bf16 with its tokenizer, and with --generator its
 generator beside it. Stock transformers must compute the same logits from it, but for rounding. The
-card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of an
-arm from the result file of `benchmarks.record`; when the file has scores of the shipped weights,
-`benchmarks.tables` writes those. A folder of more than 45 MB is refused.
+card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of its
+arm, if one is named, from the result file of `benchmarks.record`; when the file has scores of the
+shipped weights, `benchmarks.tables` writes those. A folder of more than 45 MB is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
 from benchmarks.record_corpus import read_facts
 from benchmarks.record_results import read_record
-from benchmarks.shipped_tables import ARM, SHIPPED_WEIGHTS, STAGE, shipped_scores
+from benchmarks.shipped_tables import ARM, STAGE, find_shipped, shipped_scores
 from electra import atomic
 from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
@@ -99,7 +99,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--language", default="en")
     parser.add_argument("--record", type=Path, default=RESULTS / "record.json")
     parser.add_argument("--stage", default=STAGE)
-    parser.add_argument("--arm", default=ARM)
+    parser.add_argument("--arm", default="", help="of this run, in the record")
     parser.add_argument("--generator", action="store_true")
     parser.add_argument("--shard-bytes", type=int, default=huggingface.SHARD_BYTES)
     return parser.parse_args(arguments)
@@ -138,8 +138,13 @@ def score_fixture(folder: Path) -> list[float]:
 def complete_card(card: str, options: argparse.Namespace) -> str:
     """Return the card of the run with data, licences, scores and limits after its facts."""
     card = card.replace(f"# {options.run.name}-discriminator", f"# {options.name}")
-    front = f"---\nlanguage: {options.language}\nlicense: {options.license}\n"
-    card = card.replace("---\n", front, 1)
+    _, front, body = card.split("---\n", 2)
+    stated = {"language": options.language, "license": options.license}
+    kept = [line for line in front.splitlines() if line.partition(":")[0] not in stated]
+    card = "\n".join(
+        ["---", *(f"{key}: {value}" for key, value in stated.items()), *kept, "---", ""]
+    )
+    card += body
     card = card.replace("| Language | not recorded |", f"| Language | {options.language} |")
     card = card.replace("| Licence | not recorded |", f"| Licence | {options.license} |")
     if not options.generator:
@@ -153,7 +158,8 @@ def complete_card(card: str, options: argparse.Namespace) -> str:
 def describe_limits(options: argparse.Namespace, sources: Mapping[str, Result]) -> list[str]:
     """Return what the model is for, and what it is not."""
     scored = "The tasks were scored with the weights before that."
-    if (options.stage, options.arm) in SHIPPED_WEIGHTS:
+    run = find_shipped(read_record(options.record), options.stage, options.arm)
+    if run is not None and run["rounded"]:
         scored = "GLUE was scored with the rounded weights, the other tasks with those before."
     characters = sum(counts["kept"] for counts in sources.values())
     return [

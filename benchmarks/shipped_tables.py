@@ -41,8 +41,8 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
 
 
 def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result | None:
-    """Return the run of a model; its fine-tuned scores are those of the shipped weights, if the
-    record has them.
+    """Return the run of a model, with its scores by the shipped weights where the record has them:
+    it is `rounded` then.
     """
     found: dict[tuple[str, str], Result] = {}
     for run in record["runs"].values():
@@ -51,8 +51,8 @@ def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result |
     run = found.get((stage, arm))
     if run is None:
         return None
-    tuned = found.get(("finetuning", SHIPPED_WEIGHTS.get((stage, arm), "")), run)
-    return {**run, "tuned": tuned["tuned"]}
+    by_shipped = found.get(("finetuning", SHIPPED_WEIGHTS.get((stage, arm), "")))
+    return {**run, "tuned": (by_shipped or run)["tuned"], "rounded": by_shipped is not None}
 
 
 TABLES = (shipped_scores,)

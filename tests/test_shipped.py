@@ -59,7 +59,7 @@ def models(run: Path, record_file: Path, tmp_path_factory: pytest.TempPathFactor
     """A folder of shipped models with one stand-in."""
     folder = tmp_path_factory.mktemp("models")
     flags = ["--models", str(folder), "--record", str(record_file), "--license", LICENSE]
-    ship.main([str(run), NAME, *flags, "--shard-bytes", "6000"])
+    ship.main([str(run), NAME, *flags, "--arm", "candidate", "--shard-bytes", "6000"])
     return folder
 
 
@@ -125,6 +125,20 @@ def test_a_card_speaks_of_textbooks_where_the_text_had_some(
     text = "\n".join([*ship.describe_text(sources), *ship.describe_license(LICENSE, sources)])
     assert "| 1,000 | 10 |" in text
     assert ("without the source `openstax`" in text) == expected
+
+
+def test_a_card_states_language_and_licence_once_and_scores_of_a_named_arm_alone(
+    record_file: Path,
+) -> None:
+    flags = ["run", NAME, "--record", str(record_file), "--license", LICENSE]
+    card = "---\nlanguage: de\nlibrary_name: transformers\n---\n# run-discriminator\n---\n"
+    text = ship.complete_card(card, ship.parse_options(flags))
+    front = f"---\nlanguage: en\nlicense: {LICENSE}\nlibrary_name: transformers\n---\n# {NAME}\n---"
+    assert text.startswith(front)
+    assert "not measured" in text
+    text = ship.complete_card(card, ship.parse_options([*flags, "--arm", "candidate"]))
+    assert "| glue/rte | 65.0 |" in text
+    assert "The tasks were scored with the weights before that." in text
 
 
 def test_another_run_has_its_own_scores_not_those_of_the_shipped_weights(record_file: Path) -> None:
