@@ -165,6 +165,8 @@ def predict(
     models = load_models(folders, task, flags, command="predict")
     with redirect_warnings(to_stderr), as_file(source, models[0].task) as path:
         count = write_predictions(models, path, output, form)
+    if not count:
+        to_stderr(f"warning: {source}: no examples there")
     if output is not None:
         to_stdout(f"{output}: {count:,} predictions")
     return DONE

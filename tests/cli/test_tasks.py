@@ -97,6 +97,15 @@ def test_from_a_table_to_scores_and_predictions(
         assert [row["label"] for row in csv.DictReader(stream)] == ["dogs", "cats"] * 4
 
 
+def test_a_file_without_examples_is_warned_of(
+    by_heart: ByHeart, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.write_text("text\n", encoding="utf8")
+    assert main(["predict", str(model_of(by_heart, "classes")), str(empty)]) == 0
+    assert capsys.readouterr().err.endswith(f"warning: {empty}: no examples there\n")
+
+
 def test_predictions_go_to_standard_output_as_json_lines(
     by_heart: ByHeart, rows: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
