@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -197,10 +197,21 @@ def write_predictions(
     from electra.tasks import prediction_files
     from electra.tasks.inference import predict
 
-    if output is None or form == "records":
-        records = count_items(predict(models, [source]), "predictions")
-        return prediction_files.write_records(records, output)
-    return prediction_files.write_official(models, source, output, form=form)
+    with loaded_kept_from_collector():
+        if output is None or form == "records":
+            records = count_items(predict(models, [source]), "predictions")
+            return prediction_files.write_records(records, output)
+        return prediction_files.write_official(models, source, output, form=form)
+
+
+@contextmanager
+def loaded_kept_from_collector() -> Iterator[None]:
+    """Keep the garbage collector from looking through all that is loaded, again for each chunk."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 # ---- fine-tuned models ---------------------------------------------------------------------------
@@ -238,7 +249,6 @@ def load_models(
         hint = suggest(unknown[0].partition("=")[0], known)
         hint = hint or f"; electra {command} --help and electra finetune --help"
         raise UserError(f"unknown option {unknown[0]} for {first.task.name}{hint}")
-    gc.freeze()  # what is loaded stays; the collector need not look through it for each chunk
     return models
 
 
@@ -275,12 +285,12 @@ def embed(
 
     check_output(output, pool=options.pool)
     texts, source = read_texts(find_table(input), text), load_pretrained(model)
-    gc.freeze()  # as in `load_models`
     positions = source.encoder.shape.positions
     options = complete_options(options, source.folder, positions=positions)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
-    counted = count_items(embeddings, "texts")
-    written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
+    with loaded_kept_from_collector():
+        counted = count_items(embeddings, "texts")
+        written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
     note = f"{output}: {written.texts:,} texts"
     if written.truncated:
         note += f"; {written.truncated:,} were longer than the model reads and were cut"
