@@ -197,7 +197,7 @@ def write_predictions(
     from electra.tasks import prediction_files
     from electra.tasks.inference import predict
 
-    with loaded_kept_from_collector():
+    with freeze_loaded_objects():
         if output is None or form == "records":
             records = count_items(predict(models, [source]), "predictions")
             return prediction_files.write_records(records, output)
@@ -205,8 +205,8 @@ def write_predictions(
 
 
 @contextmanager
-def loaded_kept_from_collector() -> Iterator[None]:
-    """Keep the garbage collector from looking through all that is loaded, again for each chunk."""
+def freeze_loaded_objects() -> Iterator[None]:
+    """Keep the garbage collector from looking through the loaded objects again for each chunk."""
     gc.freeze()
     try:
         yield
@@ -288,7 +288,7 @@ def embed(
     positions = source.encoder.shape.positions
     options = complete_options(options, source.folder, positions=positions)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
-    with loaded_kept_from_collector():
+    with freeze_loaded_objects():
         counted = count_items(embeddings, "texts")
         written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
     note = f"{output}: {written.texts:,} texts"
