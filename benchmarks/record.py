@@ -194,9 +194,10 @@ class Search:
         return self.shards[arm.data]
 
     @cached_property
-    def reference_rows(self) -> Shards:
-        """The shards whose held-out rows all discriminators are scored on."""
-        return Shards.open(self.options.folder / Arm.data)
+    def reference_rows(self) -> Shards | None:
+        """The shards whose held-out rows all discriminators are scored on, where they were made."""
+        folder = self.options.folder / Arm.data
+        return Shards.open(folder) if folder.exists() else None
 
     def recipe_of(self, arm: Arm) -> Recipe:
         """Return the recipe of an arm with the vocabulary that its shards have."""
@@ -248,8 +249,9 @@ class Search:
         is_continued = (folder / METRICS).exists()
         seconds = self.commands.run(log, *command, *place)
         facts = pretrained_facts(folder, self.open_shards(arm))
-        if recipe.data.vocab_size == self.reference_rows.tokenizer.size:  # else no same rows
-            facts["fixed_corruption"] = score_fixed_corruption(folder, self.reference_rows)
+        rows = self.reference_rows
+        if rows and rows.tokenizer.size == recipe.data.vocab_size:  # else not the same tokens
+            facts["fixed_corruption"] = score_fixed_corruption(folder, rows)
         if not is_continued:
             facts["seconds"] = round(seconds, 1)  # with its start, evaluations and export
         self.record.update(
