@@ -133,7 +133,7 @@ def shipped_rows() -> list[str]:
         return []
     medians = [100 * run["tuned"][f"glue/{name}"]["median"] for name in PUBLISHED]
     label = (
-        f"`small-en`: `modern-small` for {run['minutes']:g} minutes, "
+        f"`small-en` (`modern-small` as {run['arm']}): {run['minutes']:g} minutes, "
         f"{run['steps']:,} steps, {run['tokens_seen'] / 1e6:,.0f}M tokens "
         f"({run['epochs']:.1f} epochs of {run['corpus_tokens'] / 1e6:.0f}M), median of "
         f"{len(run['tuned']['glue/rte']['scores'])} seeds"

@@ -7,8 +7,8 @@
 Writes MODELS/NAME: the discriminator of RUN in bf16 with its tokenizer, and with --generator its
 generator beside it. Stock transformers must compute the same logits from it, but for rounding. The
 card states the sources of the text (DIR/corpus.json), the facts of the run, and the scores of its
-arm, if one is named, from the result file of `benchmarks.record`; when the file has scores of the
-shipped weights, `benchmarks.tables` writes those. A folder of more than 45 MB is refused.
+arm, if one is named, from the result file of `benchmarks.record`. A folder of more than 45 MB is
+refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
 from benchmarks.record_corpus import read_facts
 from benchmarks.record_results import read_record
-from benchmarks.shipped_tables import ARM, STAGE, find_shipped, shipped_scores
+from benchmarks.shipped_tables import ARM, STAGE, shipped_scores
 from electra import atomic
 from electra.checksums import CHECKSUMS, write_checksums
 from electra.config import UserError
@@ -152,15 +152,11 @@ def complete_card(card: str, options: argparse.Namespace) -> str:
     sources = read_sources(options.corpus)
     sections = [card.rstrip(), *describe_text(sources), *describe_license(options.license, sources)]
     sections += [*describe_scores(options), *describe_beyond(options)]
-    return "\n".join([*sections, *describe_limits(options, sources)]) + "\n"
+    return "\n".join([*sections, *describe_limits(sources)]) + "\n"
 
 
-def describe_limits(options: argparse.Namespace, sources: Mapping[str, Result]) -> list[str]:
+def describe_limits(sources: Mapping[str, Result]) -> list[str]:
     """Return what the model is for, and what it is not."""
-    scored = "The tasks were scored with the weights before that."
-    run = find_shipped(read_record(options.record), options.stage, options.arm)
-    if run is not None and run["rounded"]:
-        scored = "GLUE was scored with the rounded weights, the other tasks with those before."
     characters = sum(counts["kept"] for counts in sources.values())
     return [
         "",
@@ -177,7 +173,7 @@ def describe_limits(options: argparse.Namespace, sources: Mapping[str, Result]) 
         "No test set was used but that of CoNLL-2000, which has no dev set.",
         "- One seed of pre-training: how much the scores depend on it is not known.",
         "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
-        f"for. {scored}",
+        "for. The tasks were scored with the weights before that.",
     ]
 
 

@@ -8,9 +8,7 @@ from benchmarks.harness import Result
 from benchmarks.markdown import result_or_file, table_header, table_row
 from benchmarks.record_tables import PUBLISHED
 
-STAGE, ARM = "final", "candidate"  # the run that is shipped
-# By stage and arm: the arm of stage finetuning in which the weights were those that are shipped.
-SHIPPED_WEIGHTS = {("final", "candidate"): "mean, 3e-4, shipped weights"}
+STAGE, ARM = "final", "18x256, 16k words"  # the run that is shipped
 
 
 def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str = ARM) -> str:
@@ -32,7 +30,7 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
         medians.append(median(scores))
         beside = published.get(task.removeprefix("glue/"))
         every = ", ".join(f"{score:.1f}" for score in scores)
-        flags = f"`{entry.get('flags', '')}`"
+        flags = f"`{entry['flags']}`" if entry.get("flags") else "default"
         lines.append(table_row(task, f"{medians[-1]:.1f}", every, flags, str(beside or "–")))
     if {task.removeprefix("glue/") for task in run["tuned"]} == set(published):
         mean = f"{fmean(published.values()):.1f}"
@@ -41,18 +39,11 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
 
 
 def find_shipped(record: Result, stage: str = STAGE, arm: str = ARM) -> Result | None:
-    """Return the run of a model, with its scores by the shipped weights where the record has them:
-    it is `rounded` then.
-    """
-    found: dict[tuple[str, str], Result] = {}
+    """Return the first run of an arm that has scores."""
     for run in record["runs"].values():
-        if "tuned" in run:
-            found.setdefault((run["stage"], run["arm"]), run)
-    run = found.get((stage, arm))
-    if run is None:
-        return None
-    by_shipped = found.get(("finetuning", SHIPPED_WEIGHTS.get((stage, arm), "")))
-    return {**run, "tuned": (by_shipped or run)["tuned"], "rounded": by_shipped is not None}
+        if (run["stage"], run["arm"]) == (stage, arm) and "tuned" in run:
+            return run
+    return None
 
 
 TABLES = (shipped_scores,)

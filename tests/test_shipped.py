@@ -141,21 +141,14 @@ def test_a_card_states_language_and_licence_once_and_scores_of_a_named_arm_alone
     assert "The tasks were scored with the weights before that." in text
 
 
-def test_another_run_has_its_own_scores_not_those_of_the_shipped_weights(record_file: Path) -> None:
+def test_an_arm_has_its_own_scores(record_file: Path) -> None:
     (run,) = json.loads(record_file.read_text(encoding="utf8"))["runs"].values()
-    shipped_weights = {"glue/rte": {"scores": [0.8]}}
-    record = {
-        "runs": {
-            "a": run,
-            "b": run | {"arm": "other"},
-            "c": run
-            | {"stage": "finetuning", "arm": "mean, 3e-4, shipped weights"}
-            | {"tuned": shipped_weights},
-        }
-    }
-    assert find_shipped(record)["tuned"] == shipped_weights
-    assert find_shipped(record, "final", "other")["tuned"] == run["tuned"]
-    assert find_shipped(record, "final", "none") is None
+    other = run | {"arm": "other", "tuned": {"glue/rte": {"scores": [0.8]}}}
+    unscored = {key: value for key, value in run.items() if key != "tuned"} | {"arm": "unscored"}
+    record = {"runs": {"a": run, "b": other, "c": unscored}}
+    assert find_shipped(record, run["stage"], run["arm"]) == run
+    assert find_shipped(record, run["stage"], "other") == other
+    assert find_shipped(record, run["stage"], "unscored") is None
 
 
 @pytest.mark.usefixtures("with_toy")
