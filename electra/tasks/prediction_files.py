@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,8 @@ OPENING = 1_000  # records that decide the columns of a table
 LABEL_SEPARATOR = "|"  # of several labels in one column
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", *DELIMITERS)
-JSON_ENCODER = json.JSONEncoder(ensure_ascii=False)  # json.dumps would build one for every record
+# json.dumps would build one for every record
+JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 # By --form: the kind of task, and what writes its answers.
 OFFICIAL: dict[str, tuple[str, Callable[[Path, Any, Any, Any], None]]] = {
     "glue": ("glue", write_glue),
@@ -178,4 +180,19 @@ def to_cell(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    return JSON_ENCODER.encode(value)
+    try:
+        return JSON_ENCODER.encode(value)
+    except ValueError:  # NaN or infinity
+        return JSON_ENCODER.encode(null_not_finite(value))
+
+
+def null_not_finite(value: Any) -> Any:
+    """Return a record with None for every number that JSON has no word for."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list():
+            return [null_not_finite(item) for item in value]
+        case dict():
+            return {key: null_not_finite(item) for key, item in value.items()}
+    return value

@@ -130,3 +130,10 @@ def test_probabilities_without_names_are_numbered(tmp_path: Path) -> None:
     header, row = (tmp_path / "said.tsv").read_text(encoding="utf8").splitlines()
     assert header.split("\t") == ["choice", "probability_0", "probability_1"]
     assert row.split("\t") == ["1", "0.1", "0.9"]
+
+
+def test_numbers_that_json_has_no_word_for_become_null(tmp_path: Path) -> None:
+    record = {"text": "a cat", "price": float("inf"), "sizes": [1.5, float("nan")], "id": 7}
+    write_records([record], tmp_path / "said.jsonl")
+    said = (tmp_path / "said.jsonl").read_text(encoding="utf8")
+    assert said == '{"text": "a cat", "price": null, "sizes": [1.5, null], "id": 7}\n'
