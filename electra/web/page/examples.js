@@ -8,8 +8,8 @@ const SENTENCES = [
   { text: "She opened the window and listened to the song of the birds." },
 ];
 const MISTAKES = [  // for a discriminator without a generator: one word is wrong
-  { text: "She drank a cup of stone and went to work." },
-  { text: "The chef who ran to the stores are out of food." },
+  { text: "The judge sentenced the thief to ten years in butter." },
+  { text: "I would like a glass of table, please." },
   { text: "He has wrote three letters to his brother." },
 ];
 const PAIRS = [

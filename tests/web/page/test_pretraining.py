@@ -175,7 +175,7 @@ def test_an_example_for_a_discriminator_alone_has_a_wrong_word(
 ) -> None:
     page = visit().open(model=place["discriminator"])
     examples = page.get_by_role("group", name="Examples")
-    expect(examples.get_by_role("button").first).to_have_text(re.compile("cup of stone"))
+    expect(examples.get_by_role("button").first).to_have_text(re.compile("years in butter"))
 
 
 def test_the_address_holds_the_view(visit: Callable[..., Visit]) -> None:
