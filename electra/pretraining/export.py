@@ -15,6 +15,7 @@ from electra.model import huggingface, model_config
 from electra.model.card import model_card
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
+from electra.model.flops import encoder_parameters
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.model.verify import verify
@@ -71,10 +72,12 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
 
 def network_facts(network: ExportedNetwork) -> dict[str, object]:
     """Return what a model card says of a network beside its run."""
-    shape = network.encoder.shape
+    shape, vocabulary = network.encoder.shape, network.encoder.vocabulary
     family = family_of(shape)
     return {
         "Encoder": f"{family.title}, {shape.layers} layers of width {shape.width}",
+        "Parameters of the encoder": f"{encoder_parameters(shape, vocabulary):,}",
+        "Vocabulary": f"{vocabulary:,}",
         "Class in transformers": network.architecture or family.model_class,
     }
 

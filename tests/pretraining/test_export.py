@@ -230,6 +230,7 @@ def test_a_model_folder_says_what_it_is_and_how_it_was_made(
     assert written["electra_recipe"]["training"]["max_steps"] == 2
     card = (finished / role / "README.md").read_text()
     assert "| Steps | 2 of 2 |" in card
+    assert f"| Vocabulary | {written['vocab_size']:,} |" in card
     assert f"| Class in transformers | {loader.__name__} |" in card
     assert (
         loader.from_pretrained(finished / role, local_files_only=True).config.vocab_size
