@@ -139,6 +139,7 @@ def measure_part(
     warm, texts = data
     entry: Result = {"texts": len(texts.texts), "sides": {}, "made": provenance()}
     reference: Values | None = None
+    ours: dict[str, float] = {}  # texts a second
     for name, build in sides.items():
         if options.sides and name not in options.sides:
             continue
@@ -152,6 +153,10 @@ def measure_part(
         if reference is None:
             reference = values
         measured["largest_difference"] = float(np.abs(values - reference).max())
+        if name.startswith("ours"):
+            ours[name] = measured["examples_per_second"]
+        else:
+            measured["beside"] = dict(ours)
         entry["sides"][name] = measured
         print(f"{name}: {measured['examples_per_second']:,.0f} texts/s", flush=True)
         yield entry
