@@ -64,11 +64,12 @@ def format_settings(runs: Sequence[Result]) -> str:
         return f"{runs[0]['settings']} pairs a paradigm"
     settings = {run["model"]: run["settings"] for run in runs}
     if len(set(settings.values())) > 1:
-        return "; ".join(f"{name}: `{flags or 'default'}`" for name, flags in settings.items())
-    flags = next(iter(settings.values()))
-    if not flags:
-        return "default"
-    return f"`{flags}`"
+        return "; ".join(f"{name}: {format_flags(flags)}" for name, flags in settings.items())
+    return format_flags(next(iter(settings.values())))
+
+
+def format_flags(flags: str) -> str:
+    return f"`{flags}`" if flags else "default"
 
 
 def compare(names: Sequence[str], runs: Sequence[Result]) -> list[str]:
@@ -85,8 +86,29 @@ def compare(names: Sequence[str], runs: Sequence[Result]) -> list[str]:
         text = f"{first} is ahead of {other} on {len(ahead)} of {len(ahead) + len(behind)}"
         if behind:
             text += f", and not on {', '.join(behind)}"
+        both = [*ahead, *behind]
+        if flags_of(runs, first, both) != flags_of(runs, other, both):
+            text += ", with different settings of fine-tuning"
         lines.append(f"{text}.")
     return lines
+
+
+def flags_of(runs: Sequence[Result], name: str, tasks: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the flags of a model's fine-tunings on some tasks."""
+    own = [run for run in runs if run["model"] == name and "failed" not in run]
+    return {(run["task"], run["settings"]) for run in own if run["task"] in tasks}
+
+
+def below_chance(runs: Sequence[Result]) -> str:
+    """Return the paradigms of minimal pairs on which a model prefers the wrong sentences."""
+    found = []
+    for run in runs:
+        for paradigm, accuracy in run.get("accuracies", {}).items():
+            if accuracy < run["baseline"]:
+                found.append(f"{paradigm.replace('_', ' ')} ({100 * accuracy:.1f})")
+    if not found:
+        return ""
+    return f"Minimal pairs of which it prefers the wrong sentence more often: {', '.join(found)}."
 
 
 def beyond_glue_pairs(result: Result | None = None) -> str:

@@ -55,7 +55,8 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
         name, scores = PUBLISHED
         cells = [f"{scores[task.removeprefix('glue/')]:.1f}" for task in tasks]
         lines.append(table_row(name, *["–"] * 5, *cells, f"{fmean(scores.values()):.1f}", "–"))
-    return "\n".join([*lines, *failures(everything), describe_spread(reference)])
+    notes = [*failures(everything), *tuning_notes(arms), describe_spread(reference)]
+    return "\n".join([*lines, *notes])
 
 
 def minutes_of(runs: Sequence[Result]) -> str:
@@ -118,6 +119,19 @@ def failures(runs: Sequence[Result]) -> list[str]:
     return lines
 
 
+def tuning_notes(arms: dict[str, list[Result]]) -> list[str]:
+    """Return the settings of fine-tuning of each arm, where they differ."""
+    shown = {}
+    for arm, runs in arms.items():
+        if tuned := runs[0].get("tuned"):
+            flags = next(iter(tuned.values())).get("flags")
+            shown[arm] = f"`{flags}`" if flags else "default"
+    if len(set(shown.values())) < 2:
+        return []
+    parts = [f"{arm}: {flags}" for arm, flags in shown.items()]
+    return ["", f"Fine-tuning: {'; '.join(parts)}."]
+
+
 def describe_spread(reference: Sequence[float]) -> str:
     """Return how far apart the seeds of the reference are, which a difference must exceed."""
     if len(reference) < 2:
@@ -170,15 +184,18 @@ def format_tuned(entry: Result, settings: str) -> str:
 def record_tried(result: Result | None = None) -> str:
     """Return how many settings were tried, since dev sets chose among them."""
     counts = {}
-    for stage in (*load_plan().stages, "finetuning"):
+    for stage in load_plan().stages:
         arms = stage_runs(result, stage)
         counts[stage] = (len(arms), sum(len(runs) for runs in arms.values()))
+    tunings = [run for runs in stage_runs(result, "finetuning").values() for run in runs]
+    counts["finetuning"] = (len({run["settings"] for run in tunings}), len(tunings))
     if not any(runs for _, runs in counts.values()):
         return "Nothing has been tried yet."
-    parts = [f"{stage}: {arms} (runs: {runs})" for stage, (arms, runs) in counts.items() if runs]
+    parts = [f"{stage}: {tried} (runs: {runs})" for stage, (tried, runs) in counts.items() if runs]
     return (
-        f"Settings that were tried, by stage: {', '.join(parts)}. Dev sets chose among them, so "
-        "the best of them is a little lucky on dev."
+        f"Settings that were tried, by stage: {', '.join(parts)}. Runs of 2,000 steps tried about "
+        "a dozen of pre-training before. Dev sets chose among them, so the best of them is a "
+        "little lucky on dev."
     )
 
 

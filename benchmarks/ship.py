@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.beyond_glue import OUTPUT
-from benchmarks.beyond_tables import beyond_glue
+from benchmarks.beyond_tables import below_chance, beyond_glue
 from benchmarks.harness import Result, build_parser, read_earlier, run_main
 from benchmarks.markdown import RESULTS, table_header, table_row
 from benchmarks.minimal_pairs import score_sentences
@@ -168,9 +168,10 @@ def describe_limits(sources: Mapping[str, Result]) -> list[str]:
         "that read more know more.",
         "- The text holds what its sources hold, old books among them, with their prejudices. "
         "Nobody has measured those of the model: test it before it decides about people.",
-        "- Dev sets chose the settings: about a dozen of pre-training in runs of 2,000 steps "
-        "(QNLI, STS-B), and the pooling of fine-tuning (CoLA). The tasks beyond GLUE chose none. "
-        "No test set was used but that of CoNLL-2000, which has no dev set.",
+        "- Dev sets chose the settings: about a dozen of pre-training in runs of 2,000 steps of 12 "
+        "layers (QNLI, STS-B); rate, pooling, layer decay and epochs of fine-tuning (mostly CoLA); "
+        "and which of two long runs is shipped (six tasks). The tasks beyond GLUE chose none. No "
+        "test set was used but that of CoNLL-2000, which has no dev set.",
         "- One seed of pre-training: how much the scores depend on it is not known.",
         "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
         "for. The tasks were scored with the weights before that.",
@@ -227,7 +228,9 @@ def describe_beyond(options: argparse.Namespace) -> list[str]:
     if name not in result.get("models", []) or (options.stage, options.arm) != (STAGE, ARM):
         return []
     own = {key: run for key, run in result["runs"].items() if run["model"] == name}
-    return ["", beyond_glue({**result, "models": [name], "runs": own}).rstrip()]
+    table = beyond_glue({**result, "models": [name], "runs": own}).rstrip()
+    wrong = below_chance(list(own.values()))
+    return ["", table, *(["", wrong] if wrong else [])]
 
 
 if __name__ == "__main__":

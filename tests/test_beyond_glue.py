@@ -170,15 +170,26 @@ def test_the_page_shows_medians_all_seeds_baselines_and_where_a_model_is_behind(
     )
     assert lines[2:5] == [
         "| CoNLL-2003 entities, F1, dev | 89.0 (88.0, 90.0) | 85.0 | 25.0 | default |",
-        "| RACE, accuracy, dev | 40.0 | 41.0 | 25.0 | ours: `default`; paper: `--epochs 1` |",
+        "| RACE, accuracy, dev | 40.0 | 41.0 | 25.0 | ours: default; paper: `--epochs 1` |",
         "| minimal pairs, accuracy | 80.0 | – | 25.0 | 500 pairs a paradigm |",
     ]
     assert "- paper, chunk: exit code 1: out of memory" in lines
     alone = {"models": ["ours"], "runs": {0: scored("ours", "ner", 0, 0.88)}}
     assert beyond_tables.beyond_glue(alone).startswith("| one seed; GPU")
-    assert lines[-1] == "ours is ahead of paper on 1 of 2, and not on race."
+    text = "ours is ahead of paper on 1 of 2, and not on race"
+    assert lines[-1] == f"{text}, with different settings of fine-tuning."
+    runs[4] = scored("paper", "race", 0, 0.41)
+    result = {"models": ["ours", "paper"], "runs": dict(enumerate(runs))}
+    assert beyond_tables.beyond_glue(result).splitlines()[-1] == f"{text}."
     lines = beyond_tables.beyond_glue_pairs(result).splitlines()
     assert lines[2:] == ["| agreement | 90.0 |", "| word order | 70.0 |", "| mean | 80.0 |"]
+
+
+def test_paradigms_of_which_a_model_prefers_the_wrong_sentences_are_named() -> None:
+    run = {"task": PAIRS, "baseline": 0.5, "accuracies": {"agreement": 0.9, "word_order": 0.38}}
+    assert beyond_tables.below_chance([run]).endswith(": word order (38.0).")
+    run["accuracies"] = {"agreement": 0.9}
+    assert beyond_tables.below_chance([run, {"task": "ner", "baseline": 0.0}]) == ""
 
 
 def test_tables_without_results_say_that_nothing_was_run(

@@ -240,6 +240,22 @@ def test_settings_of_fine_tuning_that_scored_every_task_have_a_mean_of_medians()
     assert row.endswith("| 45.0 ± 7.1 | 45.0 |")
 
 
+def test_the_same_settings_of_fine_tuning_on_another_machine_count_once() -> None:
+    run = {"stage": "finetuning", "settings": "--epochs 6"}
+    runs = {"a": {**run, "arm": "GPU"}, "b": {**run, "arm": "CPU"}}
+    assert "finetuning: 1 (runs: 2)" in record_tables.record_tried({"runs": runs})
+
+
+def test_settings_of_fine_tuning_that_differ_between_arms_stand_below_the_table() -> None:
+    runs = {"a": scored_run("base", 0, 0.7), "b": scored_run("other", 0, 0.7)}
+    table = record_tables.record_stage({"runs": runs}, stage="confirm")
+    assert "Fine-tuning:" not in table
+    for tuned in runs["b"]["tuned"].values():
+        tuned["flags"] = "--epochs 6"
+    table = record_tables.record_stage({"runs": runs}, stage="confirm")
+    assert "\nFine-tuning: base: default; other: `--epochs 6`." in table
+
+
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:
     nothing: dict[str, Any] = {"runs": {}, "speeds": {}}
     for table in record_tables.STAGE_TABLES:

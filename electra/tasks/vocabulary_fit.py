@@ -14,7 +14,8 @@ from electra.tasks.features import Array, Features
 
 # Words of another language in the same script are not [UNK] but fall into pieces. The vocabulary of
 # small-en splits 6 to 17 % of the words of English data sets and at most 8 % of their most frequent
-# ones, 27 and 26 % in C headers, and at least 51 and 56 % in texts of 20 other languages.
+# ones, 27 and 26 % in C headers, and at least 51 and 56 % in texts of 19 other languages in Latin
+# letters.
 MAX_SPLIT = 0.38  # of the words, and of the most frequent ones
 COMMON_WORDS = 200  # that even a language of long words has in its own vocabulary
 SAMPLE_TOKENS = 40_000  # from the beginning of the data
