@@ -74,9 +74,12 @@ def network_facts(network: ExportedNetwork) -> dict[str, object]:
     """Return what a model card says of a network beside its run."""
     shape, vocabulary = network.encoder.shape, network.encoder.vocabulary
     family = family_of(shape)
+    written = shape
+    if family.embedding_factors(network):  # they are folded
+        written = replace(shape, embedding=shape.width)
     return {
         "Encoder": f"{family.title}, {shape.layers} layers of width {shape.width}",
-        "Parameters of the encoder": f"{encoder_parameters(shape, vocabulary):,}",
+        "Parameters of the encoder": f"{encoder_parameters(written, vocabulary):,}",
         "Vocabulary": f"{vocabulary:,}",
         "Class in transformers": network.architecture or family.model_class,
     }

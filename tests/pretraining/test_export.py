@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 
 from electra.config import UserError
 from electra.data.shards import Shards
+from electra.model import huggingface
+from electra.model.families import build_masked_lm
 from electra.objectives.objective import Objective
-from electra.pretraining.export import initialise_from
+from electra.pretraining.export import initialise_from, network_facts
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
 from electra.runs import checkpoint
@@ -232,10 +235,18 @@ def test_a_model_folder_says_what_it_is_and_how_it_was_made(
     assert "| Steps | 2 of 2 |" in card
     assert f"| Vocabulary | {written['vocab_size']:,} |" in card
     assert f"| Class in transformers | {loader.__name__} |" in card
-    assert (
-        loader.from_pretrained(finished / role, local_files_only=True).config.vocab_size
-        == written["vocab_size"]
-    )
+    stock = loader.from_pretrained(finished / role, local_files_only=True)
+    assert stock.config.vocab_size == written["vocab_size"]
+    parameters = sum(parameter.numel() for parameter in stock.base_model.parameters())
+    assert f"| Parameters of the encoder | {parameters:,} |" in card
+
+
+def test_a_card_counts_a_folded_table_as_it_is_written() -> None:
+    shape = replace(load_recipe("modern-tiny").encoder, embedding=16)
+    network = build_masked_lm(shape, vocabulary=50)
+    written = huggingface.named_tensors(network)
+    encoder = [tensor.numel() for name, tensor in written.items() if name.startswith("model.")]
+    assert network_facts(network)["Parameters of the encoder"] == f"{sum(encoder):,}"
 
 
 def test_averaged_weights_are_what_is_exported_and_the_card_says_so(
