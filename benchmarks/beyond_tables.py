@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from benchmarks.beyond_glue import OUTPUT, PAIRS
 from benchmarks.harness import Result, read_earlier
-from benchmarks.markdown import machines_with_commits, table_header, table_row
+from benchmarks.markdown import format_flags, machines_with_commits, table_header, table_row
 
 NOT_RUN = '*Not run yet:* `python -m benchmarks.beyond_glue "MODEL=NAME" …`.'
 ROWS = {
@@ -66,10 +66,6 @@ def format_settings(runs: Sequence[Result]) -> str:
     if len(set(settings.values())) > 1:
         return "; ".join(f"{name}: {format_flags(flags)}" for name, flags in settings.items())
     return format_flags(next(iter(settings.values())))
-
-
-def format_flags(flags: str) -> str:
-    return f"`{flags}`" if flags else "default"
 
 
 def compare(names: Sequence[str], runs: Sequence[Result]) -> list[str]:

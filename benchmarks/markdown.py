@@ -27,6 +27,11 @@ def result_or_file(result: Result | None, name: str) -> Result:
     return result
 
 
+def format_flags(flags: str | None) -> str:
+    """Return flags of a command as code; those of a command without any are its defaults."""
+    return f"`{flags}`" if flags else "default"
+
+
 # ---- provenance ----------------------------------------------------------------------------------
 
 

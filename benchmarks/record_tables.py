@@ -8,7 +8,13 @@ from statistics import fmean, stdev
 
 from benchmarks.encoder_tables import format_spread
 from benchmarks.harness import Result
-from benchmarks.markdown import RESULTS, machines_with_commits, table_header, table_row
+from benchmarks.markdown import (
+    RESULTS,
+    format_flags,
+    machines_with_commits,
+    table_header,
+    table_row,
+)
 from benchmarks.record_plan import load_plan
 from benchmarks.record_results import read_record
 
@@ -124,8 +130,7 @@ def tuning_notes(arms: dict[str, list[Result]]) -> list[str]:
     shown = {}
     for arm, runs in arms.items():
         if tuned := runs[0].get("tuned"):
-            flags = next(iter(tuned.values())).get("flags")
-            shown[arm] = f"`{flags}`" if flags else "default"
+            shown[arm] = format_flags(next(iter(tuned.values())).get("flags"))
     if len(set(shown.values())) < 2:
         return []
     parts = [f"{arm}: {flags}" for arm, flags in shown.items()]
@@ -161,14 +166,11 @@ def record_finetuning(result: Result | None = None) -> str:
     for name, (run,) in settings.items():
         tuned = [run.get("tuned", {}).get(task, {}) for task in tasks]
         cells = [format_tuned(entry, run["settings"]) for entry in tuned]
-        flags = "default"
-        if run["settings"]:
-            flags = f"`{run['settings']}`"
         seeds = max(len(entry.get("scores", [])) for entry in tuned)
         mean = "–"
         if all("median" in entry for entry in tuned):
             mean = f"{mean_score(run, tasks):.1f}"
-        lines.append(table_row(name, flags, str(seeds), *cells, mean))
+        lines.append(table_row(name, format_flags(run["settings"]), str(seeds), *cells, mean))
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median
 
 from benchmarks.harness import Result
-from benchmarks.markdown import result_or_file, table_header, table_row
+from benchmarks.markdown import format_flags, result_or_file, table_header, table_row
 from benchmarks.record_tables import PUBLISHED
 
 STAGE, ARM = "final", "18x256, 16k words"  # the run that is shipped
@@ -31,7 +31,7 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
         medians.append(median(scores))
         beside = published.get(task.removeprefix("glue/"))
         every = ", ".join(f"{score:.1f}" for score in scores)
-        flags = f"`{entry['flags']}`" if entry.get("flags") else "default"
+        flags = format_flags(entry.get("flags"))
         lines.append(table_row(task, f"{medians[-1]:.1f}", every, flags, str(beside or "–")))
     if {task.removeprefix("glue/") for task in run["tuned"]} == set(published):
         mean = f"{fmean(published.values()):.1f}"
