@@ -183,16 +183,16 @@ def to_json(value: Any) -> str:
     try:
         return JSON_ENCODER.encode(value)
     except ValueError:  # NaN or infinity
-        return JSON_ENCODER.encode(null_not_finite(value))
+        return JSON_ENCODER.encode(replace_not_finite(value))
 
 
-def null_not_finite(value: Any) -> Any:
+def replace_not_finite(value: Any) -> Any:
     """Return a record with None for every number that JSON has no word for."""
     match value:
         case float():
             return value if math.isfinite(value) else None
         case list():
-            return [null_not_finite(item) for item in value]
+            return [replace_not_finite(item) for item in value]
         case dict():
-            return {key: null_not_finite(item) for key, item in value.items()}
+            return {key: replace_not_finite(item) for key, item in value.items()}
     return value
