@@ -84,7 +84,7 @@ def compare(names: Sequence[str], runs: Sequence[Result]) -> list[str]:
             text += f", and not on {', '.join(behind)}"
         both = [*ahead, *behind]
         if flags_of(runs, first, both) != flags_of(runs, other, both):
-            text += ", with different settings of fine-tuning"
+            text = f"With different settings of fine-tuning, {text}"
         lines.append(f"{text}.")
     return lines
 

@@ -177,7 +177,7 @@ def test_the_page_shows_medians_all_seeds_baselines_and_where_a_model_is_behind(
     alone = {"models": ["ours"], "runs": {0: scored("ours", "ner", 0, 0.88)}}
     assert beyond_tables.beyond_glue(alone).startswith("| one seed; GPU")
     text = "ours is ahead of paper on 1 of 2, and not on race"
-    assert lines[-1] == f"{text}, with different settings of fine-tuning."
+    assert lines[-1] == f"With different settings of fine-tuning, {text}."
     runs[4] = scored("paper", "race", 0, 0.41)
     result = {"models": ["ours", "paper"], "runs": dict(enumerate(runs))}
     assert beyond_tables.beyond_glue(result).splitlines()[-1] == f"{text}."
