@@ -125,6 +125,6 @@ def check_encodable(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut or decoded "
-            "wrongly when the file was made"
+            f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut, or decoded "
+            "wrongly: give it as UTF-8"
         ) from None

@@ -9,6 +9,7 @@ import torch
 
 from electra.config import UserError
 from electra.data.batches import Batch
+from electra.data.lines import check_encodable
 from electra.data.sources import warn
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface, model_config
@@ -59,9 +60,10 @@ def trace_original(folder: Path, text: str) -> list[TracedToken]:
 
 
 def text_batch(text: str, tokenizer: WordPiece, *, positions: int) -> Batch:
-    """Return a batch of one text; raise UserError where it is empty, and warn where the model reads
-    only a part of it.
+    """Return a batch of one text; raise UserError where it is empty or not UTF-8, and warn where
+    the model reads only a part of it.
     """
+    check_encodable(text, "the text")
     token_ids = tokenizer.encode([text])[0]
     if not token_ids:
         raise UserError("the text is empty; give a sentence")

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from electra.config import UserError
+from electra.data.lines import check_encodable
 from electra.data.sources import compression_suffix
 from electra.data.tables import FORMATS
 from electra.tasks.classify import Classify
@@ -72,6 +73,7 @@ def copy_standard_input(folder: Path) -> Path:
 
 def write_sentence(sentence: str, task: AnyTask, folder: Path) -> Path:
     """Write one text to a file that the task reads."""
+    check_encodable(sentence, "the sentence")
     path = folder / "sentence.txt"
     content = " ".join(sentence.split())
     if isinstance(task, Classify):

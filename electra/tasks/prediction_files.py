@@ -109,8 +109,13 @@ def text_stream(output: Path | None) -> Iterator[IO[str]]:
 
 @contextmanager
 def detached_text(binary: IO[bytes]) -> Iterator[IO[str]]:
-    """Write text to a binary stream, without closing that stream in the end."""
-    stream = io.TextIOWrapper(binary, encoding="utf8", newline="", write_through=True)
+    r"""Write text to a binary stream, without closing that stream in the end.
+
+    Half a surrogate pair, in an id for example, becomes the escape that JSON has for it: \ud83d.
+    """
+    stream = io.TextIOWrapper(
+        binary, encoding="utf8", errors="backslashreplace", newline="", write_through=True
+    )
     try:
         yield stream
     finally:

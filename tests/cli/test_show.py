@@ -140,6 +140,11 @@ def test_a_text_without_words_is_refused(pair: Pair, text: str) -> None:
         pair.trace(text)
 
 
+def test_a_text_that_is_not_utf8_is_refused(pair: Pair) -> None:
+    with pytest.raises(UserError, match=r"^the text: half a surrogate pair, '\\udcff'"):
+        pair.trace("caf\udcff")
+
+
 def test_a_folder_without_both_models_is_refused_with_the_one_that_is_missing(
     finished: Path,
 ) -> None:

@@ -34,6 +34,15 @@ def test_a_sentence_is_one_example_with_all_its_commas(options: dict[str, str]) 
     assert not Path(path).exists()
 
 
+@pytest.mark.parametrize("name", ["ner", "classify"])
+def test_a_sentence_that_is_not_utf8_is_refused_as_a_sentence(name: str) -> None:
+    with (
+        pytest.raises(UserError, match=r"^the sentence: half a surrogate pair, '\\udcff'"),
+        as_file("caf\udcff is here", find_task(name)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("name", ["ner", "glue/sst-2"])
 def test_a_sentence_is_read_by_other_tasks_on_single_texts(name: str) -> None:
     task = find_task(name)

@@ -137,3 +137,14 @@ def test_numbers_that_json_has_no_word_for_become_null(tmp_path: Path) -> None:
     write_records([record], tmp_path / "said.jsonl")
     said = (tmp_path / "said.jsonl").read_text(encoding="utf8")
     assert said == '{"text": "a cat", "price": null, "sizes": [1.5, null], "id": 7}\n'
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_half_a_surrogate_pair_in_another_column_is_written_as_its_escape(
+    name: str, tmp_path: Path
+) -> None:
+    write_records([{"id": "7\ud83d", "label": "dogs"}], tmp_path / name)
+    content = (tmp_path / name).read_text(encoding="utf8")
+    assert "7\\ud83d" in content
+    if name == "out.jsonl":
+        assert json.loads(content)["id"] == "7\ud83d"
