@@ -118,7 +118,7 @@ def check_fits(ours: EncoderShape, folder: Path, *, section: str) -> None:
     """
     check_family(ours, folder)
     shape, _, _ = load_shape(folder)
-    family = family_of(ours)
+    family, config = family_of(ours), read_json(atomic.resolve_folder(folder), CONFIG)
     expected_shape, found_shape = family.simplify(ours), family.simplify(shape)
     stated, expected, remedies = [], [], []
     for field, key in family.stated_by.items():
@@ -128,7 +128,10 @@ def check_fits(ours: EncoderShape, folder: Path, *, section: str) -> None:
         setting = f"{section}.{field}"
         if not hasattr(GeneratorShape, field):  # a generator has the discriminator's
             setting = f"encoder.{field}"
-        stated.append(f"{key} is {theirs}")
+        if config.get(key) == theirs:
+            stated.append(f"{key} is {theirs}")
+        else:  # such as layer_types, a list
+            stated.append(f"{field} by {key} is {theirs}")
         expected.append(f"{setting}={getattr(expected_shape, field)}")
         remedies.append(f"{setting} to {theirs}")
     if stated:

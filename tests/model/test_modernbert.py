@@ -387,3 +387,14 @@ def test_the_difference_of_a_disentangled_table_starts_at_zero() -> None:
     generator, discriminator = build_networks(TINY, settings, vocabulary=VOCABULARY)
     assert generator is not None
     assert torch.equal(discriminator.encoder.word_embeddings, generator.word_embeddings)
+
+
+def test_a_folder_that_does_not_fit_says_what_its_lists_mean(tmp_path: Path) -> None:
+    huggingface.save(pair(SHAPES["windows"])[1], tmp_path, role="discriminator")
+    with pytest.raises(UserError) as refused:
+        model_config.check_fits(replace(TINY, width=16), tmp_path, section="encoder")
+    message = str(refused.value)
+    assert "hidden_size is 32, " in message
+    assert "global_every by layer_types is 2" in message
+    assert "local_rope_theta by rope_parameters is 300.0" in message
+    assert "encoder.local_rope_theta to 300.0" in message
