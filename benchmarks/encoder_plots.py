@@ -9,13 +9,12 @@ The same results give the same bytes. Needs matplotlib: pip install -e '.[benchm
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.encoder_tables import runs_by_arm
 from benchmarks.harness import Result, build_parser, run_main
-from benchmarks.plots import RC_PARAMS, import_pyplot
+from benchmarks.plots import RC_PARAMS, import_pyplot, open_result, save_figure
 
 COLORS = ("#1b5e9b", "#b3541e", "#2e7d32", "#4d4d4d", "#7b1fa2", "#00838f", "#9e9d24", "#ad1457")
 LINE_STYLES = ("-", "--")
@@ -26,7 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/encoders.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/encoders.svg"))
     options = parser.parse_args(arguments)
-    draw(json.loads(options.result.read_text(encoding="utf8")), options.output)
+    draw(open_result(options.result, made_by="encoders"), options.output)
     print(options.output)
 
 
@@ -50,9 +49,7 @@ def draw(result: Result, output: Path) -> None:
             axis.set_xlabel("million tokens read")
         handles = axes[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=7)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, metadata={"Date": None})
-        pyplot.close(figure)
+        save_figure(figure, output)
 
 
 def plot_run(axes: Any, run: Result, **style: Any) -> None:

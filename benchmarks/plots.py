@@ -50,13 +50,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/pretrain_gpu.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/speed.svg"))
     options = parser.parse_args(arguments)
-    if not options.result.is_file():
-        raise UserError(
-            f"--result {options.result}: no such file; `python -m benchmarks.pretrain_gpu --output "
-            f"{options.result}` makes it"
-        )
-    draw(json.loads(options.result.read_text(encoding="utf8")), options.output)
+    draw(open_result(options.result, made_by="pretrain_gpu"), options.output)
     print(options.output)
+
+
+def open_result(path: Path, *, made_by: str) -> Result:
+    """Return a result file; raise UserError with the benchmark that makes it if it is missing."""
+    if not path.is_file():
+        raise UserError(
+            f"--result {path}: no such file; `python -m benchmarks.{made_by} --output {path}` "
+            "makes it"
+        )
+    result: Result = json.loads(path.read_text(encoding="utf8"))
+    return result
 
 
 def draw(result: Result, output: Path) -> None:
@@ -81,9 +87,14 @@ def draw(result: Result, output: Path) -> None:
             f"{machines_with_commits(entries)}, bf16; whole training steps on packed text",
             fontsize=8,
         )
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, metadata={"Date": None})
-        pyplot.close(figure)
+        save_figure(figure, output)
+
+
+def save_figure(figure: Any, output: Path) -> None:
+    """Write a figure without the date, so that the same results give the same bytes."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, metadata={"Date": None})
+    import_pyplot().close(figure)
 
 
 def import_pyplot() -> Any:
