@@ -45,10 +45,12 @@ from benchmarks.record_proxy import score_fixed_corruption
 from benchmarks.record_results import Record, finetuned_scores, pretrained_facts
 from electra.config import UserError
 from electra.data.shards import Shards
+from electra.files import read_toml
 from electra.pretraining.recipe import Recipe
-from electra.runs.run_dir import METRICS
+from electra.runs.run_dir import CONFIG, METRICS
 
 OUTPUT = RESULTS / "record.json"
+SPEED_TOLERANCE = 0.25  # between two measurements of the same settings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -115,6 +117,27 @@ def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | N
         f"{runs * stage.finetune_minutes:.1f} of fine-tuning with {stage.finetune_seeds} seeds on "
         f"{', '.join(stage.task_names)}; {runs * (minutes + stage.finetune_minutes):.1f} in all"
     )
+
+
+def slug(name: str) -> str:
+    """Return the name of an arm for a folder."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
+def begun_steps(folder: Path, steps: int) -> int:
+    """Return the steps of a run, which it keeps once it is begun.
+
+    The speed may have been measured again since, a little higher or lower.
+    """
+    if not (folder / CONFIG).exists():
+        return steps
+    begun = int(read_toml(folder / CONFIG)["training"]["max_steps"])
+    if abs(begun - steps) > SPEED_TOLERANCE * steps:
+        raise UserError(
+            f"{folder}: was begun with {begun:,} steps, where now {steps:,} fit in its minutes; "
+            "remove the folder, or give --folder another one"
+        )
+    return begun
 
 
 class Search:
@@ -196,7 +219,7 @@ class Search:
     @cached_property
     def reference_rows(self) -> Shards | None:
         """The shards whose held-out rows all discriminators are scored on, where they were made."""
-        folder = self.options.folder / Arm.data
+        folder = self.options.folder / self.plan.arms[0].data
         return Shards.open(folder) if folder.exists() else None
 
     def recipe_of(self, arm: Arm) -> Recipe:
@@ -231,15 +254,15 @@ class Search:
         return True
 
     def run_folder(self, stage: Stage, arm: Arm, seed: int) -> Path:
-        slug = "".join(letter if letter.isalnum() else "-" for letter in arm.name)
-        return Path(self.folder / f"{stage.name}-{slug}-{seed}")
+        return Path(self.folder / f"{stage.name}-{slug(arm.name)}-{seed}")
 
     def pretrain(self, stage: Stage, arm: Arm, seed: int) -> None:
         """Pre-train an arm for the minutes of a stage and keep what it read and scored."""
         recipe, rate = self.recipe_of(arm), self.rows_per_second(arm)
         minutes = self.plan.minutes_of(stage)
-        steps = steps_in(minutes, arm, recipe, rate)
         folder = self.run_folder(stage, arm, seed)
+        steps = self.plan.at_most_steps(steps_in(minutes, arm, recipe, rate))
+        steps = begun_steps(folder, steps)
         flags = [*self.plan.flags_of(arm), "--training.seed", str(seed)]
         flags += schedule_flags(self.plan, arm, stage, steps, recipe.training.batch_size)
         command = ["pretrain", arm.recipe or self.plan.recipe, *flags]
@@ -318,9 +341,9 @@ class Search:
             done = self.record.entry("finetuning", name, 0).get("tuned", {}).get(task)
             if done and not (self.options.retry and "failed" in done):
                 return
-            slug = "-" + "".join(letter if letter.isalnum() else "-" for letter in name)
+            own = f"-{slug(name)}"
             try:
-                scores = self.score(model, task, flags, seeds=searched.seeds, name=slug)
+                scores = self.score(model, task, flags, seeds=searched.seeds, name=own)
             except Stopped:
                 return
             except Failed as failure:

@@ -56,11 +56,12 @@ class Arm:
     name: str
     question: str
     recipe: str = ""  # by default the plan's, with the plan's flags
-    flags: str = ""  # of `electra pretrain`
-    data: str = "128"  # the folder of its shards
+    flags: str = ""  # of `electra pretrain`, after those of its reference
+    data: str = ""  # the folder of its shards; by default its reference's
     warmup_ratio: float | None = None  # by default the plan's
     initial_batch_share: float = 1.0
     ramp_ratio: float = 0.0  # of the steps, in which the batch grows
+    reference: str = "base"  # the arm that it changes, and is compared with
     # the stages that it is part of, with its seeds there
     stages: dict[str, list[int]] = field(default_factory=lambda: {"screen": [0]})
 
@@ -117,6 +118,10 @@ class Plan:
     def minutes_of(self, stage: Stage) -> float:
         return self.minutes * stage.share
 
+    def at_most_steps(self, steps: int) -> int:
+        """Return the steps of a run, fewer at a scale that has a limit."""
+        return min(steps, self.scale.max_steps or steps)
+
     def runs(self, stage: Stage, only: Collection[str] | None = None) -> Iterator[tuple[Arm, int]]:
         """Yield the arms of a stage with each of their seeds."""
         known = [arm.name for arm in self.arms if stage.name in arm.stages]
@@ -150,18 +155,35 @@ class Plan:
 def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
     """Read a plan, at a scale of its own where one is named."""
     plan = build(Plan, read_toml(path), source=str(path))
-    names = [arm.name for arm in plan.arms]
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"{path}: two arms are named {', '.join(sorted(repeated))}")
+    arms: dict[str, Arm] = {}
     for arm in plan.arms:
+        if arm.name in arms:
+            raise UserError(f"{path}: two arms are named {arm.name}")
         if unknown := set(arm.stages) - set(plan.stages):
             raise UserError(f"{path}: arm {arm.name}: no stage {', '.join(sorted(unknown))}")
+        if arm.name != Arm.reference:
+            if arm.reference not in arms:
+                raise UserError(f"{path}: arm {arm.name}: no arm {arm.reference} before it")
+            arm = change_reference(arms[arm.reference], arm)
+        arms[arm.name] = arm
+    plan = replace(plan, arms=tuple(arms.values()))
     if scale is None:
         return plan
     if scale not in plan.scales:
         raise UserError(f"--scale {scale}: there are {', '.join(plan.scales)}")
     smaller = plan.scales[scale]
     return replace(plan, scale=smaller, minutes=smaller.minutes or plan.minutes)
+
+
+def change_reference(reference: Arm, arm: Arm) -> Arm:
+    """Return an arm with the flags and the data of its reference before its own.
+
+    A recipe of its own takes no flags of another.
+    """
+    flags = arm.flags
+    if not arm.recipe:
+        flags = f"{reference.flags} {arm.flags}".strip()
+    return replace(arm, flags=flags, data=arm.data or reference.data)
 
 
 def speed_key(recipe: Recipe) -> str:
@@ -181,8 +203,6 @@ def steps_in(minutes: float, arm: Arm, recipe: Recipe, rows_per_second: float) -
 
 def schedule_flags(plan: Plan, arm: Arm, stage: Stage, steps: int, batch_size: int) -> list[str]:
     """Return the flags of a schedule that decays within these steps."""
-    if plan.scale.max_steps:
-        steps = min(steps, plan.scale.max_steps)
     ratio = plan.warmup_ratio
     if arm.warmup_ratio is not None:
         ratio = arm.warmup_ratio

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.harness import Result, provenance
 from benchmarks.plateau import held_out_scores
@@ -15,6 +19,9 @@ from electra.cli.describe import describe_folder
 from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
+
+# What a measured speed depends on besides the settings.
+MEASURED_BY = ("hardware", "device", "torch", "commit")
 
 
 def read_record(path: Path | None) -> Result:
@@ -30,7 +37,7 @@ class Record:
 
     def __init__(self, path: Path, *, earlier: Path | None = None) -> None:
         self.path = path
-        self.made = provenance()
+        self.made = {**provenance(), "device": device_hash()}
         before, own = read_record(earlier), read_record(path)
         merged = {part: before[part] | own[part] for part in ("runs", "speeds")}
         self.result: Result = {**before, **own, **merged}
@@ -59,9 +66,9 @@ class Record:
         print(f"{run_key(stage, arm, seed)}, {task}: {scores['scores']}", flush=True)
 
     def speed(self, key: str) -> float | None:
-        """Return the rows a second of settings, if they were measured on this hardware."""
+        """Return the rows a second of settings, if this code measured them on this very device."""
         known = self.result["speeds"].get(key)
-        if known is None or known["made"]["hardware"] != self.made["hardware"]:
+        if known is None or any(known["made"].get(name) != self.made[name] for name in MEASURED_BY):
             return None
         return float(known["rows_per_second"])
 
@@ -74,6 +81,14 @@ class Record:
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_json(self.path, self.result)
+
+
+def device_hash() -> str:
+    """Return a short hash that tells this GPU, or this computer, from others of the same kind."""
+    name = platform.node()
+    if torch.cuda.is_available():
+        name = str(torch.cuda.get_device_properties(0).uuid)
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def run_key(stage: str, arm: str, seed: int) -> str:

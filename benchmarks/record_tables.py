@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 
 from benchmarks.encoder_tables import format_spread
 from benchmarks.harness import Result
@@ -15,10 +15,20 @@ from benchmarks.markdown import (
     table_header,
     table_row,
 )
-from benchmarks.record_plan import load_plan
+from benchmarks.record_comparison import (
+    CASES,
+    CONFIDENCE,
+    Arms,
+    Difference,
+    compare_arms,
+    is_scored,
+    mean_score,
+    pool_spread,
+    scores_by_arm,
+)
+from benchmarks.record_plan import Arm, Plan, load_plan
 from benchmarks.record_results import read_record
 
-REFERENCE = "base"
 PUBLISHED = (
     "ELECTRA-Small, open twin (published)",
     {"cola": 56.8, "sst-2": 88.3, "mrpc": 87.4, "sts-b": 86.8, "qnli": 87.9, "rte": 68.5},
@@ -37,7 +47,7 @@ def stage_runs(result: Result | None, stage: str) -> dict[str, list[Result]]:
 
 
 def record_stage(result: Result | None = None, *, stage: str) -> str:
-    """Return what each arm of a stage read and scored, and how far from the reference it is."""
+    """Return what each arm of a stage read and scored, and how far from its reference it is."""
     plan, arms = load_plan(), stage_runs(result, stage)
     if not arms:
         return f"*Not run yet:* `python -m benchmarks.record --stage {stage}`."
@@ -52,17 +62,46 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
         "FLOPs, standard; official",
         *(task.removeprefix("glue/") for task in tasks),
         "mean",
-        f"against {REFERENCE}",
+        "against its reference",
     )
-    reference = [mean_score(run, tasks) for run in arms.get(REFERENCE, []) if is_scored(run, tasks)]
-    for arm, runs in sorted(arms.items(), key=lambda item: -best_mean(item[1], tasks)):
-        lines.append(arm_row(arm, runs, tasks, reference))
+    scores = scores_by_arm(arms, tasks)
+    differences = compare_arms(scores, plan.arms)
+    for arm in by_question(arms, scores, plan):
+        lines.append(arm_row(arm, arms[arm], tasks, format_difference(differences.get(arm))))
     if stage != "screen":
-        name, scores = PUBLISHED
-        cells = [f"{scores[task.removeprefix('glue/')]:.1f}" for task in tasks]
-        lines.append(table_row(name, *["–"] * 5, *cells, f"{fmean(scores.values()):.1f}", "–"))
-    notes = [*failures(everything), *tuning_notes(arms), describe_spread(reference)]
+        name, published = PUBLISHED
+        cells = [f"{published[task.removeprefix('glue/')]:.1f}" for task in tasks]
+        lines.append(table_row(name, *["–"] * 5, *cells, f"{fmean(published.values()):.1f}", "–"))
+    notes = [*failures(everything), *tuning_notes(arms), describe_spread(scores, differences)]
     return "\n".join([*lines, *notes])
+
+
+def by_question(arms: Arms, scores: Mapping[str, Sequence[float]], plan: Plan) -> list[str]:
+    """Return the arms with those of one question together, as record.toml orders the questions, and
+    of them the best first.
+    """
+    questions = list(dict.fromkeys(arm.question for arm in plan.arms))
+
+    def order(arm: str) -> tuple[int, float]:
+        question = arms[arm][0]["question"]
+        place = questions.index(question) if question in questions else len(questions)
+        return place, -fmean(scores.get(arm, [-1.0]))
+
+    return sorted(arms, key=order)
+
+
+def format_difference(difference: Difference | None) -> str:
+    """Return a difference with the reference where that is not the usual one; bold where it is
+    clear.
+    """
+    if difference is None:
+        return "–"
+    text = f"{difference.points:+.1f}"
+    if difference.is_clear:
+        text = f"**{text}**"
+    if difference.reference != Arm.reference:
+        text += f" ({difference.reference})"
+    return text
 
 
 def minutes_of(runs: Sequence[Result]) -> str:
@@ -71,35 +110,13 @@ def minutes_of(runs: Sequence[Result]) -> str:
     return f"{' or '.join(f'{each:.3g}' for each in minutes) or 'no'} minutes of pre-training each"
 
 
-def is_scored(run: Result, tasks: Sequence[str]) -> bool:
-    return "failed" not in run and set(run.get("tuned", ())) >= set(tasks)
-
-
-def mean_score(run: Result, tasks: Sequence[str]) -> float:
-    """Return the mean over tasks of the median over fine-tuning seeds, in points."""
-    return 100 * fmean(run["tuned"][task]["median"] for task in tasks)
-
-
-def best_mean(runs: Sequence[Result], tasks: Sequence[str]) -> float:
-    scored = [mean_score(run, tasks) for run in runs if is_scored(run, tasks)]
-    if not scored:
-        return -1.0
-    return fmean(scored)
-
-
-def arm_row(
-    arm: str, runs: Sequence[Result], tasks: Sequence[str], reference: Sequence[float]
-) -> str:
+def arm_row(arm: str, runs: Sequence[Result], tasks: Sequence[str], difference: str) -> str:
     """Return the row of one arm; one that failed or is not scored yet has no scores."""
     scored = [run for run in runs if is_scored(run, tasks)]
     question = runs[0]["question"]
     if not scored:
         return table_row(arm, question, "0", *["–"] * (3 + len(tasks)), "–", "–")
     first = scored[0]
-    means = [mean_score(run, tasks) for run in scored]
-    against = "–"
-    if reference and arm != REFERENCE:
-        against = f"{fmean(means) - fmean(reference):+.1f}"
     cells = []
     for task in tasks:
         cells.append(format_spread([100 * run["tuned"][task]["median"] for run in scored]))
@@ -111,8 +128,8 @@ def arm_row(
         f"{first['tokens_seen'] / 1e6:,.0f}M ({first['epochs']:.1f})",
         f"{first['flops']['standard']:.2e}; {first['flops']['official']:.2e}",
         *cells,
-        format_spread(means),
-        against,
+        format_spread([mean_score(run, tasks) for run in scored]),
+        difference,
     )
 
 
@@ -137,15 +154,27 @@ def tuning_notes(arms: dict[str, list[Result]]) -> list[str]:
     return ["", f"Fine-tuning: {'; '.join(parts)}."]
 
 
-def describe_spread(reference: Sequence[float]) -> str:
-    """Return how far apart the seeds of the reference are, which a difference must exceed."""
-    if len(reference) < 2:
-        return f"\nThe spread is unknown: {REFERENCE} has fewer than two seeds here."
-    spread = stdev(reference)
-    return (
-        f"\nThe {len(reference)} seeds of {REFERENCE} have a standard deviation of {spread:.2f}. "
-        f"Two runs of one seed each differ by {2 * 2**0.5 * spread:.1f} or less by chance (two "
-        "standard deviations)."
+def describe_spread(
+    scores: Mapping[str, Sequence[float]], differences: Mapping[str, Difference]
+) -> str:
+    """Return how far apart seeds are, which a difference must exceed."""
+    spread = pool_spread(scores)
+    if spread is None:
+        return "\nThe spread is unknown: no arm has two seeds here."
+    repeated = [f"{arm} ({len(values)})" for arm, values in scores.items() if len(values) > 1]
+    text = (
+        f"\nSeeds of one arm have a standard deviation of {spread.deviation:.2f} (pooled over "
+        f"{', '.join(repeated)})."
+    )
+    if not differences:
+        return text
+    largest = sorted({f"{each.by_chance:.1f}" for each in differences.values()})
+    count, clear = len(differences), sum(each.is_clear for each in differences.values())
+    return text + (
+        f" By chance alone, in {CASES}, an arm is at most {' or '.join(largest)} points from its "
+        f"reference (Student's t; by the number of seeds). Of {count} differences {clear} are "
+        f"larger, and bold; of as many arms that change nothing {count * (1 - CONFIDENCE):.1f} "
+        "would be, on average."
     )
 
 

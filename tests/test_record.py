@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import record, record_corpus, record_jobs, record_plan, record_tables
+from benchmarks import (
+    record,
+    record_comparison,
+    record_corpus,
+    record_jobs,
+    record_plan,
+    record_plots,
+    record_tables,
+)
 from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import Plan, load_plan, schedule_flags, speed_key, steps_in
 from benchmarks.record_results import Record
@@ -32,7 +40,7 @@ def test_arms_have_settings_that_a_recipe_takes_at_toy_size() -> None:
     plan = load_plan(scale="tiny")
     for arm in [*plan.arms[::5], *(arm for arm in plan.arms if arm.ramp_ratio)]:
         stage = plan.stage(next(iter(arm.stages)))
-        flags = schedule_flags(plan, arm, stage, 60, batch_size=8)
+        flags = schedule_flags(plan, arm, stage, plan.at_most_steps(60), batch_size=8)
         assert plan.recipe_of(arm, *flags).training.max_steps == 6
 
 
@@ -63,6 +71,45 @@ def test_settings_that_cost_no_time_share_a_measured_speed(plan: Plan) -> None:
     arms = {arm.name: speed_key(plan.recipe_of(arm)) for arm in plan.arms}
     assert arms["base"] == arms["linear"] == arms["Muon 6e-3"]
     assert len({arms[name] for name in ("base", "paper", "AdamW 1e-3", "generator 2x256")}) == 4
+
+
+def test_an_arm_changes_its_reference_and_keeps_its_text(plan: Plan) -> None:
+    arms = {arm.name: arm for arm in plan.arms}
+    changed, reference = (
+        plan.recipe_of(arms[name])
+        for name in ("18x256, Muon 1e-3, generator 12x64", "18x256, Muon 1e-3")
+    )
+    assert reference.optimizer.muon_learning_rate == changed.optimizer.muon_learning_rate == 1e-3
+    assert reference.encoder == changed.encoder
+    assert arms["18x256, Muon 1e-3"].data == arms["18x256, 16k words"].data == "128-16384"
+    assert arms["a thirtieth, dropout 0.1"].data == "128-thirtieth"
+    assert arms["base"].data == arms["paper"].data == "128"
+    assert plan.flags_of(arms["paper"]) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('reference = "18x256, Muon 1e-3"', 'reference = "lost"', "no arm lost before it"),
+        ('name = "AdamW 2e-3"', 'name = "AdamW 1e-3"', "two arms are named AdamW 1e-3"),
+    ],
+)
+def test_a_plan_with_an_arm_out_of_place_is_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    text = record_plan.PLAN.read_text(encoding="utf8")
+    assert before in text
+    (tmp_path / "plan.toml").write_text(text.replace(before, after), encoding="utf8")
+    with pytest.raises(UserError, match=message):
+        load_plan(tmp_path / "plan.toml")
+
+
+def test_a_begun_run_keeps_its_steps_where_the_speed_is_measured_again(tmp_path: Path) -> None:
+    assert record.begun_steps(tmp_path, 1000) == 1000
+    (tmp_path / "config.toml").write_text("[training]\nmax_steps = 900\n", encoding="utf8")
+    assert record.begun_steps(tmp_path, 1000) == 900
+    with pytest.raises(UserError, match="was begun with 900 steps, where now 9,000 fit"):
+        record.begun_steps(tmp_path, 9000)
 
 
 def test_an_arm_that_the_stage_lacks_is_refused_with_those_it_has(plan: Plan) -> None:
@@ -146,7 +193,7 @@ def test_discriminators_are_scored_on_reference_rows_where_there_are_some(
     place = ["--folder", str(tmp_path), "--glue", "glue", "--output", str(tmp_path / "r.json")]
     options = record.parse_options(["--stage", "final", *place])
     assert record.Search(options, load_plan(), Record(options.output)).reference_rows is None
-    (tmp_path / record_plan.Arm.data).symlink_to(toy_shards)
+    (tmp_path / load_plan().arms[0].data).symlink_to(toy_shards)
     rows = record.Search(options, load_plan(), Record(options.output)).reference_rows
     assert rows is not None
     assert rows.tokenizer.size == Shards.open(toy_shards).tokenizer.size
@@ -189,6 +236,17 @@ def test_a_record_goes_on_from_the_earlier_file_and_writes_its_own(tmp_path: Pat
     assert entry["tuned"]["glue/rte"]["scores"] == [0.6]
 
 
+@pytest.mark.parametrize("changed", ["hardware", "device", "torch", "commit"])
+def test_a_speed_is_taken_from_the_same_code_on_the_same_device_alone(
+    changed: str, tmp_path: Path
+) -> None:
+    record = Record(tmp_path / "a.json")
+    record.add_speed("key", "base", 1234.5)
+    assert Record(tmp_path / "a.json").speed("key") == 1234.5
+    record.made = {**record.made, changed: "another"}
+    assert record.speed("key") is None
+
+
 def scored_run(arm: str, seed: int, score: float) -> dict[str, Any]:
     tasks = load_plan().stage("confirm").task_names
     return {
@@ -205,26 +263,81 @@ def scored_run(arm: str, seed: int, score: float) -> dict[str, Any]:
     }
 
 
-def test_the_page_shows_each_arm_against_the_reference_with_its_spread_and_failures() -> None:
+COMPARED = {
+    "a": scored_run("base", 0, 0.70),
+    "b": scored_run("base", 1, 0.72),
+    "c": {**scored_run("linear", 0, 0.75), "question": "schedule"},
+    "d": {**scored_run("WSD, decay 20 %", 0, 0.0), "failed": "exit code 1: not finite"},
+    "e": scored_run("rows of 64", 0, 0.74),
+    "f": scored_run("a fifth of the text", 0, 0.73),
+}
+
+
+def test_the_page_shows_each_arm_against_its_reference_with_its_spread_and_failures() -> None:
+    table = record_tables.record_stage({"runs": COMPARED}, stage="confirm").splitlines()
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table[2:9]}
+    assert rows["linear"].startswith(
+        "| linear | schedule | 1 | 14.0M | 300M (3.5) | 1.00e+17; 2.00e+17 | 75.0"
+    )
+    assert rows["linear"].endswith("| 75.0 | +4.0 |")
+    assert rows["rows of 64"].endswith("| +1.0 (a fifth of the text) |")
+    assert "71.0 ± 1.4" in rows["base"]
+    assert rows["WSD, decay 20 %"].startswith("| WSD, decay 20 % | why | 0 | – |")
+    assert "79.3" in rows["ELECTRA-Small, open twin (published)"]
+    assert "- WSD, decay 20 %, seed 0: exit code 1: not finite" in table
+    assert "standard deviation of 1.41 (pooled over base (2))" in table[-1]
+    # 12.71 is Student's t of one degree of freedom; 22.0 is for two seeds against one.
+    assert "at most 22.0 or 25.4 points from its reference" in table[-1]
+    assert "Of 3 differences 0 are larger" in table[-1]
+    assert "confirm: 5 (runs: 6)" in record_tables.record_tried({"runs": COMPARED})
+
+
+def test_arms_of_one_question_stand_together_and_the_best_of_them_first() -> None:
     runs = {
-        "a": scored_run("base", 0, 0.70),
-        "b": scored_run("base", 1, 0.72),
-        "c": scored_run("better", 0, 0.75),
-        "d": {**scored_run("broken", 0, 0.0), "failed": "exit code 1: not finite"},
+        name: {**scored_run(name, 0, score), "question": question}
+        for name, score, question in (
+            ("AdamW 1e-3", 0.7, "Muon or AdamW"),
+            ("linear", 0.9, "schedule"),
+            ("Muon 1e-3", 0.8, "Muon or AdamW"),
+            ("base", 0.1, "reference"),
+        )
     }
     table = record_tables.record_stage({"runs": runs}, stage="confirm").splitlines()
-    assert table[2].startswith(
-        "| better | why | 1 | 14.0M | 300M (3.5) | 1.00e+17; 2.00e+17 | 75.0"
+    names = [line.split(" | ")[0].removeprefix("| ") for line in table[2:6]]
+    assert names == ["base", "Muon 1e-3", "AdamW 1e-3", "linear"]
+
+
+def test_the_spread_is_pooled_and_clear_differences_are_those_beyond_chance() -> None:
+    scores = {"base": [70.0, 70.2, 70.4], "linear": [71.0, 71.2], "Muon 1e-3": [70.5]}
+    spread = record_comparison.pool_spread(scores)
+    assert spread is not None
+    assert spread.degrees == 3
+    assert spread.deviation == pytest.approx(((0.08 + 0.02) / 3) ** 0.5)
+    # Student's t of three degrees of freedom is 3.182.
+    assert spread.largest_by_chance(1, 3) == pytest.approx(
+        3.182 * spread.deviation * (4 / 3) ** 0.5, rel=1e-3
     )
-    assert table[2].endswith("| 75.0 | +4.0 |")
-    assert "71.0 ± 1.4" in table[3]
-    assert table[4].startswith("| broken | why | 0 | – |")
-    assert table[5].startswith("| ELECTRA-Small, open twin (published)")
-    assert "79.3" in table[5]
-    assert "- broken, seed 0: exit code 1: not finite" in table
-    assert "standard deviation of 1.41" in table[-1]
-    assert "2 in confirm" not in record_tables.record_tried({"runs": runs})
-    assert "confirm: 3 (runs: 4)" in record_tables.record_tried({"runs": runs})
+    differences = record_comparison.compare_arms(scores, load_plan().arms)
+    assert {name: each.is_clear for name, each in differences.items()} == {
+        "linear": True,
+        "Muon 1e-3": False,
+    }
+    assert record_comparison.pool_spread({"base": [70.0]}) is None
+
+
+def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "record.json").write_text(json.dumps({"runs": COMPARED}), encoding="utf8")
+    command = ["--stage", "confirm", "--result", str(tmp_path / "record.json")]
+    pictures = []
+    for name in ("a.svg", "b.svg"):
+        record_plots.main([*command, "--output", str(tmp_path / name)])
+        pictures.append((tmp_path / name).read_text(encoding="utf8"))
+    assert pictures[0] == pictures[1]
+    for words in ("linear", "rows of 64 (against a fifth of the text)"):
+        assert words in pictures[0]
+    with pytest.raises(UserError, match="no two arms of stage quarter to compare"):
+        record_plots.main([*command, "--stage", "quarter"])
 
 
 def test_a_task_with_flags_of_its_own_has_them_beside_its_score() -> None:

@@ -1,0 +1,80 @@
+"""Draw how far the arms of a stage of `benchmarks.record` are from their references.
+
+    python -m benchmarks.record_plots [--stage screen] [--result benchmarks/results/record.json]
+                                      [--output docs/images/screen.svg]
+
+A bar shows what chance alone explains in 19 of 20 cases. The same results give the same bytes.
+Needs matplotlib: pip install -e '.[benchmarks]'
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Result, build_parser, run_main
+from benchmarks.plots import RC_PARAMS, import_pyplot, open_result, save_figure
+from benchmarks.record_comparison import CASES, Difference, compare_arms, scores_by_arm
+from benchmarks.record_plan import Arm, load_plan
+from benchmarks.record_tables import stage_runs
+from electra.config import UserError
+
+CLEAR, UNCLEAR, CHANCE = "#1b5e9b", "#7a7a7a", "#e3e3e3"
+INCHES_AN_ARM = 0.21
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = build_parser(__doc__)
+    parser.add_argument("--stage", choices=tuple(load_plan().stages), default="screen")
+    parser.add_argument("--result", type=Path, default=Path("benchmarks/results/record.json"))
+    parser.add_argument("--output", type=Path, help="by default docs/images/STAGE.svg")
+    options = parser.parse_args(arguments)
+    result = open_result(options.result, made_by="record --stage screen")
+    output = options.output or Path("docs/images") / f"{options.stage}.svg"
+    draw(result, options.stage, output)
+    print(output)
+
+
+def draw(result: Result, stage: str, output: Path) -> None:
+    """Draw the differences of a stage as SVG, the largest on top."""
+    plan = load_plan()
+    scores = scores_by_arm(stage_runs(result, stage), plan.stage(stage).task_names)
+    differences = sorted(compare_arms(scores, plan.arms).values(), key=lambda each: each.points)
+    if not differences:
+        raise UserError(
+            f"no two arms of stage {stage} to compare; `python -m benchmarks.record --stage "
+            f"{stage}` runs them"
+        )
+    pyplot = import_pyplot()
+    with pyplot.rc_context({**RC_PARAMS, "axes.grid.axis": "x"}):
+        height = 1.0 + INCHES_AN_ARM * len(differences)
+        figure, axis = pyplot.subplots(figsize=(7, height), layout="constrained")
+        for row, difference in enumerate(differences):
+            plot_difference(axis, row, difference)
+        axis.axvline(0, color="#4d4d4d", linewidth=1)
+        axis.set_yticks(range(len(differences)), [label(each) for each in differences], fontsize=8)
+        axis.tick_params(axis="y", length=0)
+        axis.set_ylim(-0.7, len(differences) - 0.3)
+        tasks = ", ".join(task.removeprefix("glue/") for task in plan.stage(stage).task_names)
+        axis.set_xlabel(f"points against the reference, mean of {tasks}\nbar: chance, in {CASES}")
+        save_figure(figure, output)
+
+
+def plot_difference(axis: Any, row: int, difference: Difference) -> None:
+    if difference.by_chance is not None:
+        axis.barh(
+            row, 2 * difference.by_chance, left=-difference.by_chance, height=0.8, color=CHANCE
+        )
+    color = CLEAR if difference.is_clear else UNCLEAR
+    axis.plot(difference.points, row, marker="o", markersize=5, linestyle="none", color=color)
+
+
+def label(difference: Difference) -> str:
+    """Return an arm, with its reference where that is not the usual one."""
+    if difference.reference == Arm.reference:
+        return difference.arm
+    return f"{difference.arm} (against {difference.reference})"
+
+
+if __name__ == "__main__":
+    run_main(main)
