@@ -295,6 +295,6 @@ def test_nothing_heavy_is_imported_to_answer_a_question(argv: list[str]) -> None
     report = f"sys.exit(', '.join(m for m in {HEAVY!r} if m in sys.modules) or None)"
     script = f"import sys, electra\n{ask}\n{report}"
     answer = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240
     )
     assert answer.returncode == 0, answer.stderr

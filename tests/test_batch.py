@@ -92,7 +92,7 @@ def test_steps_run_one_after_another_and_leave_their_output_command_and_seconds(
     assert kept["command"].startswith("python -c 'import time")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", kept["start"])
     assert 0.1 <= kept["seconds"] < 30
-    assert re.search(r"^two +0\.0 of 1 min +done$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^two +\d\.\d of 1 min +done$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_steps_run_beside_each_other_but_nothing_beside_one_that_is_alone(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_limit_ends_all_processes_of_a_step_also_those_that_ignore_sigterm(
 ) -> None:
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{DEAF}'''])"
     started = time.monotonic()
-    steps = [step("deaf", DEAF, minutes=1.5 * SECOND), step("child", child, minutes=1.5 * SECOND)]
+    steps = [step("deaf", DEAF, minutes=4 * SECOND), step("child", child, minutes=4 * SECOND)]
     assert run(tmp_path, *steps, step("next"), at_once=2) == 1
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     kept = entries(tmp_path)
     assert kept["deaf"]["exit_code"] == -signal.SIGKILL
     assert kept["child"]["exit_code"] == -signal.SIGTERM
@@ -146,7 +146,7 @@ def test_a_step_that_takes_sigterm_as_its_end_and_returns_0_has_not_succeeded(
     tmp_path: Path,
 ) -> None:
     code = f"import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); {SLEEP}"
-    assert run(tmp_path, step("record", code, minutes=1.5 * SECOND)) == 1
+    assert run(tmp_path, step("record", code, minutes=4 * SECOND)) == 1
     assert entries(tmp_path)["record"]["exit_code"] == 0
     assert outcomes(tmp_path) == {"record": "stopped: its minutes were over"}
 
@@ -160,11 +160,11 @@ def test_what_a_step_leaves_running_is_ended_before_the_next(tmp_path: Path) -> 
 def test_a_step_is_cut_to_the_minutes_left_and_left_out_with_less_than_a_tenth(
     tmp_path: Path,
 ) -> None:
-    flags = f"--minutes {0.5 * SECOND}"
-    steps = [step("long", minutes=0.2), step("cut", SLEEP, minutes=0.05), step("out")]
+    flags = f"--minutes {2 * SECOND}"
+    steps = [step("long", minutes=0.8), step("cut", SLEEP, minutes=0.1), step("out")]
     assert run(tmp_path, *steps, flags=flags) == 1
     assert outcomes(tmp_path) == {
-        "long": "not run: 0.0 of its 0.2 minutes were left",
+        "long": "not run: 0.0 of its 0.8 minutes were left",
         "cut": "stopped: the batch ended",
         "out": "not run: 0.0 of its 1 minutes were left",
     }

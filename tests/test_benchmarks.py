@@ -74,6 +74,7 @@ def rate(tokens_per_second):
 # ---- pre-training --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_pretraining_benchmark_keeps_each_part_beside_those_of_earlier_runs(
     toy_shards, tmp_path, capsys
 ):

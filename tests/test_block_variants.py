@@ -75,7 +75,7 @@ def test_a_variant_is_pre_trained_and_fine_tuned(toy_shards, tmp_path):
 
     def run(*command: object) -> None:
         launcher = [sys.executable, "-m", "benchmarks.block_variants", "learned,post-norm,gelu"]
-        subprocess.run([*launcher, *map(str, command)], cwd=root, check=True, timeout=200)
+        subprocess.run([*launcher, *map(str, command)], cwd=root, check=True, timeout=240)
 
     flags = [*TOY_FLAGS, "--kernels", "off"]
     run("pretrain", "modern-tiny", "--data", toy_shards, "--output-dir", tmp_path / "run", *flags)

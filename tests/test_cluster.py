@@ -173,14 +173,14 @@ def test_a_warned_job_saves_queues_itself_again_and_goes_on(
     subprocess.run(
         ["pkill", "-USR1", "-g", str(job.pid), "-f", "warned.sh|torch.distributed.run"], check=True
     )
-    said, _ = job.communicate(timeout=120)
+    said, _ = job.communicate(timeout=240)
     assert job.returncode == 75, said
     assert written(tmp_path)[-1] == ["scontrol", "requeue", "42"]
     stopped = json.loads((run / "status.json").read_text(encoding="utf8"))
     assert stopped["status"] == "stopped"
     assert (run / stopped["checkpoint"] / "weights.safetensors").is_file()
     again = submitted(stopped["step"] + 2)
-    said, _ = again.communicate(timeout=120)
+    said, _ = again.communicate(timeout=240)
     assert again.returncode == 0, said
     finished = json.loads((run / "status.json").read_text(encoding="utf8"))
     assert (finished["status"], finished["step"]) == ("finished", stopped["step"] + 2)
@@ -208,7 +208,7 @@ def test_a_warning_reaches_the_workers_and_not_the_launcher(tmp_path: Path) -> N
     worker = (
         "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: print('heard', flush=True) "
         "or exit(75)); "
-        "print('ready', flush=True); time.sleep(20)"
+        "print('ready', flush=True); time.sleep(120)"
     )
     launcher = f"setsid {sys.executable} -S -c {shlex.quote(worker)}; exit 1"
     job = subprocess.Popen(
@@ -220,7 +220,7 @@ def test_a_warning_reaches_the_workers_and_not_the_launcher(tmp_path: Path) -> N
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
     os.killpg(job.pid, signal.SIGUSR1)
-    said, _ = job.communicate(timeout=20)
+    said, _ = job.communicate(timeout=100)
     assert "heard" in said
     assert job.returncode == 75
 

@@ -60,7 +60,7 @@ def test_a_stopped_process_is_named_when_the_others_give_up(toy_shards, tmp_path
     wait_for_step(process, run, 3)
     pids = worker_pids(process)
     os.kill(pids[hung], signal.SIGSTOP)
-    time.sleep(18)
+    time.sleep(30)
     os.kill(pids[hung], signal.SIGKILL)  # torchrun would wait 30 seconds for it
     code, output = wait_for_end(process)
     assert code != 0

@@ -223,4 +223,4 @@ def test_two_processes_share_a_gpu_and_train_as_one_with_shards_or_without(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", str(tmp_path / "worker.py")]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, check=True, env=environment, timeout=120)
+    subprocess.run(command, check=True, env=environment, timeout=240)

@@ -210,12 +210,12 @@ def test_models_are_exported_and_served_as_the_readme_says(home, tiny):
     try:
         printed = iter(server.stderr.readline, "")
         (address,) = next(found for line in printed if (found := re.findall(r"http://\S+", line)))
-        with urllib.request.urlopen(f"{address}api/models", timeout=60) as answer:
+        with urllib.request.urlopen(f"{address}api/models", timeout=240) as answer:
             kinds = [model["kind"] for model in json.load(answer)["models"]]
     finally:
         server.terminate()
     assert kinds == ["pretraining", "classify"]
-    assert server.wait(timeout=60) == 0
+    assert server.wait(timeout=240) == 0
 
 
 def reviews(path, *, column, label, animal="dog"):

@@ -132,7 +132,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     yield reader
     for server in reader.servers:
         server.send_signal(signal.SIGINT)
-        server.communicate(timeout=60)
+        server.communicate(timeout=240)
 
 
 def follow(reader: Reader, name: str) -> None:

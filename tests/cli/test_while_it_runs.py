@@ -152,6 +152,6 @@ def test_an_answer_that_nobody_reads_ends_quietly(argv: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "electra", *argv]
-    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=240)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -154,7 +154,7 @@ sharding.shard([{str(text)!r}],
                output_dir={str(tmp_path / "killed")!r}, shard_bytes={SMALL})
 """
     killed = subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=240
     )
     assert killed.returncode == -signal.SIGKILL
     # Reading to the end of the output waited for the workers too: they hold it open as long as they

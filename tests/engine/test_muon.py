@@ -319,7 +319,7 @@ def test_two_processes_that_share_a_step_move_as_one(tmp_path: Path) -> None:
         check=True,
         env=os.environ
         | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=120,
+        timeout=240,
     )
 
 

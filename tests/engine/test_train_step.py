@@ -399,7 +399,7 @@ def test_two_processes_that_share_a_step_move_as_one(tmp_path) -> None:
         check=True,
         env=os.environ
         | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=120,
+        timeout=240,
     )
     objective, _, steps = build(kernels=True)
     for step in range(1, 4):

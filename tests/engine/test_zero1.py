@@ -96,7 +96,7 @@ def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_
         check=True,
         env=os.environ
         | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=180,
+        timeout=240,
     )
     expected = checkpoint(tmp_path / "ddp")
     for run in ("zero1", "stopped"):

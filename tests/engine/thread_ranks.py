@@ -21,7 +21,7 @@ class ThreadRanks:
     def __init__(self, size: int) -> None:
         self.size = size
         self.local = threading.local()
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size, timeout=240)
         self.tensors: list[Tensor] = [torch.empty(0)] * size
 
     def run(self, work: Callable[[int], T], monkeypatch: pytest.MonkeyPatch) -> list[T]:

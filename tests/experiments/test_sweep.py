@@ -164,7 +164,7 @@ def test_trials_are_listed_with_their_sources_and_without_torch(capsys):
     )
     assert (
         subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, timeout=60, check=False
+            [sys.executable, "-c", script], capture_output=True, timeout=240, check=False
         ).returncode
         == 0
     )

@@ -44,7 +44,7 @@ def start_command(argv: list[str]) -> subprocess.Popen:
 
 
 def wait_for(folder: Path, recipe: str, step: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if any(
             entry["step"] >= step

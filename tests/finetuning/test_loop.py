@@ -222,7 +222,7 @@ def test_a_seed_that_was_killed_goes_on_bit_for_bit(tiny: Path, tmp_path: Path) 
         env=environment,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not any(
         entry["step"] >= 30
         for entry in read_metrics(tmp_path / "killed" / "seed-0" / "metrics.jsonl")

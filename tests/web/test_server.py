@@ -165,7 +165,7 @@ def test_200_clients_at_a_time_get_their_own_answers_each(
 ) -> None:
     async def ask_all(address: str) -> list[Mapping[str, Any]]:
         limits = httpx.Limits(max_connections=CLIENTS)
-        async with httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=address, limits=limits, timeout=240) as client:
             return await asyncio.gather(*(ask(client, number) for number in range(CLIENTS)))
 
     with running(folders["pair"], folders["scores"]) as (process, address):
@@ -193,7 +193,7 @@ def test_a_server_that_is_stopped_finishes_what_it_has_begun(folders: dict[str, 
         return await client.post(path, content="id,text\n" + rows, headers=headers)
 
     async def stop_amid(address: str, process: subprocess.Popen[str]) -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=240) as client:
             tasks = [asyncio.ensure_future(send(client)) for _ in range(3)]
             while (await client.get("/api/health")).json()["queued"] < 3:
                 await asyncio.sleep(0.01)

@@ -41,7 +41,7 @@ class Server:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=240)
 
 
 def pair_rows() -> str:
