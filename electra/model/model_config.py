@@ -128,10 +128,10 @@ def check_fits(ours: EncoderShape, folder: Path, *, section: str) -> None:
         setting = f"{section}.{field}"
         if not hasattr(GeneratorShape, field):  # a generator has the discriminator's
             setting = f"encoder.{field}"
-        if config.get(key) == theirs:
-            stated.append(f"{key} is {theirs}")
-        else:  # such as layer_types, a list
+        if isinstance(config.get(key), (list, dict)):  # layer_types, rope_parameters
             stated.append(f"{field} by {key} is {theirs}")
+        else:
+            stated.append(f"{key} is {theirs}")
         expected.append(f"{setting}={getattr(expected_shape, field)}")
         remedies.append(f"{setting} to {theirs}")
     if stated:
