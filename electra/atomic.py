@@ -74,8 +74,11 @@ def probe_write(path: Path) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace the content of a file by JSON."""
-    write(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    r"""Replace the content of a file by JSON. Half a surrogate pair, of a user's id for example,
+    becomes JSON's escape for it: \ud83d.
+    """
+    content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    write(path, content.encode(errors="backslashreplace"))
 
 
 @contextmanager

@@ -307,6 +307,8 @@ def test_a_pretrained_model_has_embeddings_and_no_predictions(tiny: Path) -> Non
     assert embeddings.texts == ("a dog", "a cat sat")
     with pytest.raises(electra.UserError, match="pre-trained, but without a task"):
         model.predict(["a dog"])
+    with pytest.raises(electra.UserError, match=r"^texts, item 2: half a surrogate pair"):
+        electra.embed(model, ["a dog", "a cat\ud83d"])
 
 
 def test_embed_takes_rows_columns_and_files(tuned: FinetuneResult, tmp_path: Path) -> None:

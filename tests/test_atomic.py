@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -32,6 +33,12 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(os, "fsync", record)
     return paths
+
+
+def test_half_a_surrogate_pair_is_kept_as_the_escape_that_json_has_for_it(tmp_path: Path) -> None:
+    atomic.write_json(tmp_path / "a.json", {"q\ud83d": "é"})
+    assert "q\\ud83d" in (content := (tmp_path / "a.json").read_text(encoding="utf8"))
+    assert json.loads(content) == {"q\ud83d": "é"}
 
 
 def test_a_file_is_written_through_no_link(precious: Path) -> None:

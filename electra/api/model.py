@@ -22,6 +22,7 @@ from electra.api.rows import (
     is_path,
 )
 from electra.config import UserError
+from electra.data.lines import check_encodable
 from electra.data.sources import warn
 from electra.data.tables import Table, is_hub_name
 from electra.data.wordpiece import WordPiece
@@ -275,6 +276,8 @@ def find_texts(arguments: EmbedArguments) -> list[str]:
     if is_path(data):
         return list(read_texts(find_input(data), arguments.text))
     if all(isinstance(item, str) for item in items):
+        for number, item in enumerate(items, start=1):
+            check_encodable(item, f"texts, item {number}")
         return items
     for number, item in enumerate(items, start=1):
         if not is_path(item) and not isinstance(item, Mapping):

@@ -124,7 +124,10 @@ def check_encodable(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
+        character = text[error.start]
+        found = f"half a surrogate pair, {character!r}"
+        if "\udc80" <= character <= "\udcff":  # how Python keeps a byte that it cannot decode
+            found = f"byte 0x{ord(character) - 0xDC00:02x} is not UTF-8"
         raise UserError(
-            f"{where}: half a surrogate pair, {text[error.start]!r}; the text was cut, or decoded "
-            "wrongly: give it as UTF-8"
+            f"{where}: {found}; the text was cut, or decoded wrongly: give it as UTF-8"
         ) from None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra.config import UserError
+from electra.data.lines import check_encodable
 from electra.data.sources import warn
 from electra.data.tables import parse_number
 from electra.tasks.metrics import TWO_CLASS_METRICS
@@ -74,6 +75,7 @@ def label_text(value: Any, where: str) -> str | None:
         label = str(value).strip()
         if NO_LABEL.fullmatch(label):
             return None
+        check_encodable(label, where)
         return label
     if value is None:
         return None

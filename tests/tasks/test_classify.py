@@ -199,6 +199,11 @@ def test_a_label_that_is_a_list_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "a.jsonl", '{"text": "a", "label": ["x"]}\n')
 
 
+def test_a_label_that_no_file_can_hold_is_refused_by_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.jsonl:1: half a surrogate pair"):
+        read(tmp_path / "a.jsonl", '{"text": "a", "label": "c\\ud83d"}\n')
+
+
 def test_text_to_predict_needs_no_labels_and_keeps_those_it_has(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv", "text\na\n", with_labels=False)[0].label is None
     assert [
