@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.harness import build_parser, check_counts, run_main
 from benchmarks.markdown import RESULTS
@@ -43,14 +44,14 @@ from benchmarks.record_plan import (
 )
 from benchmarks.record_proxy import score_fixed_corruption
 from benchmarks.record_results import Record, finetuned_scores, pretrained_facts
+from electra import atomic
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.files import read_toml
+from electra.files import read_json_object
 from electra.pretraining.recipe import Recipe
-from electra.runs.run_dir import CONFIG, METRICS
+from electra.runs.run_dir import METRICS
 
 OUTPUT = RESULTS / "record.json"
-SPEED_TOLERANCE = 0.25  # between two measurements of the same settings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -124,20 +125,16 @@ def slug(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name)
 
 
-def begun_steps(folder: Path, steps: int) -> int:
-    """Return the steps of a run, which it keeps once it is begun.
+class Length(NamedTuple):
+    """How long a run is."""
 
-    The speed may have been measured again since, a little higher or lower.
-    """
-    if not (folder / CONFIG).exists():
-        return steps
-    begun = int(read_toml(folder / CONFIG)["training"]["max_steps"])
-    if abs(begun - steps) > SPEED_TOLERANCE * steps:
-        raise UserError(
-            f"{folder}: was begun with {begun:,} steps, where now {steps:,} fit in its minutes; "
-            "remove the folder, or give --folder another one"
-        )
-    return begun
+    minutes: float
+    rows_per_second: float  # measured alone
+    steps: int
+
+
+def length_file(run: Path) -> Path:
+    return Path(f"{run}.length.json")
 
 
 class Search:
@@ -151,6 +148,7 @@ class Search:
         self.folder = options.folder / "runs"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.shards: dict[str, Shards] = {}
+        self.lengths: dict[tuple[str, int], Length] = {}
 
     def run_stage(self, stage: Stage) -> None:
         """Measure speeds, pre-train and fine-tune what a stage has left."""
@@ -158,8 +156,8 @@ class Search:
         print(f"{stage.name}: {len(runs)} runs left", flush=True)
         for arm, _ in runs:
             self.open_shards(arm)
-        for arm, _ in runs:
-            self.rows_per_second(arm)
+        # All before the first begins: a begun run that has to be removed stops no other midway.
+        self.lengths = {(arm.name, seed): self.length_of(stage, arm, seed) for arm, seed in runs}
         tunings: list[Future[None]] = []
         with (
             ThreadPoolExecutor(self.options.at_once) as pretrainings,
@@ -186,10 +184,12 @@ class Search:
         entry = self.record.entry(stage.name, arm.name, seed)
         if "failed" in entry:
             return bool(self.options.retry)
-        if entry and entry["settings"] != self.settings_of(arm):
+        is_same = not entry or entry["settings"] == self.settings_of(arm)
+        if not is_same or entry.get("data", arm.data) != arm.data:
             raise UserError(
                 f"{self.options.output}: {arm.name} was run with other settings "
-                f"({entry['settings']}); give the changed arm another name in record.toml"
+                f"({entry['settings']}; text: {entry.get('data', arm.data)}); give the changed arm "
+                "another name in record.toml"
             )
         return not self.is_done(stage, run)
 
@@ -239,6 +239,23 @@ class Search:
             print(f"{arm.name}: {known:,.0f} rows/s alone", flush=True)
         return known
 
+    def length_of(self, stage: Stage, arm: Arm, seed: int) -> Length:
+        """Return how long a run is. A begun one keeps its length: a speed that is measured again is
+        a little higher or lower.
+        """
+        folder, minutes = self.run_folder(stage, arm, seed), self.plan.minutes_of(stage)
+        if folder.exists() and length_file(folder).exists():
+            begun = Length(**read_json_object(length_file(folder)))
+            if begun.minutes != minutes:
+                raise UserError(
+                    f"{folder}: was begun for {begun.minutes:g} minutes, and the stage has "
+                    f"{minutes:g}; remove it, or name another --folder"
+                )
+            return begun
+        rate = self.rows_per_second(arm)
+        steps = self.plan.at_most_steps(steps_in(minutes, arm, self.recipe_of(arm), rate))
+        return Length(minutes, rate, steps)
+
     def attempt(self, stage: Stage, run: tuple[Arm, int], work: Callable[[], None]) -> bool:
         """Do a part of a run; write down that it failed, and return whether it is done."""
         arm, seed = run
@@ -258,13 +275,11 @@ class Search:
 
     def pretrain(self, stage: Stage, arm: Arm, seed: int) -> None:
         """Pre-train an arm for the minutes of a stage and keep what it read and scored."""
-        recipe, rate = self.recipe_of(arm), self.rows_per_second(arm)
-        minutes = self.plan.minutes_of(stage)
-        folder = self.run_folder(stage, arm, seed)
-        steps = self.plan.at_most_steps(steps_in(minutes, arm, recipe, rate))
-        steps = begun_steps(folder, steps)
+        recipe, folder = self.recipe_of(arm), self.run_folder(stage, arm, seed)
+        length = self.lengths[arm.name, seed]
+        atomic.write_json(length_file(folder), length._asdict())
         flags = [*self.plan.flags_of(arm), "--training.seed", str(seed)]
-        flags += schedule_flags(self.plan, arm, stage, steps, recipe.training.batch_size)
+        flags += schedule_flags(self.plan, arm, stage, length.steps, recipe.training.batch_size)
         command = ["pretrain", arm.recipe or self.plan.recipe, *flags]
         data = str(self.options.folder / arm.data)
         place = ["--data", data, "--output-dir", str(folder)]
@@ -284,8 +299,9 @@ class Search:
             question=arm.question,
             settings=self.settings_of(arm),
             command=shlex.join(["electra", *command, "--data", arm.data]),
-            minutes=minutes,
-            rows_per_second=round(rate, 1),
+            data=arm.data,
+            minutes=length.minutes,
+            rows_per_second=round(length.rows_per_second, 1),
             at_once=self.options.at_once,
             **facts,
         )

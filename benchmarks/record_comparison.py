@@ -10,7 +10,7 @@ from statistics import fmean, variance
 from scipy.stats import t as student
 
 from benchmarks.harness import Result
-from benchmarks.record_plan import Arm
+from benchmarks.record_plan import Arm, Stage
 
 CONFIDENCE = 0.95
 CASES = "19 of 20 cases"  # the same in words
@@ -74,17 +74,18 @@ def pool_spread(scores: Mapping[str, Sequence[float]]) -> Spread | None:
 
 
 def compare_arms(
-    scores: Mapping[str, Sequence[float]], plan: Sequence[Arm]
+    scores: Mapping[str, Sequence[float]], arms: Sequence[Arm], stage: Stage
 ) -> dict[str, Difference]:
-    """Return how far each arm is from its reference, where both were run."""
+    """Return how far each arm is from its reference, or else from that of the stage."""
     spread, differences = pool_spread(scores), {}
-    for arm in plan:
-        ours, theirs = scores.get(arm.name), scores.get(arm.reference)
-        if arm.name == arm.reference or not ours or not theirs:
+    for arm in arms:
+        reference = arm.reference if arm.reference in scores else stage.reference
+        ours, theirs = scores.get(arm.name), scores.get(reference)
+        if arm.name == reference or not ours or not theirs:
             continue
         by_chance = None
         if spread is not None:
             by_chance = spread.largest_by_chance(len(ours), len(theirs))
         points = fmean(ours) - fmean(theirs)
-        differences[arm.name] = Difference(arm.name, arm.reference, points, by_chance)
+        differences[arm.name] = Difference(arm.name, reference, points, by_chance)
     return differences

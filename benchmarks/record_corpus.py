@@ -9,8 +9,8 @@ A line of a part is a JSON object with `text`, paragraphs separated by line ends
 that shares 13 words in a row with one of their dev files is removed. DIR/corpus.json says how much
 text of each source is left and how much was removed. DIR/128 are the shards of all the text,
 DIR/128-fifth and DIR/128-thirtieth those of every fifth and thirtieth document, for runs of many
-epochs. Of further lengths only a fifth is cut: DIR/64-fifth. DIR/128-16384 are rows of 128 with a
-further vocabulary, of that size. What is there already is not made again.
+epochs. Of further lengths only a fifth is cut: DIR/64-fifth. DIR/128-16384 and DIR/128-16384-fifth
+are rows of 128 with a further vocabulary, of that size. What is there already is not made again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 make_shards(options, tokenizer, f"{length}{name}", length=length, every=every)
     for size in more_sizes:
         tokenizer = find_or_train_vocabulary(options.folder, f"vocabulary-{size}", size)
-        make_shards(options, tokenizer, f"{first}-{size}", length=first, every=1)
+        for name in ("", "-fifth"):
+            place = f"{first}-{size}{name}"
+            make_shards(options, tokenizer, place, length=first, every=SLICES[name])
     print(f"{options.folder}: {time.perf_counter() - start:.0f} s", flush=True)
 
 

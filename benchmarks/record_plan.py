@@ -43,6 +43,7 @@ class Stage:
     evaluations: int  # held-out, during a run
     tasks: tuple[str, ...]  # a task and flags of `electra finetune`
     finetune_minutes: float = 0.0  # of one run on all tasks, estimated
+    reference: str = "base"  # of arms whose own reference is not run in this stage
 
     @property
     def task_names(self) -> list[str]:
@@ -164,7 +165,7 @@ def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
         if arm.name != Arm.reference:
             if arm.reference not in arms:
                 raise UserError(f"{path}: arm {arm.name}: no arm {arm.reference} before it")
-            arm = change_reference(arms[arm.reference], arm)
+            arm = change_reference(arms[arm.reference], arm, source=str(path))
         arms[arm.name] = arm
     plan = replace(plan, arms=tuple(arms.values()))
     if scale is None:
@@ -175,15 +176,20 @@ def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
     return replace(plan, scale=smaller, minutes=smaller.minutes or plan.minutes)
 
 
-def change_reference(reference: Arm, arm: Arm) -> Arm:
-    """Return an arm with the flags and the data of its reference before its own.
+def change_reference(reference: Arm, arm: Arm, *, source: str) -> Arm:
+    """Return an arm with the text and the flags of its reference before its own.
 
     A recipe of its own takes no flags of another.
     """
-    flags = arm.flags
-    if not arm.recipe:
-        flags = f"{reference.flags} {arm.flags}".strip()
-    return replace(arm, flags=flags, data=arm.data or reference.data)
+    data = arm.data or reference.data
+    if arm.recipe:
+        return replace(arm, data=data)
+    if reference.recipe or reference.ramp_ratio or reference.warmup_ratio is not None:
+        raise UserError(
+            f"{source}: arm {arm.name}: its reference, {reference.name}, has a recipe, a warm-up "
+            "or a ramp, which an arm does not take over; name another"
+        )
+    return replace(arm, data=data, flags=f"{reference.flags} {arm.flags}".strip())
 
 
 def speed_key(recipe: Recipe) -> str:

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/record.json"))
     parser.add_argument("--output", type=Path, help="by default docs/images/STAGE.svg")
     options = parser.parse_args(arguments)
-    result = open_result(options.result, made_by="record --stage screen")
+    result = open_result(options.result, made_by=f"record --stage {options.stage} …")
     output = options.output or Path("docs/images") / f"{options.stage}.svg"
     draw(result, options.stage, output)
     print(output)
@@ -39,11 +39,13 @@ def draw(result: Result, stage: str, output: Path) -> None:
     """Draw the differences of a stage as SVG, the largest on top."""
     plan = load_plan()
     scores = scores_by_arm(stage_runs(result, stage), plan.stage(stage).task_names)
-    differences = sorted(compare_arms(scores, plan.arms).values(), key=lambda each: each.points)
+    differences = sorted(
+        compare_arms(scores, plan.arms, plan.stage(stage)).values(), key=lambda each: each.points
+    )
     if not differences:
         raise UserError(
             f"no two arms of stage {stage} to compare; `python -m benchmarks.record --stage "
-            f"{stage}` runs them"
+            f"{stage} …` runs them"
         )
     pyplot = import_pyplot()
     with pyplot.rc_context({**RC_PARAMS, "axes.grid.axis": "x"}):

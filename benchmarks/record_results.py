@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+import electra
+from benchmarks.ceiling import device_digest
 from benchmarks.harness import Result, provenance
 from benchmarks.plateau import held_out_scores
 from electra import atomic
@@ -19,9 +18,10 @@ from electra.cli.describe import describe_folder
 from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
+from electra.tasks.inference import default_device
 
 # What a measured speed depends on besides the settings.
-MEASURED_BY = ("hardware", "device", "torch", "commit")
+MEASURED_BY = ("hardware", "device", "torch", "code")
 
 
 def read_record(path: Path | None) -> Result:
@@ -37,7 +37,11 @@ class Record:
 
     def __init__(self, path: Path, *, earlier: Path | None = None) -> None:
         self.path = path
-        self.made = {**provenance(), "device": device_hash()}
+        self.made = {
+            **provenance(),
+            "device": device_digest(default_device()),
+            "code": code_digest(),
+        }
         before, own = read_record(earlier), read_record(path)
         merged = {part: before[part] | own[part] for part in ("runs", "speeds")}
         self.result: Result = {**before, **own, **merged}
@@ -83,12 +87,15 @@ class Record:
         atomic.write_json(self.path, self.result)
 
 
-def device_hash() -> str:
-    """Return a short hash that tells this GPU, or this computer, from others of the same kind."""
-    name = platform.node()
-    if torch.cuda.is_available():
-        name = str(torch.cuda.get_device_properties(0).uuid)
-    return hashlib.sha256(name.encode()).hexdigest()[:8]
+def code_digest() -> str:
+    """Return a short hash of the code that a speed depends on, also where it is not committed."""
+    digest = hashlib.sha256()
+    for path in (
+        *sorted(Path(electra.__file__).parent.rglob("*.py")),
+        Path(__file__).with_name("record_speed.py"),
+    ):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def run_key(stage: str, arm: str, seed: int) -> str:

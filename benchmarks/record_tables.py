@@ -65,7 +65,7 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
         "against its reference",
     )
     scores = scores_by_arm(arms, tasks)
-    differences = compare_arms(scores, plan.arms)
+    differences = compare_arms(scores, plan.arms, plan.stage(stage))
     for arm in by_question(arms, scores, plan):
         lines.append(arm_row(arm, arms[arm], tasks, format_difference(differences.get(arm))))
     if stage != "screen":
@@ -163,18 +163,19 @@ def describe_spread(
         return "\nThe spread is unknown: no arm has two seeds here."
     repeated = [f"{arm} ({len(values)})" for arm, values in scores.items() if len(values) > 1]
     text = (
-        f"\nSeeds of one arm have a standard deviation of {spread.deviation:.2f} (pooled over "
-        f"{', '.join(repeated)})."
+        f"\nSeeds of one arm have a standard deviation of {spread.deviation:.2f}, pooled over "
+        f"{', '.join(repeated)} and taken to be the same for every arm."
     )
-    if not differences:
+    limits = sorted({each.by_chance for each in differences.values() if each.by_chance is not None})
+    if not limits:
         return text
-    largest = sorted({f"{each.by_chance:.1f}" for each in differences.values()})
+    largest = " or ".join(dict.fromkeys(f"{limit:.1f}" for limit in limits))
     count, clear = len(differences), sum(each.is_clear for each in differences.values())
     return text + (
-        f" By chance alone, in {CASES}, an arm is at most {' or '.join(largest)} points from its "
-        f"reference (Student's t; by the number of seeds). Of {count} differences {clear} are "
-        f"larger, and bold; of as many arms that change nothing {count * (1 - CONFIDENCE):.1f} "
-        "would be, on average."
+        f" By chance alone, in {CASES}, an arm is at most {largest} points from its reference "
+        f"(Student's t; by the number of seeds). Differences larger than that, in bold: {clear} of "
+        f"{count}; of {count} arms that change nothing {count * (1 - CONFIDENCE):.1f} would be, on "
+        "average."
     )
 
 
@@ -225,8 +226,8 @@ def record_tried(result: Result | None = None) -> str:
     parts = [f"{stage}: {tried} (runs: {runs})" for stage, (tried, runs) in counts.items() if runs]
     return (
         f"Settings that were tried, by stage: {', '.join(parts)}. Runs of 2,000 steps tried about "
-        "a dozen of pre-training before. Dev sets chose among them, so the best of them is a "
-        "little lucky on dev."
+        "a dozen of pre-training before, and a screen whose result file is lost thirty. Dev sets "
+        "chose among them, so the best of them is a little lucky on dev."
     )
 
 

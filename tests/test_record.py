@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from benchmarks import (
 from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import Plan, load_plan, schedule_flags, speed_key, steps_in
 from benchmarks.record_results import Record
+from electra import atomic
 from electra.cli.describe import describe_recipe
 from electra.config import UserError
 from electra.data.shards import Shards
@@ -36,12 +39,16 @@ def plan() -> Plan:
     return load_plan()
 
 
-def test_arms_have_settings_that_a_recipe_takes_at_toy_size() -> None:
+def test_every_arm_has_settings_that_a_recipe_takes_and_a_scale_wins_over_them() -> None:
     plan = load_plan(scale="tiny")
-    for arm in [*plan.arms[::5], *(arm for arm in plan.arms if arm.ramp_ratio)]:
+    words = shlex.split(plan.scale.flags)
+    smaller = set(zip(words[::2], words[1::2], strict=True))
+    for arm in plan.arms:
+        flags = plan.flags_of(arm)
+        assert smaller <= set(zip(flags[::2], flags[1::2], strict=True))
         stage = plan.stage(next(iter(arm.stages)))
-        flags = schedule_flags(plan, arm, stage, plan.at_most_steps(60), batch_size=8)
-        assert plan.recipe_of(arm, *flags).training.max_steps == 6
+        schedule = schedule_flags(plan, arm, stage, plan.at_most_steps(60), batch_size=8)
+        assert plan.recipe_of(arm, *schedule).training.max_steps == plan.scale.max_steps == 6
 
 
 def test_the_papers_small_is_part_of_every_stage(plan: Plan) -> None:
@@ -104,12 +111,32 @@ def test_a_plan_with_an_arm_out_of_place_is_refused(
         load_plan(tmp_path / "plan.toml")
 
 
-def test_a_begun_run_keeps_its_steps_where_the_speed_is_measured_again(tmp_path: Path) -> None:
-    assert record.begun_steps(tmp_path, 1000) == 1000
-    (tmp_path / "config.toml").write_text("[training]\nmax_steps = 900\n", encoding="utf8")
-    assert record.begun_steps(tmp_path, 1000) == 900
-    with pytest.raises(UserError, match="was begun with 900 steps, where now 9,000 fit"):
-        record.begun_steps(tmp_path, 9000)
+@pytest.mark.parametrize("setting", ['recipe = "small"', "ramp_ratio = 0.5", "warmup_ratio = 0.1"])
+def test_an_arm_takes_over_no_recipe_ramp_or_warm_up(tmp_path: Path, setting: str) -> None:
+    text = record_plan.PLAN.read_text(encoding="utf8")
+    text = text.replace('name = "a fifth of the text"', f'name = "a fifth of the text"\n{setting}')
+    (tmp_path / "plan.toml").write_text(text, encoding="utf8")
+    with pytest.raises(UserError, match=r"arm rows of 64: its reference, a fifth of the text, has"):
+        load_plan(tmp_path / "plan.toml")
+
+
+def test_a_begun_run_keeps_its_steps_and_is_refused_for_other_minutes(tmp_path: Path) -> None:
+    place = ["--folder", str(tmp_path), "--glue", "glue", "--output", str(tmp_path / "r.json")]
+    options = record.parse_options(["--stage", "screen", *place])
+    search = record.Search(options, load_plan(), Record(options.output))
+    stage, (arm, *_) = search.plan.stage("screen"), search.plan.arms
+    search.recipe_of = lambda arm: search.plan.recipe_of(arm)  # type: ignore[method-assign]
+    search.rows_per_second = lambda arm: 1000.0  # type: ignore[method-assign]
+    first = search.length_of(stage, arm, 0)
+    assert (first.minutes, first.steps) == (0.625, round(0.625 * 60 * 1000 / 256))
+    folder = search.run_folder(stage, arm, 0)
+    folder.mkdir()
+    atomic.write_json(record.length_file(folder), first._asdict())
+    search.rows_per_second = lambda arm: 1100.0  # type: ignore[method-assign]
+    assert search.length_of(stage, arm, 0) == first
+    assert search.length_of(stage, arm, 1).steps > first.steps
+    with pytest.raises(UserError, match=r"was begun for 0.625 minutes, and the stage has 1.25"):
+        search.length_of(replace(stage, share=2 * stage.share), arm, 0)
 
 
 def test_an_arm_that_the_stage_lacks_is_refused_with_those_it_has(plan: Plan) -> None:
@@ -236,7 +263,7 @@ def test_a_record_goes_on_from_the_earlier_file_and_writes_its_own(tmp_path: Pat
     assert entry["tuned"]["glue/rte"]["scores"] == [0.6]
 
 
-@pytest.mark.parametrize("changed", ["hardware", "device", "torch", "commit"])
+@pytest.mark.parametrize("changed", ["hardware", "device", "torch", "code"])
 def test_a_speed_is_taken_from_the_same_code_on_the_same_device_alone(
     changed: str, tmp_path: Path
 ) -> None:
@@ -285,10 +312,10 @@ def test_the_page_shows_each_arm_against_its_reference_with_its_spread_and_failu
     assert rows["WSD, decay 20 %"].startswith("| WSD, decay 20 % | why | 0 | – |")
     assert "79.3" in rows["ELECTRA-Small, open twin (published)"]
     assert "- WSD, decay 20 %, seed 0: exit code 1: not finite" in table
-    assert "standard deviation of 1.41 (pooled over base (2))" in table[-1]
+    assert "standard deviation of 1.41, pooled over base (2)" in table[-1]
     # 12.71 is Student's t of one degree of freedom; 22.0 is for two seeds against one.
     assert "at most 22.0 or 25.4 points from its reference" in table[-1]
-    assert "Of 3 differences 0 are larger" in table[-1]
+    assert "in bold: 0 of 3; of 3 arms that change nothing 0.2 would be" in table[-1]
     assert "confirm: 5 (runs: 6)" in record_tables.record_tried({"runs": COMPARED})
 
 
@@ -307,7 +334,7 @@ def test_arms_of_one_question_stand_together_and_the_best_of_them_first() -> Non
     assert names == ["base", "Muon 1e-3", "AdamW 1e-3", "linear"]
 
 
-def test_the_spread_is_pooled_and_clear_differences_are_those_beyond_chance() -> None:
+def test_the_spread_is_pooled_and_clear_differences_are_those_beyond_chance(plan: Plan) -> None:
     scores = {"base": [70.0, 70.2, 70.4], "linear": [71.0, 71.2], "Muon 1e-3": [70.5]}
     spread = record_comparison.pool_spread(scores)
     assert spread is not None
@@ -317,12 +344,21 @@ def test_the_spread_is_pooled_and_clear_differences_are_those_beyond_chance() ->
     assert spread.largest_by_chance(1, 3) == pytest.approx(
         3.182 * spread.deviation * (4 / 3) ** 0.5, rel=1e-3
     )
-    differences = record_comparison.compare_arms(scores, load_plan().arms)
+    differences = record_comparison.compare_arms(scores, plan.arms, plan.stage("screen"))
     assert {name: each.is_clear for name, each in differences.items()} == {
         "linear": True,
         "Muon 1e-3": False,
     }
     assert record_comparison.pool_spread({"base": [70.0]}) is None
+
+
+def test_an_arm_whose_reference_is_not_run_is_compared_with_that_of_the_stage(plan: Plan) -> None:
+    scores = {"paper": [60.0], "18x256, 16k words": [70.0], "18x256, Muon 1e-3": [71.0]}
+    found = record_comparison.compare_arms(scores, plan.arms, plan.stage("confirm"))
+    assert {arm: (each.reference, each.points) for arm, each in found.items()} == {
+        "paper": ("18x256, 16k words", -10.0),
+        "18x256, Muon 1e-3": ("18x256, 16k words", 1.0),
+    }
 
 
 def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
