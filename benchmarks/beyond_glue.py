@@ -36,6 +36,7 @@ from benchmarks.harness import (
     Result,
     build_parser,
     check_counts,
+    folder_name,
     provenance,
     read_earlier,
     run_main,
@@ -203,8 +204,7 @@ class Scoring:
 
     def finetune(self, job: Job) -> None:
         """Fine-tune a model on a task with one seed and keep its scores."""
-        slug = "".join(letter if letter.isalnum() else "-" for letter in job.key)
-        folder = self.options.folder / slug
+        folder = self.options.folder / folder_name(job.key)
         command = job.command(self.options.data / FOLDERS[job.task.name], folder)
         facts = {"model": job.model.name, "task": job.task.name, "seed": job.seed}
         facts |= {"settings": job.flags}

@@ -35,6 +35,7 @@ from benchmarks.harness import (
     Result,
     build_parser,
     check_counts,
+    folder_name,
     provenance,
     read_earlier,
     run_main,
@@ -72,11 +73,6 @@ class Named:
             return ELECTRA, words
         parts = words[0].removeprefix(BLOCKS)
         return (sys.executable, "-m", "benchmarks.block_variants", parts), words[1:]
-
-    @property
-    def slug(self) -> str:
-        """Return the name as a part of a folder name."""
-        return "".join(letter if letter.isalnum() else "-" for letter in self.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -141,7 +137,7 @@ class Kept:
         return entry
 
     def folder_of(self, arm: Named, seed: int) -> Path:
-        return Path(self.options.folder) / f"{arm.slug}-{seed}"
+        return Path(self.options.folder) / f"{folder_name(arm.name)}-{seed}"
 
     def write(self, change: Callable[[], None]) -> None:
         with self.lock:
@@ -179,7 +175,8 @@ class Kept:
         if time.monotonic() > self.until or not (model / METRICS).is_file():
             return
         task, *task_flags = shlex.split(task_with_flags)
-        folder = model.parent / f"{model.name}-{tuning.slug}-{task.replace('/', '-')}"
+        own = f"{folder_name(tuning.name)}-{task.replace('/', '-')}"
+        folder = model.parent / f"{model.name}-{own}"
         flags = ["--task", task, "--data", self.options.glue, "--output-dir", str(folder)]
         flags += ["--seeds", str(self.options.finetune_seeds), *task_flags]
         flags += shlex.split(tuning.flags)

@@ -84,6 +84,11 @@ def run_main(main: Callable[[], None]) -> None:
     sys.exit(2)
 
 
+def folder_name(name: str) -> str:
+    """Return the name of an arm or a job as a part of the name of its folder."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
 def failure_of(error: subprocess.CalledProcessError) -> str:
     """Return which command failed, with the last line of what it printed."""
     last_line = "its output is above"

@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness import build_parser, check_counts, run_main
+from benchmarks.harness import build_parser, check_counts, folder_name, run_main
 from benchmarks.markdown import RESULTS
 from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import (
@@ -120,12 +120,7 @@ def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | N
     )
 
 
-def slug(name: str) -> str:
-    """Return the name of an arm for a folder."""
-    return "".join(letter if letter.isalnum() else "-" for letter in name)
-
-
-class Length(NamedTuple):
+class RunLength(NamedTuple):
     """How long a run is."""
 
     minutes: float
@@ -148,7 +143,7 @@ class Search:
         self.folder = options.folder / "runs"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.shards: dict[str, Shards] = {}
-        self.lengths: dict[tuple[str, int], Length] = {}
+        self.lengths: dict[tuple[str, int], RunLength] = {}
 
     def run_stage(self, stage: Stage) -> None:
         """Measure speeds, pre-train and fine-tune what a stage has left."""
@@ -239,13 +234,13 @@ class Search:
             print(f"{arm.name}: {known:,.0f} rows/s alone", flush=True)
         return known
 
-    def length_of(self, stage: Stage, arm: Arm, seed: int) -> Length:
+    def length_of(self, stage: Stage, arm: Arm, seed: int) -> RunLength:
         """Return how long a run is. A begun one keeps its length: a speed that is measured again is
         a little higher or lower.
         """
         folder, minutes = self.run_folder(stage, arm, seed), self.plan.minutes_of(stage)
         if folder.exists() and length_file(folder).exists():
-            begun = Length(**read_json_object(length_file(folder)))
+            begun = RunLength(**read_json_object(length_file(folder)))
             if begun.minutes != minutes:
                 raise UserError(
                     f"{folder}: was begun for {begun.minutes:g} minutes, and the stage has "
@@ -253,8 +248,8 @@ class Search:
                 )
             return begun
         rate = self.rows_per_second(arm)
-        steps = self.plan.at_most_steps(steps_in(minutes, arm, self.recipe_of(arm), rate))
-        return Length(minutes, rate, steps)
+        steps = self.plan.limit_steps(steps_in(minutes, arm, self.recipe_of(arm), rate))
+        return RunLength(minutes, rate, steps)
 
     def attempt(self, stage: Stage, run: tuple[Arm, int], work: Callable[[], None]) -> bool:
         """Do a part of a run; write down that it failed, and return whether it is done."""
@@ -271,7 +266,7 @@ class Search:
         return True
 
     def run_folder(self, stage: Stage, arm: Arm, seed: int) -> Path:
-        return Path(self.folder / f"{stage.name}-{slug(arm.name)}-{seed}")
+        return Path(self.folder / f"{stage.name}-{folder_name(arm.name)}-{seed}")
 
     def pretrain(self, stage: Stage, arm: Arm, seed: int) -> None:
         """Pre-train an arm for the minutes of a stage and keep what it read and scored."""
@@ -357,7 +352,7 @@ class Search:
             done = self.record.entry("finetuning", name, 0).get("tuned", {}).get(task)
             if done and not (self.options.retry and "failed" in done):
                 return
-            own = f"-{slug(name)}"
+            own = f"-{folder_name(name)}"
             try:
                 scores = self.score(model, task, flags, seeds=searched.seeds, name=own)
             except Stopped:

@@ -119,7 +119,7 @@ class Plan:
     def minutes_of(self, stage: Stage) -> float:
         return self.minutes * stage.share
 
-    def at_most_steps(self, steps: int) -> int:
+    def limit_steps(self, steps: int) -> int:
         """Return the steps of a run, fewer at a scale that has a limit."""
         return min(steps, self.scale.max_steps or steps)
 
@@ -165,7 +165,7 @@ def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
         if arm.name != Arm.reference:
             if arm.reference not in arms:
                 raise UserError(f"{path}: arm {arm.name}: no arm {arm.reference} before it")
-            arm = change_reference(arms[arm.reference], arm, source=str(path))
+            arm = build_on_reference(arms[arm.reference], arm, source=str(path))
         arms[arm.name] = arm
     plan = replace(plan, arms=tuple(arms.values()))
     if scale is None:
@@ -176,7 +176,7 @@ def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
     return replace(plan, scale=smaller, minutes=smaller.minutes or plan.minutes)
 
 
-def change_reference(reference: Arm, arm: Arm, *, source: str) -> Arm:
+def build_on_reference(reference: Arm, arm: Arm, *, source: str) -> Arm:
     """Return an arm with the text and the flags of its reference before its own.
 
     A recipe of its own takes no flags of another.

@@ -47,7 +47,7 @@ def test_every_arm_has_settings_that_a_recipe_takes_and_a_scale_wins_over_them()
         flags = plan.flags_of(arm)
         assert smaller <= set(zip(flags[::2], flags[1::2], strict=True))
         stage = plan.stage(next(iter(arm.stages)))
-        schedule = schedule_flags(plan, arm, stage, plan.at_most_steps(60), batch_size=8)
+        schedule = schedule_flags(plan, arm, stage, plan.limit_steps(60), batch_size=8)
         assert plan.recipe_of(arm, *schedule).training.max_steps == plan.scale.max_steps == 6
 
 
