@@ -6,7 +6,7 @@ speed          pretrain_gpu (pretrain_sides, step_profile), pretrain_cpu, finetu
                finetune_cpu, inference_gpu, processes, serve, shard, help; peer is what ours is
                compared with
 learning       quickstart, small_gpu, plateau, encoders (block_variants), sanity, minimal_pairs
-a record       record (record_plan, record_corpus, record_jobs, record_speed, record_proxy,
+a record       record (record_plan, record_corpus, record_jobs, record_speed,
                record_results, record_comparison), then ship: a model that comes with the package
 reliability    crash (crash_commands, crash_trials, file_operations), power_loss, bit_flips, soak
                (soak_runs), hostile_folders (hostile_inputs, hostile_changes)

@@ -42,7 +42,6 @@ from benchmarks.record_plan import (
     speed_key,
     steps_in,
 )
-from benchmarks.record_proxy import score_fixed_corruption
 from benchmarks.record_results import Record, finetuned_scores, pretrained_facts
 from electra import atomic
 from electra.config import UserError
@@ -211,12 +210,6 @@ class Search:
             self.shards[arm.data] = Shards.open(self.options.folder / arm.data)
         return self.shards[arm.data]
 
-    @cached_property
-    def reference_rows(self) -> Shards | None:
-        """The shards whose held-out rows all discriminators are scored on, where they were made."""
-        folder = self.options.folder / self.plan.arms[0].data
-        return Shards.open(folder) if folder.exists() else None
-
     def recipe_of(self, arm: Arm) -> Recipe:
         """Return the recipe of an arm with the vocabulary that its shards have."""
         vocab_size = str(self.open_shards(arm).tokenizer.size)
@@ -282,9 +275,6 @@ class Search:
         is_continued = (folder / METRICS).exists()
         seconds = self.commands.run(log, *command, *place)
         facts = pretrained_facts(folder, self.open_shards(arm))
-        rows = self.reference_rows
-        if rows and rows.tokenizer.size == recipe.data.vocab_size:  # else not the same tokens
-            facts["fixed_corruption"] = score_fixed_corruption(folder, rows)
         if not is_continued:
             facts["seconds"] = round(seconds, 1)  # with its start, evaluations and export
         self.record.update(

@@ -28,7 +28,6 @@ from benchmarks.record_results import Record
 from electra import atomic
 from electra.cli.describe import describe_recipe
 from electra.config import UserError
-from electra.data.shards import Shards
 from tests.test_benchmarks import write_sst_2
 
 # ---- the plan ------------------------------------------------------------------------------------
@@ -212,18 +211,6 @@ def search_finetuning(
     search.search_finetuning(Path(model))
     entry: dict[str, Any] = Record(output).entry("finetuning", "default", 0)["tuned"]["glue/rte"]
     return entry
-
-
-def test_discriminators_are_scored_on_reference_rows_where_there_are_some(
-    toy_shards: Path, tmp_path: Path
-) -> None:
-    place = ["--folder", str(tmp_path), "--glue", "glue", "--output", str(tmp_path / "r.json")]
-    options = record.parse_options(["--stage", "final", *place])
-    assert record.Search(options, load_plan(), Record(options.output)).reference_rows is None
-    (tmp_path / load_plan().arms[0].data).symlink_to(toy_shards)
-    rows = record.Search(options, load_plan(), Record(options.output)).reference_rows
-    assert rows is not None
-    assert rows.tokenizer.size == Shards.open(toy_shards).tokenizer.size
 
 
 def test_failed_settings_of_fine_tuning_are_tried_again_when_asked(tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ from transformers import AutoModel
 
 import electra
 from benchmarks import minimal_pairs, record_corpus, ship
-from benchmarks.record_proxy import score_fixed_corruption
 from benchmarks.shipped_tables import find_shipped
 from electra import shipped
 from electra.__main__ import main
 from electra.config import UserError
-from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface
 from electra.model.card_content import describe_origin
@@ -271,16 +269,3 @@ def test_the_accuracy_of_pairs_counts_a_tie_half_and_is_written(run: Path, tmp_p
     (tmp_path / "wrong.jsonl").write_text('{"sentence": 1}\n', encoding="utf8")
     with pytest.raises(UserError, match=r"wrong.jsonl:1"):
         minimal_pairs.main([str(run), str(tmp_path / "wrong.jsonl")])
-
-
-# ---- fixed corruption ----------------------------------------------------------------------------
-
-
-def test_discriminators_are_compared_on_rows_that_are_corrupted_alike(
-    run: Path, toy_shards: Path
-) -> None:
-    shards = Shards.open(toy_shards)
-    scores = score_fixed_corruption(run, shards)
-    assert scores == score_fixed_corruption(run, shards)
-    assert 0 < scores["average_precision"] < 1
-    assert 0 < scores["auc"] < 1
