@@ -3,12 +3,15 @@
     python -m benchmarks.record_plots [--stage screen] [--result benchmarks/results/record.json]
                                       [--output docs/images/screen.svg]
 
-A bar shows what chance alone explains in 19 of 20 cases. The same results give the same bytes.
+A bar shows what chance alone explains in 19 of 20 cases. An arm that is much further away stands at
+the edge, with its number. The same results give the same bytes.
 Needs matplotlib: pip install -e '.[benchmarks]'
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import copysign
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from electra.config import UserError
 
 CLEAR, UNCLEAR, CHANCE = "#1b5e9b", "#7a7a7a", "#e3e3e3"
 INCHES_AN_ARM = 0.21
+FAR = 3.0  # times what chance explains
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -51,24 +55,52 @@ def draw(result: Result, stage: str, output: Path) -> None:
     with pyplot.rc_context({**RC_PARAMS, "axes.grid.axis": "x"}):
         height = 1.0 + INCHES_AN_ARM * len(differences)
         figure, axis = pyplot.subplots(figsize=(7, height), layout="constrained")
+        edge = find_edge(differences)
         for row, difference in enumerate(differences):
-            plot_difference(axis, row, difference)
+            plot_difference(axis, row, difference, edge=edge)
+        axis.set_xlim(-edge, edge)
         axis.axvline(0, color="#4d4d4d", linewidth=1)
         axis.set_yticks(range(len(differences)), [label(each) for each in differences], fontsize=8)
         axis.tick_params(axis="y", length=0)
         axis.set_ylim(-0.7, len(differences) - 0.3)
         tasks = ", ".join(task.removeprefix("glue/") for task in plan.stage(stage).task_names)
-        axis.set_xlabel(f"points against the reference, mean of {tasks}\nbar: chance, in {CASES}")
+        axis.set_xlabel(
+            f"points against the reference\nmean of {tasks}\nbar: chance, in {CASES}", fontsize=8
+        )
         save_figure(figure, output)
 
 
-def plot_difference(axis: Any, row: int, difference: Difference) -> None:
+def find_edge(differences: Sequence[Difference]) -> float:
+    """Return how many points the picture shows to each side. Arms that failed to learn are far
+    outside, and would leave the others no room.
+    """
+    chance = max(each.by_chance or 0.0 for each in differences)
+    near = [abs(each.points) for each in differences]
+    if chance:
+        near = [points for points in near if points <= FAR * chance]
+    return 1.1 * max(chance, *near, 0.1)
+
+
+def plot_difference(axis: Any, row: int, difference: Difference, *, edge: float) -> None:
     if difference.by_chance is not None:
         axis.barh(
             row, 2 * difference.by_chance, left=-difference.by_chance, height=0.8, color=CHANCE
         )
     color = CLEAR if difference.is_clear else UNCLEAR
-    axis.plot(difference.points, row, marker="o", markersize=5, linestyle="none", color=color)
+    if abs(difference.points) <= edge:
+        axis.plot(difference.points, row, marker="o", markersize=5, linestyle="none", color=color)
+        return
+    side = copysign(1, difference.points)
+    axis.annotate(
+        f"{difference.points:+.1f}",
+        (side * edge, row),
+        (side * 0.85 * edge, row),
+        arrowprops={"arrowstyle": "->", "color": color},
+        color=color,
+        fontsize=8,
+        ha="center",
+        va="center",
+    )
 
 
 def label(difference: Difference) -> str:

@@ -72,7 +72,11 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
         name, published = PUBLISHED
         cells = [f"{published[task.removeprefix('glue/')]:.1f}" for task in tasks]
         lines.append(table_row(name, *["–"] * 5, *cells, f"{fmean(published.values()):.1f}", "–"))
-    notes = [*failures(everything), *tuning_notes(arms), describe_spread(scores, differences)]
+    notes = [
+        *failures(everything),
+        *tuning_notes(arms, tasks),
+        describe_spread(scores, differences),
+    ]
     return "\n".join([*lines, *notes])
 
 
@@ -142,16 +146,28 @@ def failures(runs: Sequence[Result]) -> list[str]:
     return lines
 
 
-def tuning_notes(arms: dict[str, list[Result]]) -> list[str]:
-    """Return the settings of fine-tuning of each arm, where they differ."""
+def tuning_notes(arms: Arms, tasks: Sequence[str]) -> list[str]:
+    """Return the settings of fine-tuning, by arm where they differ; nothing where all are the
+    defaults.
+    """
     shown = {}
     for arm, runs in arms.items():
         if tuned := runs[0].get("tuned"):
-            shown[arm] = format_flags(next(iter(tuned.values())).get("flags"))
-    if len(set(shown.values())) < 2:
-        return []
-    parts = [f"{arm}: {flags}" for arm, flags in shown.items()]
-    return ["", f"Fine-tuning: {'; '.join(parts)}."]
+            shown[arm] = format_task_flags({task: tuned[task] for task in tasks if task in tuned})
+    match list(dict.fromkeys(shown.values())):
+        case [] | ["default"]:
+            return []
+        case [same]:
+            return ["", f"Fine-tuning: {same}."]
+    return ["", f"Fine-tuning: {'; '.join(f'{arm}: {flags}' for arm, flags in shown.items())}."]
+
+
+def format_task_flags(tuned: Mapping[str, Result]) -> str:
+    """Return the flags of all tasks, or of each where they differ."""
+    flags = {task: format_flags(entry.get("flags")) for task, entry in tuned.items()}
+    if len(set(flags.values())) == 1:
+        return next(iter(flags.values()))
+    return ", ".join(f"{task.removeprefix('glue/')} {each}" for task, each in flags.items())
 
 
 def describe_spread(

@@ -22,6 +22,7 @@ from benchmarks import (
     record_plots,
     record_tables,
 )
+from benchmarks.record_comparison import Difference
 from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import Plan, load_plan, schedule_flags, speed_key, steps_in
 from benchmarks.record_results import Record
@@ -363,6 +364,15 @@ def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
         record_plots.main([*command, "--stage", "quarter"])
 
 
+def test_an_arm_that_did_not_learn_leaves_the_others_room_in_the_picture() -> None:
+    near = [Difference("a", "base", 1.2, 2.0), Difference("b", "base", -2.4, 2.0)]
+    far = Difference("c", "base", -43.2, 2.0)
+    assert record_plots.find_edge([*near, far]) == record_plots.find_edge(near)
+    assert record_plots.find_edge(near) == pytest.approx(1.1 * 2.4)
+    unknown = [Difference("a", "base", 1.2, None), Difference("c", "base", -43.2, None)]
+    assert record_plots.find_edge(unknown) == pytest.approx(1.1 * 43.2)
+
+
 def test_a_task_with_flags_of_its_own_has_them_beside_its_score() -> None:
     tuned = {
         "glue/qnli": {"flags": "--epochs 1 --learning-rate 1e-4", "scores": [0.82]},
@@ -403,6 +413,16 @@ def test_settings_of_fine_tuning_that_differ_between_arms_stand_below_the_table(
         tuned["flags"] = "--epochs 6"
     table = record_tables.record_stage({"runs": runs}, stage="confirm")
     assert "\nFine-tuning: base: default; other: `--epochs 6`." in table
+
+
+def test_flags_that_all_arms_have_on_a_task_stand_below_the_table_once() -> None:
+    runs = {"a": scored_run("base", 0, 0.7), "b": scored_run("other", 0, 0.7)}
+    for run in runs.values():
+        run["tuned"]["glue/qnli"]["flags"] = "--epochs 2"
+    runs["b"]["tuned"] = dict(reversed(runs["b"]["tuned"].items()))
+    table = record_tables.record_stage({"runs": runs}, stage="confirm")
+    assert "\nFine-tuning: qnli `--epochs 2`, sst-2 default, cola default, " in table
+    assert table.count("--epochs 2") == 1
 
 
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:
