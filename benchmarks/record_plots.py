@@ -65,7 +65,9 @@ def draw(result: Result, stage: str, output: Path) -> None:
         axis.set_ylim(-0.7, len(differences) - 0.3)
         tasks = ", ".join(task.removeprefix("glue/") for task in plan.stage(stage).task_names)
         axis.set_xlabel(
-            f"points against the reference\nmean of {tasks}\nbar: chance, in {CASES}", fontsize=8
+            f"points against the reference\nmean of {tasks}\n"
+            f"bar: chance, in {CASES}; blue: beyond it",
+            fontsize=8,
         )
         save_figure(figure, output)
 

@@ -152,8 +152,8 @@ def tuning_notes(arms: Arms, tasks: Sequence[str]) -> list[str]:
     """
     shown = {}
     for arm, runs in arms.items():
-        if tuned := runs[0].get("tuned"):
-            shown[arm] = format_task_flags({task: tuned[task] for task in tasks if task in tuned})
+        if scored := [run["tuned"] for run in runs if is_scored(run, tasks)]:
+            shown[arm] = format_task_flags({task: scored[0][task] for task in tasks})
     match list(dict.fromkeys(shown.values())):
         case [] | ["default"]:
             return []

@@ -364,6 +364,16 @@ def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
         record_plots.main([*command, "--stage", "quarter"])
 
 
+def test_an_arm_that_did_not_learn_stands_at_the_edge_with_its_number(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    runs = {str(seed): scored_run("base", seed, 0.7 + seed / 500) for seed in range(3)}
+    runs |= {"near": scored_run("linear", 0, 0.71), "far": scored_run("EMA 0.999", 0, 0.3)}
+    for names, numbers in ((("near",), 0), (("near", "far"), 1)):
+        kept = {name: run for name, run in runs.items() if name.isdigit() or name in names}
+        record_plots.draw({"runs": kept}, "confirm", tmp_path / "a.svg")
+        assert (tmp_path / "a.svg").read_text(encoding="utf8").count("-40.2") == numbers
+
+
 def test_an_arm_that_did_not_learn_leaves_the_others_room_in_the_picture() -> None:
     near = [Difference("a", "base", 1.2, 2.0), Difference("b", "base", -2.4, 2.0)]
     far = Difference("c", "base", -43.2, 2.0)
@@ -413,6 +423,12 @@ def test_settings_of_fine_tuning_that_differ_between_arms_stand_below_the_table(
         tuned["flags"] = "--epochs 6"
     table = record_tables.record_stage({"runs": runs}, stage="confirm")
     assert "\nFine-tuning: base: default; other: `--epochs 6`." in table
+
+
+def test_an_unfinished_arm_has_no_note_about_its_fine_tuning() -> None:
+    runs = {"a": scored_run("base", 0, 0.7), "b": scored_run("other", 0, 0.7)}
+    runs["b"]["tuned"] = {"glue/qnli": {**runs["b"]["tuned"]["glue/qnli"], "flags": "--epochs 2"}}
+    assert "Fine-tuning:" not in record_tables.record_stage({"runs": runs}, stage="confirm")
 
 
 def test_flags_that_all_arms_have_on_a_task_stand_below_the_table_once() -> None:
