@@ -190,11 +190,11 @@ def quickstart_rows() -> list[tuple[str, str]]:
     if not (RESULTS / "quickstart.json").is_file():
         return []
     result = read_result("quickstart")
-    scores = result["scores"]
+    scores, made = result["scores"], result["made"]
     return [
         (
-            f"`make quickstart` after the install, {result['made']['threads']} threads",
-            f"{result['minutes']:.1f} minutes",
+            "`make quickstart` after the install",
+            f"{result['minutes']:.1f} minutes ({made['threads']} threads, {made['processor']})",
         ),
         (
             "… its generator, held out: accuracy (baseline); its discriminator: AUC (baseline)",
