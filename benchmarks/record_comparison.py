@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, variance
 
+import numpy as np
 from scipy.stats import t as student
 
 from benchmarks.harness import Result
-from benchmarks.record_plan import Arm, Stage
+from benchmarks.record_plan import Arm, Factorial, Stage
 
 CONFIDENCE = 0.95
 CASES = "19 of 20 cases"  # the same in words
 
 Arms = Mapping[str, Sequence[Result]]  # the runs of each arm
+
+
+def student_quantile(degrees: int) -> float:
+    """Return how many standard errors chance reaches at most, in 19 of 20 cases."""
+    return float(student.ppf((1 + CONFIDENCE) / 2, degrees))
 
 
 @dataclass(frozen=True)
@@ -27,15 +33,14 @@ class Spread:
 
     def largest_by_chance(self, runs: int, other_runs: int) -> float:
         """Return what the means of so many runs differ by at most, in 19 of 20 cases."""
-        quantile = float(student.ppf((1 + CONFIDENCE) / 2, self.degrees))
-        return quantile * self.deviation * sqrt(1 / runs + 1 / other_runs)
+        return student_quantile(self.degrees) * self.deviation * sqrt(1 / runs + 1 / other_runs)
 
 
 @dataclass(frozen=True)
 class Difference:
     """The mean of an arm less that of its reference, in points."""
 
-    arm: str
+    arm: str  # or one factor of several arms
     reference: str
     points: float
     by_chance: float | None  # at most so much; None where no arm has two seeds
@@ -89,3 +94,35 @@ def compare_arms(
         points = fmean(ours) - fmean(theirs)
         differences[arm.name] = Difference(arm.name, reference, points, by_chance)
     return differences
+
+
+def estimate_effects(
+    scores: Mapping[str, Sequence[float]], arms: Sequence[Arm], factorial: Factorial
+) -> dict[str, Difference]:
+    """Return what each factor of a factorial experiment changes, whatever the others are.
+
+    It is the least-squares fit of a sum of effects. What the fit leaves over, which is chance and
+    what factors do together, is the spread. Empty where the runs do not tell all factors apart.
+    """
+    rows, values = [], []
+    for arm in arms:
+        if arm.factors or arm.name == factorial.reference:
+            for score in scores.get(arm.name, ()):
+                rows.append([1.0, *(float(name in arm.factors) for name in factorial.factors)])
+                values.append(score)
+    matrix = np.array(rows)
+    count = 1 + len(factorial.factors)
+    if len(rows) < count or np.linalg.matrix_rank(matrix) < count:
+        return {}
+    effects = np.linalg.lstsq(matrix, np.array(values))[0]
+    degrees, limits = len(rows) - count, [None] * count
+    if degrees:
+        residuals = values - matrix @ effects
+        variances = np.diagonal(np.linalg.inv(matrix.T @ matrix)) * (
+            residuals @ residuals / degrees
+        )
+        limits = [student_quantile(degrees) * sqrt(each) for each in variances]
+    return {
+        name: Difference(name, factorial.reference, float(points), limit)
+        for name, points, limit in zip(factorial.factors, effects[1:], limits[1:], strict=True)
+    }

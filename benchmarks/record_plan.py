@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,35 @@ class Arm:
     reference: str = "base"  # the arm that it changes, and is compared with
     # the stages that it is part of, with its seeds there
     stages: dict[str, list[int]] = field(default_factory=lambda: {"screen": [0]})
+    factors: tuple[str, ...] = ()  # of the factorial experiment, those that it has
 
     def initial_batch(self, batch_size: int) -> int:
         return round(self.initial_batch_share * batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factorial:
+    """Changes of one arm that are tried together: half of all their combinations, those of an even
+    number. Each change is in half of the runs, and any two are independent of each other.
+    """
+
+    stage: str
+    reference: str  # the arm that they change, which is the run without any
+    question: str
+    factors: dict[str, str]  # flags of `electra pretrain`
+
+    def arms(self) -> Iterator[Arm]:
+        """Yield the arms with two changes or more."""
+        for count in range(2, len(self.factors) + 1, 2):
+            for names in combinations(self.factors, count):
+                yield Arm(
+                    name=" + ".join(names),
+                    question=self.question,
+                    flags=" ".join(self.factors[name] for name in names),
+                    reference=self.reference,
+                    stages={self.stage: [0]},
+                    factors=names,
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +128,7 @@ class Plan:
     finetune_flags: str = ""  # of all arms of the plan's recipe; others keep the defaults
     stages: dict[str, Any]
     arms: tuple[Arm, ...]
+    factorial: Factorial
     finetuning: Tunings
     scales: dict[str, Scale] = field(default_factory=dict)
     scale: Scale = Scale()
@@ -157,7 +185,7 @@ def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
     """Read a plan, at a scale of its own where one is named."""
     plan = build(Plan, read_toml(path), source=str(path))
     arms: dict[str, Arm] = {}
-    for arm in plan.arms:
+    for arm in (*plan.arms, *plan.factorial.arms()):
         if arm.name in arms:
             raise UserError(f"{path}: two arms are named {arm.name}")
         if unknown := set(arm.stages) - set(plan.stages):

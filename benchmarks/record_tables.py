@@ -68,7 +68,7 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
     differences = compare_arms(scores, plan.arms, plan.stage(stage))
     for arm in by_question(arms, scores, plan):
         lines.append(arm_row(arm, arms[arm], tasks, format_difference(differences.get(arm))))
-    if stage != "screen":
+    if tasks == list(plan.stage(stage).tasks):  # on all of their training data, by the defaults
         name, published = PUBLISHED
         cells = [f"{published[task.removeprefix('glue/')]:.1f}" for task in tasks]
         lines.append(table_row(name, *["–"] * 5, *cells, f"{fmean(published.values()):.1f}", "–"))

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,12 @@ def test_settings_that_cost_no_time_share_a_measured_speed(plan: Plan) -> None:
 def test_an_arm_changes_its_reference_and_keeps_its_text(plan: Plan) -> None:
     arms = {arm.name: arm for arm in plan.arms}
     changed, reference = (
-        plan.recipe_of(arms[name]) for name in ("8x384, Muon 1e-3", "18x256, Muon 1e-3")
+        plan.recipe_of(arms[name]) for name in ("Muon 1e-3 + 8x384", "18x256, a fifth of the text")
     )
-    assert reference.optimizer.muon_learning_rate == changed.optimizer.muon_learning_rate == 1e-3
+    assert reference.optimizer == replace(changed.optimizer, muon_learning_rate=3e-3)
     assert reference.encoder.layers == 18
     assert changed.encoder.layers == 8
-    assert arms["18x256, Muon 1e-3"].data == arms["18x256, 16k words"].data == "128-16384"
+    assert arms["8x384, 16k words"].data == arms["18x256, 16k words"].data == "128-16384"
     assert arms["a thirtieth, dropout 0.1"].data == "128-thirtieth"
     assert arms["base"].data == arms["paper"].data == "128"
     assert plan.flags_of(arms["paper"]) == []
@@ -97,7 +98,7 @@ def test_an_arm_changes_its_reference_and_keeps_its_text(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ('reference = "18x256, Muon 1e-3"', 'reference = "lost"', "no arm lost before it"),
+        ('reference = "a fifth of the text"', 'reference = "lost"', "no arm lost before it"),
         ('name = "AdamW 2e-3"', 'name = "AdamW 1e-3"', "two arms are named AdamW 1e-3"),
     ],
 )
@@ -263,9 +264,9 @@ def test_a_speed_is_taken_from_the_same_code_on_the_same_device_alone(
 
 
 def scored_run(arm: str, seed: int, score: float) -> dict[str, Any]:
-    tasks = load_plan().stage("confirm").task_names
+    tasks = load_plan().stage("quarter").task_names
     return {
-        "stage": "confirm",
+        "stage": "quarter",
         "arm": arm,
         "seed": seed,
         "question": "why",
@@ -289,7 +290,7 @@ COMPARED = {
 
 
 def test_the_page_shows_each_arm_against_its_reference_with_its_spread_and_failures() -> None:
-    table = record_tables.record_stage({"runs": COMPARED}, stage="confirm").splitlines()
+    table = record_tables.record_stage({"runs": COMPARED}, stage="quarter").splitlines()
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in table[2:9]}
     assert rows["linear"].startswith(
         "| linear | schedule | 1 | 14.0M | 300M (3.5) | 1.00e+17; 2.00e+17 | 75.0"
@@ -304,7 +305,7 @@ def test_the_page_shows_each_arm_against_its_reference_with_its_spread_and_failu
     # 12.71 is Student's t of one degree of freedom; 22.0 is for two seeds against one.
     assert "at most 22.0 or 25.4 points from its reference" in table[-1]
     assert "in bold: 0 of 3; of 3 arms that change nothing 0.2 would be" in table[-1]
-    assert "confirm: 5 (runs: 6)" in record_tables.record_tried({"runs": COMPARED})
+    assert "quarter: 5 (runs: 6)" in record_tables.record_tried({"runs": COMPARED})
 
 
 def test_arms_of_one_question_stand_together_and_the_best_of_them_first() -> None:
@@ -317,7 +318,7 @@ def test_arms_of_one_question_stand_together_and_the_best_of_them_first() -> Non
             ("base", 0.1, "reference"),
         )
     }
-    table = record_tables.record_stage({"runs": runs}, stage="confirm").splitlines()
+    table = record_tables.record_stage({"runs": runs}, stage="quarter").splitlines()
     names = [line.split(" | ")[0].removeprefix("| ") for line in table[2:6]]
     assert names == ["base", "Muon 1e-3", "AdamW 1e-3", "linear"]
 
@@ -341,18 +342,62 @@ def test_the_spread_is_pooled_and_clear_differences_are_those_beyond_chance(plan
 
 
 def test_an_arm_whose_reference_is_not_run_is_compared_with_that_of_the_stage(plan: Plan) -> None:
-    scores = {"paper": [60.0], "18x256, 16k words": [70.0], "18x256, Muon 1e-3": [71.0]}
-    found = record_comparison.compare_arms(scores, plan.arms, plan.stage("confirm"))
+    scores = {"paper": [60.0], "18x256, 16k words": [70.0], "8x384, 16k words": [71.0]}
+    found = record_comparison.compare_arms(scores, plan.arms, plan.stage("final"))
     assert {arm: (each.reference, each.points) for arm, each in found.items()} == {
         "paper": ("18x256, 16k words", -10.0),
-        "18x256, Muon 1e-3": ("18x256, 16k words", 1.0),
+        "8x384, 16k words": ("18x256, 16k words", 1.0),
     }
+
+
+def test_each_factor_is_in_half_of_the_runs_and_beside_each_other_in_a_quarter(plan: Plan) -> None:
+    factors = plan.factorial.factors
+    runs = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
+    assert len(runs) == 2 ** (len(factors) - 1)
+    assert [arm.name for arm in runs if not arm.factors] == [plan.factorial.reference]
+    for one, other in combinations(factors, 2):
+        assert sum(one in arm.factors for arm in runs) == len(runs) / 2
+        assert sum({one, other} <= set(arm.factors) for arm in runs) == len(runs) / 4
+    both = next(arm for arm in runs if arm.factors == ("Muon 1e-3", "8x384"))
+    recipe = plan.recipe_of(both)
+    assert (recipe.optimizer.muon_learning_rate, recipe.encoder.layers) == (1e-3, 8)
+    assert both.data == "128-16384-fifth"
+
+
+def test_effects_of_factors_are_those_of_all_runs_with_what_chance_explains(plan: Plan) -> None:
+    true = dict(zip(plan.factorial.factors, (1.0, -2.0, 0.0, 4.0), strict=True))
+    arms = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
+    scores = {arm.name: [70 + sum(true[name] for name in arm.factors)] for arm in arms}
+    exact = record_comparison.estimate_effects(scores, plan.arms, plan.factorial)
+    assert {name: each.points for name, each in exact.items()} == pytest.approx(true, abs=1e-9)
+    assert all(each.by_chance == pytest.approx(0, abs=1e-9) for each in exact.values())
+    # One of the four runs without a factor is 0.8 better: the factor loses a quarter of that.
+    scores[plan.factorial.reference][0] += 0.8
+    found = record_comparison.estimate_effects(scores, plan.arms, plan.factorial)
+    assert found["8x384"].points == pytest.approx(4.0 - 0.2)
+    # 3.182 is Student's t of three degrees of freedom: eight runs, five numbers fitted.
+    left_over = (0.8**2 * (1 - 5 / 8) / 3) ** 0.5
+    assert found["8x384"].by_chance == pytest.approx(3.182 * left_over * (1 / 2) ** 0.5, rel=1e-3)
+    assert [name for name, each in found.items() if each.is_clear] == [
+        "Muon 1e-3",
+        "weight decay 0.1 and 0.3",
+        "8x384",
+    ]
+
+
+def test_runs_that_do_not_tell_factors_apart_have_no_effects(plan: Plan) -> None:
+    arms = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
+    few = {arm.name: [70.0] for arm in arms[:4]}
+    assert record_comparison.estimate_effects(few, plan.arms, plan.factorial) == {}
+    apart = {arm.name: [70.0] for arm in arms[:5]}
+    effects = record_comparison.estimate_effects(apart, plan.arms, plan.factorial)
+    assert all(each.by_chance is None for each in effects.values())
 
 
 def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "record.json").write_text(json.dumps({"runs": COMPARED}), encoding="utf8")
-    command = ["--stage", "confirm", "--result", str(tmp_path / "record.json")]
+    command = ["--stage", "quarter", "--result", str(tmp_path / "record.json")]
     pictures = []
     for name in ("a.svg", "b.svg"):
         record_plots.main([*command, "--output", str(tmp_path / name)])
@@ -360,8 +405,8 @@ def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
     assert pictures[0] == pictures[1]
     for words in ("linear", "rows of 64 (against a fifth of the text)"):
         assert words in pictures[0]
-    with pytest.raises(UserError, match="no two arms of stage quarter to compare"):
-        record_plots.main([*command, "--stage", "quarter"])
+    with pytest.raises(UserError, match="no two arms of stage final to compare"):
+        record_plots.main([*command, "--stage", "final"])
 
 
 def test_an_arm_that_did_not_learn_stands_at_the_edge_with_its_number(tmp_path: Path) -> None:
@@ -370,7 +415,7 @@ def test_an_arm_that_did_not_learn_stands_at_the_edge_with_its_number(tmp_path: 
     runs |= {"near": scored_run("linear", 0, 0.71), "far": scored_run("EMA 0.999", 0, 0.3)}
     for names, numbers in ((("near",), 0), (("near", "far"), 1)):
         kept = {name: run for name, run in runs.items() if name.isdigit() or name in names}
-        record_plots.draw({"runs": kept}, "confirm", tmp_path / "a.svg")
+        record_plots.draw({"runs": kept}, "quarter", tmp_path / "a.svg")
         assert (tmp_path / "a.svg").read_text(encoding="utf8").count("-40.2") == numbers
 
 
@@ -417,18 +462,18 @@ def test_the_same_settings_of_fine_tuning_on_another_machine_count_once() -> Non
 
 def test_settings_of_fine_tuning_that_differ_between_arms_stand_below_the_table() -> None:
     runs = {"a": scored_run("base", 0, 0.7), "b": scored_run("other", 0, 0.7)}
-    table = record_tables.record_stage({"runs": runs}, stage="confirm")
+    table = record_tables.record_stage({"runs": runs}, stage="quarter")
     assert "Fine-tuning:" not in table
     for tuned in runs["b"]["tuned"].values():
         tuned["flags"] = "--epochs 6"
-    table = record_tables.record_stage({"runs": runs}, stage="confirm")
+    table = record_tables.record_stage({"runs": runs}, stage="quarter")
     assert "\nFine-tuning: base: default; other: `--epochs 6`." in table
 
 
 def test_an_unfinished_arm_has_no_note_about_its_fine_tuning() -> None:
     runs = {"a": scored_run("base", 0, 0.7), "b": scored_run("other", 0, 0.7)}
     runs["b"]["tuned"] = {"glue/qnli": {**runs["b"]["tuned"]["glue/qnli"], "flags": "--epochs 2"}}
-    assert "Fine-tuning:" not in record_tables.record_stage({"runs": runs}, stage="confirm")
+    assert "Fine-tuning:" not in record_tables.record_stage({"runs": runs}, stage="quarter")
 
 
 def test_flags_that_all_arms_have_on_a_task_stand_below_the_table_once() -> None:
@@ -436,7 +481,7 @@ def test_flags_that_all_arms_have_on_a_task_stand_below_the_table_once() -> None
     for run in runs.values():
         run["tuned"]["glue/qnli"]["flags"] = "--epochs 2"
     runs["b"]["tuned"] = dict(reversed(runs["b"]["tuned"].items()))
-    table = record_tables.record_stage({"runs": runs}, stage="confirm")
+    table = record_tables.record_stage({"runs": runs}, stage="quarter")
     assert "\nFine-tuning: qnli `--epochs 2`, sst-2 default, cola default, " in table
     assert table.count("--epochs 2") == 1
 
