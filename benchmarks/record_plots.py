@@ -1,4 +1,5 @@
-"""Draw how far the arms of a stage of `benchmarks.record` are from their references.
+"""Draw how far the arms of a stage of `benchmarks.record` are from their references; of the
+factorial experiment, what each factor changes.
 
     python -m benchmarks.record_plots [--stage screen] [--result benchmarks/results/record.json]
                                       [--output docs/images/screen.svg]
@@ -17,14 +18,21 @@ from typing import Any
 
 from benchmarks.harness import Result, build_parser, run_main
 from benchmarks.plots import RC_PARAMS, import_pyplot, open_result, save_figure
-from benchmarks.record_comparison import CASES, Difference, compare_arms, scores_by_arm
-from benchmarks.record_plan import Arm, load_plan
+from benchmarks.record_comparison import (
+    CASES,
+    Difference,
+    compare_arms,
+    estimate_effects,
+    scores_by_arm,
+)
+from benchmarks.record_plan import load_plan
 from benchmarks.record_tables import stage_runs
 from electra.config import UserError
 
 CLEAR, UNCLEAR, CHANCE = "#1b5e9b", "#7a7a7a", "#e3e3e3"
 INCHES_AN_ARM = 0.21
 FAR = 3.0  # times what chance explains
+NUMBER_AT = 0.85  # of the way to the edge, where an arrow begins
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,9 +51,11 @@ def draw(result: Result, stage: str, output: Path) -> None:
     """Draw the differences of a stage as SVG, the largest on top."""
     plan = load_plan()
     scores = scores_by_arm(stage_runs(result, stage), plan.stage(stage).task_names)
-    differences = sorted(
-        compare_arms(scores, plan.arms, plan.stage(stage)).values(), key=lambda each: each.points
-    )
+    found = compare_arms(scores, plan.arms, plan.stage(stage))
+    if stage == plan.factorial.stage:
+        found = estimate_effects(scores, plan.arms, plan.factorial) or found
+    differences = sorted(found.values(), key=lambda each: each.points)
+    usual = plan.stage(stage).reference
     if not differences:
         raise UserError(
             f"no two arms of stage {stage} to compare; `python -m benchmarks.record --stage "
@@ -60,7 +70,8 @@ def draw(result: Result, stage: str, output: Path) -> None:
             plot_difference(axis, row, difference, edge=edge)
         axis.set_xlim(-edge, edge)
         axis.axvline(0, color="#4d4d4d", linewidth=1)
-        axis.set_yticks(range(len(differences)), [label(each) for each in differences], fontsize=8)
+        labels = [label(each, usual=usual) for each in differences]
+        axis.set_yticks(range(len(differences)), labels, fontsize=8)
         axis.tick_params(axis="y", length=0)
         axis.set_ylim(-0.7, len(differences) - 0.3)
         tasks = ", ".join(task.removeprefix("glue/") for task in plan.stage(stage).task_names)
@@ -96,7 +107,7 @@ def plot_difference(axis: Any, row: int, difference: Difference, *, edge: float)
     axis.annotate(
         f"{difference.points:+.1f}",
         (side * edge, row),
-        (side * 0.85 * edge, row),
+        (side * NUMBER_AT * edge, row),
         arrowprops={"arrowstyle": "->", "color": color},
         color=color,
         fontsize=8,
@@ -105,9 +116,9 @@ def plot_difference(axis: Any, row: int, difference: Difference, *, edge: float)
     )
 
 
-def label(difference: Difference) -> str:
+def label(difference: Difference, *, usual: str) -> str:
     """Return an arm, with its reference where that is not the usual one."""
-    if difference.reference == Arm.reference:
+    if difference.reference == usual:
         return difference.arm
     return f"{difference.arm} (against {difference.reference})"
 

@@ -21,12 +21,13 @@ from benchmarks.record_comparison import (
     Arms,
     Difference,
     compare_arms,
+    estimate_effects,
     is_scored,
     mean_score,
     pool_spread,
     scores_by_arm,
 )
-from benchmarks.record_plan import Arm, Plan, load_plan
+from benchmarks.record_plan import Plan, load_plan
 from benchmarks.record_results import read_record
 
 PUBLISHED = (
@@ -67,7 +68,8 @@ def record_stage(result: Result | None = None, *, stage: str) -> str:
     scores = scores_by_arm(arms, tasks)
     differences = compare_arms(scores, plan.arms, plan.stage(stage))
     for arm in by_question(arms, scores, plan):
-        lines.append(arm_row(arm, arms[arm], tasks, format_difference(differences.get(arm))))
+        shown = format_difference(differences.get(arm), usual=plan.stage(stage).reference)
+        lines.append(arm_row(arm, arms[arm], tasks, shown))
     if tasks == list(plan.stage(stage).tasks):  # on all of their training data, by the defaults
         name, published = PUBLISHED
         cells = [f"{published[task.removeprefix('glue/')]:.1f}" for task in tasks]
@@ -94,7 +96,7 @@ def by_question(arms: Arms, scores: Mapping[str, Sequence[float]], plan: Plan) -
     return sorted(arms, key=order)
 
 
-def format_difference(difference: Difference | None) -> str:
+def format_difference(difference: Difference | None, *, usual: str) -> str:
     """Return a difference with the reference where that is not the usual one; bold where it is
     clear.
     """
@@ -103,7 +105,7 @@ def format_difference(difference: Difference | None) -> str:
     text = f"{difference.points:+.1f}"
     if difference.is_clear:
         text = f"**{text}**"
-    if difference.reference != Arm.reference:
+    if difference.reference != usual:
         text += f" ({difference.reference})"
     return text
 
@@ -195,8 +197,52 @@ def describe_spread(
     )
 
 
+def record_effects(result: Result | None = None) -> str:
+    """Return what each factor of the factorial experiment changes, on each task and on average."""
+    plan = load_plan()
+    stage = plan.stage(plan.factorial.stage)
+    arms = stage_runs(result, stage.name)
+    columns = {task.removeprefix("glue/"): [task] for task in stage.task_names}
+    columns["mean"] = stage.task_names
+    effects = {}
+    for column, tasks in columns.items():
+        scores = scores_by_arm(scored_arms(arms, stage.task_names), tasks)
+        effects[column] = estimate_effects(scores, plan.arms, plan.factorial)
+    if not effects["mean"]:
+        return f"*Not run yet:* `python -m benchmarks.record --stage {stage.name}`."
+    lines = table_header("points", *columns)
+    for factor in plan.factorial.factors:
+        lines.append(table_row(factor, *(format_effect(effects[each][factor]) for each in columns)))
+    return "\n".join([*lines, describe_effects(list(effects["mean"].values()))])
+
+
+def scored_arms(arms: Arms, tasks: Sequence[str]) -> Arms:
+    """Return the runs of each arm that have the scores of all tasks."""
+    return {arm: [run for run in runs if is_scored(run, tasks)] for arm, runs in arms.items()}
+
+
+def format_effect(effect: Difference) -> str:
+    """Return an effect with what chance explains; bold where it is more."""
+    text = f"{effect.points:+.1f}"
+    if effect.is_clear:
+        text = f"**{text}**"
+    if effect.by_chance is not None:
+        text += f" (chance: {effect.by_chance:.1f})"
+    return text
+
+
+def describe_effects(effects: Sequence[Difference]) -> str:
+    """Return how the effects were estimated."""
+    clear = sum(each.is_clear for each in effects)
+    return (
+        "\nEach effect is the least-squares estimate from all runs of the experiment. Behind it is "
+        f"what chance reaches at most in {CASES} (Student's t, from what the sum of the effects "
+        f"leaves over). Beyond that, in bold: {clear} of {len(effects)} means."
+    )
+
+
 def record_finetuning(result: Result | None = None) -> str:
-    """Return the scores of each setting of fine-tuning, all from one pre-trained model."""
+    """Return the scores of each setting of fine-tuning, with the model that it was tried on."""
     searched, settings = load_plan().finetuning, stage_runs(result, "finetuning")
     if not settings:
         return "*Not run yet:* `python -m benchmarks.record --stage finetuning --model RUN`."
@@ -204,6 +250,7 @@ def record_finetuning(result: Result | None = None) -> str:
     everything = [run for runs in settings.values() for run in runs]
     lines = table_header(
         machines_with_commits(everything),
+        "model",
         "flags",
         "seeds",
         *(task.removeprefix("glue/") for task in tasks),
@@ -216,7 +263,8 @@ def record_finetuning(result: Result | None = None) -> str:
         mean = "–"
         if all("median" in entry for entry in tuned):
             mean = f"{mean_score(run, tasks):.1f}"
-        lines.append(table_row(name, format_flags(run["settings"]), str(seeds), *cells, mean))
+        flags = format_flags(run["settings"])
+        lines.append(table_row(name, run.get("model", "–"), flags, str(seeds), *cells, mean))
     return "\n".join(lines)
 
 
@@ -255,4 +303,4 @@ def named(stage: str) -> partial[str]:
 
 
 STAGE_TABLES = tuple(named(stage) for stage in ("screen", "confirm", "quarter", "final"))
-TABLES = (*STAGE_TABLES, record_finetuning, record_tried)
+TABLES = (*STAGE_TABLES, record_effects, record_finetuning, record_tried)

@@ -295,7 +295,7 @@ def test_the_page_shows_each_arm_against_its_reference_with_its_spread_and_failu
     assert rows["linear"].startswith(
         "| linear | schedule | 1 | 14.0M | 300M (3.5) | 1.00e+17; 2.00e+17 | 75.0"
     )
-    assert rows["linear"].endswith("| 75.0 | +4.0 |")
+    assert rows["linear"].endswith("| 75.0 | +4.0 (base) |")
     assert rows["rows of 64"].endswith("| +1.0 (a fifth of the text) |")
     assert "71.0 ± 1.4" in rows["base"]
     assert rows["WSD, decay 20 %"].startswith("| WSD, decay 20 % | why | 0 | – |")
@@ -383,6 +383,29 @@ def test_effects_of_factors_are_those_of_all_runs_with_what_chance_explains(plan
         "weight decay 0.1 and 0.3",
         "8x384",
     ]
+
+
+def test_effects_are_shown_for_each_task_and_drawn(plan: Plan, tmp_path: Path) -> None:
+    arms = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
+    runs = {}
+    for number, arm in enumerate(arms):
+        score = 0.7 + 0.04 * ("8x384" in arm.factors) + 0.001 * (number % 3)
+        runs[arm.name] = {**scored_run(arm.name, 0, score), "stage": "confirm"}
+        runs[arm.name]["tuned"]["glue/cola"]["median"] = 0.5 + 0.01 * (number % 3)
+    unscored = {**runs["Muon 1e-3 + 8x384"], "seed": 1, "tuned": {}}
+    table = record_tables.record_effects({"runs": {**runs, "unscored": unscored}}).splitlines()
+    assert table[0] == "| points | qnli | sst-2 | cola | mrpc | sts-b | rte | mean |"
+    row = next(line for line in table if line.startswith("| 8x384"))
+    assert row.count("**+4.") == 5
+    assert "**" not in row.split(" | ")[3]  # CoLA
+    assert "**+3." in row.split(" | ")[-1]  # five sixths of it
+    assert table[-1].endswith("in bold: 1 of 4 means.")
+    runs.pop(plan.factorial.reference)
+    pytest.importorskip("matplotlib")
+    record_plots.draw({"runs": runs}, "confirm", tmp_path / "a.svg")
+    picture = (tmp_path / "a.svg").read_text(encoding="utf8")
+    assert all(factor in picture for factor in plan.factorial.factors)
+    assert "Muon 1e-3 + 8x384" not in picture
 
 
 def test_runs_that_do_not_tell_factors_apart_have_no_effects(plan: Plan) -> None:
@@ -488,7 +511,7 @@ def test_flags_that_all_arms_have_on_a_task_stand_below_the_table_once() -> None
 
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:
     nothing: dict[str, Any] = {"runs": {}, "speeds": {}}
-    for table in record_tables.STAGE_TABLES:
+    for table in (*record_tables.STAGE_TABLES, record_tables.record_effects):
         assert table(nothing).startswith("*Not run yet:*")
     assert record_tables.record_finetuning(nothing).startswith("*Not run yet:*")
     assert record_tables.record_tried(nothing) == "Nothing has been tried yet."
