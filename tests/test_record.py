@@ -89,7 +89,7 @@ def test_an_arm_changes_its_reference_and_keeps_its_text(plan: Plan) -> None:
     assert reference.optimizer == replace(changed.optimizer, muon_learning_rate=3e-3)
     assert reference.encoder.layers == 18
     assert changed.encoder.layers == 8
-    assert arms["8x384, 16k words"].data == arms["18x256, 16k words"].data == "128-16384"
+    assert arms["8x384, vocabulary 16k"].data == arms["18x256, vocabulary 16k"].data == "128-16384"
     assert arms["a thirtieth, dropout 0.1"].data == "128-thirtieth"
     assert arms["base"].data == arms["paper"].data == "128"
     assert plan.flags_of(arms["paper"]) == []
@@ -342,11 +342,11 @@ def test_the_spread_is_pooled_and_clear_differences_are_those_beyond_chance(plan
 
 
 def test_an_arm_whose_reference_is_not_run_is_compared_with_that_of_the_stage(plan: Plan) -> None:
-    scores = {"paper": [60.0], "18x256, 16k words": [70.0], "8x384, 16k words": [71.0]}
+    scores = {"paper": [60.0], "18x256, vocabulary 16k": [70.0], "8x384, vocabulary 16k": [71.0]}
     found = record_comparison.compare_arms(scores, plan.arms, plan.stage("final"))
     assert {arm: (each.reference, each.points) for arm, each in found.items()} == {
-        "paper": ("18x256, 16k words", -10.0),
-        "8x384, 16k words": ("18x256, 16k words", 1.0),
+        "paper": ("18x256, vocabulary 16k", -10.0),
+        "8x384, vocabulary 16k": ("18x256, vocabulary 16k", 1.0),
     }
 
 
