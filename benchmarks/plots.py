@@ -8,7 +8,6 @@ The same results give the same bytes. Needs matplotlib: pip install -e '.[benchm
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from benchmarks.harness import Result, build_parser, run_main
 from benchmarks.markdown import machines_with_commits
 from benchmarks.pretraining_tables import compared_entries
 from electra.config import UserError
+from electra.files import read_json_object
 
 # Dark enough for print and for a white card on a dark page; distinct without colour, too.
 STYLES: dict[str, dict[str, Any]] = {
@@ -61,8 +61,7 @@ def open_result(path: Path, *, made_by: str) -> Result:
             f"--result {path}: no such file; `python -m benchmarks.{made_by} --output {path}` "
             "makes it"
         )
-    result: Result = json.loads(path.read_text(encoding="utf8"))
-    return result
+    return read_json_object(path)
 
 
 def draw(result: Result, output: Path) -> None:

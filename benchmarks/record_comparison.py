@@ -40,7 +40,7 @@ class Spread:
 class Difference:
     """The mean of an arm less that of its reference, in points."""
 
-    arm: str  # or one factor of several arms
+    arm: str
     reference: str
     points: float
     by_chance: float | None  # at most so much; None where no arm has two seeds
@@ -96,33 +96,39 @@ def compare_arms(
     return differences
 
 
-def estimate_effects(
-    scores: Mapping[str, Sequence[float]], arms: Sequence[Arm], factorial: Factorial
-) -> dict[str, Difference]:
-    """Return what each factor of a factorial experiment changes, whatever the others are.
+@dataclass(frozen=True)
+class Effects:
+    """What each factor of a factorial experiment changes, in points, averaged over the others.
 
-    It is the least-squares fit of a sum of effects. What the fit leaves over, which is chance and
-    what factors do together, is the spread. Empty where the runs do not tell all factors apart.
+    They are a least-squares fit of their sum. What that leaves over is the spread: chance, and
+    what two factors do together.
     """
+
+    points: dict[str, float]
+    by_chance: float | None  # an effect is at most so much; None where nothing is left over
+    runs: int
+
+    def is_clear(self, factor: str) -> bool:
+        return self.by_chance is not None and abs(self.points[factor]) > self.by_chance
+
+
+def estimate_effects(scores: Mapping[str, Sequence[float]], factorial: Factorial) -> Effects | None:
+    """Return the effects; None where the runs do not tell all factors apart."""
     rows, values = [], []
-    for arm in arms:
-        if arm.factors or arm.name == factorial.reference:
-            for score in scores.get(arm.name, ()):
-                rows.append([1.0, *(float(name in arm.factors) for name in factorial.factors)])
-                values.append(score)
-    matrix = np.array(rows)
-    count = 1 + len(factorial.factors)
-    if len(rows) < count or np.linalg.matrix_rank(matrix) < count:
-        return {}
-    effects = np.linalg.lstsq(matrix, np.array(values))[0]
-    degrees, limits = len(rows) - count, [None] * count
-    if degrees:
-        residuals = values - matrix @ effects
-        variances = np.diagonal(np.linalg.inv(matrix.T @ matrix)) * (
-            residuals @ residuals / degrees
-        )
-        limits = [student_quantile(degrees) * sqrt(each) for each in variances]
-    return {
-        name: Difference(name, factorial.reference, float(points), limit)
-        for name, points, limit in zip(factorial.factors, effects[1:], limits[1:], strict=True)
-    }
+    for arm, factors in factorial.combinations().items():
+        for score in scores.get(arm, ()):
+            rows.append([1.0, *(float(factor in factors) for factor in factorial.factors)])
+            values.append(score)
+    matrix, fitted = np.array(rows), 1 + len(factorial.factors)
+    if len(rows) < fitted or np.linalg.matrix_rank(matrix) < fitted:
+        return None
+    estimates = np.linalg.lstsq(matrix, np.array(values), rcond=None)[0]
+    by_chance = None
+    if degrees := len(rows) - fitted:
+        left_over = values - matrix @ estimates
+        # Where a run is missing the factors are not equally certain; the least certain counts.
+        uncertainty = np.linalg.inv(matrix.T @ matrix).diagonal()[1:].max()
+        error = sqrt(uncertainty * (left_over @ left_over) / degrees)
+        by_chance = student_quantile(degrees) * error
+    points = dict(zip(factorial.factors, estimates[1:].tolist(), strict=True))
+    return Effects(points, by_chance, runs=len(rows))

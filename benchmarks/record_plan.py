@@ -9,12 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from electra.config import UserError, build, flatten
+from electra.config import SettingError, UserError, build, flatten
 from electra.files import read_toml
 from electra.pretraining.recipe import Recipe, load_recipe
 from electra.settings import as_dict, fingerprint
 
 PLAN = Path(__file__).with_name("record.toml")
+FEWEST_FACTORS = 4  # eight runs, of which five numbers are fitted
 # Settings that change no shape and no operation, so that runs which differ in them are as fast.
 SAME_SPEED = (
     "optimizer.learning_rate",
@@ -66,7 +67,6 @@ class Arm:
     reference: str = "base"  # the arm that it changes, and is compared with
     # the stages that it is part of, with its seeds there
     stages: dict[str, list[int]] = field(default_factory=lambda: {"screen": [0]})
-    factors: tuple[str, ...] = ()  # of the factorial experiment, those that it has
 
     def initial_batch(self, batch_size: int) -> int:
         return round(self.initial_batch_share * batch_size)
@@ -74,8 +74,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Factorial:
-    """Changes of one arm that are tried together: half of all their combinations, those of an even
-    number. Each change is in half of the runs, and any two are independent of each other.
+    """Changes of one arm, the factors, that are tried together: half of all their combinations,
+    those of an even number. Each is in half of the runs, and any two are in a quarter.
     """
 
     stage: str
@@ -83,17 +83,29 @@ class Factorial:
     question: str
     factors: dict[str, str]  # flags of `electra pretrain`
 
-    def arms(self) -> Iterator[Arm]:
-        """Yield the arms with two changes or more."""
+    def __post_init__(self) -> None:
+        if len(self.factors) < FEWEST_FACTORS:
+            raise SettingError(
+                "factors", f"must be at least {FEWEST_FACTORS}: fewer leave no run for chance", self
+            )
+
+    def combinations(self) -> dict[str, tuple[str, ...]]:
+        """Return the factors of each arm, by its name; the reference has none."""
+        names = {self.reference: ()}
         for count in range(2, len(self.factors) + 1, 2):
-            for names in combinations(self.factors, count):
+            names |= {" + ".join(each): each for each in combinations(self.factors, count)}
+        return names
+
+    def arms(self) -> Iterator[Arm]:
+        """Yield the arms with factors."""
+        for name, factors in self.combinations().items():
+            if factors:
                 yield Arm(
-                    name=" + ".join(names),
+                    name=name,
                     question=self.question,
-                    flags=" ".join(self.factors[name] for name in names),
+                    flags=" ".join(self.factors[factor] for factor in factors),
                     reference=self.reference,
                     stages={self.stage: [0]},
-                    factors=names,
                 )
 
 
@@ -196,6 +208,11 @@ def load_plan(path: Path = PLAN, scale: str | None = None) -> Plan:
             arm = build_on_reference(arms[arm.reference], arm, source=str(path))
         arms[arm.name] = arm
     plan = replace(plan, arms=tuple(arms.values()))
+    if plan.factorial.stage not in arms[plan.factorial.reference].stages:
+        raise UserError(
+            f"{path}: factorial.reference={plan.factorial.reference!r} is not run in stage "
+            f"{plan.factorial.stage}"
+        )
     if scale is None:
         return plan
     if scale not in plan.scales:

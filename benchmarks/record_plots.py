@@ -11,7 +11,7 @@ Needs matplotlib: pip install -e '.[benchmarks]'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import copysign
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from benchmarks.record_comparison import (
     estimate_effects,
     scores_by_arm,
 )
-from benchmarks.record_plan import load_plan
+from benchmarks.record_plan import Factorial, load_plan
 from benchmarks.record_tables import stage_runs
 from electra.config import UserError
 
@@ -51,10 +51,12 @@ def draw(result: Result, stage: str, output: Path) -> None:
     """Draw the differences of a stage as SVG, the largest on top."""
     plan = load_plan()
     scores = scores_by_arm(stage_runs(result, stage), plan.stage(stage).task_names)
-    found = compare_arms(scores, plan.arms, plan.stage(stage))
     if stage == plan.factorial.stage:
-        found = estimate_effects(scores, plan.arms, plan.factorial) or found
-    differences = sorted(found.values(), key=lambda each: each.points)
+        meaning, differences = "effect, in points", effects_of(scores, plan.factorial)
+    else:
+        found = compare_arms(scores, plan.arms, plan.stage(stage))
+        meaning, differences = "points against the reference", list(found.values())
+    differences.sort(key=lambda each: each.points)
     usual = plan.stage(stage).reference
     if not differences:
         raise UserError(
@@ -76,11 +78,21 @@ def draw(result: Result, stage: str, output: Path) -> None:
         axis.set_ylim(-0.7, len(differences) - 0.3)
         tasks = ", ".join(task.removeprefix("glue/") for task in plan.stage(stage).task_names)
         axis.set_xlabel(
-            f"points against the reference\nmean of {tasks}\n"
-            f"bar: chance, in {CASES}; blue: beyond it",
+            f"{meaning}\nmean of {tasks}\nbar: chance, in {CASES}; blue: beyond it",
             fontsize=8,
         )
         save_figure(figure, output)
+
+
+def effects_of(scores: Mapping[str, Sequence[float]], factorial: Factorial) -> list[Difference]:
+    """Return the effects of a factorial experiment as differences with a factor and without it."""
+    effects = estimate_effects(scores, factorial)
+    if effects is None:
+        return []
+    return [
+        Difference(factor, factorial.reference, points, effects.by_chance)
+        for factor, points in effects.points.items()
+    ]
 
 
 def find_edge(differences: Sequence[Difference]) -> float:

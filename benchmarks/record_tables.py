@@ -20,6 +20,7 @@ from benchmarks.record_comparison import (
     CONFIDENCE,
     Arms,
     Difference,
+    Effects,
     compare_arms,
     estimate_effects,
     is_scored,
@@ -102,11 +103,16 @@ def format_difference(difference: Difference | None, *, usual: str) -> str:
     """
     if difference is None:
         return "–"
-    text = f"{difference.points:+.1f}"
-    if difference.is_clear:
-        text = f"**{text}**"
+    text = format_points(difference.points, bold=difference.is_clear)
     if difference.reference != usual:
         text += f" ({difference.reference})"
+    return text
+
+
+def format_points(points: float, *, bold: bool) -> str:
+    text = f"{points:+.1f}"
+    if bold:
+        text = f"**{text}**"
     return text
 
 
@@ -200,44 +206,47 @@ def describe_spread(
 def record_effects(result: Result | None = None) -> str:
     """Return what each factor of the factorial experiment changes, on each task and on average."""
     plan = load_plan()
-    stage = plan.stage(plan.factorial.stage)
-    arms = stage_runs(result, stage.name)
+    factorial, stage = plan.factorial, plan.stage(plan.factorial.stage)
+    runs = stage_runs(result, stage.name)
+    scored = {arm: [run for run in runs[arm] if is_scored(run, stage.task_names)] for arm in runs}
     columns = {task.removeprefix("glue/"): [task] for task in stage.task_names}
     columns["mean"] = stage.task_names
     effects = {}
     for column, tasks in columns.items():
-        scores = scores_by_arm(scored_arms(arms, stage.task_names), tasks)
-        effects[column] = estimate_effects(scores, plan.arms, plan.factorial)
-    if not effects["mean"]:
-        return f"*Not run yet:* `python -m benchmarks.record --stage {stage.name}`."
-    lines = table_header("points", *columns)
-    for factor in plan.factorial.factors:
-        lines.append(table_row(factor, *(format_effect(effects[each][factor]) for each in columns)))
-    return "\n".join([*lines, describe_effects(list(effects["mean"].values()))])
+        found = estimate_effects(scores_by_arm(scored, tasks), factorial)
+        if found is None:
+            return f"*Too few runs yet:* `python -m benchmarks.record --stage {stage.name}`."
+        effects[column] = found
+    lines = table_header("effect, in points", *columns)
+    for factor in factorial.factors:
+        cells = [
+            format_points(each.points[factor], bold=each.is_clear(factor))
+            for each in effects.values()
+        ]
+        lines.append(table_row(factor, *cells))
+    if effects["mean"].by_chance is not None:
+        limits = [f"{each.by_chance:.1f}" for each in effects.values()]
+        lines.append(table_row(f"chance, in {CASES}", *limits))
+    planned = sum(arm.name in factorial.combinations() for arm, _ in plan.runs(stage))
+    return "\n".join([*lines, describe_effects(effects, planned=planned)])
 
 
-def scored_arms(arms: Arms, tasks: Sequence[str]) -> Arms:
-    """Return the runs of each arm that have the scores of all tasks."""
-    return {arm: [run for run in runs if is_scored(run, tasks)] for arm, runs in arms.items()}
-
-
-def format_effect(effect: Difference) -> str:
-    """Return an effect with what chance explains; bold where it is more."""
-    text = f"{effect.points:+.1f}"
-    if effect.is_clear:
-        text = f"**{text}**"
-    if effect.by_chance is not None:
-        text += f" (chance: {effect.by_chance:.1f})"
-    return text
-
-
-def describe_effects(effects: Sequence[Difference]) -> str:
-    """Return how the effects were estimated."""
-    clear = sum(each.is_clear for each in effects)
-    return (
-        "\nEach effect is the least-squares estimate from all runs of the experiment. Behind it is "
-        f"what chance reaches at most in {CASES} (Student's t, from what the sum of the effects "
-        f"leaves over). Beyond that, in bold: {clear} of {len(effects)} means."
+def describe_effects(effects: Mapping[str, Effects], *, planned: int) -> str:
+    """Return how the effects were estimated, and how many chance alone makes look clear."""
+    text = (
+        f"\nLeast-squares estimates from {effects['mean'].runs} of {planned} runs, averages over "
+        "the other changes. What two changes do together is counted as chance; what three do "
+        "cannot be told apart from the effect of the fourth."
+    )
+    tasks = [each for column, each in effects.items() if column != "mean"]
+    count = sum(len(each.points) for each in tasks)
+    clear = sum(each.is_clear(factor) for each in tasks for factor in each.points)
+    if effects["mean"].by_chance is None:
+        return text
+    return text + (
+        f" Larger than chance explains (Student's t), in bold: {clear} of {count} effects on one "
+        f"task; of {count} changes that do nothing {count * (1 - CONFIDENCE):.1f} would be, on "
+        "average."
     )
 
 
@@ -284,7 +293,9 @@ def record_tried(result: Result | None = None) -> str:
         arms = stage_runs(result, stage)
         counts[stage] = (len(arms), sum(len(runs) for runs in arms.values()))
     tunings = [run for runs in stage_runs(result, "finetuning").values() for run in runs]
-    counts["finetuning"] = (len({run["settings"] for run in tunings}), len(tunings))
+    # What was asked for by name before it was the default is the default.
+    tried = {run["settings"].removesuffix("--pooling mean") for run in tunings}
+    counts["finetuning"] = (len(tried), len(tunings))
     if not any(runs for _, runs in counts.values()):
         return "Nothing has been tried yet."
     parts = [f"{stage}: {tried} (runs: {runs})" for stage, (tried, runs) in counts.items() if runs]

@@ -22,7 +22,7 @@ from benchmarks import (
 )
 from benchmarks.encoder_tables import TASKS, runs_by_arm, tuned_scores
 from benchmarks.finetuning_tables import held_out, proof
-from benchmarks.harness import Result
+from benchmarks.harness import Result, run_main
 from benchmarks.markdown import (
     RESULTS,
     ROOT,
@@ -307,6 +307,10 @@ def fill_tables(text: str) -> str:
     return text
 
 
-if __name__ == "__main__":
+def main() -> None:
     for document in DOCUMENTS:
         document.write_text(fill_tables(document.read_text(encoding="utf8")), encoding="utf8")
+
+
+if __name__ == "__main__":
+    run_main(main)

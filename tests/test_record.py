@@ -351,70 +351,109 @@ def test_an_arm_whose_reference_is_not_run_is_compared_with_that_of_the_stage(pl
 
 
 def test_each_factor_is_in_half_of_the_runs_and_beside_each_other_in_a_quarter(plan: Plan) -> None:
-    factors = plan.factorial.factors
-    runs = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
+    factors, arms = plan.factorial.factors, plan.factorial.combinations()
+    runs = {arm.name: arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe}
+    assert set(runs) == set(arms)
     assert len(runs) == 2 ** (len(factors) - 1)
-    assert [arm.name for arm in runs if not arm.factors] == [plan.factorial.reference]
+    assert arms[plan.factorial.reference] == ()
     for one, other in combinations(factors, 2):
-        assert sum(one in arm.factors for arm in runs) == len(runs) / 2
-        assert sum({one, other} <= set(arm.factors) for arm in runs) == len(runs) / 4
-    both = next(arm for arm in runs if arm.factors == ("Muon 1e-3", "8x384"))
+        assert sum(one in each for each in arms.values()) == len(runs) / 2
+        assert sum({one, other} <= set(each) for each in arms.values()) == len(runs) / 4
+    both = runs["Muon 1e-3 + 8x384"]
     recipe = plan.recipe_of(both)
     assert (recipe.optimizer.muon_learning_rate, recipe.encoder.layers) == (1e-3, 8)
     assert both.data == "128-16384-fifth"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('stage = "confirm"', 'stage = "lost"', "arm Muon 1e-3 .*: no stage lost"),
+        ('stage = "confirm"', 'stage = "quarter"', "is not run in stage quarter"),
+        ('"Muon 1e-3" = "', '# "', "factorial.factors.* must be at least 4"),
+    ],
+)
+def test_a_factorial_experiment_that_cannot_be_read_is_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    text = record_plan.PLAN.read_text(encoding="utf8")
+    head, own = text.split("[factorial]")
+    assert before in own
+    changed = f"{head}[factorial]{own.replace(before, after, 1)}"
+    (tmp_path / "plan.toml").write_text(changed, encoding="utf8")
+    with pytest.raises(UserError, match=message):
+        load_plan(tmp_path / "plan.toml")
+
+
 def test_effects_of_factors_are_those_of_all_runs_with_what_chance_explains(plan: Plan) -> None:
     true = dict(zip(plan.factorial.factors, (1.0, -2.0, 0.0, 4.0), strict=True))
-    arms = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
-    scores = {arm.name: [70 + sum(true[name] for name in arm.factors)] for arm in arms}
-    exact = record_comparison.estimate_effects(scores, plan.arms, plan.factorial)
-    assert {name: each.points for name, each in exact.items()} == pytest.approx(true, abs=1e-9)
-    assert all(each.by_chance == pytest.approx(0, abs=1e-9) for each in exact.values())
+    scores = {}
+    for arm, factors in plan.factorial.combinations().items():
+        scores[arm] = [70 + sum(true[factor] for factor in factors)]
+    exact = record_comparison.estimate_effects(scores, plan.factorial)
+    assert exact is not None
+    assert exact.points == pytest.approx(true, abs=1e-9)
+    assert exact.by_chance == pytest.approx(0, abs=1e-9)
     # One of the four runs without a factor is 0.8 better: the factor loses a quarter of that.
     scores[plan.factorial.reference][0] += 0.8
-    found = record_comparison.estimate_effects(scores, plan.arms, plan.factorial)
-    assert found["8x384"].points == pytest.approx(4.0 - 0.2)
+    found = record_comparison.estimate_effects(scores, plan.factorial)
+    assert found is not None
+    assert found.points["8x384"] == pytest.approx(4.0 - 0.2)
     # 3.182 is Student's t of three degrees of freedom: eight runs, five numbers fitted.
     left_over = (0.8**2 * (1 - 5 / 8) / 3) ** 0.5
-    assert found["8x384"].by_chance == pytest.approx(3.182 * left_over * (1 / 2) ** 0.5, rel=1e-3)
-    assert [name for name, each in found.items() if each.is_clear] == [
-        "Muon 1e-3",
-        "weight decay 0.1 and 0.3",
-        "8x384",
-    ]
+    assert found.by_chance == pytest.approx(3.182 * left_over * (1 / 2) ** 0.5, rel=1e-3)
+    clear = ["Muon 1e-3", "weight decay 0.1 and 0.3", "8x384"]
+    assert [factor for factor in found.points if found.is_clear(factor)] == clear
 
 
-def test_effects_are_shown_for_each_task_and_drawn(plan: Plan, tmp_path: Path) -> None:
-    arms = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
+def scored_factorial(plan: Plan) -> dict[str, Any]:
     runs = {}
-    for number, arm in enumerate(arms):
-        score = 0.7 + 0.04 * ("8x384" in arm.factors) + 0.001 * (number % 3)
-        runs[arm.name] = {**scored_run(arm.name, 0, score), "stage": "confirm"}
-        runs[arm.name]["tuned"]["glue/cola"]["median"] = 0.5 + 0.01 * (number % 3)
+    for number, (arm, factors) in enumerate(plan.factorial.combinations().items()):
+        score = 0.7 + 0.04 * ("8x384" in factors) + 0.001 * (number % 3)
+        runs[arm] = {**scored_run(arm, 0, score), "stage": "confirm"}
+        runs[arm]["tuned"]["glue/cola"]["median"] = 0.5 + 0.01 * (number % 3)
+    return runs
+
+
+def test_effects_are_shown_for_each_task_with_what_chance_explains(plan: Plan) -> None:
+    runs = scored_factorial(plan)
     unscored = {**runs["Muon 1e-3 + 8x384"], "seed": 1, "tuned": {}}
     table = record_tables.record_effects({"runs": {**runs, "unscored": unscored}}).splitlines()
-    assert table[0] == "| points | qnli | sst-2 | cola | mrpc | sts-b | rte | mean |"
+    assert table[0] == "| effect, in points | qnli | sst-2 | cola | mrpc | sts-b | rte | mean |"
     row = next(line for line in table if line.startswith("| 8x384"))
     assert row.count("**+4.") == 5
     assert "**" not in row.split(" | ")[3]  # CoLA
     assert "**+3." in row.split(" | ")[-1]  # five sixths of it
-    assert table[-1].endswith("in bold: 1 of 4 means.")
-    runs.pop(plan.factorial.reference)
+    assert table[6].startswith("| chance, in 19 of 20 cases | 0.")
+    assert table[-1].startswith("Least-squares estimates from 8 of 8 runs")
+    assert table[-1].endswith(
+        "in bold: 5 of 24 effects on one task; of 24 changes that do nothing "
+        "1.2 would be, on average."
+    )
+
+
+def test_effects_of_few_runs_say_so(plan: Plan) -> None:
+    runs = scored_factorial(plan)
+    five = dict(list(runs.items())[:5])
+    table = record_tables.record_effects({"runs": five})
+    assert "from 5 of 8 runs" in table
+    assert "chance, in" not in table
+    assert "**" not in table
+    del five["Muon 1e-3 + 8x384"]
+    assert record_tables.record_effects({"runs": five}).startswith("*Too few runs yet:*")
+
+
+def test_effects_of_factors_are_drawn(plan: Plan, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    runs = scored_factorial(plan)
     record_plots.draw({"runs": runs}, "confirm", tmp_path / "a.svg")
     picture = (tmp_path / "a.svg").read_text(encoding="utf8")
     assert all(factor in picture for factor in plan.factorial.factors)
+    assert "effect, in points" in picture
     assert "Muon 1e-3 + 8x384" not in picture
-
-
-def test_runs_that_do_not_tell_factors_apart_have_no_effects(plan: Plan) -> None:
-    arms = [arm for arm, _ in plan.runs(plan.stage("confirm")) if not arm.recipe]
-    few = {arm.name: [70.0] for arm in arms[:4]}
-    assert record_comparison.estimate_effects(few, plan.arms, plan.factorial) == {}
-    apart = {arm.name: [70.0] for arm in arms[:5]}
-    effects = record_comparison.estimate_effects(apart, plan.arms, plan.factorial)
-    assert all(each.by_chance is None for each in effects.values())
+    few = dict(list(runs.items())[:3])
+    with pytest.raises(UserError, match="no two arms of stage confirm to compare"):
+        record_plots.draw({"runs": few}, "confirm", tmp_path / "b.svg")
 
 
 def test_the_differences_of_a_stage_are_drawn(tmp_path: Path) -> None:
@@ -511,7 +550,8 @@ def test_flags_that_all_arms_have_on_a_task_stand_below_the_table_once() -> None
 
 def test_a_stage_without_results_says_that_it_was_not_run() -> None:
     nothing: dict[str, Any] = {"runs": {}, "speeds": {}}
-    for table in (*record_tables.STAGE_TABLES, record_tables.record_effects):
+    assert record_tables.record_effects(nothing).startswith("*Too few runs yet:*")
+    for table in record_tables.STAGE_TABLES:
         assert table(nothing).startswith("*Not run yet:*")
     assert record_tables.record_finetuning(nothing).startswith("*Not run yet:*")
     assert record_tables.record_tried(nothing) == "Nothing has been tried yet."
