@@ -100,9 +100,12 @@ def test_an_arm_changes_its_reference_and_keeps_its_text(plan: Plan) -> None:
     [
         ('reference = "a fifth of the text"', 'reference = "lost"', "no arm lost before it"),
         ('name = "AdamW 2e-3"', 'name = "AdamW 1e-3"', "two arms are named AdamW 1e-3"),
+        ('stage = "confirm"', 'stage = "lost"', "arm Muon 1e-3 .*: no stage lost"),
+        ('stage = "confirm"', 'stage = "quarter"', "is not run in stage quarter"),
+        ('"Muon 1e-3" = "', '# "', "factorial.factors.* must be at least 4"),
     ],
 )
-def test_a_plan_with_an_arm_out_of_place_is_refused(
+def test_a_plan_with_an_arm_or_a_factor_out_of_place_is_refused(
     tmp_path: Path, before: str, after: str, message: str
 ) -> None:
     text = record_plan.PLAN.read_text(encoding="utf8")
@@ -363,26 +366,6 @@ def test_each_factor_is_in_half_of_the_runs_and_beside_each_other_in_a_quarter(p
     recipe = plan.recipe_of(both)
     assert (recipe.optimizer.muon_learning_rate, recipe.encoder.layers) == (1e-3, 8)
     assert both.data == "128-16384-fifth"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ('stage = "confirm"', 'stage = "lost"', "arm Muon 1e-3 .*: no stage lost"),
-        ('stage = "confirm"', 'stage = "quarter"', "is not run in stage quarter"),
-        ('"Muon 1e-3" = "', '# "', "factorial.factors.* must be at least 4"),
-    ],
-)
-def test_a_factorial_experiment_that_cannot_be_read_is_refused(
-    tmp_path: Path, before: str, after: str, message: str
-) -> None:
-    text = record_plan.PLAN.read_text(encoding="utf8")
-    head, own = text.split("[factorial]")
-    assert before in own
-    changed = f"{head}[factorial]{own.replace(before, after, 1)}"
-    (tmp_path / "plan.toml").write_text(changed, encoding="utf8")
-    with pytest.raises(UserError, match=message):
-        load_plan(tmp_path / "plan.toml")
 
 
 def test_effects_of_factors_are_those_of_all_runs_with_what_chance_explains(plan: Plan) -> None:
