@@ -101,7 +101,7 @@ class Effects:
     """What each factor of a factorial experiment changes, in points, averaged over the others.
 
     They are a least-squares fit of their sum. What that leaves over is the spread: chance, and
-    what two factors do together.
+    what factors do together.
     """
 
     points: dict[str, float]

@@ -15,7 +15,7 @@ from electra.pretraining.recipe import Recipe, load_recipe
 from electra.settings import as_dict, fingerprint
 
 PLAN = Path(__file__).with_name("record.toml")
-FEWEST_FACTORS = 4  # eight runs, of which five numbers are fitted
+FEWEST_FACTORS = 4  # eight runs, to which five numbers are fitted
 # Settings that change no shape and no operation, so that runs which differ in them are as fast.
 SAME_SPEED = (
     "optimizer.learning_rate",

@@ -235,14 +235,14 @@ def describe_effects(effects: Mapping[str, Effects], *, planned: int) -> str:
     """Return how the effects were estimated, and how many chance alone makes look clear."""
     text = (
         f"\nLeast-squares estimates from {effects['mean'].runs} of {planned} runs, averages over "
-        "the other changes. What two changes do together is counted as chance; what three do "
-        "cannot be told apart from the effect of the fourth."
+        "the other changes. What changes do together is counted as chance, but what all others do "
+        "together cannot be told apart from the effect of one."
     )
+    if effects["mean"].by_chance is None:
+        return text
     tasks = [each for column, each in effects.items() if column != "mean"]
     count = sum(len(each.points) for each in tasks)
     clear = sum(each.is_clear(factor) for each in tasks for factor in each.points)
-    if effects["mean"].by_chance is None:
-        return text
     return text + (
         f" Larger than chance explains (Student's t), in bold: {clear} of {count} effects on one "
         f"task; of {count} changes that do nothing {count * (1 - CONFIDENCE):.1f} would be, on "
