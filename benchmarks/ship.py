@@ -168,10 +168,10 @@ def describe_limits(sources: Mapping[str, Result]) -> list[str]:
         "that read more know more.",
         "- The text holds what its sources hold, old books among them, with their prejudices. "
         "Nobody has measured those of the model: test it before it decides about people.",
-        "- Dev sets chose the settings: about a dozen of pre-training in runs of 2,000 steps of 12 "
-        "layers (QNLI, STS-B); rate, pooling, layer decay and epochs of fine-tuning (mostly CoLA); "
-        "and which of two long runs is shipped (six tasks). The tasks beyond GLUE chose none. No "
-        "test set was used but that of CoNLL-2000, which has no dev set.",
+        "- Dev sets chose the settings of pre-training, of which about fifty were tried in runs of "
+        "up to 2.5 minutes; those of fine-tuning, about ten; and which of three long runs is "
+        "shipped (six tasks). The tasks beyond GLUE chose none. No test set was used but that of "
+        "CoNLL-2000, which has no dev set.",
         "- One seed of pre-training: how much the scores depend on it is not known.",
         "- Weights are rounded to bf16; computation is in float32 unless another dtype is asked "
         "for. The tasks were scored with the weights before that.",
