@@ -23,15 +23,25 @@ def warnings_for(shards: Path, *flags: str) -> list[str]:
     return recipe_warnings(load_recipe("tiny", flags=flags), Shards.open(shards))
 
 
-def test_too_many_epochs_are_warned_of_with_their_number(toy_shards: Path) -> None:
+@pytest.mark.parametrize(
+    ("dropout", "remedy"),
+    [
+        ("0.1", "add text, or lower --max-steps"),
+        (
+            "0",
+            "add text, or lower --max-steps, or set --encoder.dropout 0.1 "
+            "--encoder.attention-dropout 0.1",
+        ),
+    ],
+)
+def test_too_many_epochs_are_warned_of_with_their_number(
+    toy_shards: Path, dropout: str, remedy: str
+) -> None:
     rows = len(Shards.open(toy_shards).train)
-    warnings = warnings_for(
-        toy_shards, "--max-steps", str(50 * rows), "--batch-size", "16", "--micro-batch-size", "16"
-    )
-    assert any(
-        "each row will be seen 800 times; add text, or lower --max-steps" in text
-        for text in warnings
-    )
+    flags = ["--max-steps", str(50 * rows), "--batch-size", "16", "--micro-batch-size", "16"]
+    flags += ["--encoder.dropout", dropout, "--encoder.attention-dropout", dropout]
+    warnings = warnings_for(toy_shards, *flags)
+    assert any(text.endswith(f"each row will be seen 800 times; {remedy}") for text in warnings)
     assert not any("will be seen" in text for text in warnings_for(toy_shards, "--max-steps", "10"))
 
 
