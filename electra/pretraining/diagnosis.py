@@ -29,13 +29,13 @@ def recipe_warnings(recipe: Recipe, shards: Shards) -> list[str]:
     warnings = [str(warning) for warning in shards.manifest.warnings]
     epochs = recipe.training.rows / len(shards.train)
     if epochs > MANY_EPOCHS:
-        remedy = "add text, or lower --max-steps"
-        if recipe.encoder.dropout == recipe.encoder.attention_dropout == 0:
-            remedy += ", or set --encoder.dropout 0.1 --encoder.attention-dropout 0.1"
-        warnings.append(
+        warning = (
             f"{shards.folder} is small for this recipe: each row will be seen {epochs:,.0f} "
-            f"times; {remedy}"
+            "times; add text, or lower --max-steps"
         )
+        if recipe.encoder.dropout == recipe.encoder.attention_dropout == 0:
+            warning += ", or set --encoder.dropout 0.1 --encoder.attention-dropout 0.1"
+        warnings.append(warning)
     if recipe.optimizer.warmup_steps >= recipe.training.max_steps > 1:
         warnings.append(
             f"optimizer.warmup_steps={recipe.optimizer.warmup_steps} is not less than "
