@@ -10,7 +10,7 @@ const SENTENCES = [
 const MISTAKES = [  // for a discriminator without a generator: one word is wrong
   { text: "The judge sentenced the thief to ten years in butter." },
   { text: "I would like a glass of table, please." },
-  { text: "He has wrote three letters to his brother." },
+  { text: "He have been in London for three years." },
 ];
 const PAIRS = [
   { text: "A man is playing a guitar.", pair: "Somebody is making music." },
