@@ -47,6 +47,7 @@ DOCUMENTS = (
 RECIPES = (
     "modern-tiny",
     "modern-small",
+    "modern-small-deep",
     "modern-base",
     "modern-large",
     "small",

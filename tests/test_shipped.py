@@ -23,6 +23,7 @@ from electra.model.card_content import describe_origin
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
+from electra.settings import as_dict
 from electra.tasks.models import load_pretrained, model_folder
 from tests.conftest import TOY_FLAGS
 
@@ -98,6 +99,23 @@ def test_a_shipped_model_scores_its_fixture_as_it_did_when_it_was_made() -> None
 def test_every_model_of_the_package_scores_its_fixture_as_it_did() -> None:
     for name in shipped.shipped_models():
         check_expected_scores(electra.model_path(name))
+
+
+def test_modern_small_deep_has_the_settings_that_small_en_was_trained_with() -> None:
+    config = json.loads((electra.model_path("small-en") / "config.json").read_text("utf8"))
+    trained, recipe = config["electra_recipe"], as_dict(load_recipe("modern-small-deep"))
+    assert recipe["encoder"] == trained["encoder"]
+    assert recipe["objective"] == trained["objective"]
+    unused = {"decay_ratio": trained["optimizer"]["decay_ratio"]}  # by a linear schedule
+    assert recipe["optimizer"] | unused == trained["optimizer"]
+    for section, key in (
+        ("data", "length"),
+        ("data", "vocab_size"),
+        ("training", "max_steps"),
+        ("training", "batch_size"),
+        ("training", "ema_decay"),
+    ):
+        assert recipe[section][key] == trained[section][key]
 
 
 @pytest.mark.usefixtures("with_toy")

@@ -188,12 +188,12 @@ def pretrain(
     Parameters
     ----------
     recipe
-        modern-tiny, modern-small (ModernBERT, for minutes); modern-base, modern-large (scores not
-        measured yet); small, base, large, as published, small-official, and tiny; bert-small,
-        bert-small-official, bert-base, bert-large, bert-nsp-base, left-to-right-base,
-        electra-15-base, replace-mlm-base, all-tokens-mlm-base, adversarial-base,
-        two-stage-generator-base, two-stage-base, unigram-base, random-replacement-base; or a TOML
-        file.
+        modern-tiny, modern-small, modern-small-deep (ModernBERT, for minutes); modern-base,
+        modern-large (scores not measured yet); small, base, large, as published, small-official,
+        and tiny; bert-small, bert-small-official, bert-base, bert-large, bert-nsp-base,
+        left-to-right-base, electra-15-base, replace-mlm-base, all-tokens-mlm-base,
+        adversarial-base, two-stage-generator-base, two-stage-base, unigram-base,
+        random-replacement-base; or a TOML file.
     output_dir
         The run folder: models, checkpoints, metrics.jsonl, status.json. Not needed with --dry-run
         or --print-config.
