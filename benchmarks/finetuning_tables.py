@@ -13,7 +13,7 @@ from benchmarks.markdown import (
     table_row,
 )
 from benchmarks.record_results import read_record
-from benchmarks.shipped_tables import SHAPE, find_shipped
+from benchmarks.shipped_tables import RECIPE, find_shipped
 
 # Published dev scores: the official ELECTRA-Small trained on OpenWebText for a million steps,
 # median over seeds.
@@ -133,7 +133,7 @@ def shipped_rows() -> list[str]:
         return []
     medians = [100 * run["tuned"][f"glue/{name}"]["median"] for name in PUBLISHED]
     label = (
-        f"`small-en`: {SHAPE}, {run['minutes']:g} minutes, "
+        f"`small-en`: `{RECIPE}`, {run['minutes']:g} minutes, "
         f"{run['steps']:,} steps, {run['tokens_seen'] / 1e6:,.0f}M tokens "
         f"({run['epochs']:.1f} epochs of {run['corpus_tokens'] / 1e6:.0f}M), median of "
         f"{len(run['tuned']['glue/rte']['scores'])} seeds"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForTokenClassification, AutoTokenizer
 
 import electra
 from benchmarks import minimal_pairs, record_corpus, ship
-from benchmarks.shipped_tables import find_shipped
+from benchmarks.shipped_tables import RECIPE, find_shipped
 from electra import shipped
 from electra.__main__ import main
 from electra.config import UserError
@@ -101,9 +102,9 @@ def test_every_model_of_the_package_scores_its_fixture_as_it_did() -> None:
         check_expected_scores(electra.model_path(name))
 
 
-def test_modern_small_deep_has_the_settings_that_small_en_was_trained_with() -> None:
+def test_the_recipe_of_small_en_has_the_settings_that_it_was_trained_with() -> None:
     config = json.loads((electra.model_path("small-en") / "config.json").read_text("utf8"))
-    trained, recipe = config["electra_recipe"], as_dict(load_recipe("modern-small-deep"))
+    trained, recipe = config["electra_recipe"], as_dict(load_recipe(RECIPE))
     assert recipe["encoder"] == trained["encoder"]
     assert recipe["objective"] == trained["objective"]
     unused = {"decay_ratio": trained["optimizer"]["decay_ratio"]}  # by a linear schedule
@@ -116,6 +117,18 @@ def test_modern_small_deep_has_the_settings_that_small_en_was_trained_with() -> 
         ("training", "ema_decay"),
     ):
         assert recipe[section][key] == trained[section][key]
+
+
+def test_small_en_finds_the_mistakes_that_the_page_offers_as_examples() -> None:
+    script = (Path(electra.__file__).parent / "web/page/examples.js").read_text("utf8")
+    mistakes = re.findall(r'text: "(.+)"', script.partition("MISTAKES = ")[2].partition("];")[0])
+    assert mistakes
+    folder = electra.model_path("small-en")
+    network = AutoModelForTokenClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for mistake in mistakes:
+        logits = network(**tokenizer(mistake, return_tensors="pt")).logits[0]
+        assert (logits.argmax(-1) == network.config.label2id["replaced"]).any(), mistake
 
 
 @pytest.mark.usefixtures("with_toy")
