@@ -8,7 +8,7 @@ The same results give the same bytes. Needs matplotlib: pip install -e '.[benchm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ STYLES: dict[str, dict[str, Any]] = {
     "ours_fast": {"color": "#1b5e9b", "marker": "o"},
     "ours_plain": {"color": "#7a7a7a", "marker": "^"},
     "peer_compiled": {"color": "#b3541e", "marker": "s"},
+    "peer_gather_reduce_overhead": {"color": "#7b3294", "marker": "D"},
     "peer_eager": {"color": "#4d4d4d", "marker": "x"},
 }
 LABELS = {
     "peer_eager": "transformers",
-    "peer_compiled": "transformers, compiled",
+    "peer_compiled": "… compiled",
+    "peer_gather_reduce_overhead": "… gathered first, CUDA graphs",
     "ours_plain": "ours, plain",
     "ours_fast": "ours",
 }
@@ -50,29 +52,32 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/pretrain_gpu.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/speed.svg"))
     options = parser.parse_args(arguments)
-    draw(open_result(options.result, made_by="pretrain_gpu"), options.output)
+    draw(open_result(options.result, "scaling", made_by="pretrain_gpu"), options.output)
     print(options.output)
 
 
-def open_result(path: Path, *, made_by: str) -> Result:
-    """Return a result file; raise UserError with the benchmark that makes it if it is missing."""
+def open_result(path: Path, key: str, *, made_by: str) -> Result:
+    """Return a result file; raise UserError with the benchmark that makes it if it is missing, or
+    if it is another benchmark's, without this key.
+    """
+    remedy = f"`python -m benchmarks.{made_by} --output {path}` makes it"
     if not path.is_file():
-        raise UserError(
-            f"--result {path}: no such file; `python -m benchmarks.{made_by} --output {path}` "
-            "makes it"
-        )
-    return read_json_object(path)
+        raise UserError(f"--result {path}: no such file; {remedy}")
+    result = read_json_object(path)
+    if not isinstance(result.get(key), dict):
+        raise UserError(f"--result {path}: it has no results under {key!r}; {remedy}")
+    return result
 
 
 def draw(result: Result, output: Path) -> None:
     """Draw a result of `benchmarks.pretrain_gpu` as SVG."""
     pyplot = import_pyplot()
-    entries = list(result.get("scaling", {}).values())
+    entries, others = list(result.get("scaling", {}).values()), compared_entries(result)
     with pyplot.rc_context(RC_PARAMS):
         figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.8), layout="constrained")
         for column, panel in enumerate((by_batch, by_length, by_size)):
             for line, measure in enumerate(MEASURES):
-                panel(axes[line][column], entries, measure, compared_entries(result))
+                panel(axes[line][column], entries, measure, others)
             axes[1][column].set_title("")
         for line, (label, _) in enumerate(MEASURES.values()):
             axes[line][0].set_ylabel(label)
@@ -83,10 +88,17 @@ def draw(result: Result, output: Path) -> None:
             frameon=False,
         )
         figure.supxlabel(
-            f"{machines_with_commits(entries)}, bf16; whole training steps on packed text",
+            f"{caption(result)}, bf16; whole training steps on packed text",
             fontsize=8,
         )
         save_figure(figure, output)
+
+
+def caption(result: Result) -> str:
+    """Return the machines and the commits of what is drawn."""
+    return machines_with_commits(
+        [*result.get("scaling", {}).values(), *compared_entries(result).values()]
+    )
 
 
 def save_figure(figure: Any, output: Path) -> None:
@@ -141,23 +153,23 @@ def by_length(axis: Any, entries: list[Result], measure: str, others: dict[str, 
 
 
 def by_size(axis: Any, entries: list[Result], measure: str, others: dict[str, Result]) -> None:
-    """Draw ours by the size of the network."""
-    selected = [entry for entry in entries if (entry["rows"], entry["length"]) == (64, 512)]
-    values = {
-        entry["size"]: value
-        for entry in selected
-        if (value := scaled(entry, measure, "ours_fast")) is not None
-    }
-    axis.plot(
-        list(values), list(values.values()), linestyle="none", markersize=6, **STYLES["ours_fast"]
-    )
+    """Draw ours by the size of the network, and the other sides where they were measured."""
+    values = by_recipe(entries, measure, "ours_fast")
+    axis.set_xticks(range(len(values)), [size.replace("-", "-\n") for size in values])
+    places = {size: place for place, size in enumerate(values)}
+    for side in LABELS:
+        measured = by_recipe(entries if side == "ours_fast" else others.values(), measure, side)
+        shown = {places[size]: value for size, value in measured.items() if size in places}
+        axis.plot(list(shown), list(shown.values()), linestyle="none", markersize=5, **STYLES[side])
+    side_of_number = {"tokens_per_second": 1, "peak_bytes": -1}[measure]  # where no other side is
     for size, value in values.items():
         axis.annotate(
             f"{value:.2g}",
-            (size, value),
-            xytext=(0, 6),
+            (places[size], value),
+            xytext=(0, side_of_number * 6),
             textcoords="offset points",
             ha="center",
+            va="baseline" if side_of_number > 0 else "top",
             fontsize=8,
         )
     axis.set_yscale("log")  # from tiny to large is a factor of a hundred
@@ -166,6 +178,16 @@ def by_size(axis: Any, entries: list[Result], measure: str, others: dict[str, Re
     axis.margins(0.2)
     axis.set_title("64 rows of 512 tokens", fontsize=9)
     axis.set_xlabel("recipe")
+
+
+def by_recipe(entries: Iterable[Result], measure: str, side: str) -> dict[str, float]:
+    """Return what a side has in 64 rows of 512 tokens, by recipe."""
+    return {
+        entry["size"]: value
+        for entry in entries
+        if (entry["rows"], entry["length"]) == (64, 512)
+        and (value := scaled(entry, measure, side)) is not None
+    }
 
 
 def plot_curve(

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from benchmarks import (
+    encoder_plots,
     encoder_tables,
     encoders,
     finetune_cpu,
@@ -30,9 +31,11 @@ from benchmarks import (
     pretrain_sides,
     pretraining_tables,
     processes,
+    record_plots,
     small_gpu,
     tables,
 )
+from benchmarks.markdown import ROOT, read_result
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
@@ -565,6 +568,11 @@ def test_the_same_results_give_the_same_figure(tmp_path):
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
+def test_the_figure_on_the_page_is_drawn_from_the_kept_results():
+    picture = (ROOT / "docs" / "images" / "speed.svg").read_text(encoding="utf8")
+    assert plots.caption(read_result("pretrain_gpu")) in picture
+
+
 # ---- a model as proof ----------------------------------------------------------------------------
 
 
@@ -680,6 +688,14 @@ def test_a_wrong_path_is_answered_in_one_line(main, argv, answer, capsys):
     printed = capsys.readouterr().err
     assert printed.startswith(f"error: {answer}")
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("main", [plots.main, encoder_plots.main, record_plots.main])
+def test_a_figure_of_another_benchmarks_result_is_refused(main, tmp_path):
+    result = tmp_path / "help.json"
+    result.write_text('{"seconds": {}}', encoding="utf8")
+    with pytest.raises(UserError, match=r"help\.json: it has no results under '(scaling|runs)'"):
+        main(["--result", str(result), "--output", str(tmp_path / "figure.svg")])
 
 
 @pytest.mark.parametrize(
