@@ -103,6 +103,7 @@ def print_plan(plan: Plan, stage: Stage, record: Record, only: Sequence[str] | N
     """Print the runs of a stage, those that are done, and the minutes of the others."""
     minutes, runs = plan.minutes_of(stage), 0
     for arm, seed in plan.runs(stage, only):
+        plan.recipe_of(arm)  # refuses wrong flags before any run
         entry = record.entry(stage.name, arm.name, seed)
         state = f"{minutes:.2f} min"
         if "failed" in entry:

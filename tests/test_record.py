@@ -52,6 +52,12 @@ def test_every_arm_has_settings_that_a_recipe_takes_and_a_scale_wins_over_them()
         assert plan.recipe_of(arm, *schedule).training.max_steps == plan.scale.max_steps == 6
 
 
+def test_a_plan_with_a_wrong_flag_is_refused_before_any_run(plan: Plan, tmp_path: Path) -> None:
+    wrong = replace(plan, arms=(replace(plan.arms[0], flags="--encoder.layer 3"),))
+    with pytest.raises(UserError, match=r"encoder\.layer"):
+        record.print_plan(wrong, wrong.stage("screen"), Record(tmp_path / "record.json"), None)
+
+
 def test_the_papers_small_is_part_of_every_stage(plan: Plan) -> None:
     for name in plan.stages:
         assert any(arm.recipe == "small" for arm, _ in plan.runs(plan.stage(name)))
