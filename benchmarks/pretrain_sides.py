@@ -145,13 +145,15 @@ def find_or_add_entry(bench: Bench, part: str, setting: Setting) -> Result:
     window_steps = bench.window_steps(setting)
     if (entry.get("run"), entry.get("window_steps")) == (bench.run["started"], window_steps):
         return entry
-    vocabulary = Shards.open(bench.shards[setting.length]).tokenizer.size
+    shards = Shards.open(bench.shards[setting.length])
+    vocabulary = shards.tokenizer.size
     limits = {name: bench.run[name] for name in ("matmul_flops", "copy_bytes") if name in bench.run}
     entry = entries[str(setting)] = {
         "size": setting.size,
         "rows": setting.rows,
         "length": setting.length,
         "vocabulary": vocabulary,
+        "fill": shards.manifest.fill,
         "window_steps": window_steps,
         "flops_per_token": standard(bench.recipe(setting).workload(vocabulary)).training,
         **limits,

@@ -62,7 +62,7 @@ def scale_corpus() -> str:
             "tokens": (f"{tokens / 1e9:,.0f} billion", f"{SITE.bytes_per_token} bytes each"),
             "rows": (
                 f"{rows / 1e6:,.0f} million",
-                f"{filled_fraction():.0%} full, as the rows of `benchmarks.small_gpu` were",
+                f"{filled_fraction():.0%} full, as the rows of `benchmarks.pretrain_gpu` were",
             ),
             "shards": (
                 format_bytes(shards),

@@ -45,7 +45,5 @@ SITE = Site()
 
 
 def filled_fraction() -> float:
-    """Return the fraction of a row that is text and not padding, measured in pre-training."""
-    training = read_result("small_gpu")["pretraining"]
-    rows, length = map(int, training["rows"].split(" × "))
-    return float(training["tokens_seen"] / (training["steps"] * rows * length))
+    """Return the fraction of a row of 512 that is text and not padding, in measured steps."""
+    return float(read_result("pretrain_gpu")["base"]["base 64 × 512"]["fill"])
