@@ -78,9 +78,11 @@ class ElectraFamily(Family):
         "layer_norm_eps": NORM_EPSILON,
         "type_vocab_size": SEGMENTS,
     }
-    # The word embeddings once more, and position ids that older versions stored.
+    word_embeddings = "electra.embeddings.word_embeddings.weight"
+    output_table = "generator_lm_head.weight"
+    # With position ids that older versions stored.
     redundant = frozenset(
-        ("generator_lm_head.weight", "electra.embeddings.position_ids", "embeddings.position_ids")
+        (output_table, "electra.embeddings.position_ids", "embeddings.position_ids")
     )
 
     stated_by = SHAPE_KEYS

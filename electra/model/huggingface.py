@@ -17,7 +17,7 @@ from electra.model import families
 from electra.model.encoder import INITIAL_DEVIATION, Encoder
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
-from electra.model.model_config import TABLE, check_fits, check_tied, load_shape, role_of
+from electra.model.model_config import TABLE, check_fits, load_shape, role_of
 from electra.model.networks import Discriminator, Generator
 from electra.model.weight_files import (
     CARD,
@@ -25,7 +25,9 @@ from electra.model.weight_files import (
     FACTORS,
     WEIGHTS,
     find_tensors,
+    read_json,
     read_tensor,
+    tensor_shape,
     write_safetensors,
     write_tensors,
 )
@@ -218,6 +220,29 @@ def load(
         unexpected=tuple(sorted(set(files) - used)),
         cut_rows=cut_rows,
     )
+
+
+def check_tied(folder: Path) -> None:
+    """Refuse a masked LM that predicts with other embeddings than it reads with.
+
+    A config may be silent about it, and its weights show it.
+    """
+    family, files = family_of(load_shape(folder)[0]), find_tensors(folder)
+    output = family.output_table
+    table = strip_prefix(family.word_embeddings, family.base_prefix, files)
+    reason = ""
+    if read_json(folder, CONFIG).get("tie_word_embeddings", True) is False:
+        reason = f"{folder / CONFIG}: tie_word_embeddings is false"
+    elif output in files and table in files:
+        shape = tensor_shape(files[table], table)
+        tables = [read_tensor(files[name], name, shape=shape) for name in (table, output)]
+        if not torch.equal(*tables):
+            reason = f"{files[output]}: {output} differs from {table}"
+    if reason:
+        raise UserError(
+            f"{reason}; a generator here predicts with the word embeddings it reads with, so such "
+            "a model can only fill a discriminator"
+        )
 
 
 def names_to_read(network: ExportedNetwork, folder: Path) -> Mapping[str, Sequence[str]]:

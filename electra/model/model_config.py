@@ -139,12 +139,3 @@ def check_fits(ours: EncoderShape, folder: Path, *, section: str) -> None:
             f"{folder / CONFIG}: {', '.join(dict.fromkeys(stated))}, but the network to fill has "
             f"{', '.join(expected)}; set {' and '.join(remedies)} or name another folder"
         )
-
-
-def check_tied(folder: Path) -> None:
-    """Refuse a masked LM that predicts with other embeddings than it reads with."""
-    if read_json(folder, CONFIG).get("tie_word_embeddings", True) is False:
-        raise UserError(
-            f"{folder / CONFIG}: tie_word_embeddings is false; a generator here predicts with the "
-            "word embeddings it reads with, so such a model can only fill a discriminator"
-        )

@@ -81,7 +81,9 @@ class ModernBertFamily(Family):
         "decoder_bias": True,
     }
     rtd_output = ("output.weight", "output.bias")  # of a tagger: its labels
-    redundant = frozenset(("decoder.weight",))
+    word_embeddings = "model.embeddings.tok_embeddings.weight"
+    output_table = "decoder.weight"
+    redundant = frozenset((output_table,))
 
     stated_by = {
         **{field: key for field, (key, _) in SIZES.items()},

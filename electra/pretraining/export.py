@@ -177,7 +177,7 @@ def check_fits_recipe(init_from: Path, recipe: Recipe) -> None:
         section = SECTIONS.get(name, "encoder")
         model_config.check_fits(networks[name].shape, folder, section=section)
         if networks[name].is_masked_lm:
-            model_config.check_tied(folder)
+            huggingface.check_tied(folder)
 
 
 def find_folders(init_from: Path, networks: Mapping[str, Fillable]) -> dict[str, Path]:

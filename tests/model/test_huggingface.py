@@ -394,6 +394,21 @@ def test_an_untied_generator_is_refused(folder: Path) -> None:
     assert "tie_word_embeddings is false" in refusal(folder, network(Generator))
 
 
+def test_a_generator_whose_weights_are_untied_is_refused_though_its_config_is_silent(
+    folder: Path,
+) -> None:
+    huggingface.save(network(Generator), folder, role="generator")
+    (folder / CHECKSUMS).unlink()
+    tensors = load_file(folder / "model.safetensors")
+    table = tensors["electra.embeddings.word_embeddings.weight"]
+    save_file({**tensors, "generator_lm_head.weight": table.clone()}, folder / "model.safetensors")
+    huggingface.load(network(Generator), folder)
+    save_file({**tensors, "generator_lm_head.weight": 2 * table}, folder / "model.safetensors")
+    assert "generator_lm_head.weight differs from electra.embeddings.word" in refusal(
+        folder, network(Generator)
+    )
+
+
 def test_a_folder_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
     assert "nowhere: no config.json there" in refusal(tmp_path / "nowhere")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from electra.checksums import CHECKSUMS
 from electra.config import SettingError, UserError
@@ -245,6 +246,20 @@ def test_rows_that_pad_the_table_of_the_same_tokenizer_are_cut(
             for each in (padded, network)
         )
     torch.testing.assert_close(found, expected[..., :50])
+
+
+def test_a_masked_lm_with_an_output_of_its_own_is_refused_though_its_config_is_silent(
+    tmp_path: Path,
+) -> None:
+    network = build_masked_lm(TINY, vocabulary=VOCABULARY)
+    huggingface.save(network, tmp_path, role="encoder")
+    (tmp_path / CHECKSUMS).unlink()
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["decoder.weight"] = tensors["model.embeddings.tok_embeddings.weight"] + 1
+    save_file(tensors, tmp_path / "model.safetensors")
+    expected = r"decoder\.weight differs from model\.embeddings\.tok_embeddings\.weight"
+    with pytest.raises(UserError, match=expected):
+        huggingface.load(network, tmp_path)
 
 
 @pytest.mark.parametrize(("rows", "may_cut"), [(64, False), (40, True)])
