@@ -91,18 +91,33 @@ def test_the_report_of_the_kept_trials_is_what_their_findings_say(tmp_path):
 
 
 def test_one_command_makes_models_that_transformers_loads(home):
-    (command,) = [c for c in commands() if c.startswith("electra pretrain small --corpus")]
+    (command,) = [c for c in commands() if c.startswith("electra pretrain modern-small --corpus")]
     run(command, home, *SMALLER)
+    from transformers import AutoModelForMaskedLM, AutoModelForTokenClassification, AutoTokenizer
+
+    discriminator, generator = home / "runs/mine/discriminator", home / "runs/mine/generator"
+    tokenizer = AutoTokenizer.from_pretrained(discriminator)
+    batch = tokenizer("the old dog sees", "the house .", return_tensors="pt")
+    model = AutoModelForTokenClassification.from_pretrained(discriminator)
+    assert model.config.id2label == {0: "original", 1: "replaced"}
+    assert model(**batch).logits.shape == (*batch["input_ids"].shape, 2)
+    logits = AutoModelForMaskedLM.from_pretrained(generator)(**batch).logits
+    assert logits.shape[-1] == len(tokenizer)
+
+
+def test_the_same_command_with_the_papers_small_makes_an_electra(home):
+    (command,) = [c for c in commands() if c.startswith("electra pretrain modern-small --corpus")]
+    run(command.replace("modern-small", "small").replace("mine", "paper"), home, *SMALLER)
     from transformers import AutoTokenizer, ElectraForMaskedLM, ElectraForPreTraining
 
-    model = ElectraForPreTraining.from_pretrained(home / "runs/mine/discriminator")
-    argv = AutoTokenizer.from_pretrained(home / "runs/mine/discriminator")
-    batch = argv("the old dog sees", "the house .", return_tensors="pt")
+    discriminator, generator = home / "runs/paper/discriminator", home / "runs/paper/generator"
+    tokenizer = AutoTokenizer.from_pretrained(discriminator)
+    batch = tokenizer("the old dog sees", "the house .", return_tensors="pt")
     assert batch["token_type_ids"].sum() > 0
+    model = ElectraForPreTraining.from_pretrained(discriminator)
     assert model(**batch).logits.shape == batch["input_ids"].shape
-    assert ElectraForMaskedLM.from_pretrained(home / "runs/mine/generator")(**batch).logits.shape[
-        -1
-    ] == len(argv)
+    logits = ElectraForMaskedLM.from_pretrained(generator)(**batch).logits
+    assert logits.shape[-1] == len(tokenizer)
 
 
 def test_the_stages_stand_alone(home):
@@ -230,7 +245,7 @@ def test_the_python_of_the_readme_runs(home, monkeypatch):
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     keys = [flag.removeprefix("--").replace("-", "_") for flag in SMALLER[::2]]
     settings = dict(zip(keys, SMALLER[1::2], strict=True))
-    small = program.replace("max_steps=50_000", f"settings={settings}")
+    small = program.replace("max_steps=20_000", f"settings={settings}")
     small = small.replace("seeds=3", 'settings={"max_steps": 2}').replace(
         "runs/mine", "runs/python"
     )

@@ -132,15 +132,19 @@ def cut_shards(
         f"{manifest.fill:.1%} filled; {manifest.held_out_rows:,} rows held out"
     )
     if options.part is None:
-        print_next_pretraining(output_dir)
+        print_next_pretraining(output_dir, manifest.length)
     return DONE
 
 
-def print_next_pretraining(shards: Path) -> None:
-    """Print the command that trains on shards."""
-    print_next_commands(
-        ("pretrain", "small", "--data", shards, "--output-dir", shards.with_name("run"))
-    )
+def print_next_pretraining(shards: Path, length: int) -> None:
+    """Print a command that trains on shards with rows of this length."""
+    from electra.pretraining.recipe import load_recipe
+
+    command: list[str | Path] = ["pretrain", "modern-small"]
+    command += ["--data", shards, "--output-dir", shards.with_name("run")]
+    if length != load_recipe("modern-small").data.length:
+        command += ["--data.length", str(length)]
+    print_next_commands(command)
 
 
 def merge_shards(folder: Path) -> int:
@@ -152,7 +156,7 @@ def merge_shards(folder: Path) -> int:
     to_stdout(
         f"{folder}: {made.rows:,} rows of {made.length}, every file as it was written; one manifest"
     )
-    print_next_pretraining(folder)
+    print_next_pretraining(folder, made.length)
     return DONE
 
 

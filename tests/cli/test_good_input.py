@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -42,6 +43,24 @@ def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
     expected += [f"checkpoint-{step}/{name}" for step in (2, 4) for name in state]
     assert sorted(content(finished)) == sorted(expected)
     assert json.loads((finished / "status.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize(("length", "settings"), [(64, ["--data.length", "64"]), (128, [])])
+def test_shard_names_a_command_that_takes_its_rows(
+    length: int,
+    settings: list[str],
+    tmp_path: Path,
+    toy_corpus: Path,
+    toy_shards: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shards = tmp_path / "shards"
+    argv = ["shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--output-dir", shards]
+    assert main([*map(str, argv), "--length", str(length), "--held-out", "0.1"]) == 0
+    named = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    folders = ["--data", str(shards), "--output-dir", str(tmp_path / "run")]
+    assert named == ["electra", "pretrain", "modern-small", *folders, *settings]
+    assert main([*named[1:], "--dry-run", "--batch-size", "4"]) == 0
 
 
 def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Path) -> None:
