@@ -18,10 +18,13 @@ def shipped_scores(result: Result | None = None, *, stage: str = STAGE, arm: str
     if run is None:
         return "not measured"
     name, published = PUBLISHED
+    settings = f"`{run['settings']}`"
+    if (stage, arm) == (STAGE, ARM):
+        settings = f"recipe `{RECIPE}`"
     lines = [
         f"{run['minutes']:g} minutes of pre-training on one {run['made']['hardware']}, "
-        f"`{run['settings']}`. Dev sets, in points, medians of the seeds of fine-tuning; QNLI "
-        "has a rebuilt training set. The published model read OpenWebText for 1,000,000 steps.",
+        f"{settings}. Dev sets, in points, medians of the seeds of fine-tuning; QNLI has a rebuilt "
+        "training set. The published model read OpenWebText for 1,000,000 steps.",
         "",
         *table_header("task", "median", "every seed", "settings", name),
     ]

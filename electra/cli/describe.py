@@ -179,8 +179,8 @@ def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
     shape, vocabulary, role = model_config.load_shape(folder)
     values = read_json(folder, MODEL_CONFIG).get("electra_recipe")
     if values is None:
-        name = f"{folder} (no recipe recorded; length and steps as for small)"
         recipe = recipe_for_shape(shape, role)
+        name = f"{folder} (no recipe recorded; rows of {recipe.data.length}, steps as for small)"
     else:
         name = str(folder)
         recipe = convert(values, Recipe, source=str(folder / MODEL_CONFIG), key="electra_recipe")

@@ -140,7 +140,8 @@ def what_to_change(recipe: Recipe) -> str:
     return (
         "train for more steps (the paper's `small` needed tens of thousands to leave the plateau), "
         "try another --learning-rate, or begin with `electra pretrain modern-tiny` or "
-        '`modern-small` (encoder.family = "modernbert"), which left it within hundreds'
+        '`modern-small` (encoder.family = "modernbert"), whose rotary positions left it within '
+        "hundreds; learned ones make the plateau"
     )
 
 
