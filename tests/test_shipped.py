@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from safetensors import safe_open
 from transformers import AutoModel, AutoModelForTokenClassification, AutoTokenizer
 
 import electra
-from benchmarks import minimal_pairs, record_corpus, ship
+from benchmarks import generate_pairs, minimal_pairs, record_corpus, ship
+from benchmarks.markdown import read_result
 from benchmarks.shipped_tables import RECIPE, find_shipped
 from electra import shipped
 from electra.__main__ import main
@@ -100,6 +102,17 @@ def test_a_shipped_model_scores_its_fixture_as_it_did_when_it_was_made() -> None
 def test_every_model_of_the_package_scores_its_fixture_as_it_did() -> None:
     for name in shipped.shipped_models():
         check_expected_scores(electra.model_path(name))
+
+
+def test_small_en_finds_as_many_minimal_pairs_as_its_card_says(tmp_path: Path) -> None:
+    (stated,) = (
+        run["score"]
+        for run in read_result("beyond_glue")["runs"].values()
+        if (run["model"], run["task"]) == ("small-en", "minimal pairs")
+    )
+    pairs = generate_pairs.write_pairs(tmp_path, count=40)  # of 500 in each paradigm
+    accuracies = minimal_pairs.score_files("small-en", pairs)
+    assert fmean(accuracies.values()) == pytest.approx(stated, abs=0.03)
 
 
 def test_the_recipe_of_small_en_has_the_settings_that_it_was_trained_with() -> None:

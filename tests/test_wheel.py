@@ -10,6 +10,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import toy_text
@@ -91,3 +92,15 @@ def test_a_wheel_has_the_extras_that_the_installation_page_lists(wheel: Path) ->
     page = (ROOT / "docs" / "installation.md").read_text(encoding="utf8")
     listed = set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE))
     assert listed == extras
+
+
+def test_an_installed_wheel_brings_a_model_with_it(electra: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text\nA film to see twice.\nA dog.\n", encoding="utf8")
+    run(electra, "embed", "small-en", "texts.csv", "--output", "vectors.npy", cwd=tmp_path)
+    assert np.load(tmp_path / "vectors.npy").shape == (2, 256)
+    assert "P(replaced)" in run(electra, "show", "small-en", "The dog sees.", cwd=tmp_path)
+    code = (
+        "import electra; from transformers import AutoModel; "
+        'print(AutoModel.from_pretrained(electra.model_path("small-en")).config.hidden_size)'
+    )
+    assert run(electra.with_name("python"), "-c", code, cwd=tmp_path).split()[-1] == "256"
