@@ -132,7 +132,8 @@ def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadReport:
-    """Tensors of ours that a folder filled and did not fill, and tensors of its own left unused.
+    """Tensors of ours that a folder filled, tensors that it lacks, by transformers' names, and
+    tensors of its own left unused.
 
     `cut_rows` of its word embeddings were left out, which lie beyond the tokenizer's entries.
     """
@@ -216,7 +217,12 @@ def load(
     family.load_tensors(network, loaded)
     return LoadReport(
         loaded=tuple(loaded),
-        missing=tuple(key for key in stored if key not in loaded),
+        missing=tuple(
+            name
+            for key, names in family.name_table(network).items()
+            if key not in loaded
+            for name in names
+        ),
         unexpected=tuple(sorted(set(files) - used)),
         cut_rows=cut_rows,
     )

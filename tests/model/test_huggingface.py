@@ -251,9 +251,14 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
 def test_a_bare_stock_encoder_fills_all_but_the_head(folder: Path) -> None:
     save_stock("ElectraModel", TINY, folder)
     report = huggingface.load(network(Discriminator), folder)
-    assert report.missing == ("dense.weight", "dense.bias", "output.weight", "output.bias")
+    assert report.missing == (
+        "discriminator_predictions.dense.weight",
+        "discriminator_predictions.dense.bias",
+        "discriminator_predictions.dense_prediction.weight",
+        "discriminator_predictions.dense_prediction.bias",
+    )
     assert model_config.role_of(folder) == "encoder"
-    assert "freshly initialised: dense.weight" in str(report)
+    assert "freshly initialised: discriminator_predictions.dense.weight" in str(report)
 
 
 def test_a_generator_fills_a_discriminator_s_encoder_and_its_head_is_left_unused(
@@ -262,7 +267,7 @@ def test_a_generator_fills_a_discriminator_s_encoder_and_its_head_is_left_unused
     huggingface.save(network(Generator), folder, role="generator")
     report = huggingface.load(network(Discriminator, seed=1), folder)
     assert "generator_predictions.dense.weight" in report.unexpected
-    assert "dense.weight" in report.missing
+    assert "discriminator_predictions.dense.weight" in report.missing
 
 
 def test_a_sharded_stock_folder_loads(folder: Path) -> None:

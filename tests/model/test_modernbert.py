@@ -109,7 +109,7 @@ def test_a_stock_folder_gives_the_hidden_states_of_stock_transformers(
     network, report = huggingface.load_encoder(tmp_path)
     encoder = network.encoder
     missing = {
-        "ModernBertModel": ("prediction_head.dense.weight", "prediction_head.norm.weight"),
+        "ModernBertModel": ("head.dense.weight", "head.norm.weight"),
         "ModernBertForMaskedLM": (),
     }
     assert report.missing == missing[name]
@@ -223,7 +223,7 @@ def test_the_labels_of_a_tagger_are_no_rtd_head(labels: int, tmp_path: Path) -> 
     transformers.ModernBertForTokenClassification(config).save_pretrained(tmp_path)
     _, discriminator = pair(TINY)
     report = huggingface.load(discriminator, tmp_path)
-    assert report.missing == ("output.weight", "output.bias")
+    assert report.missing == ("classifier.weight", "classifier.bias")
     assert report.unexpected == ("classifier.bias", "classifier.weight")
 
 

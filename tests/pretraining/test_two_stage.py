@@ -86,7 +86,7 @@ def test_both_networks_begin_with_the_weights_of_the_first_stage_but_for_the_rtd
     assert messages[0].startswith(f"generator from {source}: ")
     assert messages[0].endswith("tensors loaded")
     assert messages[1].startswith(f"discriminator from {source}: ")
-    assert "freshly initialised: dense.weight" in messages[1]
+    assert "freshly initialised: discriminator_predictions.dense.weight" in messages[1]
 
 
 def test_the_generator_keeps_every_bit_through_steps_and_a_resume_while_the_discriminator_learns(
