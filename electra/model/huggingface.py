@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +218,7 @@ def load(
     family.load_tensors(network, loaded)
     return LoadReport(
         loaded=tuple(loaded),
-        missing=tuple(
-            name
-            for key, names in family.name_table(network).items()
-            if key not in loaded
-            for name in names
-        ),
+        missing=names_of_the_rest(network, loaded),
         unexpected=tuple(sorted(set(files) - used)),
         cut_rows=cut_rows,
     )
@@ -258,6 +254,12 @@ def names_to_read(network: ExportedNetwork, folder: Path) -> Mapping[str, Sequen
     if isinstance(network, Discriminator) and role_of(folder) != "discriminator":
         return {key: names for key, names in table.items() if key not in family.rtd_output}
     return table
+
+
+def names_of_the_rest(network: ExportedNetwork, loaded: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return transformers' names of the tensors that were not loaded."""
+    table = family_of(network.encoder.shape).name_table(network)
+    return tuple(chain.from_iterable(names for key, names in table.items() if key not in loaded))
 
 
 def stored_shape(key: str, ours: Tensor, cut_rows: int) -> list[int]:
