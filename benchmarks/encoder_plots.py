@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/encoders.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/encoders.svg"))
     options = parser.parse_args(arguments)
-    draw(open_result(options.result, "runs", made_by="encoders"), options.output)
+    draw(open_result(options.result, "runs", "arm", "held_out", made_by="encoders"), options.output)
     print(options.output)
 
 

@@ -52,20 +52,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/pretrain_gpu.json"))
     parser.add_argument("--output", type=Path, default=Path("docs/images/speed.svg"))
     options = parser.parse_args(arguments)
-    draw(open_result(options.result, "scaling", made_by="pretrain_gpu"), options.output)
+    draw(open_result(options.result, "scaling", "sides", made_by="pretrain_gpu"), options.output)
     print(options.output)
 
 
-def open_result(path: Path, key: str, *, made_by: str) -> Result:
+def open_result(path: Path, key: str, *fields: str, made_by: str) -> Result:
     """Return a result file; raise UserError with the benchmark that makes it if it is missing, or
-    if it is another benchmark's, without this key.
+    if it is another benchmark's, without entries of these fields under this key.
     """
     remedy = f"`python -m benchmarks.{made_by} --output {path}` makes it"
     if not path.is_file():
         raise UserError(f"--result {path}: no such file; {remedy}")
     result = read_json_object(path)
-    if not isinstance(result.get(key), dict):
-        raise UserError(f"--result {path}: it has no results under {key!r}; {remedy}")
+    entries = result.get(key)
+    if not isinstance(entries, dict) or any(set(fields) - set(each) for each in entries.values()):
+        named = ", ".join(fields)
+        raise UserError(f"--result {path}: it has no {key!r} with {named}; {remedy}")
     return result
 
 

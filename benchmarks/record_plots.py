@@ -41,7 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/record.json"))
     parser.add_argument("--output", type=Path, help="by default docs/images/STAGE.svg")
     options = parser.parse_args(arguments)
-    result = open_result(options.result, "runs", made_by=f"record --stage {options.stage} …")
+    result = open_result(
+        options.result, "runs", "arm", "stage", made_by=f"record --stage {options.stage} …"
+    )
     output = options.output or Path("docs/images") / f"{options.stage}.svg"
     draw(result, options.stage, output)
     print(output)

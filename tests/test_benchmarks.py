@@ -35,7 +35,7 @@ from benchmarks import (
     small_gpu,
     tables,
 )
-from benchmarks.markdown import ROOT, read_result
+from benchmarks.markdown import RESULTS, ROOT, read_result
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
@@ -690,12 +690,18 @@ def test_a_wrong_path_is_answered_in_one_line(main, argv, answer, capsys):
     assert printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("main", [plots.main, encoder_plots.main, record_plots.main])
-def test_a_figure_of_another_benchmarks_result_is_refused(main, tmp_path):
-    result = tmp_path / "help.json"
-    result.write_text('{"seconds": {}}', encoding="utf8")
-    with pytest.raises(UserError, match=r"help\.json: it has no results under '(scaling|runs)'"):
-        main(["--result", str(result), "--output", str(tmp_path / "figure.svg")])
+FIGURES = {"pretrain_gpu": plots, "encoders": encoder_plots, "record": record_plots}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("result", [*FIGURES, "beyond_glue", "plateau", "help"])
+def test_a_figure_of_another_benchmarks_result_is_refused(figure, result, tmp_path):
+    argv = ["--result", str(RESULTS / f"{result}.json"), "--output", str(tmp_path / "figure.svg")]
+    if result == figure:
+        FIGURES[figure].main(argv)
+        return
+    with pytest.raises(UserError, match=rf"{result}\.json: it has no '(scaling|runs)' with"):
+        FIGURES[figure].main(argv)
 
 
 @pytest.mark.parametrize(

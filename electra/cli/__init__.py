@@ -86,6 +86,27 @@ def print_next_commands(*commands: Sequence[str | Path]) -> None:
         to_stderr(f"  {shlex.join(['electra', *map(str, words)])}")
 
 
+def beside(folder: Path, name: str) -> Path:
+    """Return a path beside a folder, which may be `.`."""
+    if not folder.name:
+        folder = folder.resolve()
+    return folder.with_name(name)
+
+
+def print_next_pretraining(shards: Path, length: int) -> None:
+    """Print a command that trains on shards with rows of this length."""
+    from electra.pretraining.recipe import load_recipe
+
+    command: list[str | Path] = ["pretrain", "modern-small"]
+    command += ["--data", shards, "--output-dir", beside(shards, "run")]
+    recipe = load_recipe("modern-small")
+    if length != recipe.data.length:
+        command += ["--data.length", str(length)]
+    if length > recipe.encoder.positions:
+        command += ["--encoder.positions", str(length)]
+    print_next_commands(command)
+
+
 def require_corpus(corpus: Sequence[str]) -> Sequence[str]:
     """Return the names of the corpus; raise UserError where there are none."""
     if not corpus:

@@ -16,10 +16,12 @@ from electra.cli import (
     PathList,
     Settings,
     app,
+    beside,
     check_flags,
     check_output_dir,
     is_main_rank,
     print_next_commands,
+    print_next_pretraining,
     require_corpus,
 )
 from electra.config import UserError
@@ -63,7 +65,7 @@ def vocab(
             report=report,
         )
     to_stdout(f"{output_dir}: {tokenizer.size:,} entries")
-    shards = output_dir.with_name("shards")
+    shards = beside(output_dir, "shards")
     print_next_commands(
         ("shard", *corpus, "--tokenizer", output_dir, "--output-dir", shards, "--length", "128")
     )
@@ -134,17 +136,6 @@ def cut_shards(
     if options.part is None:
         print_next_pretraining(output_dir, manifest.length)
     return DONE
-
-
-def print_next_pretraining(shards: Path, length: int) -> None:
-    """Print a command that trains on shards with rows of this length."""
-    from electra.pretraining.recipe import load_recipe
-
-    command: list[str | Path] = ["pretrain", "modern-small"]
-    command += ["--data", shards, "--output-dir", shards.with_name("run")]
-    if length != load_recipe("modern-small").data.length:
-        command += ["--data.length", str(length)]
-    print_next_commands(command)
 
 
 def merge_shards(folder: Path) -> int:

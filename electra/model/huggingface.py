@@ -236,7 +236,7 @@ def check_tied(folder: Path) -> None:
     if read_json(folder, CONFIG).get("tie_word_embeddings", True) is False:
         reason = f"{folder / CONFIG}: tie_word_embeddings is false"
     elif output in files and table in files:
-        shape = tensor_shape(files[table], table)
+        shape = tensor_shape(files[table], table, remedy="copy the folder again")
         tables = [read_tensor(files[name], name, shape=shape) for name in (table, output)]
         if not torch.equal(*tables):
             reason = f"{files[output]}: {output} differs from {table}"

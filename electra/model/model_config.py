@@ -50,7 +50,8 @@ def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:
     family.check_config(config, source)
     shape = family.read_shape(config, source)
     if (folder / FACTORS).is_file():
-        shape = replace(shape, embedding=tensor_shape(folder / FACTORS, TABLE)[1])
+        _, width = tensor_shape(folder / FACTORS, TABLE, remedy="remove the file")
+        shape = replace(shape, embedding=width)
     vocabulary = convert(config.get("vocab_size", 30522), int, source=source, key="vocab_size")
     if vocabulary < 1:
         raise UserError(f"{source}: vocab_size is {vocabulary}; it must be at least 1")

@@ -94,14 +94,14 @@ def read_tensor(path: Path, name: str, *, shape: list[int]) -> Tensor:
     return tensor.to(torch.float32)
 
 
-def tensor_shape(path: Path, name: str) -> list[int]:
+def tensor_shape(path: Path, name: str, *, remedy: str) -> list[int]:
     """Return the shape of a table in a file without reading its values."""
     with open_safetensors(path) as file:
         shape: list[int] = []
         if name in file.keys():  # noqa: SIM118 (not a mapping)
             shape = file.get_slice(name).get_shape()
     if len(shape) != 2:
-        raise UserError(f"{path}: {name} is missing or not a table; remove the file")
+        raise UserError(f"{path}: {name} is missing or not a table; {remedy}")
     return shape
 
 

@@ -164,8 +164,8 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
 
 
 def check_fits_recipe(init_from: Path, recipe: Recipe) -> None:
-    """Raise UserError for what config files show to be no start for a recipe's networks, before any
-    text is read.
+    """Raise UserError for models that are no start for a recipe's networks, before any text is
+    read.
     """
     networks = {
         network.name: Fillable(network.shape, network.lm_head is not None, network.is_trained)

@@ -13,6 +13,7 @@ import pytest
 
 from electra import __version__
 from electra.__main__ import main
+from electra.cli import beside
 from electra.runs import journal
 from tests.cli.conftest import pretrain_argv
 
@@ -45,7 +46,14 @@ def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
     assert json.loads((finished / "status.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize(("length", "settings"), [(64, ["--data.length", "64"]), (128, [])])
+@pytest.mark.parametrize(
+    ("length", "settings"),
+    [
+        (64, ["--data.length", "64"]),
+        (128, []),
+        (1024, ["--data.length", "1024", "--encoder.positions", "1024"]),
+    ],
+)
 def test_shard_names_a_command_that_takes_its_rows(
     length: int,
     settings: list[str],
@@ -61,6 +69,15 @@ def test_shard_names_a_command_that_takes_its_rows(
     folders = ["--data", str(shards), "--output-dir", str(tmp_path / "run")]
     assert named == ["electra", "pretrain", "modern-small", *folders, *settings]
     assert main([*named[1:], "--dry-run", "--batch-size", "4"]) == 0
+
+
+def test_a_path_beside_the_current_folder_is_named_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shards").mkdir()
+    monkeypatch.chdir(tmp_path / "shards")
+    assert beside(Path(), "run") == tmp_path / "run"
+    assert beside(Path("shards"), "run") == Path("run")
 
 
 def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Path) -> None:
