@@ -95,13 +95,18 @@ class FlatAdamW(FlatOptimizer):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Clip the gradient and update all parameters by the settings of their groups."""
-        from electra.kernels import adamw
-
         if closure is not None:
             raise ValueError("FlatAdamW.step takes no closure: compute the gradients before it")
         self.check_gradients()
         self.compute_grad_norm()
         self.clip_each()
+        self.update_weights()
+        self.send_updated_weights()
+
+    def update_weights(self) -> None:
+        """Update this process's part of the parameters."""
+        from electra.kernels import adamw
+
         self.update_count += 1
         updates = int(self.update_count)
         betas = self.param_groups[0]["betas"]
@@ -122,7 +127,6 @@ class FlatAdamW(FlatOptimizer):
             max_norm=self.kernel_max_norm,
             betas=betas,
         )
-        self.send_updated_weights()
 
     @property
     def kernel_max_norm(self) -> float:

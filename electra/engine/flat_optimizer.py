@@ -61,7 +61,8 @@ class FlatOptimizer(torch.optim.Optimizer):
     def assign_blocks(self) -> list[int]:
         """Give every parameter its slice of the buffers; return the parameter group of each block.
 
-        The shards are of equal length. What fills up the last one is zero and stays zero.
+        The shards are of equal length. What fills up the last one is zero and stays zero; it counts
+        as the last group's.
         """
         group_indices: list[int] = []
         for index, group in enumerate(self.param_groups):
@@ -71,7 +72,7 @@ class FlatOptimizer(torch.optim.Optimizer):
                 self.parameters.append(parameter)
                 group_indices += [index] * -(-parameter.numel() // self.block_size)
         self.block_count = len(group_indices)
-        return group_indices + [0] * (-self.block_count % self.shard.size)
+        return group_indices + [index] * (-self.block_count % self.shard.size)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group while the optimizer is built; later its parameters would have no buffer."""
@@ -96,19 +97,24 @@ class FlatOptimizer(torch.optim.Optimizer):
         self.gradients.append(parameter.grad)
         self.low_precision_weights[parameter] = self.view(self.flat_low_precision, parameter)
 
+    @property
+    def shard_length(self) -> int:
+        """How many values one process updates."""
+        return len(self.flat_param) // self.shard.size
+
     def view(self, buffer: Tensor, parameter: nn.Parameter) -> Tensor:
         """Return the part of a flat buffer that belongs to a parameter, in its shape."""
         return buffer[self.slices[parameter]].view_as(parameter)
 
     def own_view(self, own_buffer: Tensor, parameter: nn.Parameter) -> Tensor:
-        """Return a parameter's part of a buffer that holds this process's shard alone.
+        """Return a parameter's part of a buffer that holds this process's shard, or its beginning.
 
         It has the parameter's shape without shards, and is flat, or empty, with them.
         """
         if self.shard.size == 1:
             return self.view(own_buffer, parameter)
-        own = self.shard.overlap(self.slices[parameter], len(own_buffer))
-        first = self.shard.rank * len(own_buffer)
+        own = self.shard.overlap(self.slices[parameter], self.shard_length)
+        first = self.shard.rank * self.shard_length
         return own_buffer[own.start - first : own.stop - first]
 
     def own_values(self, values: Tensor, parameter: nn.Parameter) -> Tensor:
@@ -116,7 +122,7 @@ class FlatOptimizer(torch.optim.Optimizer):
         if self.shard.size == 1:
             return values
         whole = self.slices[parameter]
-        own = self.shard.overlap(whole, len(self.flat_param) // self.shard.size)
+        own = self.shard.overlap(whole, self.shard_length)
         return values.reshape(-1)[own.start - whole.start : own.stop - whole.start]
 
     def read_only_in_low_precision(self, parameters: Set[nn.Parameter]) -> None:
@@ -141,8 +147,12 @@ class FlatOptimizer(torch.optim.Optimizer):
         self.shard.all_gather(self.flat_param)
 
     def gather_state(self, key: str) -> Tensor:
-        """Return a buffer of the state whole. It lies in `flat_grad` until the next gradient."""
-        self.shard.of(self.flat_grad).copy_(self.own_state[key])
+        """Return a buffer of the state whole. It lies in `flat_grad` until the next gradient.
+
+        Only parameters that have this key in their state have a meaning in it.
+        """
+        own = self.own_state[key]
+        self.shard.of(self.flat_grad)[: len(own)].copy_(own)
         self.shard.all_gather(self.flat_grad)
         return self.flat_grad
 

@@ -31,6 +31,14 @@ class FlatShard:
         if self.size > 1:
             all_gather(buffer, self.of(buffer))
 
+    def broadcast_parts(self, end_of_whole: Tensor, length: int) -> None:
+        """Fill the end of a whole buffer of `length` values with the parts of all processes."""
+        first = length - len(end_of_whole)
+        for owner in range(self.size) if self.size > 1 else ():
+            part = FlatShard(owner, self.size).overlap(slice(first, length), length // self.size)
+            if part.stop > part.start:
+                dist.broadcast(end_of_whole[part.start - first : part.stop - first], src=owner)
+
     def overlap(self, whole: slice, length: int) -> slice:
         """Return where this process's part of `length` values meets a slice of the whole buffer.
 

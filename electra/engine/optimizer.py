@@ -29,8 +29,8 @@ def build_optimizer(
     """Build torch's fused AdamW, or FlatAdamW where kernels read weights in `low_precision`; or
     their counterparts with Muon.
 
-    `lr_scale` gives the factor of a parameter's learning rate by its name. FlatAdamW may have a
-    `shard` of the optimizer state.
+    `lr_scale` gives the factor of a parameter's learning rate by its name. The optimizers of flat
+    buffers may have a `shard` of the optimizer state.
     """
     groups = parameter_groups(module, config, lr_scale)
     adamw: dict[str, Any] = {
@@ -47,7 +47,7 @@ def build_optimizer(
         groups += muon_groups(module, config, lr_scale)
         if low_precision is None:
             return MuonWithAdamW(groups, **adamw)
-        return FlatMuon(groups, momentum=config.muon_momentum, **adamw, **flat)
+        return FlatMuon(groups, momentum=config.muon_momentum, **adamw, **flat, shard=shard)
     if low_precision is None:
         return torch.optim.AdamW(groups, **adamw, fused=True)
     return FlatAdamW(groups, **adamw, **flat, shard=shard)

@@ -22,7 +22,7 @@ class OptimizerConfig:
     """
 
     # muon: Muon (Jordan et al. 2024) for the matrices of encoder blocks, AdamW for all else; not
-    # with ZeRO-1 or FSDP
+    # with FSDP
     name: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 5e-4  # at the end of warm-up
     warmup_steps: int = 10_000  # steps in which the rate rises from zero

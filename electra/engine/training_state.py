@@ -137,7 +137,7 @@ def gather_flat_state(
             state |= copy_to_host(
                 (f"{name}.{key}", optimizer.view(whole, parameter))
                 for name, parameter in module.named_parameters()
-                if parameter in optimizer.slices
+                if key in optimizer.state.get(parameter, ())
             )
     return state
 

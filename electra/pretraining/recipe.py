@@ -203,11 +203,11 @@ class Recipe:
                 f"{{training.micro_batch_size:name}} to {fewest} or more",
                 self,
             )
-        if self.optimizer.name == "muon" and self.training.parallel != "ddp":
+        if self.optimizer.name == "muon" and self.training.parallel == "fsdp":
             raise SettingError(
                 "optimizer.name",
                 "orthogonalises whole matrices, and with {training.parallel} a process holds only "
-                "a part of them; choose adamw, or ddp",
+                "a part of them; choose adamw, or zero1 or ddp",
                 self,
             )
         with in_section("objective"):

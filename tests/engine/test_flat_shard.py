@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from electra.engine.distributed import World
 from electra.engine.ema import EMA, WeightAverage
 from electra.engine.flat_adamw import FlatAdamW
+from electra.engine.flat_muon import FlatMuon
 from electra.engine.flat_shard import WHOLE, FlatShard
 from electra.engine.gradient_buckets import GradientBuckets
 from electra.engine.optimizer import build_optimizer, set_learning_rate
@@ -23,6 +24,7 @@ from electra.engine.training_state import (
     copy_to_host,
     restore,
 )
+from electra.model.encoder import Block
 from tests.engine.thread_ranks import ThreadRanks
 
 pytestmark = pytest.mark.skipif(
@@ -30,16 +32,34 @@ pytestmark = pytest.mark.skipif(
 )
 
 CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, max_grad_norm=0.5)
+MUON = replace(CONFIG, name="muon")
+
+
+class HiddenMatrices(Block):
+    """Two matrices of one shape, and one that stacks two of another: with Muon, its part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(40, 60, bias=False)
+        self.second = nn.Linear(40, 60, bias=False)
+        self.stacked = nn.Linear(30, 48, bias=False)
+
+    def attend_and_transform(self, hidden: Tensor, *context: Tensor) -> Tensor:
+        raise AssertionError("only its parameters are needed")
+
+    def weight_matrices(self) -> dict[Tensor, int]:
+        return {self.first.weight: 1, self.second.weight: 1, self.stacked.weight: 2}
 
 
 class Network(nn.Module):
-    """Parameters of one block, of several, and of parts of blocks."""
+    """Parameters of one block of an optimizer, of several, and of parts of blocks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.generator = nn.Linear(30, 50)
         self.matrix = nn.Linear(40, 60)
         self.embeddings = nn.Embedding(70, 32)
+        self.hidden = HiddenMatrices()
 
 
 def gradients(network: nn.Module, step: int, rank: int) -> list[Tensor]:
@@ -117,11 +137,16 @@ def test_norms_by_blocks_clip_as_the_norms_of_whole_parameters_do() -> None:
     torch.testing.assert_close(by_block.optimizer.flat_param, whole.optimizer.flat_param)
 
 
-@pytest.mark.parametrize(("size", "clip"), [(2, "together"), (3, "each")])
+# Of Muon's 18 blocks the last 8 are hidden matrices. Three processes have 6 each: the first has no
+# matrix, the second some and a part of one. Four have 5 each, the last of them two without a value.
+@pytest.mark.parametrize(
+    ("config", "size", "clip"),
+    [(CONFIG, 2, "together"), (CONFIG, 3, "each"), (MUON, 3, "together"), (MUON, 4, "each")],
+)
 def test_shards_make_the_updates_of_whole_state_and_gather_to_its_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, size: int, clip: str
+    monkeypatch: pytest.MonkeyPatch, config: OptimizerConfig, size: int, clip: str
 ) -> None:
-    config = replace(CONFIG, clip=clip)
+    config = replace(config, clip=clip)
     alone = Trainer(config=config)
     alone.train(range(1, 4), ranks=list(range(size)))
 
@@ -136,15 +161,19 @@ def test_shards_make_the_updates_of_whole_state_and_gather_to_its_checkpoint(
         length = len(theirs.flat_param)
         assert ours.flat_low_precision[:length].equal(theirs.flat_low_precision)
         assert ours.grad_norm == pytest.approx(float(theirs.grad_norm), rel=1e-6)
-        for key in ("exp_avg", "exp_avg_sq", EMA):
+        for key in ("exp_avg", EMA):
             assert len(ours.own_state[key]) == len(ours.flat_param) // size
+        assert len(ours.exp_avg_sq) == ours.adamw_blocks * ours.block_size
+        if isinstance(ours, FlatMuon):
+            assert ours.direction[: len(theirs.direction)].equal(theirs.direction)
 
 
+@pytest.mark.parametrize("config", [CONFIG, MUON], ids=["adamw", "muon"])
 def test_a_checkpoint_goes_on_with_another_number_of_shards_bit_for_bit(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, config: OptimizerConfig
 ) -> None:
     """Gradients of ranks 0 and 1 are summed by one, by two, and by two of three processes."""
-    unbroken = Trainer()
+    unbroken = Trainer(config=config)
     unbroken.train(range(1, 7), ranks=[0, 1])
     state, begin = None, 1
     for size in (2, 1, 3):
@@ -152,7 +181,8 @@ def test_a_checkpoint_goes_on_with_another_number_of_shards_bit_for_bit(
         def work(
             rank: int, size: int = size, state: TrainingState | None = state, begin: int = begin
         ) -> TrainingState:
-            trainer = Trainer(FlatShard(rank, size), state=state, updates=begin - 1)
+            shard = FlatShard(rank, size)
+            trainer = Trainer(shard, config=config, state=state, updates=begin - 1)
             mine = {1: [0, 1], 2: [rank]}.get(size, [rank] * (rank < 2))
             trainer.train(range(begin, begin + 2), ranks=mine)
             if rank:

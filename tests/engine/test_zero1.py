@@ -57,16 +57,20 @@ def stop_after(step: int) -> None:
     loop.optimizer_step = stopping
 
 
-def run_as_rank(data: Path, folder: Path) -> None:
+def run_as_rank(data: str, folder: str, *flags: str) -> None:
     """Be one of two processes that train the same run in several ways."""
-    train(data, folder / "ddp", "--parallel", "ddp")
-    train(data, folder / "zero1", "--parallel", "zero1")
+
+    def train_as(parallel: str, name: str, *more: str) -> Any:
+        return train(Path(data), Path(folder, name), "--parallel", parallel, *flags, *more)
+
+    train_as("ddp", "ddp")
+    train_as("zero1", "zero1")
     if os.environ["RANK"] == "1":
         stop_after(1)
-    outcome = train(data, folder / "stopped", "--parallel", "zero1")
+    outcome = train_as("zero1", "stopped")
     assert (outcome.status, outcome.step) == ("stopped", 3), outcome
-    train(data, folder / "stopped", "--parallel", "ddp", "--max-steps", "4")
-    train(data, folder / "stopped", "--parallel", "zero1")
+    train_as("ddp", "stopped", "--max-steps", "4")
+    train_as("zero1", "stopped")
 
 
 def checkpoint(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
@@ -84,15 +88,16 @@ def losses(run: Path) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+@pytest.mark.parametrize("flags", [(), ("--optimizer.name", "muon")], ids=["adamw", "muon"])
 def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_or_not(
-    toy_shards: Path, tmp_path: Path
+    flags: tuple[str, ...], toy_shards: Path, tmp_path: Path
 ) -> None:
-    worker = "import sys; from pathlib import Path; from tests.engine.test_zero1 import run_as_rank"
-    (tmp_path / "worker.py").write_text(f"{worker}\nrun_as_rank(*map(Path, sys.argv[1:]))\n")
+    worker = "import sys; from tests.engine.test_zero1 import run_as_rank"
+    (tmp_path / "worker.py").write_text(f"{worker}\nrun_as_rank(*sys.argv[1:])\n")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", str(tmp_path / "worker.py"), str(toy_shards)]
     subprocess.run(
-        [*command, str(tmp_path)],
+        [*command, str(tmp_path), *flags],
         check=True,
         env=os.environ
         | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
@@ -105,15 +110,15 @@ def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_
         for name, tensor in expected.items():
             assert ours[name].equal(tensor), (run, name)
         assert losses(tmp_path / run) == losses(tmp_path / "ddp")
-    train(toy_shards, tmp_path / "one")
+    train(toy_shards, tmp_path / "one", *flags)
     for name, tensor in checkpoint(tmp_path / "one").items():
         assert expected[name].allclose(tensor, rtol=1e-3, atol=1e-5), name
     assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "ddp"), rel=1e-5)
 
 
-def test_zero1_is_refused_without_kernels_and_with_muon() -> None:
-    with pytest.raises(SettingError, match=wording("zero1_is_refused_with_muon")):
-        load_recipe("tiny", flags=["--parallel", "zero1", "--optimizer.name", "muon"])
+def test_zero1_is_refused_without_kernels_and_fsdp_with_muon() -> None:
+    with pytest.raises(SettingError, match=wording("fsdp_is_refused_with_muon")):
+        load_recipe("tiny", flags=["--parallel", "fsdp", "--optimizer.name", "muon"])
     recipe = load_recipe("tiny", flags=["--parallel", "zero1"])
     with pytest.raises(UserError, match=wording("zero1_is_refused_without_kernels")):
         resolve.resolve_recipe_speed(recipe, World(0, 2, torch.device("cpu")))

@@ -29,11 +29,15 @@ class ThreadRanks:
         monkeypatch.setattr("electra.engine.flat_shard.all_gather", self.all_gather)
         monkeypatch.setattr("torch.distributed.all_reduce", self.all_reduce)
         monkeypatch.setattr("torch.distributed.reduce", self.reduce)
+        monkeypatch.setattr("torch.distributed.broadcast", self.broadcast_tensor)
         monkeypatch.setattr("electra.engine.distributed.broadcast_json", self.broadcast)
         if importlib.util.find_spec("triton"):
-            from electra.kernels import adamw
+            from electra.kernels import adamw, muon
 
-            monkeypatch.setattr(adamw, "adamw_step", self.one_by_one(adamw.adamw_step))
+            lock = threading.Lock()
+            kernels = ((adamw, "adamw_step"), (muon, "momentum_step"), (muon, "weight_step"))
+            for module, name in kernels:
+                monkeypatch.setattr(module, name, one_by_one(getattr(module, name), lock))
         failures: list[BaseException] = []
 
         def begin(rank: int) -> T:
@@ -50,16 +54,6 @@ class ThreadRanks:
         if failures:
             raise failures[0]
         return [result.result() for result in results]
-
-    def one_by_one(self, kernel: Callable[..., None]) -> Callable[..., None]:
-        """Return a kernel that one thread runs at a time, as Triton's interpreter needs it."""
-        lock = threading.Lock()
-
-        def run(*arguments: object, **options: object) -> None:
-            with lock:
-                kernel(*arguments, **options)
-
-        return run
 
     def exchange(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all ranks."""
@@ -88,5 +82,18 @@ class ThreadRanks:
         first: list[int] = self.exchange(torch.tensor(values))[0].tolist()
         return first
 
+    def broadcast_tensor(self, tensor: Tensor, src: int) -> None:
+        tensor.copy_(self.exchange(tensor)[src])
+
     def all_gather(self, tensor: Tensor, part: Tensor) -> None:
         tensor.copy_(torch.cat(self.exchange(part)))
+
+
+def one_by_one(kernel: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
+    """Return a kernel that one thread runs at a time, as Triton's interpreter needs it."""
+
+    def run(*arguments: object, **options: object) -> None:
+        with lock:
+            kernel(*arguments, **options)
+
+    return run
