@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForTokenClassification, AutoTokeniz
 
 import electra
 from benchmarks import generate_pairs, minimal_pairs, record_corpus, ship
-from benchmarks.markdown import read_result
+from benchmarks.markdown import ROOT, read_result
 from benchmarks.shipped_tables import RECIPE, find_shipped
 from electra import shipped
 from electra.__main__ import main
@@ -102,6 +102,21 @@ def test_a_shipped_model_scores_its_fixture_as_it_did_when_it_was_made() -> None
 def test_every_model_of_the_package_scores_its_fixture_as_it_did() -> None:
     for name in shipped.shipped_models():
         check_expected_scores(electra.model_path(name))
+
+
+def test_the_lines_for_transformers_trainer_give_small_en_a_fresh_head_over_the_mean() -> None:
+    page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf8")
+    (lines,) = re.findall(r"```python\n(import electra\nfrom transformers .*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    model, folder = names["model"], electra.model_path("small-en")
+    assert model.config.classifier_pooling == "mean"
+    assert model.classifier.weight.shape == (3, 256)
+    encoder = AutoModel.from_pretrained(folder).state_dict()
+    for name, tensor in model.base_model.state_dict().items():
+        assert tensor.equal(encoder[name]), name
+    stored = AutoModelForTokenClassification.from_pretrained(folder)
+    assert not model.head.dense.weight.equal(stored.head.dense.weight)
 
 
 def test_small_en_finds_as_many_minimal_pairs_as_its_card_says(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def load_network(folder: Path) -> ExportedNetwork:
     """Load the network of any model folder with its head, as electra computes it."""
     if has_task(folder):
         return check_class(load_tuned(folder).network, folder)
-    _, _, head = model_config.architecture_of(read_json(folder, CONFIG)).partition("For")
+    head = model_config.head_of(read_json(folder, CONFIG))
     encoder = huggingface.build_encoder(folder)
     family = family_of(encoder.shape)
     network: Any = huggingface.EncoderOnly(encoder)

@@ -94,6 +94,10 @@ class Family(ABC):
         """Return the keys of config.json that describe the head of a pre-trained network."""
         return {}
 
+    def has_rtd_labels(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json has the labels of RTD, in a class that tasks have too."""
+        return False
+
     @abstractmethod
     def shape_config(self, shape: EncoderShape) -> dict[str, Any]:
         """Return the keys of config.json that describe a shape."""

@@ -16,21 +16,35 @@ from electra.model.shape import DROPOUTS, EncoderShape, GeneratorShape
 from electra.model.weight_files import CONFIG, FACTORS, read_json, tensor_shape
 
 TABLE = f"{WORD_EMBEDDINGS}.weight"
+# Classes of transformers with the head of a task, without the prefix of the family.
+TASK_HEADS = (
+    "SequenceClassification",
+    "TokenClassification",
+    "QuestionAnswering",
+    "MultipleChoice",
+)
 # Parameters that a config may promise: where the folder holds no weights (Large), and in any case.
 MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 
 
 def role_of(folder: Path) -> Role:
+    """Return what the model in a folder is: by `electra_role`, or by its class.
+
+    A network with the head of a task is an encoder. Where transformers fine-tuned it, the config
+    still has the role of the model that it began with.
+    """
     folder = atomic.resolve_folder(folder)
     config = read_json(folder, CONFIG)
-    _, _, head = architecture_of(config).partition("For")
-    by_class = find_family(config, str(folder / CONFIG)).roles
-    role = config.get("electra_role") or by_class.get(head, "encoder")
+    head = head_of(config)
+    family = find_family(config, str(folder / CONFIG))
+    role = config.get("electra_role") or family.roles.get(head, "encoder")
     if role not in get_args(Role):
         raise UserError(
             f"{folder / CONFIG}: electra_role must be one of {', '.join(get_args(Role))}, found "
             f"{role!r}"
         )
+    if head in TASK_HEADS and not (role == "discriminator" and family.has_rtd_labels(config)):
+        return "encoder"
     return role
 
 
@@ -40,6 +54,11 @@ def architecture_of(config: Mapping[str, Any]) -> str:
         case [str(first), *_]:
             return first
     return ""
+
+
+def head_of(config: Mapping[str, Any]) -> str:
+    """Return the name of its class behind `For`, empty where there is none."""
+    return architecture_of(config).partition("For")[2]
 
 
 def load_shape(folder: Path) -> tuple[EncoderShape, int, Role]:

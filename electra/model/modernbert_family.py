@@ -57,6 +57,7 @@ SIZES = {  # a field of EncoderShape, its key in config.json, and the default of
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 STOCK_THETA = {GLOBAL: 160_000.0, LOCAL: 10_000.0}
 STOCK_GLOBAL_EVERY = 3
+RTD_LABELS = {"0": "original", "1": "replaced"}
 PROJECTION = "encoder.embeddings.projection.weight"
 
 
@@ -115,12 +116,18 @@ class ModernBertFamily(Family):
         return {"classifier_pooling": pooling}
 
     def head_config(self, network: ExportedNetwork) -> dict[str, Any]:
+        # What transformers would pool in fine-tuning; its own default is [CLS].
+        pooling = self.task_config(pooling="mean")
         if not isinstance(network, ModernBertDiscriminator):
-            return {}
+            return pooling
         return {
-            "id2label": {"0": "original", "1": "replaced"},
+            **pooling,
+            "id2label": RTD_LABELS,
             "label2id": {"original": 0, "replaced": 1},
         }
+
+    def has_rtd_labels(self, config: Mapping[str, Any]) -> bool:
+        return config.get("id2label") == RTD_LABELS
 
     def shape_config(self, shape: EncoderShape) -> dict[str, Any]:
         config = {key: getattr(shape, field) for field, (key, _) in SIZES.items()}

@@ -304,19 +304,19 @@ def has_task(folder: Path) -> bool:
     if TASK in config:
         return True
     # ModernBERT's discriminator has the class of a tagger, and no task.
-    is_task_class = model_config.architecture_of(config).partition("For")[2] in TASK_KINDS
-    return is_task_class and config.get("electra_role") != "discriminator"
+    is_task_class = model_config.head_of(config) in TASK_KINDS
+    return is_task_class and model_config.role_of(folder) != "discriminator"
 
 
 def transformers_task(
     folder: Path, config: Mapping[str, Any], architecture: str, task: AnyTask | None
 ) -> AnyTask:
     """Return the task of a model that transformers fine-tuned: `task`, or its class's default."""
-    kinds = TASK_KINDS.get(architecture.partition("For")[2])
+    kinds = TASK_KINDS.get(model_config.head_of(config))
     if (folder / MODULES).is_file():
         raise UserError(f"{folder}: an embedder, which has vectors alone; use `electra embed`")
     # ModernBERT's discriminator has the class of a tagger, and no task.
-    if kinds is None or config.get("electra_role") == "discriminator":
+    if kinds is None or model_config.role_of(folder) == "discriminator":
         raise UserError(
             f"{folder}: an encoder without a task; fine-tune it first: electra finetune {folder} "
             "--task …"

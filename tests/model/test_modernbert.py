@@ -78,6 +78,7 @@ def test_the_softmax_of_the_two_labels_is_the_sigmoid_of_our_logit(tmp_path: Pat
     huggingface.save(discriminator, tmp_path / "discriminator", role="discriminator")
     stock = ModernBertForTokenClassification.from_pretrained(tmp_path / "discriminator").eval()
     assert stock.config.id2label == {0: "original", 1: "replaced"}
+    assert stock.config.classifier_pooling == "mean"  # for who fine-tunes it with transformers
     input_ids = torch.randint(VOCABULARY, (2, 10))
     mask = torch.ones_like(input_ids)
     with torch.no_grad():

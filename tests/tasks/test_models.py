@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,14 +16,16 @@ import transformers
 from electra.checksums import CHECKSUMS
 from electra.config import UserError
 from electra.data.tables import find_table
-from electra.model.families import build_encoder
+from electra.model import huggingface, model_config
+from electra.model.families import build_encoder, build_networks, family_of
 from electra.model.networks import Generator
-from electra.model.shape import EncoderShape
+from electra.model.shape import EncoderShape, GeneratorShape
 from electra.model.verify import stock_logits
 from electra.tasks import find_task
 from electra.tasks.features import TaskBatch
 from electra.tasks.inference import answer_examples, predict
 from electra.tasks.models import (
+    TASK_KINDS,
     FinetunedModel,
     Pretrained,
     build_network,
@@ -251,6 +253,51 @@ def test_a_model_that_transformers_made_is_read_and_agrees(
     model.task.check(examples)
     scores = model.task.score(examples, answer_examples([model], examples))
     assert 0 <= scores.get(model.task.metric, 0) <= 1 or name == "scores"
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+@pytest.mark.parametrize(
+    ("name", "labels"), [("classes", ("cats", "dogs", "birds")), ("tags", ("O", "B-PER", "B-LOC"))]
+)
+def test_a_discriminator_that_transformers_fine_tuned_is_read_and_agrees(
+    tmp_path: Path, family: Literal["electra", "modernbert"], name: str, labels: tuple[str, ...]
+) -> None:
+    source, target = save_discriminator(tmp_path / "ours", family), tmp_path / "fine-tuned"
+    named = {"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}}
+    config = transformers.AutoConfig.from_pretrained(source, num_labels=3, **named)
+    classes = {"classes": "SequenceClassification", "tags": "TokenClassification"}
+    stock = getattr(transformers, f"AutoModelFor{classes[name]}").from_config(config)
+    encoder = transformers.AutoModel.from_pretrained(source)
+    stock.base_model.load_state_dict(encoder.state_dict())
+    stock.save_pretrained(target)
+    toy_tokenizer().copy_to(target)
+    assert json.loads((target / "config.json").read_text())["electra_role"] == "discriminator"
+    assert model_config.role_of(source) == "discriminator"
+    assert model_config.role_of(target) == "encoder"
+    toy = TOYS[name]
+    model = load_tuned(target)
+    ours, theirs = both_logits(model, written(tmp_path / toy.file, toy.content))
+    assert ours.std() > 0.001
+    assert ours.sub(theirs).abs().max() < 1e-4
+
+
+def save_discriminator(folder: Path, family: Literal["electra", "modernbert"]) -> Path:
+    shape = EncoderShape(family=family, layers=2, width=16, heads=2, feedforward=16, embedding=16)
+    tokenizer = toy_tokenizer()
+    _, network = build_networks(shape, GeneratorShape(), vocabulary=tokenizer.size)
+    ids = family_of(shape).special_tokens(pad=tokenizer.pad, cls=tokenizer.cls, sep=tokenizer.sep)
+    huggingface.save(
+        network,
+        folder,
+        role="discriminator",
+        config_extra=ids,
+        tokenizer_files=tokenizer.copy_to,
+    )
+    return folder
+
+
+def test_the_classes_of_task_heads_have_their_kinds_of_task() -> None:
+    assert tuple(TASK_KINDS) == model_config.TASK_HEADS
 
 
 def test_classes_that_nobody_named_are_numbers_or_those_of_the_task(tmp_path: Path) -> None:
