@@ -133,15 +133,17 @@ def learning_rate_factor(config: OptimizerConfig, *, step: int, max_steps: int) 
 def layer_lr_scale(name: str, *, layers: int, decay: float, official: bool = False) -> float:
     """Return the layer-wise learning-rate scale of a parameter of an encoder with a head.
 
-    The head has scale 1, the top layer `decay`, the layer below it `decay`², and so on down to the
-    embeddings. The official code counts one layer too many between head and top layer (its authors
-    called it a bug; published numbers were made with it).
+    The head has scale 1, the top layer and a norm behind it `decay`, the layer below `decay`², and
+    so on down to the embeddings. The official code counts one layer too many between head and top
+    layer (its authors called it a bug; published numbers were made with it).
     """
     if not name.startswith("encoder."):
         return 1.0
     below_head = layers + 1
     if match := re.match(r"encoder\.blocks\.(\d+)\.", name):
         below_head = layers - int(match[1])
+    elif name.startswith("encoder.final_norm."):
+        below_head = 1
     return float(decay ** (below_head + official))
 
 

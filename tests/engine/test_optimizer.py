@@ -139,6 +139,7 @@ def test_only_norms_and_biases_are_spared_from_decay():
 def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
     names = (
         "head.output.weight",
+        "encoder.final_norm.weight",
         "encoder.blocks.1.expand.weight",
         "encoder.blocks.0.expand.bias",
         "encoder.projection.weight",
@@ -146,6 +147,7 @@ def test_each_layer_learns_less_than_the_one_above_and_the_head_the_full_rate():
     )
     assert [layer_lr_scale(name, layers=2, decay=0.5) for name in names] == [
         1,
+        0.5,
         0.5,
         0.25,
         0.125,
