@@ -126,13 +126,11 @@ def train_or_diverge(
 def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool]) -> bool:
     """Train to the last step. Return False when stopped early, with a checkpoint."""
     state.network.train()
-    if state.diverged:
-        return True
     if state.evaluation_due and not evaluate(state, journal, interrupted):
         return False
     if state.is_over:
         return True
-    config, window = state.setup.config, MetricsWindow()
+    config, window, examples = state.setup.config, MetricsWindow(), 0
     seconds_before, started = state.seconds, time.monotonic()
     for step in range(state.step + 1, state.last_step + 1):
         units = state.units(step)
@@ -140,14 +138,18 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
         learning_rate = state.train_step.optimizer_step(step)
         state.step, state.seconds = step, seconds_before + time.monotonic() - started
         window.add({"loss": loss}, int(state.setup.train.token_counts[units].sum()))
+        examples += len(units)
         is_last = step == state.last_step
         stopping = state.train_step.agree_to_stop(interrupted())
         if step % config.logging_steps == 0 or stopping or is_last:
-            log_step(state, journal, window, learning_rate)
+            log_step(state, journal, window, learning_rate, examples=examples)
+            examples = 0
         if state.evaluates_at(step):
-            stopping = not evaluate(state, journal, interrupted) or stopping
+            with window.pause():
+                stopping = not evaluate(state, journal, interrupted) or stopping
         if (step % config.save_steps == 0 and not is_last) or stopping:
-            save_checkpoint(state)
+            with window.pause():
+                save_checkpoint(state)
         journal.advance(step)
         if stopping:
             return False
@@ -177,19 +179,24 @@ def forward_backward(state: FinetuneState, units: Array, *, step: int) -> Tensor
 
 
 def log_step(
-    state: FinetuneState, journal: Journal, window: MetricsWindow, learning_rate: float
+    state: FinetuneState,
+    journal: Journal,
+    window: MetricsWindow,
+    learning_rate: float,
+    *,
+    examples: int,
 ) -> None:
-    """Record the losses and the speed since the last time."""
+    """Record the losses and the speed since the last time, in which so many examples were read."""
     grad_norm = state.train_step.synchronize()
-    batch_size, rows = state.setup.config.batch_size, len(state.setup.train)
-    examples_per_token = window.steps * batch_size / max(1, window.tokens)
+    steps_per_epoch = state.setup.config.steps_per_epoch(len(state.setup.train))
+    examples_per_token = examples / max(1, window.tokens)
     numbers = window.close(state.world.all_reduce_sum)
     del numbers["data_wait"]  # the rows are in memory: no wait is measured
     numbers |= {
         "examples_per_second": numbers["tokens_per_second"] * examples_per_token,
         "learning_rate": learning_rate,
         "grad_norm": grad_norm,
-        "epoch": state.step * batch_size / rows,
+        "epoch": state.step / steps_per_epoch,
     }
     journal.record(state.step, numbers)
     state.progress.report_step(state.step)

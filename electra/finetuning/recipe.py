@@ -112,13 +112,16 @@ class FinetuneConfig:
 
     def steps(self, examples: int) -> int:
         """Return the number of steps for so many training examples."""
-        per_epoch = -(-examples // self.batch_size)
-        return self.max_steps or max(1, round(self.epochs * per_epoch))
+        return self.max_steps or max(1, round(self.epochs * self.steps_per_epoch(examples)))
+
+    def steps_per_epoch(self, examples: int) -> int:
+        """Return the number of batches of an epoch; the last one may be smaller."""
+        return -(-examples // self.batch_size)
 
     def eval_interval(self, examples: int) -> int | None:
         """Return the number of steps between evaluations during training, if there are any."""
         if self.early_stopping and self.eval_steps is None:
-            return -(-examples // self.batch_size)
+            return self.steps_per_epoch(examples)
         return self.eval_steps
 
     def optimizer(self, *, steps: int) -> OptimizerConfig:

@@ -91,8 +91,8 @@ class FinetuneState:
 
     @property
     def is_over(self) -> bool:
-        """Whether training ended before its last step: it diverged, or early stopping ended it."""
-        return self.diverged or bool(self.early_stopping and self.early_stopping.is_over)
+        """Whether early stopping has ended training before its last step."""
+        return bool(self.early_stopping and self.early_stopping.is_over)
 
     @property
     def selected_step(self) -> int | None:
@@ -111,7 +111,7 @@ class FinetuneState:
     def units(self, step: int) -> Array:
         """Return the examples of a step. Steps count from 1."""
         config, lengths = self.setup.config, self.setup.train.lengths
-        epoch, index = divmod(step - 1, -(-len(lengths) // config.batch_size))
+        epoch, index = divmod(step - 1, config.steps_per_epoch(len(lengths)))
         if self.epoch != epoch:
             self.epoch_batches = epoch_batches(
                 lengths,
@@ -238,7 +238,6 @@ def save_checkpoint(state: FinetuneState) -> None:
         "skipped": state.train_step.skipped,
         "scaler": state.scaler.state_dict(),
         "seconds": state.seconds,
-        "diverged": state.diverged,
         "evaluation_due": state.evaluation_due,
         "micro_batch_size": state.micro_batch_size,
     }
@@ -259,7 +258,7 @@ def restore_checkpoint(state: FinetuneState, saved: Checkpoint) -> None:
     state.step = saved.step
     # Dropout is keyed by micro-batch, so keep their size, whatever memory is free today.
     state.micro_batch_size = state.setup.config.micro_batch_size or saved.state["micro_batch_size"]
-    state.seconds, state.diverged = saved.state["seconds"], saved.state["diverged"]
+    state.seconds = saved.state["seconds"]
     state.evaluation_due = saved.state.get("evaluation_due", False)
     weights, optimizer_state = saved.tensors()
     if state.early_stopping:

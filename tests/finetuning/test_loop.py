@@ -101,6 +101,26 @@ def test_a_planted_keyword_is_found_in_sentences_that_training_never_saw(
     assert summary.median >= 0.95
 
 
+def test_the_log_counts_whole_epochs_and_no_time_of_evaluations_as_training(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = loop.evaluate
+
+    def slowly(*arguments: Any) -> bool:
+        time.sleep(2)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(loop, "evaluate", slowly)
+    settings = {"batch_size": 8, "epochs": 2, "length": 32, "logging_steps": 1, "eval_steps": 2}
+    toy = Toy("classify", "rows.csv", keyword_rows(17))  # 8, 8 and 1 in an epoch
+    toy.learnt(tiny, tmp_path / "run", flags=as_flags(settings))
+    entries = read_metrics(tmp_path / "run" / "seed-0" / "metrics.jsonl")
+    logged = [entry for entry in entries if "epoch" in entry]
+    assert [entry["epoch"] for entry in logged] == pytest.approx([1 / 3, 2 / 3, 1, 4 / 3, 5 / 3, 2])
+    fastest_with_evaluations = 8 / 2
+    assert min(entry["examples_per_second"] for entry in logged) > fastest_with_evaluations
+
+
 # ---- one step ------------------------------------------------------------------------------------
 
 
