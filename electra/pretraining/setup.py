@@ -51,15 +51,14 @@ from electra.pretraining.run import Run
 from electra.provenance import environment, environment_differences
 from electra.runs import checkpoint, run_dir
 from electra.runs.checkpoint import Checkpoint
+from electra.runs.run_dir import REPLACING
 from electra.settings import as_dict
 
 
 def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, world: World) -> Run:
     """Return a run that is ready for its next step, with warnings and messages about its start."""
     assert_same_on_all_ranks(dict(flatten(as_dict(recipe))))
-    if is_torchrun_restart() and checkpoint.list_checkpoints(output_dir):
-        # However the run was begun, from now on it continues from its own checkpoints.
-        options = replace(options, resume="auto", overwrite=False)
+    options = options_after_restart(options, output_dir, world)
     recipe, resumed, start_warnings = find_start(recipe, options, output_dir, world)
     shards = open_shards(recipe, options, output_dir, world)
     resumed_step = resumed and resumed.step
@@ -85,6 +84,24 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     if world.is_main:
         record_start(run, resumed)
     return run
+
+
+def options_after_restart(
+    options: PretrainOptions, output_dir: Path, world: World
+) -> PretrainOptions:
+    """Return the options of a start, or those to continue with where torchrun has restarted it.
+
+    However a run was begun, it then continues from its own checkpoints. A mark says that those in
+    the folder are still of the run that is to be replaced.
+    """
+    mark, has_checkpoints = output_dir / REPLACING, bool(checkpoint.list_checkpoints(output_dir))
+    if not is_torchrun_restart():
+        if world.is_main and options.overwrite and has_checkpoints:
+            mark.touch()
+        return options
+    if not has_checkpoints or (options.overwrite and mark.exists()):
+        return options
+    return replace(options, resume="auto", overwrite=False)
 
 
 def is_torchrun_restart() -> bool:
@@ -291,6 +308,7 @@ def record_start(run: Run, resumed: Checkpoint | None) -> None:
         # A process that was killed between its last checkpoint and this left one too many.
         checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
     write_run_files(run.output_dir, run.recipe, is_fresh=resumed is None)
+    (run.output_dir / REPLACING).unlink(missing_ok=True)
     run.set_status("running")
 
 

@@ -21,6 +21,7 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TRACKERS = "trackers.json"  # the ids of this run at wandb and trackio
+REPLACING = "replacing-earlier-run"  # a start with --overwrite that has not got that far yet
 STATUS_SECONDS = 10.0  # between two updates of status.json; each waits for the disk
 Status = Literal["running", "finished", "stopped", "failed"]
 

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from electra.engine.distributed import World
 from electra.engine.train_step import PlainTrainStep
 from electra.engine.training_state import PinnedStaging
 from electra.model.flops import standard
+from electra.pretraining import setup
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.pretraining.resolve import check_micro_batches
@@ -193,6 +195,33 @@ def test_a_run_that_torchrun_restarts_resumes_from_its_own_checkpoints_however_i
     )
     assert (run / "checkpoint-6").stat().st_mtime_ns == written
     assert [entry["step"] for entry in read_metrics(run / "metrics.jsonl")][: len(first)] == first
+
+
+def test_a_restart_before_an_earlier_run_is_replaced_replaces_it(
+    eight_steps, toy_shards, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    shutil.copytree(eight_steps, run)
+
+    def start():
+        recipe = toy("--max-steps", "3", "--save-steps", "3")
+        pretrain(
+            recipe, data=toy_shards, output_dir=run, quiet=True, resume="never", overwrite=True
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "place_on_device", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            start()
+    assert (run / "checkpoint-8").is_dir()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    start()
+    assert [path.name for path in run.glob("checkpoint-*")] == ["checkpoint-3"]
+    steps = [entry["step"] for entry in read_metrics(run / "metrics.jsonl")]
+    assert (min(steps), max(steps)) == (1, 3)
+    written = (run / "checkpoint-3").stat().st_mtime_ns
+    start()  # another restart finds the run that replaced it
+    assert (run / "checkpoint-3").stat().st_mtime_ns == written
 
 
 LONG_ENOUGH = (
