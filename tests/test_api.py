@@ -75,7 +75,9 @@ def test_help_names_and_explains_every_keyword(function: Callable[..., object]) 
 
 
 def test_a_keyword_that_is_misspelt_is_refused_with_the_one_that_was_meant(tiny: Path) -> None:
-    with pytest.raises(TypeError, match=r"^pretrain\(\) .*'max_step'; did you mean max_steps\?$"):
+    with pytest.raises(
+        TypeError, match=r"^pretrain\(\) .*'max_step'; did you mean max_steps\? Or is it"
+    ):
         electra.pretrain("tiny", corpus="x.txt", max_step=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r'settings=\{"learning_rate": …\}$'):
         electra.pretrain("tiny", corpus="x.txt", learning_rate=1e-3)  # type: ignore[call-arg]
@@ -305,6 +307,7 @@ def test_a_pretrained_model_has_embeddings_and_no_predictions(tiny: Path) -> Non
     embeddings = electra.embed(model, ["a dog", "a cat sat"])
     assert np.asarray(embeddings).shape == (2, 32)
     assert embeddings.texts == ("a dog", "a cat sat")
+    assert np.asarray(electra.embed(model, [])).shape == (0, 32)
     with pytest.raises(electra.UserError, match="pre-trained, but without a task"):
         model.predict(["a dog"])
     with pytest.raises(electra.UserError, match=r"^texts, item 2: half a surrogate pair"):
@@ -328,7 +331,7 @@ def test_embed_takes_rows_columns_and_files(tuned: FinetuneResult, tmp_path: Pat
         electra.embed(tuned, "a dog")
     with pytest.raises(electra.UserError, match=r"no column 'text'.*right one with text=$"):
         electra.embed(tuned, [{"review": "a dog"}])
-    with pytest.raises(electra.UserError, match="pool='max': unknown"):
+    with pytest.raises(electra.UserError, match=r"pool must be one of .*'mean'.* found 'max'"):
         electra.embed(tuned, file, pool="max")  # type: ignore[arg-type]
 
 

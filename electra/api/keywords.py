@@ -12,10 +12,21 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Number
 from os import PathLike
-from typing import Any, ParamSpec, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from electra.config import RunFailed, SettingError, UserError, flatten, suggest
+from electra.config import RunFailed, SettingError, UserError, convert, flatten, suggest
 from electra.escape import reword
 
 P = ParamSpec("P")
@@ -63,6 +74,7 @@ def takes_keywords(
                 hint = keyword_hint(keywords, list(signature.parameters))
                 raise TypeError(f"{function.__name__}() {error}{hint}") from None
             with python_messages(defaults | given):
+                check_types(arguments, given, source=f"electra.{function.__name__}")
                 return function(arguments(*args, **keywords))
 
         returns = inspect.signature(function).return_annotation
@@ -92,9 +104,34 @@ def keyword_hint(keywords: Mapping[str, object], known: list[str]) -> str:
     if unknown is None:
         return ""
     hint = suggest(unknown, known)
-    if not hint and "settings" in known:
-        return f'; a setting of the recipe is given as settings={{"{unknown}": …}}'
-    return hint
+    setting = f'setting of the recipe: settings={{"{unknown}": …}}'
+    if "settings" not in known:
+        return hint
+    if hint:
+        return f"{hint} Or is it a {setting}"
+    return f"; give a {setting}"
+
+
+def check_types(arguments: Callable[..., object], given: Mapping[str, Any], *, source: str) -> None:
+    """Raise UserError for a number, a choice or a path that is none, before it is used as one."""
+    for name, hint in get_type_hints(arguments).items():
+        if name not in given:
+            continue
+        value, kinds = given[name], {get_origin(kind) or kind for kind in kinds_of(hint)}
+        if kinds <= {bool, int, float, Literal}:
+            if isinstance(value, Number) and hasattr(value, "item"):  # of NumPy
+                value = value.item()
+            convert(value, hint, source=source, key=name)
+        elif kinds == {str, PathLike} and not isinstance(value, (str, PathLike, NoneType)):
+            raise UserError(f"{source}: {name} must be a path, found {type(value).__name__}")
+
+
+def kinds_of(hint: Any) -> list[Any]:
+    """Return the types that a hint allows, besides None."""
+    kinds = [hint]
+    if get_origin(hint) in (Union, UnionType):
+        kinds = list(get_args(hint))
+    return [kind for kind in kinds if kind is not NoneType]
 
 
 def document_fields(arguments: Callable[..., object]) -> str:

@@ -27,6 +27,7 @@ from electra.data.sources import warn
 from electra.data.tables import Table, is_hub_name
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
+from electra.model.layers import layer_width
 from electra.tasks import split_options
 from electra.tasks.embed import Embedding, read_texts
 from electra.tasks.embed import embed as embed_texts
@@ -264,8 +265,11 @@ def embed(arguments: EmbedArguments) -> Embeddings:
     found = list(embed_texts(encoder, tokenizer, texts, options, device=default_device()))
     warn_truncated(found)
     vectors: Any = tuple(each.vectors for each in found)
-    if options.pool != "tokens" and found:
-        vectors = np.stack(vectors)
+    if options.pool != "tokens":
+        shape = encoder.shape
+        width = layer_width(options.layer, shape.width, layers=shape.layers)
+        none = np.zeros((0, width), dtype=np.float32)
+        vectors = np.stack(vectors) if found else none
     return Embeddings(tuple(each.text for each in found), vectors)
 
 

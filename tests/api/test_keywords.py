@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from electra.api.keywords import as_flags, python_messages, to_python
+from electra.api.keywords import as_flags, python_messages, takes_keywords, to_python
 from electra.config import RunFailed, SettingError, UserError
 from electra.data.sources import warn
 from electra.finetuning.finetune import reporter
@@ -67,6 +71,64 @@ def test_an_error_about_a_setting_keeps_its_key() -> None:
         "training.seed",
         "settings: must be positive",
     )
+
+
+@dataclass
+class Arguments:
+    """What `call` takes.
+
+    Parameters
+    ----------
+    count
+        A number.
+    share
+        Another.
+    kind
+        A choice.
+    folder
+        A path.
+    settings
+        Anything.
+    """
+
+    count: int = 1
+    share: float | None = None
+    kind: Literal["all", "best"] = "all"
+    folder: str | PathLike[str] | None = None
+    settings: dict[str, object] | None = None
+
+
+@takes_keywords(Arguments)
+def call(arguments: Arguments) -> Arguments:
+    """Return the arguments."""
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"count": [1, 2]}, r"electra\.call: count must be a whole number, found list \[1, 2\]"),
+        ({"count": "3"}, "count must be a whole number, found str '3'"),
+        ({"share": "x"}, "share must be a finite number, found str 'x'"),
+        ({"kind": "bset"}, "kind must be one of 'all', 'best', found 'bset'; did you mean best"),
+        ({"folder": 5}, "folder must be a path, found int"),
+    ],
+)
+def test_a_keyword_of_another_type_is_refused_by_name(
+    keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        call(**keywords)
+
+
+def test_keywords_of_the_right_type_pass_as_they_are() -> None:
+    given = call(count=np.int64(3), share=1, kind="best", folder=Path("here"))  # type: ignore[arg-type]
+    assert given == Arguments(count=3, share=1, kind="best", folder=Path("here"))
+
+
+def test_an_unknown_keyword_may_be_a_misspelt_one_or_a_setting() -> None:
+    with pytest.raises(TypeError, match=r"did you mean share\? Or .* settings=\{\"shared\": …\}$"):
+        call(shared=1)  # type: ignore[call-arg]
 
 
 def test_settings_become_flags() -> None:
