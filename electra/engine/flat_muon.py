@@ -83,6 +83,8 @@ class FlatMuon(FlatAdamW):
         from electra.kernels import muon
 
         super().update_weights()
+        if not self.adamw_blocks:  # no program of AdamW's kernel has kept the number
+            self.keep_nonfinite_update()
         muon.momentum_step(self.muon_buffers, max_norm=self.kernel_max_norm, momentum=self.momentum)
         self.shard.broadcast_parts(self.direction, len(self.flat_param))
         updates = orthogonalize_stacks([stack.flatten(0, 1) for stack in self.stacks])
@@ -93,6 +95,12 @@ class FlatMuon(FlatAdamW):
             for group in self.muon_groups
         ]
         muon.weight_step(self.muon_buffers, self.copy_to_device(rows))
+
+    def keep_nonfinite_update(self) -> None:
+        """Keep the number of the first update whose gradient was not finite, on the device."""
+        is_known = torch.isfinite(self.grad_norm) | (self.nonfinite_update > 0)
+        number = float(self.update_count)
+        self.nonfinite_update.copy_(torch.where(is_known, self.nonfinite_update, number))
 
     def stack_view(self, group: dict[str, Any]) -> Tensor:
         """Return the matrices of a group as a view [N, S, R, C] of the directions.

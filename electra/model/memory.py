@@ -73,23 +73,24 @@ def training_bytes(
 
 
 def state_bytes(work: Workload, layout: StateLayout) -> Terms:
-    """Return the bytes of weights, gradients and optimizer state in one process."""
+    """Return the bytes of weights, gradients and optimizer state in the process that has most."""
     counted = parameters(work)
     weights = counted.total * FLOAT
     trained = weights
     if not work.generator_is_trained:
         trained = weights - counted.generator * FLOAT
-    optimizer = 2 * trained
-    if layout.muon:
-        optimizer -= FLOAT * hidden_matrix_values(work)
+    own = trained / layout.optimizer_shards
+    of_adamw = trained  # parameters with a second state
+    if layout.muon:  # hidden matrices lie behind all others, so the first process has most states
+        of_adamw -= FLOAT * hidden_matrix_values(work)
     processes = layout.weight_shards or 1
     terms: Terms = {
         "weights": weights / processes,
         "gradients": trained / processes,
-        "optimizer": optimizer / layout.optimizer_shards,
+        "optimizer": own + min(own, of_adamw),
     }
     if layout.averaged:
-        terms["averaged weights"] = trained / layout.optimizer_shards
+        terms["averaged weights"] = own
     if layout.weight_shards:
         terms["gathered weights and gradients"] = gathered_values(work) * FLOAT
     return terms

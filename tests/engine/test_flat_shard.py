@@ -243,17 +243,24 @@ def test_the_average_stands_in_for_the_weights_of_every_shard(
             assert all(ours.equal(theirs) for ours, theirs in zip(after, weights, strict=True))
 
 
+@pytest.mark.parametrize(("config", "size", "place"), [(CONFIG, 2, 0), (MUON, 3, 0), (MUON, 3, 2)])
 def test_a_gradient_that_is_not_finite_in_one_shard_stops_the_updates_of_all(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, config: OptimizerConfig, size: int, place: int
 ) -> None:
-    def work(rank: int) -> tuple[float, bool]:
-        trainer = Trainer(FlatShard(rank, 2))
-        before = trainer.optimizer.flat_param.clone()
-        if rank:
-            trainer.optimizer.flat_grad[3] = float("inf")  # in the shard of rank 0
-        trainer.reduce_gradient()
-        set_learning_rate(trainer.optimizer, CONFIG, step=1, max_steps=10)
-        trainer.optimizer.step()
-        return float(trainer.optimizer.nonfinite_update), trainer.optimizer.flat_param.equal(before)
+    """Of three processes with Muon the last has hidden matrices alone."""
 
-    assert ThreadRanks(2).run(work, monkeypatch) == [(1.0, True), (1.0, True)]
+    def work(rank: int) -> tuple[float, bool]:
+        trainer = Trainer(FlatShard(rank, size), config=config)
+        trainer.train(range(1, 3), ranks=[rank])
+        optimizer = trainer.optimizer
+        before = optimizer.flat_param.clone()
+        for step in (3, 4):  # the second with a gradient that is finite again
+            optimizer.zero_grad()
+            if rank == 1 and step == 3:
+                optimizer.flat_grad[place * optimizer.shard_length + 3] = float("inf")
+            trainer.reduce_gradient()
+            set_learning_rate(optimizer, config, step=step, max_steps=10)
+            optimizer.step()
+        return float(optimizer.nonfinite_update), optimizer.flat_param.equal(before)
+
+    assert ThreadRanks(size).run(work, monkeypatch) == [(3.0, True)] * size

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from electra.engine.flat_adamw import FlatAdamW
+from electra.engine.flat_shard import FlatShard
 from electra.engine.optimizer import build_optimizer
 from electra.engine.settings import OptimizerConfig
 from electra.kernels import fuse
@@ -111,6 +113,36 @@ def test_the_optimizer_state_is_as_large_as_is_counted(
     terms = training_bytes(work, rows=8, layout=StateLayout(muon=name == "muon", averaged=True))
     assert terms["optimizer"] == sum(tensor.nbytes for tensor in states if tensor.ndim)
     assert terms["averaged weights"] == 4 * count(module)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_the_state_of_zero1_is_counted_for_the_process_that_has_most(
+    name: Literal["adamw", "muon"], size: int
+) -> None:
+    pytest.importorskip("triton")
+    shape = EncoderShape(family="modernbert", layers=3, embedding=256)
+    module = nn.ModuleList(filter(None, build_networks(shape, GeneratorShape(), vocabulary=5000)))
+    states = []
+    for rank in range(size):
+        optimizer = build_optimizer(
+            module,
+            OptimizerConfig(name=name),
+            low_precision=torch.bfloat16,
+            shard=FlatShard(rank, size),
+        )
+        assert isinstance(optimizer, FlatAdamW)
+        states.append(optimizer.exp_avg.nbytes + optimizer.exp_avg_sq.nbytes)
+    work = Workload(
+        encoder=shape,
+        generator=GeneratorShape().beside(shape),
+        tie="embeddings",
+        vocabulary=5000,
+        length=32,
+    )
+    layout = StateLayout(optimizer_shards=size, muon=name == "muon")
+    estimated = training_bytes(work, rows=8, layout=layout)["optimizer"]
+    assert max(states) == pytest.approx(estimated, rel=0.1)  # parameters fill whole blocks
 
 
 def test_the_logits_of_all_tokens_take_no_more_memory_the_more_rows_there_are() -> None:
