@@ -58,8 +58,10 @@ from electra.settings import as_dict
 def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, world: World) -> Run:
     """Return a run that is ready for its next step, with warnings and messages about its start."""
     assert_same_on_all_ranks(dict(flatten(as_dict(recipe))))
-    options = options_after_restart(options, output_dir, world)
+    options = options_after_restart(options, output_dir)
     recipe, resumed, start_warnings = find_start(recipe, options, output_dir, world)
+    if world.is_main and options.overwrite and checkpoint.list_checkpoints(output_dir):
+        (output_dir / REPLACING).touch()
     shards = open_shards(recipe, options, output_dir, world)
     resumed_step = resumed and resumed.step
     assert_same_on_all_ranks({"data": shards.fingerprint, "checkpoint": resumed_step})
@@ -86,22 +88,16 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     return run
 
 
-def options_after_restart(
-    options: PretrainOptions, output_dir: Path, world: World
-) -> PretrainOptions:
-    """Return the options of a start, or those to continue with where torchrun has restarted it.
+def options_after_restart(options: PretrainOptions, output_dir: Path) -> PretrainOptions:
+    """Return the options to continue with where torchrun has restarted a run.
 
-    However a run was begun, it then continues from its own checkpoints. A mark says that those in
-    the folder are still of the run that is to be replaced.
+    However it was begun, it then continues from its own checkpoints. A mark says that those in the
+    folder are still of the run that is to be replaced.
     """
-    mark, has_checkpoints = output_dir / REPLACING, bool(checkpoint.list_checkpoints(output_dir))
-    if not is_torchrun_restart():
-        if world.is_main and options.overwrite and has_checkpoints:
-            mark.touch()
-        return options
-    if not has_checkpoints or (options.overwrite and mark.exists()):
-        return options
-    return replace(options, resume="auto", overwrite=False)
+    is_replaced = not (options.overwrite and (output_dir / REPLACING).exists())
+    if is_torchrun_restart() and is_replaced and checkpoint.list_checkpoints(output_dir):
+        return replace(options, resume="auto", overwrite=False)
+    return options
 
 
 def is_torchrun_restart() -> bool:
