@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -187,7 +187,17 @@ def check_prediction_files(source: str, output: Path | None, form: str) -> None:
 
     if form == "records" and is_file(source):
         find_table(source)
+    check_not_input(output, source)
     prediction_files.check_output(output, form=form)
+
+
+def check_not_input(output: Path | None, source: str) -> None:
+    """Refuse an output file that would replace the input."""
+    with suppress(OSError, RuntimeError):  # no such file yet, or a sentence
+        if output is not None and output.samefile(Path(source).expanduser()):
+            raise UserError(
+                f"--output {output}: this is the input, which would be lost; name another file"
+            )
 
 
 def write_predictions(
@@ -284,6 +294,7 @@ def embed(
     from electra.tasks.sentence_transformer import complete_options
 
     check_output(output, pool=options.pool)
+    check_not_input(output, input)
     texts, source = read_texts(find_table(input), text), load_pretrained(model)
     positions = source.encoder.shape.positions
     options = complete_options(options, source.folder, positions=positions)

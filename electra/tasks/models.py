@@ -244,9 +244,8 @@ def save_tuned(
         role="encoder",
         config_extra=config,
         card=task_card(task.name, card, architecture=stored.architecture),
-        tokenizer_files=lambda path: tokenizer.copy_to(
-            path, model_max_length=network.encoder.shape.positions
-        ),
+        # What pipelines of transformers cut texts to, as `predict` does.
+        tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=length),
     )
     return stored
 

@@ -178,6 +178,16 @@ def test_an_output_file_that_is_a_folder_is_refused(
     assert message == f"--output {tmp_path / 'said.csv'} is a folder; name a file"
 
 
+@pytest.mark.parametrize(("command", "name"), [("predict", "in.csv"), ("embed", "in.parquet")])
+def test_an_output_file_that_is_the_input_is_refused(
+    command: str, name: str, tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    (tmp_path / name).write_text("text\na dog\n", encoding="utf8")
+    (tmp_path / "link").symlink_to(tmp_path)
+    message = complaint(command, "model", tmp_path / name, "--output", tmp_path / "link" / name)
+    assert message.endswith(f"{name}: this is the input, which would be lost; name another file")
+
+
 @pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="needs a place that nobody can write to, as Linux has"
 )
