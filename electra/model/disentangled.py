@@ -31,6 +31,11 @@ class DisentangledEmbedding(nn.Module):
         """Set the difference so that this network reads `weight`."""
         self.delta.copy_(weight - self.shared.weight)
 
+    def move_to_shared(self) -> None:
+        """Let the other network begin with the table that this one reads."""
+        self.shared.weight.copy_(self.weight)
+        self.delta.zero_()
+
     def forward(self, input_ids: Tensor) -> Tensor:
         looked_up = F.embedding(input_ids, self.shared.weight.detach())
         return looked_up + F.embedding(input_ids, self.delta)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import torch
 
 from electra import __version__
 from electra.config import UserError
@@ -13,6 +15,7 @@ from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface, model_config
 from electra.model.card import model_card
+from electra.model.disentangled import DisentangledEmbedding
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
 from electra.model.flops import encoder_parameters
@@ -150,6 +153,8 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
         loaded[name] = huggingface.load(
             networks[name], folder, section=section, may_cut=may_cut[folder]
         )
+    if "generator" in networks.keys() - loaded.keys():
+        share_loaded_tables(networks[name] for name in loaded)
     for name, network in fillable.items():
         if not network.is_trained and (name not in loaded or loaded[name].missing):
             raise UserError(
@@ -161,6 +166,15 @@ def initialise_from(objective: Objective, init_from: Path, shards: Shards) -> li
         f"{name}: no model in {init_from}, freshly initialised except for what it shares"
         for name in sorted(networks.keys() - loaded.keys())
     ]
+
+
+@torch.no_grad()
+def share_loaded_tables(networks: Iterable[Discriminator | Generator]) -> None:
+    """Give a fresh generator the loaded word embeddings, where a network has its own by a delta."""
+    for network in networks:
+        embeddings: Any = network.encoder.embeddings
+        if isinstance(embeddings.word_embeddings, DisentangledEmbedding):
+            embeddings.word_embeddings.move_to_shared()
 
 
 def check_fits_recipe(init_from: Path, recipe: Recipe) -> None:

@@ -112,6 +112,22 @@ def test_a_discriminator_alone_fills_itself_and_what_the_generator_shares(
     )
 
 
+def test_a_discriminator_alone_fills_a_table_that_is_shared_without_gradients(
+    finished: Path, shards: Shards
+) -> None:
+    tie = ("--objective.generator.tie", "gradient-disentangled")
+    objective = build_objective_with_seed(toy("tiny", *tie), shards, seed=1)
+    initialise(objective, finished / "discriminator", shards)
+    generator, discriminator = (
+        objective.networks()[name].encoder.embeddings.word_embeddings
+        for name in ("generator", "discriminator")
+    )
+    stored = load_file(finished / "discriminator" / "model.safetensors")
+    assert generator.weight.equal(stored["electra.embeddings.word_embeddings.weight"])
+    assert discriminator.weight.equal(generator.weight)
+    assert not discriminator.delta.any()
+
+
 def test_a_generator_alone_fills_itself_and_what_the_discriminator_shares(
     objective: Objective, finished: Path, shards: Shards
 ) -> None:
