@@ -296,8 +296,7 @@ def embed(
     check_output(output, pool=options.pool)
     check_not_input(output, input)
     texts, source = read_texts(find_table(input), text), load_pretrained(model)
-    positions = source.encoder.shape.positions
-    options = complete_options(options, source.folder, positions=positions)
+    options = complete_options(options, source.folder, positions=source.encoder.shape.positions)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
     with freeze_loaded_objects():
         counted = count_items(embeddings, "texts")
