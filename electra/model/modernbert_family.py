@@ -149,7 +149,7 @@ class ModernBertFamily(Family):
         for field, (key, default) in SIZES.items():
             values[field] = convert(config.get(key, default), int, source=source, key=key)
         if "sliding_window" in config:  # half of the window; transformers prefers it
-            half = convert(config["sliding_window"], int, source=source, key="sliding_window")
+            half = positive(config["sliding_window"], source, "sliding_window")
             values["local_attention"] = 2 * half
         for field in DROPOUTS:
             key = self.stated_by[field]
@@ -214,6 +214,14 @@ class ModernBertFamily(Family):
         super().load_tensors(network, converted)
 
 
+def positive(value: Any, source: str, key: str) -> int:
+    """Return a number of a config.json; refuse one that is below 1 by its key."""
+    number: int = convert(value, int, source=source, key=key)
+    if number < 1:
+        raise UserError(f"{source}: {key} is {number}; it must be at least 1")
+    return number
+
+
 def read_theta(config: Mapping[str, Any], layer_type: str, old_key: str, source: str) -> float:
     """Return the base of the rotary positions of one type of layers."""
     parameters = config.get("rope_parameters") or {}
@@ -247,8 +255,7 @@ def read_global_every(config: Mapping[str, Any], layers: int, source: str) -> in
     stated = config.get("layer_types")
     if stated is None:
         every = config.get("global_attn_every_n_layers", STOCK_GLOBAL_EVERY)
-        count: int = convert(every, int, source=source, key="global_attn_every_n_layers")
-        return count
+        return positive(every, source, "global_attn_every_n_layers")
     names = convert(stated, list[str], source=source, key="layer_types")
     later = (number for number, name in enumerate(names) if number and name == GLOBAL)
     every = next(later, max(1, len(names)))
