@@ -41,7 +41,7 @@ class Columns:
     answers
         span: the column of the answers.
     words
-        tag: the column of the words, a list in each row.
+        tag: the column of the words, a list in each row; of a CoNLL file its number, as a text.
     tags
         tag: the column of the tags, a list in each row.
     options

@@ -38,7 +38,9 @@ NAME. A COLUMN is a name, or a number counted from 0. Texts with several labels:
 span, squad-1.1, squad-2.0: --head joint|simple --question COLUMN --context COLUMN --answers COLUMN
 --unanswerable.
 
-tag, ner, chunk: --words COLUMN --tags COLUMN --column N --scheme iob1|iob2|bioes|plain.
+tag, ner, chunk: --words COLUMN --tags COLUMN --scheme iob1|iob2|bioes|plain. Of CoNLL columns,
+--words N and --column N are the numbers of the words and of the tags, counted from 0, or from -1
+backwards; by default 0 and -1, and of CoNLL-U 1 (FORM) and 3 (UPOS).
 
 choose, swag, race: --context COLUMN --question COLUMN --options COLUMN,COLUMN --label COLUMN
 --first-label 0|1.

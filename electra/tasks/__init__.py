@@ -2,8 +2,8 @@
 
     what a task is        task (the interface), features (rows and batches)
     the tasks             classify, multi_label, glue, span, tag, choose
-    what they read        splits (which files), texts, conll, span_files, choice_files, labels;
-                          electra.data.tables reads rows
+    what they read        splits (which files), texts, conll (its columns: conll_columns),
+                          span_files, choice_files, labels; electra.data.tables reads rows
     long texts            span_windows, tag_windows
     their heads           classification_heads, span_heads, tag_heads
     their scores          metrics, class_scores, class_weights, squad_metrics, entities

@@ -12,14 +12,20 @@ from electra.config import UserError
 from electra.data.lines import check_encodable
 from electra.data.table_layout import first_lines
 from electra.data.tables import Table, read_lines, read_rows, require_column
-from electra.tasks.entities import split_tag
+from electra.tasks.conll_columns import (
+    NO_WORD_ID,
+    ColumnChoice,
+    ColumnLayout,
+    Line,
+    are_columns,
+    check_columns,
+    detect_columns,
+    ends_sentence,
+)
 
-DOCUMENT_START = "-DOCSTART-"
 DETECTION_LINES = 1000  # read to tell what kind of text a file holds
 TAGGED_LINE = re.compile(r"\S+[ \t](.*[ \t])?(O|[BIESLU]-\S+)[ \t]*")
 SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2"}
-
-Line = tuple[str, str]  # where it is, and its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +42,23 @@ class Sentence:
 
 
 def sentences_from_text(
-    table: Table, *, column: int, labelled: bool, known: Collection[str]
+    table: Table, choice: ColumnChoice, *, labelled: bool, known: Collection[str]
 ) -> Iterator[Sentence]:
     """Read CoNLL columns or, where tags are not needed, a .txt file with one sentence a line.
 
-    A .txt file is read as columns too if it has one word a line, or if the column has tags that
-    the task knows (`known`).
+    A .txt file is read as columns too if it has one word a line, if the column has tags that the
+    task knows (`known`), or if it is CoNLL-U.
     """
     source = iter(read_lines(table))
     opening = list(itertools.islice(source, DETECTION_LINES))
     all_lines = itertools.chain(opening, source)
     may_be_plain = not labelled and ".txt" in table.source.path.suffixes
-    if may_be_plain and not are_columns(opening, column=column, known=known):
+    if may_be_plain and not are_columns(opening, choice, known=known):
         return sentences_from_lines(all_lines)
-    return sentences_from_columns(all_lines, column=column, labelled=labelled)
+    layout = detect_columns(table, opening, choice)
+    if layout is None:
+        return iter(())
+    return sentences_from_columns(all_lines, layout, labelled=labelled)
 
 
 def sentences_from_lines(source: Iterable[Line]) -> Iterator[Sentence]:
@@ -58,65 +67,39 @@ def sentences_from_lines(source: Iterable[Line]) -> Iterator[Sentence]:
             yield Sentence(where, tuple(line.split()), None)
 
 
-def are_columns(opening: Sequence[Line], *, column: int, known: Collection[str]) -> bool:
-    """Say whether no line has a second word, or the first sentence has tags in the column."""
-    split = [split_columns(line) for _, line in opening]
-    written = [fields for fields in split if fields[:1] != [DOCUMENT_START]]
-    if all(len(fields) <= 1 for fields in written):
-        return True
-    sentence = itertools.takewhile(bool, itertools.dropwhile(lambda fields: not fields, written))
-    needed = max(2, column + 1, -column)
-    return all(
-        len(fields) >= needed and (fields[column] in known or split_tag(fields[column])[1])
-        for fields in sentence
-    )
-
-
 def sentences_from_columns(
-    source: Iterable[Line], *, column: int, labelled: bool
+    source: Iterable[Line], layout: ColumnLayout, *, labelled: bool
 ) -> Iterator[Sentence]:
-    """Read one word a line: its own column first and somewhere its tag; a blank ends a sentence."""
-    num_columns, start = 0, ""
+    """Read one word a line, with its tag in another column; a blank line ends a sentence."""
+    start, is_checked = "", False
     words: list[str] = []
     tags: list[str] = []
     for where, line in itertools.chain(source, [("", "")]):
-        fields = split_columns(line)
-        if not fields or fields[0] == DOCUMENT_START:
+        if ends_sentence(line):
             if words:
                 yield Sentence(start, tuple(words), tuple(tags) if labelled else None)
             words, tags = [], []
             continue
-        if not num_columns:
-            num_columns = len(fields)
-            check_column(column, fields, where=where, labelled=labelled)
-        if len(fields) != num_columns:
-            raise UserError(
-                f"{where}: {len(fields)} columns where the lines before have {num_columns}: "
-                f"{line.strip()[:80]!r}; every word needs all of them, and a blank line ends a "
-                "sentence"
-            )
+        fields = layout.split(line)
+        if not is_checked:
+            check_columns(layout, fields, where, labelled)
+            is_checked = True
+        if len(fields) != layout.count:
+            refuse_ragged(where, line, len(fields), expected=layout.count)
+        if layout.has_ids and NO_WORD_ID.fullmatch(fields[0]):
+            continue
         if not words:
             start = where
-        words.append(fields[0])
+        words.append(fields[layout.words])
         if labelled:
-            tags.append(fields[column])
+            tags.append(fields[layout.tags])
 
 
-def split_columns(line: str) -> list[str]:
-    """Split a line at blanks and tabs alone: a no-break space may be a word of its own."""
-    trimmed = line.strip(" \t")
-    if not trimmed:
-        return []
-    return re.split(r"[ \t]+", trimmed)
-
-
-def check_column(column: int, fields: Sequence[str], *, where: str, labelled: bool) -> None:
-    exists = -len(fields) <= column < len(fields)
-    if labelled and not (exists and column % len(fields)):
-        raise UserError(
-            f"{where}: {len(fields)} columns ({' '.join(fields)[:80]}), so --column {column} is "
-            "not one with a tag; the first (0) holds the word, and -1 means the last"
-        )
+def refuse_ragged(where: str, line: str, count: int, *, expected: int) -> None:
+    raise UserError(
+        f"{where}: {count} columns where the lines before have {expected}: "
+        f"{line.strip()[:80]!r}; every word needs all of them, and a blank line ends a sentence"
+    )
 
 
 def refuse_conll(table: Table) -> None:
@@ -136,14 +119,15 @@ def refuse_conll(table: Table) -> None:
 
 
 def sentences_from_rows(
-    table: Table, *, words: str, tags: Sequence[str], labelled: bool
+    table: Table, *, words: Sequence[str], tags: Sequence[str], labelled: bool
 ) -> Iterator[Sentence]:
-    """Read a sentence a row, from the column `words` and the first of the columns `tags` there is.
+    """Read a sentence a row, from the first of the columns `words` and of `tags` that there is.
 
     A cell is a list, or a text with blanks between.
     """
     for where, row in read_rows(table):
-        sentence_words = text_list(require_column(row, words, where, flag="--words"), words, where)
+        name = next((name for name in words if name in row), words[0])
+        sentence_words = text_list(require_column(row, name, where, flag="--words"), name, where)
         column = next((name for name in tags if name in row), tags[0])
         if not labelled and row.get(column) is None:
             yield Sentence(where, sentence_words, None, row)
@@ -151,7 +135,7 @@ def sentences_from_rows(
         sentence_tags = text_list(require_column(row, column, where, flag="--tags"), column, where)
         if len(sentence_tags) != len(sentence_words):
             raise UserError(
-                f"{where}: {len(sentence_words)} words in {words!r}, but {len(sentence_tags)} tags "
+                f"{where}: {len(sentence_words)} words in {name!r}, but {len(sentence_tags)} tags "
                 f"in {column!r}; each word needs one"
             )
         yield Sentence(where, sentence_words, sentence_tags, None if labelled else row)

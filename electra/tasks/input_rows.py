@@ -13,7 +13,7 @@ from electra.tasks.task import AnyTask
 INPUTS = {
     "classify": ("text", "text_pair"),
     "span": ("question", "context"),
-    "tag": ("words",),
+    "tag": ("row_words",),
     "choose": ("context", "question", "options"),
 }
 

@@ -1,7 +1,7 @@
 """Tagging of words: named entities (CoNLL-2003), chunks (CoNLL-2000), or tags of your own.
 
-Own data is CoNLL columns (a word a line, a blank line after each sentence), or rows of JSONL,
-Parquet, CSV or TSV with a list of words and a list of tags; in a cell of text, blanks stand
+Own data is CoNLL columns (a word a line, a blank line after each sentence), CoNLL-U, or rows of
+JSONL, Parquet, CSV or TSV with a list of words and a list of tags; in a cell of text, blanks stand
 between.
 """
 
@@ -21,6 +21,7 @@ from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.model.weight_files import CONFIG
 from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
+from electra.tasks.conll_columns import ColumnChoice, column_number
 from electra.tasks.entities import (
     OUTSIDE,
     SCHEMES,
@@ -44,6 +45,7 @@ CONLL_STEMS = {
     "dev": (*STEMS["dev"], "eng.testa"),
     "test": (*STEMS["test"], "eng.testb"),
 }
+TOKENS = "tokens"
 CHUNK_HUB_SPLITS = {"train": "train", "test": "test"}  # CoNLL-2000 has no dev set
 
 
@@ -59,9 +61,9 @@ class Tag(Task[Sentence, Array]):
     pools: ClassVar[bool] = False
     inference_options: ClassVar[tuple[str, ...]] = ("words", "tags", "column")
     metric: str = "f1"
-    words: str = "tokens"
+    words: str = TOKENS  # of rows a name, of CoNLL columns a number
     tags: str = "tags"
-    column: int = -1  # of CoNLL columns: the one that holds the tag
+    column: int | None = None  # of CoNLL columns the one with the tag; None: the last, or UPOS
     scheme: str = "auto"
     labels: tuple[str, ...] = ()
     lstm_width: int = 768  # of the tagger that reads a frozen encoder: BERT's
@@ -93,15 +95,21 @@ class Tag(Task[Sentence, Array]):
         known = {OUTSIDE, *self.labels}
         # The hub's column is ner_tags in CoNLL-2003 and chunk_tags in CoNLL-2000.
         columns = (self.tags, f"{self.name}_tags")
+        choice = ColumnChoice(None if self.words == TOKENS else self.words, self.column)
         for table in tables:
             if table.format == "text":
-                yield from sentences_from_text(
-                    table, column=self.column, labelled=labelled, known=known
-                )
+                yield from sentences_from_text(table, choice, labelled=labelled, known=known)
             else:
                 yield from sentences_from_rows(
-                    table, words=self.words, tags=columns, labelled=labelled
+                    table, words=(self.words, self.row_words), tags=columns, labelled=labelled
                 )
+
+    @property
+    def row_words(self) -> str:
+        """The column of the words in rows; the number of a CoNLL column says nothing of them."""
+        if column_number(self.words) is not None:
+            return TOKENS
+        return self.words
 
     # ---- labels ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
+from electra.tasks.conll_columns import ColumnChoice
 from tests.tasks.toys import written
 from tests.wording import wording_of
 
@@ -26,16 +27,18 @@ Rome NNP I-NP I-LOC
 """
 
 
-def read(path: Path, *, column: int = -1, labelled: bool = True) -> list[Sentence]:
-    return list(
-        sentences_from_text(find_table(path), column=column, labelled=labelled, known={"O", "NOUN"})
-    )
+def read(
+    path: Path, *, words: str | None = None, column: int | None = None, labelled: bool = True
+) -> list[Sentence]:
+    choice = ColumnChoice(words, column)
+    table = find_table(path)
+    return list(sentences_from_text(table, choice, labelled=labelled, known={"O", "NOUN"}))
 
 
 def read_rows(path: Path, *, labelled: bool = True) -> list[Sentence]:
     return list(
         sentences_from_rows(
-            find_table(path), words="tokens", tags=("tags", "ner_tags"), labelled=labelled
+            find_table(path), words=("tokens",), tags=("tags", "ner_tags"), labelled=labelled
         )
     )
 
@@ -91,6 +94,71 @@ def test_words_without_tags_are_refused_where_tags_are_needed(tmp_path: Path) ->
         UserError, match=wording("words_without_tags_are_refused_where_tags_are_needed")
     ):
         read(written(tmp_path / "words.txt", "the\ndog\n"))
+
+
+# ---- CoNLL-U -------------------------------------------------------------------------------------
+
+
+CONLLU = (
+    "1\tAnna\tAnna\tPROPN\tNNP\t_\t2\tnsubj\t_\t_\n"
+    "2-3\tcannot\t_\t_\t_\t_\t_\t_\t_\t_\n"
+    "2\tcan\tcan\tAUX\tMD\t_\t0\troot\t_\t_\n"
+    "3\tnot\tnot\tPART\tRB\t_\t2\tadvmod\t_\t_\n"
+    "3.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_\n\n"
+    "1\t10 000\t10000\tNUM\tCD\t_\t0\troot\t_\t_\n"
+)
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.conll", "a.txt"])
+def test_words_and_tags_of_conllu_are_its_forms_and_upos(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, CONLLU)
+    assert read(path) == [
+        Sentence(f"{path}:1", ("Anna", "can", "not"), ("PROPN", "AUX", "PART")),
+        Sentence(f"{path}:7", ("10 000",), ("NUM",)),
+    ]
+    assert [s.words for s in read(path, labelled=False)] == [("Anna", "can", "not"), ("10 000",)]
+
+
+def test_other_columns_of_conllu_can_be_named(tmp_path: Path) -> None:
+    (first, _) = read(written(tmp_path / "a.conllu", CONLLU), words="2", column=4)
+    assert first.words == ("Anna", "can", "not")
+    assert first.tags == ("NNP", "MD", "RB")
+
+
+def test_a_file_of_single_words_is_conllu_by_its_ending(tmp_path: Path) -> None:
+    content = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n"
+    assert read(written(tmp_path / "a.conllu", content))[0].words == ("Go",)
+
+
+NUMBERED = "1\tAnna\tB-PER\t-\n2\tsat\tO\t-\n\n1\tYes\tO\t-\n"
+
+
+def test_numbers_of_words_are_refused_as_words_with_the_remedy(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.iob2", NUMBERED)
+    with pytest.raises(UserError, match=r"a\.iob2:1: the first column counts .* --words 1"):
+        read(path)
+    assert [s.words for s in read(path, words="1", column=2)] == [("Anna", "sat"), ("Yes",)]
+    assert read(path, words="0", column=2)[0].words == ("1", "2")
+
+
+def test_the_column_with_the_words_can_be_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "B-PER NNP Anna\nO VBD sat\n")
+    assert [(s.words, s.tags) for s in read(path, words="-1", column=0)] == [
+        (("Anna", "sat"), ("B-PER", "O"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("form", "--words form: CoNLL columns have no names.* --words 1"),
+        ("2", ":1: 2 columns .the O., so --words 2 is none of them"),
+        ("1", ":1: 2 columns .the O., so --column -1 is not one with a tag; --words 1 holds"),
+    ],
+)
+def test_a_column_that_holds_no_words_is_refused(tmp_path: Path, words: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(written(tmp_path / "a.conll", "the O\n"), words=words)
 
 
 # ---- text to be tagged ---------------------------------------------------------------------------

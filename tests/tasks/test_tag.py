@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from electra.config import UserError
-from electra.data.tables import Table
+from electra.data.tables import Table, find_table
 from electra.data.wordpiece import WordPiece
 from electra.tasks.conll import Sentence
 from electra.tasks.features import IGNORE_INDEX, Features, TaskBatch
+from electra.tasks.input_rows import input_row
 from electra.tasks.tag import Tag
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
 from electra.tasks.tag_windows import windows
@@ -191,6 +192,16 @@ def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
     written(tmp_path / "README", "")
     with pytest.raises(UserError, match=wording("a_folder_without_data_says_what_it_holds")):
         Tag.from_name("ner").locate(str(tmp_path))
+
+
+def test_the_number_of_a_column_of_words_says_nothing_of_rows(tmp_path: Path) -> None:
+    task = Tag.from_name("ner", words="1", column=2)
+    columns = written(tmp_path / "a.conll", "1 anna B-PER\n2 sat O\n")
+    rows = written(tmp_path / "a.jsonl", '{"tokens": ["anna", "sat"], "tags": ["B-PER", "O"]}\n')
+    for path in (columns, rows):
+        (said,) = task.read([find_table(path)], labelled=True)
+        assert (said.words, said.tags) == (("anna", "sat"), ("B-PER", "O"))
+    assert input_row(task, "anna sat", "row 1") == {"tokens": ["anna", "sat"]}
 
 
 # ---- features ------------------------------------------------------------------------------------

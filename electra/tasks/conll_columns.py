@@ -1,0 +1,207 @@
+"""Detect what the columns of a CoNLL file hold.
+
+CoNLL-U has ten columns: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC. Of other files the
+first column holds the word and the last one the tag, where nothing else was asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from electra.config import UserError
+from electra.data.tables import Table, read_lines
+from electra.tasks.entities import split_tag
+
+DOCUMENT_START = "-DOCSTART-"
+CONLLU_SUFFIX, CONLLU_COLUMNS, FORM, UPOS = ".conllu", 10, 1, 3
+SENTENCE_END = re.compile(rf"[ \t]*({DOCUMENT_START}([ \t]|$)|$)")
+NO_WORD_ID = re.compile(r"\d+[-.]\d+")  # a multi-word range (1-2) or an empty node (1.1)
+COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
+
+Line = tuple[str, str]  # where it is, and its text
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """The columns that were asked for, by their numbers: from 0, or from -1 backwards."""
+
+    words: str | None = None  # of rows it is a name
+    tags: int | None = None
+
+    def words_column(self, table: Table) -> int | None:
+        """Return the number of the column with the words; raise UserError for a name."""
+        number = column_number(self.words or "")
+        if self.words is not None and number is None:
+            raise UserError(
+                f"{table}: --words {self.words}: CoNLL columns have no names; name the column with "
+                "the words by its number, counted from 0, such as --words 1"
+            )
+        return number
+
+
+def column_number(name: str) -> int | None:
+    """Return the number of a column that is named by it."""
+    if COLUMN_NUMBER.fullmatch(name):
+        return int(name)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnLayout:
+    """What the columns of a file hold."""
+
+    words: int
+    tags: int
+    count: int
+    is_conllu: bool
+    has_ids: bool  # the first column counts the words of each sentence
+    has_tabs: bool
+
+    def split(self, line: str) -> list[str]:
+        if self.is_conllu:
+            return split_conllu(line)
+        return split_columns(line)
+
+
+def split_columns(line: str) -> list[str]:
+    """Split a line at blanks and tabs alone: a no-break space may be a word of its own."""
+    trimmed = line.strip(" \t")
+    if not trimmed:
+        return []
+    return re.split(r"[ \t]+", trimmed)
+
+
+def split_conllu(line: str) -> list[str]:
+    """Split a line of CoNLL-U at its tabs: a form may have blanks in it, as in `10 000`."""
+    if "\t" not in line.strip(" \t"):
+        return split_columns(line)
+    return [field.strip(" ") for field in line.split("\t")]
+
+
+def ends_sentence(line: str) -> bool:
+    """Return whether a line is blank, or the mark of a document."""
+    return SENTENCE_END.match(line) is not None
+
+
+# ---- layout --------------------------------------------------------------------------------------
+
+
+def detect_columns(
+    table: Table, opening: Sequence[Line], choice: ColumnChoice
+) -> ColumnLayout | None:
+    """Return the layout of a file; None for one without words. `opening` is its first lines."""
+    numbered = is_numbered(opening)
+    first = next(word_lines(read_lines(table), has_ids=numbered), None)
+    if first is None:
+        first = next((line for line in read_lines(table) if not ends_sentence(line[1])), None)
+    if first is None:
+        return None
+    where, line = first
+    fields = split_conllu(line)
+    named = numbered or CONLLU_SUFFIX in table.source.path.suffixes
+    is_conllu = named and len(fields) == CONLLU_COLUMNS
+    asked, words, tags = choice.words_column(table), FORM, UPOS
+    if not is_conllu:
+        fields, words, tags = split_columns(line), 0, -1
+        if numbered and asked is None and len(fields) > 1:
+            refuse_numbers(where, line)
+    words = words if asked is None else asked
+    return ColumnLayout(
+        words=words,
+        tags=tags if choice.tags is None else choice.tags,
+        count=len(fields),
+        is_conllu=is_conllu,
+        has_ids=is_conllu or (numbered and words != 0),
+        has_tabs="\t" in line,
+    )
+
+
+def is_numbered(lines: Iterable[Line]) -> bool:
+    """Return whether the first column counts 1, 2, 3 … in each sentence."""
+    expected, longest = 1, 0
+    for _, line in lines:
+        if line.startswith("#"):
+            continue
+        if ends_sentence(line):
+            expected = 1
+            continue
+        number = split_columns(line)[0]
+        if NO_WORD_ID.fullmatch(number):
+            continue
+        if number != str(expected):
+            return False
+        longest, expected = max(longest, expected), expected + 1
+    return longest > 1
+
+
+def refuse_numbers(where: str, line: str) -> None:
+    raise UserError(
+        f"{where}: the first column counts the words of each sentence: {line.strip()[:80]!r}; "
+        "name the column that holds the words, counted from 0: --words 1 (--words 0 if these "
+        "numbers are the words)"
+    )
+
+
+def check_columns(layout: ColumnLayout, fields: Sequence[str], where: str, labelled: bool) -> None:
+    """Raise UserError unless a line has the column of the words, and another one with tags."""
+    count, shown = len(fields), " ".join(fields)[:80]
+    if not -count <= layout.words < count:
+        raise UserError(
+            f"{where}: {count} columns ({shown}), so --words {layout.words} is none of them; "
+            "the first is 0, and -1 means the last"
+        )
+    exists = -count <= layout.tags < count
+    if labelled and not (exists and layout.tags % count != layout.words % count):
+        place = "the first (0)" if layout.words == 0 else f"--words {layout.words}"
+        raise UserError(
+            f"{where}: {count} columns ({shown}), so --column {layout.tags} is not one with a "
+            f"tag; {place} holds the word, and -1 means the last"
+        )
+
+
+def are_columns(opening: Sequence[Line], choice: ColumnChoice, *, known: Collection[str]) -> bool:
+    """Say whether no line has a second word, the first sentence has tags, or this is CoNLL-U."""
+    split = [split_columns(line) for _, line in opening]
+    if all(len(fields) <= 1 for fields in split if fields[:1] != [DOCUMENT_START]):
+        return True
+    words = [line for _, line in word_lines(opening, has_ids=True)]
+    if is_numbered(opening) and all(len(split_conllu(line)) == CONLLU_COLUMNS for line in words):
+        return True
+    sentence = first_sentence(opening)
+    column = -1 if choice.tags is None else choice.tags
+    needed = max(2, column + 1, -column)
+    return bool(sentence) and all(
+        len(fields) >= needed and (fields[column] in known or split_tag(fields[column])[1])
+        for fields in sentence
+    )
+
+
+def first_sentence(opening: Iterable[Line]) -> list[list[str]]:
+    """Return the columns of the first sentence, without comments before its words."""
+    lines = [line for _, line in opening if not may_be_comment(line)]
+    begun = itertools.dropwhile(ends_sentence, lines)
+    return [split_columns(line) for line in itertools.takewhile(split_columns, begun)]
+
+
+# ---- comments ------------------------------------------------------------------------------------
+
+
+def may_be_comment(line: str) -> bool:
+    """Return whether a line at the beginning of a sentence may be a comment: `# text = …`."""
+    return line.startswith("# ") or line.rstrip(" \t") == "#"
+
+
+def word_lines(source: Iterable[Line], *, has_ids: bool) -> Iterator[Line]:
+    """Yield the lines that are words for certain."""
+    at_start = True
+    for where, line in source:
+        if ends_sentence(line):
+            at_start = True
+        elif has_ids and line.startswith("#"):
+            continue
+        elif not (at_start and may_be_comment(line)):
+            at_start = False
+            yield where, line
