@@ -20,6 +20,7 @@ from electra.tasks.conll_columns import (
     are_columns,
     check_columns,
     detect_columns,
+    drop_comments,
     ends_sentence,
 )
 
@@ -58,7 +59,8 @@ def sentences_from_text(
     layout = detect_columns(table, opening, choice)
     if layout is None:
         return iter(())
-    return sentences_from_columns(all_lines, layout, labelled=labelled)
+    lines = drop_comments(all_lines, table, layout, known=known)
+    return sentences_from_columns(lines, layout, labelled=labelled)
 
 
 def sentences_from_lines(source: Iterable[Line]) -> Iterator[Sentence]:

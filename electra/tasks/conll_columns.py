@@ -1,4 +1,4 @@
-"""Detect what the columns of a CoNLL file hold.
+"""Detect what the columns of a CoNLL file hold, and which of its lines are comments.
 
 CoNLL-U has ten columns: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC. Of other files the
 first column holds the word and the last one the tag, where nothing else was asked for.
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from electra.config import UserError
+from electra.data.sources import warn
 from electra.data.tables import Table, read_lines
 from electra.tasks.entities import split_tag
 
@@ -205,3 +206,58 @@ def word_lines(source: Iterable[Line], *, has_ids: bool) -> Iterator[Line]:
         elif not (at_start and may_be_comment(line)):
             at_start = False
             yield where, line
+
+
+def drop_comments(
+    source: Iterable[Line], table: Table, layout: ColumnLayout, *, known: Collection[str]
+) -> Iterator[Line]:
+    """Yield the lines without comments.
+
+    A line such as `# newpar` in a file of two columns may be a comment or the word `#` with its
+    tag. It is a word if others have this tag, and otherwise a comment, of which a warning tells.
+    """
+    tags: set[str] = set()
+    at_start, is_warned = True, False
+    for where, line in source:
+        if layout.has_ids and line.startswith("#"):
+            continue
+        if at_start and may_be_comment(line):
+            if is_other_than_words(line, layout):
+                continue
+            tag = tag_in(line, layout)
+            tags = tags or {*known, *tags_of_words(table, layout)}
+            if tag is not None and tag not in tags and not split_tag(tag)[1]:
+                if not is_warned:
+                    warn_of_comment(where, line, tag)
+                is_warned = True
+                continue
+        at_start = ends_sentence(line)
+        yield where, line
+
+
+def is_other_than_words(line: str, layout: ColumnLayout) -> bool:
+    """Return whether a line differs from the lines of words in its columns or what parts them."""
+    if len(layout.split(line)) != layout.count:
+        return True
+    return layout.has_tabs and layout.count > 1 and "\t" not in line
+
+
+def tag_in(line: str, layout: ColumnLayout) -> str | None:
+    """Return the tag in a line, if it has a column for it."""
+    fields = layout.split(line)
+    if len(fields) < 2 or not -len(fields) <= layout.tags < len(fields):
+        return None
+    return fields[layout.tags]
+
+
+def tags_of_words(table: Table, layout: ColumnLayout) -> set[str]:
+    """Return the tags of all lines that are words for certain; this reads the file once more."""
+    lines = word_lines(read_lines(table), has_ids=layout.has_ids)
+    return {tag for _, line in lines if (tag := tag_in(line, layout)) is not None}
+
+
+def warn_of_comment(where: str, line: str, tag: str) -> None:
+    warn(
+        f"{where}: {line.strip()[:80]!r} is read as a comment, and so are other lines like it, "
+        f"because no other word has the tag {tag!r}; if # is a word there, put a tab after it"
+    )

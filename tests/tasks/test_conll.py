@@ -161,6 +161,57 @@ def test_a_column_that_holds_no_words_is_refused(tmp_path: Path, words: str, mes
         read(written(tmp_path / "a.conll", "the O\n"), words=words)
 
 
+# ---- comments ------------------------------------------------------------------------------------
+
+
+def test_comments_of_conllu_are_no_words(tmp_path: Path) -> None:
+    commented = "#newdoc\n# sent_id = 1\n# text = " + "a " * 7 + "\n" + CONLLU
+    path = written(tmp_path / "a.conllu", commented)
+    assert [s.words for s in read(path)] == [("Anna", "can", "not"), ("10 000",)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_comments_before_a_sentence_have_another_number_of_columns(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "# text = Anna sat\nAnna O\nsat O\n\n#\n# sent 2\nYes O\n")
+    assert read(path) == [
+        Sentence(f"{path}:2", ("Anna", "sat"), ("O", "O")),
+        Sentence(f"{path}:7", ("Yes",), ("O",)),
+    ]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("line", ["# O", "# NUM", "# B-PER", "#\tSYM", "#tag O", "0 O\n# newpar"])
+def test_a_sign_with_a_tag_of_other_words_is_a_word(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path / "a.conll", f"{line}\n1 O\n\nyes NUM\n")
+    assert len(read(path)[0].words) == line.count("\n") + 2
+
+
+def test_a_comment_that_looks_like_a_word_with_a_tag_makes_no_tag(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "# newpar\nAnna O\n\n# newpar\nsat O\n")
+    with pytest.warns(UserWarning, match=r"a\.conll:1: '# newpar' is read as a comment") as warned:
+        assert [s.words for s in read(path)] == [("Anna",), ("sat",)]
+    assert len(warned) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_lines_without_tabs_are_comments_where_tabs_separate_columns(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "# newpar\nAnna\tO\n\n#\tO\n")
+    assert [s.words for s in read(path)] == [("Anna",), ("#",)]
+
+
+def test_a_ragged_line_below_a_comment_is_refused_by_its_own_number(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.conll", "# text = Anna sat\nAnna O\nsat\n")
+    with pytest.raises(UserError, match=r"a\.conll:3: 1 columns where the lines before have 2"):
+        read(path)
+
+
+def test_comments_do_not_hide_the_columns_of_a_text_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "# text = Anna sat\nAnna B-PER\nsat O\n")
+    assert [s.words for s in read(path, labelled=False)] == [("Anna", "sat")]
+    prose = written(tmp_path / "b.txt", "# Title\n\nHello\n")
+    assert [s.words for s in read(prose, labelled=False)] == [("#", "Title"), ("Hello",)]
+
+
 # ---- text to be tagged ---------------------------------------------------------------------------
 
 
