@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
 from electra.config import UserError
 from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.tables import Table
+from electra.tasks.conll import Sentence
 from electra.tasks.task import AnyTask, Example, Files
 
 
@@ -21,6 +23,8 @@ def split_off_dev(
     Every label has the same share in both. The split is the same for every seed. A label with one
     example stays in training, where the model can learn it.
     """
+    if len(examples) == 1:
+        refuse_only_example(examples[0], share)
     labels = [task.stratum(example) for example in examples]
     counts = Counter(labels)
     count = len(examples)
@@ -44,6 +48,17 @@ def split_off_dev(
         )
     train = [example for index, example in enumerate(examples) if index not in chosen]
     return train, [examples[index] for index in sorted(chosen)]
+
+
+def refuse_only_example(example: Example, share: float) -> NoReturn:
+    named, remedy = "one example", "add examples"
+    if isinstance(example, Sentence):
+        named = f"one sentence of {len(example.words):,} words ({example.where})"
+        remedy = "add sentences (in CoNLL columns a blank line ends a sentence)"
+    raise UserError(
+        f"--dev-share {share:g}: the training data is {named}, which cannot be divided; {remedy}, "
+        "or name a file with --dev"
+    )
 
 
 def refuse_same_data(files: Files) -> None:

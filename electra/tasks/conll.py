@@ -10,6 +10,7 @@ from typing import Any
 
 from electra.config import UserError
 from electra.data.lines import check_encodable
+from electra.data.sources import warn
 from electra.data.table_layout import first_lines
 from electra.data.tables import Table, read_lines, read_rows, require_column
 from electra.tasks.conll_columns import (
@@ -24,6 +25,7 @@ from electra.tasks.conll_columns import (
     ends_sentence,
 )
 
+LONG_SENTENCE = 100  # words of a file to predict, which may well hold one sentence
 DETECTION_LINES = 1000  # read to tell what kind of text a file holds
 TAGGED_LINE = re.compile(r"\S+[ \t](.*[ \t])?(O|[BIESLU]-\S+)[ \t]*")
 SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2"}
@@ -60,7 +62,8 @@ def sentences_from_text(
     if layout is None:
         return iter(())
     lines = drop_comments(all_lines, table, layout, known=known)
-    return sentences_from_columns(lines, layout, labelled=labelled)
+    sentences = sentences_from_columns(lines, layout, labelled=labelled)
+    return warn_of_one_sentence(sentences, least=2 if labelled else LONG_SENTENCE)
 
 
 def sentences_from_lines(source: Iterable[Line]) -> Iterator[Sentence]:
@@ -95,6 +98,19 @@ def sentences_from_columns(
         words.append(fields[layout.words])
         if labelled:
             tags.append(fields[layout.tags])
+
+
+def warn_of_one_sentence(sentences: Iterable[Sentence], *, least: int) -> Iterator[Sentence]:
+    """Yield the sentences; warn of a file with a single one of at least so many words."""
+    only = None
+    for count, sentence in enumerate(sentences, start=1):
+        only = sentence if count == 1 else None
+        yield sentence
+    if only is not None and len(only.words) >= least:
+        warn(
+            f"{only.where}: the file is one sentence of {len(only.words):,} words; a blank line "
+            "ends a sentence"
+        )
 
 
 def refuse_ragged(where: str, line: str, count: int, *, expected: int) -> None:

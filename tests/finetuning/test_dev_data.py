@@ -15,6 +15,7 @@ from electra.finetuning.recipe import FinetuneConfig
 from electra.finetuning.setup import find_files, prepare_finetuning
 from electra.tasks import find_task
 from electra.tasks.classify import Classify
+from electra.tasks.conll import Sentence
 from electra.tasks.texts import Text
 from tests.tasks.toys import keyword_rows, written
 
@@ -51,6 +52,16 @@ def test_a_share_of_too_few_examples_is_refused() -> None:
         split_off_dev(Classify.from_name(regression=False), examples(a=1, b=1), 0.1)
     with pytest.raises(SettingError, match=r"dev_share.*\(0, 0\.5\]"):
         FinetuneConfig(dev_share=0.9)
+
+
+def test_a_share_of_one_example_is_refused_without_the_advice_to_raise_it() -> None:
+    message = r"--dev-share 0\.1: the training data is one example, which cannot be divided; add"
+    with pytest.raises(UserError, match=message):
+        split_off_dev(Classify.from_name(regression=False), examples(a=1), 0.1)
+    only = Sentence("a.conll:1", ("Anna", "sat"), ("B-PER", "O"))
+    message = r"is one sentence of 2 words \(a\.conll:1\).*a blank line ends a sentence"
+    with pytest.raises(UserError, match=message):
+        split_off_dev(find_task("ner"), [only], 0.1)
 
 
 def test_a_fine_tuning_records_its_dev_share_and_the_numbers_of_examples(

@@ -96,6 +96,22 @@ def test_words_without_tags_are_refused_where_tags_are_needed(tmp_path: Path) ->
         read(written(tmp_path / "words.txt", "the\ndog\n"))
 
 
+@pytest.mark.parametrize(("labelled", "words"), [(True, 2), (False, 100)])
+def test_a_file_without_a_blank_line_is_warned_of(
+    tmp_path: Path, labelled: bool, words: int
+) -> None:
+    path = written(tmp_path / "a.conll", "Anna O\n" * words)
+    message = f"a.conll:1: the file is one sentence of {words} words; a blank line ends a sentence"
+    with pytest.warns(UserWarning, match=message):
+        assert len(read(path, labelled=labelled)) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_two_sentences_and_a_short_one_to_be_tagged_are_not_warned_of(tmp_path: Path) -> None:
+    assert len(read(written(tmp_path / "a.conll", "Anna O\nsat O\n\nYes O\n"))) == 2
+    assert len(read(written(tmp_path / "b.conll", "Anna O\nsat O\n"), labelled=False)) == 1
+
+
 # ---- CoNLL-U -------------------------------------------------------------------------------------
 
 
