@@ -9,6 +9,7 @@ from typing import Any
 
 from electra.config import UserError
 from electra.data.tables import LocatedRow, Table, find_table, read_json, read_rows, require_column
+from electra.files import parse_json
 from electra.tasks.splits import Splits
 
 LEVELS = ("middle", "high")  # of RACE: folders with a file for every passage
@@ -73,6 +74,16 @@ def split_questions(row: dict[str, Any], where: str) -> Iterator[dict[str, Any]]
         if "id" in row:
             question["id"] = f"{row['id']}-{number}"
         yield question
+
+
+def parse_list(value: Any) -> Any:
+    """Return a cell's list of options, which a table holds as JSON; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return parse_json(value)
+    except ValueError:
+        return value
 
 
 def complete(question: str, option: str) -> str:

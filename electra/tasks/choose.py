@@ -30,6 +30,7 @@ from electra.tasks.choice_files import (
     complete,
     first_position,
     option_index,
+    parse_list,
     race_splits,
     read_questions,
 )
@@ -153,23 +154,35 @@ class Choose(Task[Choice, Array]):
 
     def read_options(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
         """Return the options of a row; raise UserError unless there are as many as in others."""
-        flag = "--options (--options a,b,c,d for a column each)"
-        values = [require_column(row, name, where, flag=flag) for name in self.options]
-        if len(values) == 1:
-            options = values[0]
-        else:
-            options = [option for option in values if option not in (None, "")]
+        options = self.option_values(row, where)
         if not isinstance(options, (list, tuple)) or not all(
             isinstance(option, str) for option in options
         ):
+            name = self.list_column if self.list_column in row else self.options[0]
             raise UserError(
-                f"{where}: {self.options[0]!r} holds {str(options)[:60]!r}; a list of texts is "
-                "expected, or a column for each option: --options a,b,c,d"
+                f"{where}: {name!r} holds {str(options)[:60]!r}; a list of texts is expected (in "
+                'a table as JSON: ["one", "two"]), or a column for each option: --options a,b,c,d'
             )
         for option in options:
             check_encodable(option, where)
         self.check_count(len(options), where, expected=self.count)
         return tuple(options)
+
+    def option_values(self, row: Mapping[str, Any], where: str) -> Any:
+        """Return a row's list of options, or those of its columns that are not empty."""
+        flag = "--options (--options a,b,c,d for a column each)"
+        has_columns = any(name in row for name in self.options)
+        if len(self.options) == 1 or (self.list_column in row and not has_columns):
+            return parse_list(require_column(row, self.list_column, where, flag=flag))
+        values = [require_column(row, name, where, flag=flag) for name in self.options]
+        return [option for option in values if option not in (None, "")]
+
+    @property
+    def list_column(self) -> str:
+        """The column with a list of options; rows may also have one where training had several."""
+        if len(self.options) == 1:
+            return self.options[0]
+        return "options"
 
     def read_answer(
         self, row: Mapping[str, Any], options: Sequence[str], where: str, *, labelled: bool

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra.config import UserError
+from electra.tasks.choose import Choose
 from electra.tasks.glue import Glue
-from electra.tasks.task import AnyTask
+from electra.tasks.task import AnyTask, Task
 
 # The fields of a task that name the columns of its inputs.
 INPUTS = {
@@ -28,6 +29,8 @@ def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
     elif task.kind != "tag" and isinstance(item, (list, tuple)):
         values = list(item)
     columns = input_columns(task)
+    if isinstance(task, Choose) and any(isinstance(value, (list, tuple)) for value in values):
+        columns = columns_with_list(task)
     if len(values) != len(columns):
         expected = " and ".join(columns) or "a dict with its columns"
         raise UserError(
@@ -36,7 +39,13 @@ def input_row(task: AnyTask, item: object, where: str) -> Mapping[str, Any]:
     return dict(zip(columns, values, strict=True))
 
 
-def input_columns(task: AnyTask) -> list[str]:
+def columns_with_list(task: Choose) -> list[str]:
+    """Return the columns of a bare input whose last part is the list of options."""
+    columns = input_columns(task)
+    return [*columns[: -len(task.options)], task.list_column]
+
+
+def input_columns(task: Task[Any, Any]) -> list[str]:
     """Return the columns that a bare input fills, in the order of its parts."""
     if isinstance(task, Glue):
         pairs = ((task.text, task.layout.first), (task.text_pair, task.layout.second))

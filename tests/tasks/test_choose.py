@@ -13,6 +13,7 @@ from electra.data.tables import find_table
 from electra.data.wordpiece import WordPiece
 from electra.model.verify import verify
 from electra.tasks.choose import Choice, Choose
+from electra.tasks.input_rows import input_row
 from electra.tasks.task import Network
 from tests.tasks.toys import answers, overfit, toy_encoder, toy_tokenizer, written
 from tests.wording import wording_of
@@ -183,6 +184,29 @@ def test_questions_whose_answer_is_always_the_first_are_a_warning_about_the_data
 def test_options_may_stand_in_columns_of_their_own(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "context,a,b,label\nthe dog,sat,ran,b\n")
     assert read(Choose.from_name("choose", options=("a", "b")), path)[0].options == ("sat", "ran")
+
+
+def test_a_cell_of_a_table_holds_its_list_of_options_as_json(tmp_path: Path) -> None:
+    content = 'context,options,label\nx,"[""She left."", ""It rained.""]",1\ny,"[""a"", ""b""]",0\n'
+    (found, _) = read(Choose.from_name("choose"), written(tmp_path / "a.csv", content))
+    assert (found.options, found.answer) == (("She left.", "It rained."), 1)
+
+
+def test_a_model_of_option_columns_also_takes_a_list(tmp_path: Path) -> None:
+    task = Choose.from_name("choose", options=("a", "b", "c"), count=3)
+    path = written(tmp_path / "a.jsonl", '{"context": "x", "options": ["1", "2", "3"]}')
+    (found,) = read(task, path, labelled=False)
+    assert found.options == ("1", "2", "3")
+    expected = {"context": "x", "options": ["1", "2", "3"]}
+    assert input_row(task, ("x", ["1", "2", "3"]), "row 1") == expected
+    apart = {"context": "x", "a": "1", "b": "2", "c": "3"}
+    assert input_row(task, ("x", "1", "2", "3"), "row 1") == apart
+    with pytest.raises(UserError, match="2 options where 3 are expected"):
+        read(
+            task,
+            written(tmp_path / "b.jsonl", '{"context": "x", "options": ["1", "2"]}'),
+            labelled=False,
+        )
 
 
 def test_a_missing_column_of_options_is_refused_with_the_flag_that_names_several(
