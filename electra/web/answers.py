@@ -16,7 +16,7 @@ from electra.tasks.choose import Choice, Choose
 from electra.tasks.classify import Classify
 from electra.tasks.features import Features
 from electra.tasks.inference import answer_chunk
-from electra.tasks.input_rows import input_columns
+from electra.tasks.input_rows import columns_with_list, input_columns
 from electra.tasks.models import FinetunedModel
 from electra.tasks.task import Answer, AnyTask, Example
 from electra.tasks.vocabulary_fit import mostly_unknown_texts
@@ -126,7 +126,7 @@ class Answerer:
             given = {self.bare_key(where): given}
         if not isinstance(given, dict):
             raise RequestError(400, f"{where} is {json_type(given)}; {self.expected}.")
-        check_keys(given, KEYS[self.task.kind], where=where)
+        self.check_input_keys(given, where)
         if self.task.kind == "tag":
             return self.parse_sentence(given, where, limits)
         values = self.values(given, where, limits)
@@ -134,11 +134,32 @@ class Answerer:
         if self.takes_any and len(values) == 2:
             task = replace(task, text_pair="text_pair")  # type: ignore[call-arg]
         columns = input_columns(task)
+        if isinstance(task, Choose):
+            columns = columns_with_list(task)
         if len(values) != len(columns):
             raise RequestError(400, f"{where}: {self.expected}.")
         row = dict(zip(columns, values, strict=True))
         text = given.get("context", "")
         return Input(read_example(task, row, where), text)
+
+    def check_input_keys(self, given: Mapping[str, Any], where: str) -> None:
+        """Refuse a key that no model of this kind has, and one that this model does not take."""
+        taken = self.keys
+        for key in given:
+            if key not in KEYS[self.task.kind]:
+                check_keys({key: None}, taken, where=where)
+            elif key not in taken and given[key] is not None:
+                raise RequestError(400, f"{where}: this model takes no {key}; {self.expected}.")
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys that an input of this model may have."""
+        keys = KEYS[self.task.kind]
+        if self.takes == "text" and "text_pair" in keys:
+            return ("text",)
+        if isinstance(self.task, Choose) and not self.task.question:
+            return ("context", "options")
+        return keys
 
     def bare_key(self, where: str) -> str:
         """Return the key that a bare string stands for."""
@@ -175,14 +196,10 @@ class Answerer:
         assert isinstance(self.task, Choose)
         if self.task.question:
             values.append(take_text(given, "question", where=where, limits=limits))
-        elif "question" in given:
-            raise RequestError(400, f"{where}: this model takes no question; {self.expected}.")
         options = take_texts(given, "options", where=where, limits=limits)
         if len(options) > limits.inputs:
             raise RequestError(413, f"{where}: at most {limits.inputs} options are taken.")
-        if len(self.task.options) == 1:
-            return [*values, options]
-        return [*values, *options]
+        return [*values, options]
 
     def parse_sentence(self, given: Mapping[str, Any], where: str, limits: Limits) -> Input:
         """Return a sentence, split at white space as `electra predict` does."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from electra.api.model import load
 from electra.checksums import CHECKSUMS
-from electra.web.answers import TextNotes
+from electra.tasks.choose import Choose
+from electra.tasks.models import load_tuned
+from electra.web.answers import Answerer, TextNotes
 from electra.web.models import load_model
-from electra.web.requests import Limits
+from electra.web.requests import Limits, RequestError
 
 
 def answers(client: TestClient, address: str, *inputs: Any) -> list[dict[str, Any]]:
@@ -109,6 +113,9 @@ def test_the_answers_stand_in_the_order_of_the_inputs(
     [
         ("classes", {"text": "a", "text_pair": "b"}, 400, 'give a string or {"text": …}'),
         ("classes", {"txt": "a"}, 400, "unknown key 'txt'; did you mean text?"),
+        ("classes", {"review": "a"}, 400, "unknown key 'review'; known are text."),
+        ("classes", {"text": "a", "text_pair": "b"}, 400, "takes no text_pair"),
+        ("choices", {"review": "a"}, 400, "known are context, options."),
         ("classes", 3, 400, "inputs[0] is a number"),
         ("classes", {"text": None}, 400, "'text' is null"),
         ("classes", "a" * 20_001, 413, "20,001 characters, where at most 20,000"),
@@ -131,6 +138,18 @@ def test_an_input_that_a_model_cannot_take_is_refused_with_the_remedy(
     answer = client.post(f"{api[name]}/predict", json={"inputs": [given]})
     assert answer.status_code == status, answer.text
     assert part in answer.json()["error"]
+
+
+def test_a_model_of_option_columns_says_how_many_options_it_takes(
+    folders: dict[str, Path],
+) -> None:
+    model = load_tuned(folders["choices"])
+    task = Choose(name="choose", options=("a", "b", "c"), count=3)
+    answerer = Answerer(replace(model, task=task), takes_any=False, device=torch.device("cpu"))
+    (given,) = answerer.parse({"inputs": [{"context": "x", "options": ["1", "2", "3"]}]}, Limits())
+    assert given.example.options == ("1", "2", "3")
+    with pytest.raises(RequestError, match=r"inputs\[0\]: 2 options where 3 are expected"):
+        answerer.parse({"inputs": [{"context": "x", "options": ["1", "2"]}]}, Limits())
 
 
 @pytest.mark.parametrize(
