@@ -53,6 +53,7 @@ NAMES = {  # the kind of each task that the command line names; GLUE's nine are 
     "swag": "choose",
     "race": "choose",
 }
+SIMILAR = "similar"  # a task without a class: electra.finetuning.similar trains its embedders
 FIELD_OF_FLAG = {"head": "head_kind"}  # the method `head` has taken that name
 # Fields that training data, the recipe or a model folder decides.
 NOT_OPTIONS = (
@@ -97,10 +98,16 @@ def task_class(name: str) -> type[AnyTask]:
     kind = NAMES.get(name.lower())
     if name.lower().startswith("glue/"):
         kind = "glue"
-    if kind is None:
+    if name.lower() == SIMILAR:
         raise UserError(
-            f"--task {name}: unknown{suggest_or_list(name, [*NAMES, 'glue/rte'])}; tasks are glue, "
-            f"glue/NAME, {', '.join(NAMES)}"
+            f"--task {name}: `electra finetune` makes an embedder for it, which has vectors and no "
+            "answers; use `electra embed`"
+        )
+    if kind is None:
+        names = [*NAMES, SIMILAR]
+        raise UserError(
+            f"--task {name}: unknown{suggest_or_list(name, [*names, 'glue/rte'])}; tasks are glue, "
+            f"glue/NAME, {', '.join(names)}"
         )
     return kind_class(kind)
 

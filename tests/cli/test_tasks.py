@@ -445,6 +445,7 @@ def test_a_mistake_in_the_data_is_named_with_its_place(
     ("words", "message"),
     [
         (["--task", "clasify"], "--task clasify: unknown; did you mean classify?"),
+        (["--task", "simlar"], "--task simlar: unknown; did you mean similar?"),
         (["--recipe", "papr"], "unknown fine-tuning recipe 'papr'; did you mean paper?"),
         (["--length", "65"], "--length 65: the model has only 64 positions"),
         (

@@ -63,3 +63,10 @@ def test_every_name_leads_to_a_task_that_survives_its_settings() -> None:
         task = tasks.find_task(name)
         assert task.name == name
         assert tasks.restore_task(task.settings(), source="config.json") == task
+
+
+def test_an_unknown_task_is_refused_with_all_names_and_similar_with_its_command() -> None:
+    with pytest.raises(UserError, match=r"--task nothing: unknown; tasks are .*race, similar$"):
+        task_class("nothing")
+    with pytest.raises(UserError, match=r"--task similar: .*use `electra embed`"):
+        task_class("similar")
