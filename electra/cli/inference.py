@@ -281,21 +281,20 @@ def embed(
     model
         Any ELECTRA or ModernBERT folder: pre-trained or fine-tuned, ours or transformers'.
     input
-        .txt (a text a line), .csv, .tsv, .jsonl or .parquet.
+        .txt (a text a line), .csv, .tsv, .jsonl or .parquet, or a sentence in quotes.
     output
         .parquet (with texts), or .npy (one array).
     text
         Column that holds the text.
     """
-    from electra.data.tables import find_table
-    from electra.tasks.embed import check_output, embed, read_texts, write_embeddings
+    from electra.tasks.embed import check_output, embed, write_embeddings
     from electra.tasks.inference import default_device
     from electra.tasks.models import load_pretrained
     from electra.tasks.sentence_transformer import complete_options
 
     check_output(output, pool=options.pool)
     check_not_input(output, input)
-    texts, source = read_texts(find_table(input), text), load_pretrained(model)
+    texts, source = texts_of(input, text), load_pretrained(model)
     options = complete_options(options, source.folder, positions=source.encoder.shape.positions)
     embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
     with freeze_loaded_objects():
@@ -306,3 +305,16 @@ def embed(
         note += f"; {written.truncated:,} were longer than the model reads and were cut"
     to_stdout(note)
     return DONE
+
+
+def texts_of(source: str, column: str) -> Iterator[str]:
+    """Return the texts of a file, or the one on the command line."""
+    from electra.data.lines import check_encodable
+    from electra.data.tables import find_table
+    from electra.tasks.embed import read_texts
+    from electra.tasks.input_text import STANDARD_INPUT, is_file
+
+    if source == STANDARD_INPUT or is_file(source):
+        return read_texts(find_table(source), column)
+    check_encodable(source, "the sentence")
+    return iter([source])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import electra
 from electra.__main__ import main
 from electra.checksums import CHECKSUMS
 from electra.model.networks import Generator
@@ -319,6 +320,16 @@ def test_texts_become_vectors(tiny: Path, rows: Path, tmp_path: Path) -> None:
 
     assert main(["embed", str(tiny), str(rows), "--output", str(tmp_path / "vectors.npy")]) == 0
     assert np.load(tmp_path / "vectors.npy").shape == (8, 32)
+
+
+def test_a_sentence_on_the_command_line_becomes_a_vector(tiny: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    output = str(tmp_path / "vectors.npy")
+    assert main(["embed", str(tiny), "the dog, and a cat", "--output", output]) == 0
+    (vector,) = np.load(output)
+    (expected,) = electra.embed(tiny, ["the dog, and a cat"]).vectors
+    np.testing.assert_allclose(vector, expected, atol=1e-6)
 
 
 def test_long_inference_is_not_silent(
