@@ -1,7 +1,8 @@
 """Do two checkouts compute the same numbers? Run both on the same text and compare bit by bit.
 
     python -m benchmarks.same_numbers --before CHECKOUT --after CHECKOUT --corpus TEXT
-                                      [--only NAME …] [--steps 200] [--output FILE.json]
+                                      [--only NAME …] [--steps 200] [--work-dir FOLDER]
+                                      [--output FILE.json]
 
 A refactoring must not change a loss or a weight. Each scenario runs the command line of both
 checkouts and compares every logged number (except time and speed) and the SHA-256 of every
@@ -20,13 +21,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import build_parser, run_main, write_result
-from electra.config import RunFailed
+from electra.config import RunFailed, UserError
 
 Digest = dict[str, Any]  # what a scenario computed, in short
 NOT_COMPARED = ("time", "tokens_per_second", "data_wait", "mfu")
@@ -99,21 +100,24 @@ class Checkout:
         return ["pretrain", recipe, *data, *output, "--quiet", *flags]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--before", type=Path, required=True, help="the checkout to compare with")
     parser.add_argument("--after", type=Path, required=True, help="the checkout to check")
     parser.add_argument("--corpus", type=Path, required=True, help="text, some megabytes")
     parser.add_argument("--only", nargs="+", default=[], help="scenarios; all by default")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--work-dir", type=Path, default=Path("runs/same-numbers"))
+    parser.add_argument(
+        "--work-dir", type=Path, default=Path("runs/same-numbers"), help="for the runs; fresh"
+    )
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/same_numbers.json"))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    both = checkouts(options)
     compared: dict[str, bool] = {}
     for name, scenario in scenarios(options.corpus.resolve()).items():
         if options.only and name not in options.only and not name.startswith("shard"):
             continue
-        before, after = (scenario(checkout) for checkout in checkouts(options))
+        before, after = (scenario(checkout) for checkout in both)
         compared[name] = before == after
         print(f"{name:<24} {'identical' if compared[name] else 'DIFFERENT'}", flush=True)
         write_result(options.output, {"scenarios": compared})
@@ -121,10 +125,19 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def checkouts(options: argparse.Namespace) -> Iterator[Checkout]:
+def checkouts(options: argparse.Namespace) -> list[Checkout]:
+    """Return both checkouts; raise UserError where a run of earlier code would be compared."""
+    both = []
     for name in ("before", "after"):
-        root = getattr(options, name).resolve()
-        yield Checkout(root, options.work_dir.resolve() / name, options.steps)
+        root, output_dir = getattr(options, name).resolve(), options.work_dir.resolve() / name
+        # Not emptied: the folder may hold the checkouts themselves.
+        if output_dir.exists():
+            raise UserError(
+                f"{output_dir} is there already, and its runs would be compared as they are; "
+                "remove it, or choose another --work-dir"
+            )
+        both.append(Checkout(root, output_dir, options.steps))
+    return both
 
 
 def scenarios(corpus: Path) -> dict[str, Callable[[Checkout], Digest]]:
