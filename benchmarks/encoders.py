@@ -45,7 +45,7 @@ from benchmarks.plateau import held_out_scores
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
-from electra.runs.run_dir import METRICS
+from electra.runs.run_dir import METRICS, get_status
 
 BLOCKS = "blocks="
 LOG = "log.txt"  # what a command printed, beside its folder
@@ -151,6 +151,7 @@ class Kept:
         command, flags = arm.command
         source = ["--data", self.options.data, "--output-dir", str(folder), "--seed", str(seed)]
         source += ["--save-total-limit", "1"]
+        step_before = get_status(folder).get("step")
         if not self.has_succeeded(folder, *command, "pretrain", *flags, *source):
             return
         entries = read_metrics(folder / METRICS)
@@ -165,7 +166,10 @@ class Kept:
             "tokens_seen": max(entry.get("tokens_seen", 0) for entry in entries),
             "tokens_per_second": round(rates[len(rates) // 2]),
         }
-        self.write(lambda: self.entry(arm, seed).update(self.about | found))
+        about = dict(self.about)
+        if get_status(folder).get("step") == step_before:
+            del about["made"]  # it was finished before: this commit and machine trained nothing
+        self.write(lambda: self.entry(arm, seed).update(about | found))
         last = found["held_out"][-1:]
         print(f"{arm.name}, seed {seed}: {last}", flush=True)
 

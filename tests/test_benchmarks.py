@@ -803,6 +803,23 @@ def test_encoders_are_compared_by_seeds_and_one_that_fails_stops_no_other(
     assert "wrong-1 failed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_run_of_encoders_that_was_finished_before_keeps_where_it_was_made(
+    toy_shards, tmp_path, monkeypatch
+):
+    output = tmp_path / "kept.json"
+    arguments = [
+        *("--data", str(toy_shards), "--folder", str(tmp_path / "runs")),
+        *("--arm", f"toy: tiny {' '.join(TOY_FLAGS)}", "--output", str(output)),
+    ]
+    for seeds, commit in (("1", "first"), ("2", "second")):
+        monkeypatch.setattr(encoders, "provenance", lambda commit=commit: {"commit": commit})
+        encoders.main([*arguments, "--seeds", seeds])
+    runs = json.loads(output.read_text(encoding="utf8"))["runs"]
+    assert runs["toy, seed 0"]["made"] == {"commit": "first"}
+    assert runs["toy, seed 1"]["made"] == {"commit": "second"}
+
+
 def encoder_run(
     arm: str, accuracy: float, score: float, tasks: Sequence[str] = encoder_tables.TASKS
 ) -> dict[str, Any]:
