@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # values of one program, all of one parameter
+BLOCK = 1024  # values of one program, all of one parameter; Muon's too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,11 @@ def adamw_step(
 
 
 @triton.jit
+def is_finite(length):
+    return (length == length) & (tl.abs(length) != float("inf"))
+
+
+@triton.jit
 def adamw_kernel(
     weight,
     gradient,
@@ -77,10 +82,10 @@ def adamw_kernel(
     program = tl.program_id(0)
     group = group_settings + 5 * tl.load(group_index + program)
     length = tl.load(norm)
-    is_finite = (length == length) & (tl.abs(length) != float("inf"))
-    if (program == 0) & (tl.load(failed_step) == 0) & (is_finite == 0):
+    norm_is_finite = is_finite(length)
+    if (program == 0) & (tl.load(failed_step) == 0) & (norm_is_finite == 0):
         tl.store(failed_step, tl.load(group + 4))
-    if is_finite & (tl.load(failed_step) == 0):
+    if norm_is_finite & (tl.load(failed_step) == 0):
         index = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         g = tl.load(gradient + index) * tl.minimum(1.0, max_norm / (length + 1e-6))
         m = first_beta * tl.load(exp_avg + index) + (1.0 - first_beta) * g

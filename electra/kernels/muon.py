@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # values of one program, all of one parameter
+from electra.kernels.adamw import BLOCK, is_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,7 @@ def weight_step(buffers: MuonBuffers, group_settings: Tensor) -> None:
 @triton.jit
 def may_change(norm, failed_step):
     """Whether this gradient and all before it were finite."""
-    length = tl.load(norm)
-    is_finite = (length == length) & (tl.abs(length) != float("inf"))
-    return is_finite & (tl.load(failed_step) == 0)
+    return is_finite(tl.load(norm)) & (tl.load(failed_step) == 0)
 
 
 @triton.jit
