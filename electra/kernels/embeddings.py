@@ -21,7 +21,8 @@ from torch import Tensor
 from electra.kernels.column_sums import reduce_partials
 from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
 from electra.kernels.embedding_tables import table_gradients
-from electra.kernels.norm import EPSILON, norm_input_gradient
+from electra.kernels.norm import norm_input_gradient
+from electra.model.electra_encoder import NORM_EPSILON
 
 PROGRAMS = 512  # that share the tokens in the backward pass
 # values that a program holds at once: four programs share a multiprocessor in the backward pass
@@ -49,7 +50,7 @@ class EmbeddingSettings(NamedTuple):
 
     site: DropoutSite
     dtype: torch.dtype  # of the result
-    epsilon: float = EPSILON
+    epsilon: float = NORM_EPSILON
 
 
 def embed(

@@ -39,10 +39,11 @@ from electra.kernels.narrow_block_forward import (
     store_rows,
     strip_of,
 )
-from electra.kernels.norm import EPSILON, norm_input_gradient
+from electra.kernels.norm import norm_input_gradient
 from electra.kernels.packing import PackedRows
 from electra.kernels.tiles import tile_options
 from electra.kernels.weight_grads import WeightGrads
+from electra.model.electra_encoder import NORM_EPSILON
 
 
 class BranchGradients(NamedTuple):
@@ -104,7 +105,7 @@ def branch_gradients(
         *gradients,
         *dropout_arguments(settings),
         tokens,
-        EPSILON,
+        NORM_EPSILON,
         WIDTH=width,
         FEEDFORWARD=feedforward,
         STRIP=strip_of(feedforward),

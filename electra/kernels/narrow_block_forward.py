@@ -17,9 +17,9 @@ from electra.kernels.activation import gelu_cdf_pdf
 from electra.kernels.attention import LOG2_E, pad_size
 from electra.kernels.block import BlockSettings, BlockWeights, SavedBlock
 from electra.kernels.dropout import drop_threshold, keep_mask, random_words
-from electra.kernels.norm import EPSILON
 from electra.kernels.packing import PackedRows
 from electra.kernels.tiles import tile_options
+from electra.model.electra_encoder import NORM_EPSILON
 
 STRIP = 64  # values of the feed-forward layer that a program holds of each token
 
@@ -51,7 +51,7 @@ def narrow_forward(
         *mixed_precision(weights, low),
         *dropout_arguments(settings),
         LOG2_E / math.sqrt(width),
-        EPSILON,
+        NORM_EPSILON,
         WIDTH=width,
         FEEDFORWARD=feedforward,
         STRIP=strip_of(feedforward),

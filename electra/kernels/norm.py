@@ -25,8 +25,7 @@ from torch import Tensor
 
 from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, random_words
 from electra.kernels.tiles import tile_options
-
-EPSILON = 1e-12  # as electra.model.encoder has it
+from electra.model.electra_encoder import NORM_EPSILON
 
 
 def add_norm(
@@ -34,7 +33,7 @@ def add_norm(
 ) -> Tensor:
     """Return LayerNorm(residual + dropout(branch)); [N, D] each."""
     out = torch.empty_like(residual)
-    launch_forward((branch, residual, weight, bias, out, None), site, EPSILON)
+    launch_forward((branch, residual, weight, bias, out, None), site, NORM_EPSILON)
     return out
 
 
@@ -79,7 +78,7 @@ def add_norm_gradients(
     """
     d_branch, d_residual = torch.empty_like(branch), torch.empty_like(residual)
     tensors = (gradient, None, branch, residual, weight, d_branch, d_residual)
-    return d_branch, d_residual, launch_backward(tensors, site, EPSILON)
+    return d_branch, d_residual, launch_backward(tensors, site, NORM_EPSILON)
 
 
 def add_pre_norm_gradients(

@@ -10,9 +10,7 @@ from torch import Tensor
 from electra.kernels.block import SITES, BlockSettings, BlockWeights, block
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.low_precision import LowPrecisionCopies
-from electra.kernels.norm import EPSILON
 from electra.kernels.packing import PackedRows
-from electra.model.electra_encoder import NORM_EPSILON
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NO_COPIES = LowPrecisionCopies()
@@ -152,7 +150,3 @@ def test_what_a_token_becomes_does_not_depend_on_padding() -> None:
     assert torch.allclose(
         output[:24], block(hidden[:24], padded_rows(length, 24), settings, w, NO_COPIES), atol=1e-5
     )
-
-
-def test_the_norm_of_the_kernels_is_that_of_the_network() -> None:
-    assert EPSILON == NORM_EPSILON

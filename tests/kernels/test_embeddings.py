@@ -13,7 +13,7 @@ from electra.config import UserError
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.embedding_tables import look_up
 from electra.kernels.embeddings import EmbeddingSettings, EmbeddingWeights, embed
-from electra.kernels.norm import EPSILON
+from electra.model import electra_encoder
 from electra.model.electra_encoder import ElectraEmbeddings
 from electra.model.modernbert_encoder import NORM_EPSILON
 from electra.model.shape import EncoderShape
@@ -48,7 +48,8 @@ def in_float64(
         + tables.position_embeddings[: input_ids.shape[1]]
         + tables.token_type_embeddings[token_type_ids]
     )
-    normal = F.layer_norm(vectors, vectors.shape[-1:], tables.norm, tables.norm_bias, EPSILON)
+    epsilon = electra_encoder.NORM_EPSILON
+    normal = F.layer_norm(vectors, vectors.shape[-1:], tables.norm, tables.norm_bias, epsilon)
     site = site._replace(keys=site.keys.cpu())
     mask = keep_mask_reference(input_ids.numel(), normal.shape[-1], site)
     return normal * mask.view_as(normal) / (1 - site.rate)
