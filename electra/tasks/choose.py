@@ -36,7 +36,7 @@ from electra.tasks.choice_files import (
 )
 from electra.tasks.features import Array, Features, Row, TaskBatch
 from electra.tasks.splits import files_of, find_splits
-from electra.tasks.task import Files, Head, Outputs, Task
+from electra.tasks.task import Files, Head, Outputs, Task, softmax
 
 DROPOUT = 0.1
 # The columns of official files, and of the same data on the hub.
@@ -283,9 +283,7 @@ class Choose(Task[Choice, Array]):
     ) -> list[Array]:
         if not outputs:
             return []
-        scores = np.stack([output["logits"] for output in outputs])
-        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return list(exponentials / exponentials.sum(axis=-1, keepdims=True))
+        return list(softmax(np.stack([output["logits"] for output in outputs])))
 
     def combine(self, answers: Sequence[Array]) -> Array:
         mean: Array = np.mean(np.stack(answers), axis=0)

@@ -44,7 +44,7 @@ from electra.tasks.metrics import (
     TWO_CLASS_METRICS,
     direction,
 )
-from electra.tasks.task import Outputs
+from electra.tasks.task import Outputs, softmax
 from electra.tasks.texts import Text, TextTask
 
 WARNED_FROM = 10  # rows to score on, if they all have the same label
@@ -318,9 +318,7 @@ class Classify(TextTask):
         """Return logits as probabilities; the scores of a regression as they are."""
         if self.regression:
             return logits
-        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
-        return probabilities
+        return softmax(logits)
 
     def combine(self, answers: Sequence[Array]) -> Array:
         return np.asarray(np.mean(answers, axis=0))

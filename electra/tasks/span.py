@@ -27,7 +27,7 @@ from electra.tasks.span_files import FILE_NAMES, Question, QuestionReader, find_
 from electra.tasks.span_heads import JointHead, SimpleHead, Spans, joint_spans, simple_spans
 from electra.tasks.span_windows import Paragraph, Window, encode_questions, max_context, windows
 from electra.tasks.squad_metrics import best_threshold, exact_match, f1
-from electra.tasks.task import Files, Head, Outputs, Task, first_and_count
+from electra.tasks.task import Files, Head, Outputs, Task, first_and_count, softmax
 
 Measure = Callable[[str, Sequence[str]], float]  # of a prediction against its references
 
@@ -220,10 +220,9 @@ class Span(Task[Question, SpanAnswer]):
         """Return the answer of all windows of a paragraph together."""
         starts, ends, scores = (np.concatenate(column) for column in zip(*spans, strict=True))
         best = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
-        exponentials = np.exp(scores[best] - scores[best[:1]])
         candidates = merge_candidates(
             Candidate(int(starts[i]), include_accents(context, int(ends[i])), float(probability))
-            for i, probability in zip(best, exponentials / exponentials.sum(), strict=True)
+            for i, probability in zip(best, softmax(scores[best]), strict=True)
         )
         if not self.unanswerable:
             return SpanAnswer(candidates)

@@ -38,7 +38,7 @@ from electra.tasks.labels import label_config, labels_from_config, list_labels
 from electra.tasks.splits import HUB_SPLITS, STEMS, files_of, find_splits
 from electra.tasks.tag_heads import BiLSTMHead, TagHead
 from electra.tasks.tag_windows import window_row, windows
-from electra.tasks.task import Files, Outputs, Task
+from electra.tasks.task import Files, Outputs, Task, softmax
 
 CONLL_STEMS = {
     "train": (*STEMS["train"], "eng.train"),
@@ -266,9 +266,7 @@ class Tag(Task[Sentence, Array]):
             tokens = slice(features.offsets[row], features.offsets[row + 1])
             words = features.token_labels["word"][tokens]
             decided = np.flatnonzero(words != IGNORE_INDEX)
-            logits = output["logits"][decided]
-            exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-            probabilities = exponentials / exponentials.sum(axis=-1, keepdims=True)
+            probabilities = softmax(output["logits"][decided])
             answers[features.examples[row]][words[decided]] = probabilities
         return answers
 

@@ -318,6 +318,14 @@ def move_mean_to_first(hidden: Tensor, attention_mask: Tensor) -> Tensor:
     return torch.cat([mean, hidden[:, 1:]], dim=1)
 
 
+def softmax(logits: Array) -> Array:
+    """Return probabilities [..., C] of logits [..., C]; none of none."""
+    greatest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
+    exponentials = np.exp(logits - greatest)
+    probabilities: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
 def first_and_count(names: Iterable[str]) -> str:
     """Format many names as 'a (and 3 more)'."""
     first, *others = names
