@@ -22,19 +22,25 @@ def class_scores(labels: Sequence[str], true: Array, predicted: Array) -> list[C
     """Compute the scores of each label from indicators [N, labels]; a quotient over 0 is 0."""
     right = (true & predicted).sum(axis=0)
     support, answered = true.sum(axis=0), predicted.sum(axis=0)
-    scores = []
-    for index, label in enumerate(labels):
-        hits = int(right[index])
-        scores.append(
-            {
-                "label": label,
-                "precision": hits / max(1, int(answered[index])),
-                "recall": hits / max(1, int(support[index])),
-                "f1": 2 * hits / max(1, int(answered[index] + support[index])),
-                "support": int(support[index]),
-            }
+    return [
+        scores_from_counts(
+            label, hits=int(right[i]), answered=int(answered[i]), support=int(support[i])
         )
-    return scores
+        for i, label in enumerate(labels)
+    ]
+
+
+def scores_from_counts(label: str, *, hits: int, answered: int, support: int) -> ClassScores:
+    """Compute the scores of a class that `support` examples have and `answered` were given; `hits`
+    are in both.
+    """
+    return {
+        "label": label,
+        "precision": hits / max(1, answered),
+        "recall": hits / max(1, support),
+        "f1": 2 * hits / max(1, answered + support),
+        "support": support,
+    }
 
 
 def indicators(indices: Array, count: int) -> Array:

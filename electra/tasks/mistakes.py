@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from electra.tasks.analysis import (
     worst,
 )
 from electra.tasks.choose import Choice, Choose
-from electra.tasks.class_scores import ClassScores
+from electra.tasks.class_scores import ClassScores, scores_from_counts
 from electra.tasks.conll import Sentence
 from electra.tasks.entities import Entity, get_entities
 from electra.tasks.features import Array
@@ -102,24 +103,21 @@ def labelled_items(tags: Sequence[str], *, is_plain: bool) -> set[Entity]:
 
 def item_scores(gold: Sequence[set[Entity]], predicted: Sequence[set[Entity]]) -> list[ClassScores]:
     """Compute precision, recall and F1 of each type."""
-    types = sorted({item.type for items in (*gold, *predicted) for item in items})
-    scores = []
-    for type in types:
-        support = sum(item.type == type for items in gold for item in items)
-        answered = sum(item.type == type for items in predicted for item in items)
-        hits = 0
-        for one, other in zip(gold, predicted, strict=True):
-            hits += sum(item.type == type for item in one & other)
-        scores.append(
-            {
-                "label": type or "without a name",
-                "precision": hits / max(1, answered),
-                "recall": hits / max(1, support),
-                "f1": 2 * hits / max(1, answered + support),
-                "support": support,
-            }
+    support, answered = count_types(gold), count_types(predicted)
+    hits = count_types(one & other for one, other in zip(gold, predicted, strict=True))
+    return [
+        scores_from_counts(
+            type or "without a name",
+            hits=hits[type],
+            answered=answered[type],
+            support=support[type],
         )
-    return scores
+        for type in sorted(support | answered)
+    ]
+
+
+def count_types(sets: Iterable[set[Entity]]) -> Counter[str]:
+    return Counter(item.type for items in sets for item in items)
 
 
 def mark_words(words: Sequence[str], shown: set[Entity], others: set[Entity], mark: str) -> Cell:
