@@ -21,6 +21,7 @@ from electra.finetuning.options import FinetuneKeywords, FinetuneOptions
 from electra.finetuning.output_dir import (
     check_output_dir,
     open_output_dir,
+    remove_other_models,
     set_status,
 )
 from electra.finetuning.results import SeedResult, Summary
@@ -272,12 +273,7 @@ def write_summary(
     if not world.is_main:
         return summary
     if options.keep == "best":
-        for run in summary.runs:
-            model = f"seed-{run.seed}/model"
-            if model != summary.best_model:
-                atomic.remove_folder(output_dir / model, ignore_errors=True)
-        for folder in output_dir.glob("fold-*/seed-*/model"):
-            atomic.remove_folder(folder, ignore_errors=True)
+        remove_other_models(summary, output_dir)
     summary.save(output_dir)
     set_status(output_dir, "finished", summary.runs, world)
     return summary

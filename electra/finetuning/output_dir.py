@@ -16,7 +16,7 @@ from electra.engine.rendezvous import assert_same_on_all_ranks
 from electra.file_lock import LOCK
 from electra.files import read_json_object
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.results import RESULT, SeedResult
+from electra.finetuning.results import RESULT, SeedResult, Summary
 from electra.finetuning.setup import FinetuneSetup
 from electra.finetuning.state import resolve_finetune_speed
 from electra.model.huggingface import check_holds_model
@@ -117,6 +117,16 @@ def remove_results(output_dir: Path) -> None:
                 # Without this file the seed is not finished, even if the rest cannot be removed.
                 (path / RESULT).unlink(missing_ok=True)
             atomic.remove_folder(path)
+
+
+def remove_other_models(summary: Summary, output_dir: Path) -> None:
+    """Remove all models but that of the best seed; of folds, all."""
+    for run in summary.runs:
+        model = f"seed-{run.seed}/model"
+        if model != summary.best_model:
+            atomic.remove_folder(output_dir / model, ignore_errors=True)
+    for folder in output_dir.glob("fold-*/seed-*/model"):
+        atomic.remove_folder(folder, ignore_errors=True)
 
 
 def set_status(

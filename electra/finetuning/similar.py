@@ -18,7 +18,7 @@ from electra.exports.embedder import embedder_card, write_embedder
 from electra.exports.folder import require_packages
 from electra.file_lock import folder_lock
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.output_dir import RUN, remove_results
+from electra.finetuning.output_dir import RUN, remove_other_models, remove_results
 from electra.finetuning.results import SeedResult, Summary, format_score
 from electra.finetuning.setup import NO_TABLES, Tables
 from electra.finetuning.similar_setup import TASK, SimilarSetup, prepare_similar
@@ -57,7 +57,8 @@ def finetune_similar(
             setup.say("stopped early; the same command continues with the seed that was stopped")
             return None
         summary = summarize(setup, runs)
-        remove_others(summary, output_dir, options)
+        if options.keep == "best":
+            remove_other_models(summary, output_dir)
         summary.save(output_dir)
         run_dir.set_status(output_dir, "finished", step=steps)
     return summary
@@ -248,13 +249,3 @@ def summarize(setup: SimilarSetup, runs: Sequence[SeedResult]) -> Summary:
         "data": setup.data,
     }
     return Summary.of_runs(runs, task=TASK, metric=setup.metric, made=made)
-
-
-def remove_others(summary: Summary, output_dir: Path, options: FinetuneOptions) -> None:
-    """Remove all models but the best one, where that was asked for."""
-    if options.keep != "best":
-        return
-    for run in summary.runs:
-        model = f"seed-{run.seed}/model"
-        if model != summary.best_model:
-            atomic.remove_folder(output_dir / model, ignore_errors=True)
