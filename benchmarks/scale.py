@@ -29,9 +29,8 @@ from benchmarks.markdown import (
 from benchmarks.site import GPUS, HALF, LARGE, SITE, STEPS, WEIGHTS, WORK, filled_fraction
 from electra.data.examples import token_dtype
 from electra.data.sharding import SHARD_BYTES
-from electra.model.encoder_costs import costs_of
 from electra.model.flops import parameters, standard
-from electra.model.memory import training_bytes
+from electra.model.memory import hidden_matrix_values, training_bytes
 from electra.model.workload import FLOAT
 
 # ---- the corpus ----------------------------------------------------------------------------------
@@ -203,10 +202,7 @@ class Step:
 
 def float32_bytes() -> float:
     """Return the bytes of the weights that kernels read in float32: all but blocks' matrices."""
-    matrices = 0
-    for shape in (network.shape for network in WORK.networks()):
-        matrices += shape.layers * costs_of(shape).block_matrix_values(shape)
-    return WEIGHTS - FLOAT * matrices
+    return WEIGHTS - FLOAT * hidden_matrix_values(WORK)
 
 
 def activations(rows: int, *, kernels: bool = False) -> float:
