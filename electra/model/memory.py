@@ -177,7 +177,7 @@ def kernel_bytes(work: Workload, rows: int) -> Terms:
         gradients.append(kernel_gradient_bytes(network, work, tokens))
     first, *others = gradients
     main = next(iter(terms.values()))
-    terms["gradients of activations"] = max(first, *(each - main for each in others), first)
+    terms["gradients of activations"] = max([first, *(each - main for each in others)])
     # Plain modules take the scores, and nothing else is kept then.
     if (more := scoring_bytes(work, tokens) - sum(terms.values())) > 0:
         terms[MORE_FOR_SCORES] = more
