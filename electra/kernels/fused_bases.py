@@ -16,7 +16,7 @@ from electra.model.networks import Discriminator, Generator, TokenPrediction
 from electra.model.sampling import Sampling
 
 
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
+def active_autocast_dtype(device: torch.device) -> torch.dtype | None:
     """Return the dtype that autocast is enabled with on a device, None where it is not."""
     if not torch.is_autocast_enabled(device.type):
         return None
@@ -44,7 +44,7 @@ class PackedEncoder(Encoder):
         attention_mask: Tensor,
         packing: Packing | None = None,
     ) -> Tensor:
-        if autocast_dtype(input_ids.device) is None:
+        if active_autocast_dtype(input_ids.device) is None:
             return super().forward(input_ids, token_type_ids, attention_mask, packing)
         rows = PackedRows.from_mask(attention_mask, packing)
         return rows.unpack(self.last_packed_state(input_ids, token_type_ids, rows))
@@ -64,7 +64,7 @@ class PackedEncoder(Encoder):
         attention_mask: Tensor,
         packing: Packing | None = None,
     ) -> list[Tensor]:
-        if autocast_dtype(input_ids.device) is None:
+        if active_autocast_dtype(input_ids.device) is None:
             return super().hidden_states(  # type: ignore[safe-super]
                 input_ids, token_type_ids, attention_mask, packing
             )
@@ -90,7 +90,8 @@ class PackedRTDHead(Discriminator):
     ) -> Tensor:
         """Return logits [B, T]; zero where padding was left out."""
         encoder = self.encoder
-        if autocast_dtype(input_ids.device) is None or not isinstance(encoder, PackedEncoder):
+        dtype = active_autocast_dtype(input_ids.device)
+        if dtype is None or not isinstance(encoder, PackedEncoder):
             return super().forward(input_ids, token_type_ids, attention_mask, packing)
         rows = PackedRows.from_mask(attention_mask, packing)
         logits = self.rtd_head(encoder.last_packed_state(input_ids, token_type_ids, rows))
@@ -124,7 +125,7 @@ class VocabularyHead(Generator):
         keep_logits: bool = False,
         rng: torch.Generator | None = None,
     ) -> TokenPrediction:
-        dtype = autocast_dtype(hidden.device)
+        dtype = active_autocast_dtype(hidden.device)
         # No kernel samples around a banned token.
         needs_logits = keep_logits or (sampling is not None and sampling.disallow_correct)
         if dtype is None or needs_logits:
@@ -150,7 +151,7 @@ class VocabularyHead(Generator):
         return TokenPrediction(losses.view_as(labels), sampled, None)
 
     def token_loss(self, predicted: Tensor, labels: Tensor) -> Tensor:
-        dtype = autocast_dtype(predicted.device)
+        dtype = active_autocast_dtype(predicted.device)
         if dtype is None:
             return super().token_loss(predicted, labels)
         losses, _ = fused_linear_cross_entropy(

@@ -16,7 +16,7 @@ from electra.kernels.fused_bases import (
     PackedEncoder,
     PackedRTDHead,
     VocabularyHead,
-    autocast_dtype,
+    active_autocast_dtype,
 )
 from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
@@ -49,7 +49,7 @@ class FusedModernBertEmbeddings(ModernBertEmbeddings):
     low_precision: LowPrecisionCopies
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        dtype = autocast_dtype(input_ids.device)
+        dtype = active_autocast_dtype(input_ids.device)
         if dtype is None:
             return super().forward(input_ids)
         table: Tensor = self.word_embeddings.weight
@@ -72,7 +72,7 @@ class FusedModernBertEncoder(PackedEncoder, ModernBertEncoder):
     ) -> Iterator[Tensor]:
         """Yield the residual stream [N, D] of every layer, and in the end its norm."""
         check_length(input_ids.shape[1], self.shape.positions)
-        dtype = autocast_dtype(input_ids.device)
+        dtype = active_autocast_dtype(input_ids.device)
         stream = rows.pack(self.embeddings(input_ids).to(dtype))
         normed = None  # the first block reads the stream itself
         dropout = self.shape.dropout * self.training
@@ -143,7 +143,7 @@ class FusedModernBertRTDHead(PackedRTDHead, ModernBertDiscriminator):
     """A discriminator whose head is one product and one kernel."""
 
     def rtd_head(self, hidden: Tensor) -> Tensor:
-        dtype = autocast_dtype(hidden.device)
+        dtype = active_autocast_dtype(hidden.device)
         if dtype is None:
             return super().rtd_head(hidden)
         head, output = self.prediction_head, self.output

@@ -21,7 +21,7 @@ from electra.kernels.fused_bases import (
     PackedEncoder,
     PackedRTDHead,
     VocabularyHead,
-    autocast_dtype,
+    active_autocast_dtype,
 )
 from electra.kernels.fused_modernbert import (
     FusedModernBertEmbeddings,
@@ -32,7 +32,7 @@ from electra.kernels.fused_modernbert import (
 from electra.kernels.linear import linear
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.mlm_head import MLMHeadWeights, mlm_head
-from electra.kernels.narrow_block import NARROW, is_narrow
+from electra.kernels.narrow_block import NARROW_PASSES, is_narrow
 from electra.kernels.packing import PackedRows
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 from electra.model.electra_encoder import ElectraBlock, ElectraEmbeddings, ElectraEncoder
@@ -56,7 +56,7 @@ class FusedEmbeddings(ElectraEmbeddings):
     low_precision: LowPrecisionCopies
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        dtype = autocast_dtype(input_ids.device)
+        dtype = active_autocast_dtype(input_ids.device)
         if dtype is None:
             return super().forward(input_ids, token_type_ids)
         check_length(input_ids.shape[1], self.position_embeddings.num_embeddings)
@@ -94,7 +94,7 @@ class FusedEncoder(PackedEncoder, ElectraEncoder):
             )
             weights, passes = block_weights(cast(ElectraBlock, module)), None
             if is_narrow(tokens, rows, settings, weights):
-                passes = NARROW
+                passes = NARROW_PASSES
             tokens = block(tokens, rows, settings, weights, self.low_precision, passes)
             yield tokens
 
@@ -119,7 +119,7 @@ class FusedRTDHead(PackedRTDHead, Discriminator):
     """A discriminator whose head is one product and one kernel."""
 
     def rtd_head(self, hidden: Tensor) -> Tensor:
-        dtype = autocast_dtype(hidden.device)
+        dtype = active_autocast_dtype(hidden.device)
         if dtype is None:
             return super().rtd_head(hidden)
         dense, output = self.dense, self.output

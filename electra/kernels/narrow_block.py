@@ -16,13 +16,13 @@ from electra.kernels.packing import PackedRows
 
 WIDTHS = (16, 32, 64)  # of hidden states, in one head
 MAX_LENGTH = 128  # tokens of a row whose keys and values a program holds
-NARROW = BlockPasses(narrow_forward, narrow_backward)
+NARROW_PASSES = BlockPasses(narrow_forward, narrow_backward)
 
 
 def is_narrow(
     hidden: Tensor, rows: PackedRows, settings: BlockSettings, weights: BlockWeights
 ) -> bool:
-    """Return whether the passes `NARROW` take blocks of these shapes.
+    """Return whether `NARROW_PASSES` take blocks of these shapes.
 
     In float32 neither registers nor shared memory would hold what a program takes.
     """

@@ -15,7 +15,7 @@ from torch import Tensor
 from electra.kernels.deferred_grads import DeferredGradients, sum_gradients
 from electra.kernels.low_precision import weight_grad
 
-NARROW = 64  # the largest width of hidden states whose blocks take the kernel
+MAX_NARROW_WIDTH = 64  # the largest width of hidden states whose blocks take the kernel
 PAIRS = 4  # matrices of a block
 PROGRAMS = 264  # what an H200 holds at once
 TILE = 64  # rows and columns of a tile, and tokens that are multiplied at once
@@ -25,7 +25,7 @@ class WeightGrads:
     """Gradients leftᵀ · right, taken one by one or, for narrow hidden states, all in the end."""
 
     def __init__(self, width: int, deferred: DeferredGradients | None) -> None:
-        self.is_narrow = width <= NARROW
+        self.is_narrow = width <= MAX_NARROW_WIDTH
         self.deferred = deferred
         self.matrices: list[Tensor] = []
         self.pairs: list[tuple[Tensor, Tensor]] = []

@@ -59,7 +59,7 @@ VARIANTS = {
 def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the kernels in float32, where they differ from the plain modules by rounding alone."""
     for module in (fused_bases, fused_modernbert):
-        monkeypatch.setattr(module, "autocast_dtype", lambda _: torch.float32)
+        monkeypatch.setattr(module, "active_autocast_dtype", lambda _: torch.float32)
 
 
 class Networks(nn.Module):

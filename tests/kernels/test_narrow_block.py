@@ -18,7 +18,7 @@ from electra.kernels.block import (
     block_forward,
 )
 from electra.kernels.dropout import draw_keys
-from electra.kernels.narrow_block import NARROW, is_narrow
+from electra.kernels.narrow_block import NARROW_PASSES, is_narrow
 from electra.kernels.narrow_block_backward import narrow_backward
 from electra.kernels.narrow_block_forward import narrow_forward
 from electra.kernels.packing import PackedRows
@@ -106,4 +106,4 @@ def test_an_encoder_runs_its_narrow_blocks_by_these_kernels(heads: int) -> None:
     assert hidden.grad_fn is not None
     (block, _), *_ = hidden.grad_fn.next_functions  # before the view of [N, D] as [B, T, D]
     passes: BlockPasses = cast(Any, block).passes
-    assert (passes == NARROW) == (heads == 1)
+    assert (passes == NARROW_PASSES) == (heads == 1)
