@@ -18,7 +18,7 @@ SENTENCES: dict[FineTuning, str] = {
     "likely": "fine-tuning from this model is likely to help: its network uses the context",
     "doubtful": (
         "fine-tuning from this model may help a little: its network finds replacements, but its "
-        "generator is untaught, and what that makes is easy to find"
+        "generator is at its baseline, and what that makes is easy to find"
     ),
     "early": (
         "fine-tuning from this model may help a little: its encoder predicts masked words from the "
@@ -74,22 +74,23 @@ def judge(scores: Mapping[str, float], recipe: Recipe) -> Verdict:
     judged = [metric for metric in judged_metrics(metrics) if metric.name in scores]
     if not judged:
         return Verdict(fine_tuning="unknown", networks=(), change="")
-    untaught = [metric for metric in judged if metric.is_at_baseline(scores)]
+    at_baseline = [metric for metric in judged if metric.is_at_baseline(scores)]
     fine_tuning: FineTuning = "likely"
-    if judged[0] in untaught:  # objectives list the loss of the network to fine-tune first
+    if judged[0] in at_baseline:  # objectives list the loss of the network to fine-tune first
         fine_tuning = "unlikely"
-        if is_one_encoder(recipe) and len(untaught) < len(judged):
+        if is_one_encoder(recipe) and len(at_baseline) < len(judged):
             fine_tuning = "early"
-    elif untaught:
+    elif at_baseline:
         fine_tuning = "doubtful"
     change = ""
-    if untaught:
+    if at_baseline:
         change = what_to_change(recipe)
     sentences = []
     for metric in judged:
         learned = "has learned to use the context"
         if fine_tuning == "doubtful" and metric is judged[0]:
-            learned = "is better than its baseline"  # an untaught generator's words stand out
+            # The words of a generator at its baseline stand out.
+            learned = "is better than its baseline"
         sentences.append(describe_network(metric, metrics, scores, learned=learned))
     return Verdict(fine_tuning=fine_tuning, networks=tuple(sentences), change=change)
 

@@ -67,7 +67,7 @@ def test_a_modernbert_is_not_told_to_become_one() -> None:
     assert "modernbert" not in change
 
 
-def test_a_discriminator_beside_an_untaught_generator_is_doubtful() -> None:
+def test_a_discriminator_beside_a_generator_at_its_baseline_is_doubtful() -> None:
     verdict = judge(NO_GENERATOR, RECIPE)
     assert verdict.fine_tuning == "doubtful"
     assert verdict.networks[0].startswith("discriminator: is better than its baseline; loss 0.2000")
