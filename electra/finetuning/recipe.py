@@ -41,8 +41,9 @@ class FinetuneConfig:
     # official: counts one layer too many below the head, as the released code does
     layer_counting: Literal["per-layer", "official"] = "per-layer"
     warmup_ratio: float = 0.1  # share of the steps in which the rate rises from zero
-    # how the rate falls after warm-up
+    # how the rate falls after warm-up; wsd: constant, then linear decay
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    decay_ratio: float = 0.4  # share of the steps, at the end, in which "wsd" decays
     weight_decay: float = 0.0  # of weight matrices; biases and norms have none
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     epsilon: float = 1e-6  # of Adam
@@ -130,6 +131,7 @@ class FinetuneConfig:
             learning_rate=self.learning_rate,
             warmup_steps=round(self.warmup_ratio * steps),
             schedule=self.schedule,
+            decay_ratio=self.decay_ratio,
             weight_decay=self.weight_decay,
             betas=self.betas,
             epsilon=self.epsilon,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
+from electra.engine.optimizer import learning_rate_factor
 from electra.finetuning.recipe import FINETUNING, FinetuneConfig, load_finetune_config, nearest_size
 from electra.model.shape import EncoderShape
 from electra.settings import find_recipe, recipe_names
@@ -267,6 +268,13 @@ def test_a_tenth_of_the_steps_is_warm_up() -> None:
     assert FinetuneConfig().optimizer(steps=200).warmup_steps == 20
 
 
+def test_the_rate_of_wsd_decays_in_the_last_steps_that_decay_ratio_names() -> None:
+    config = FinetuneConfig(schedule="wsd", decay_ratio=0.2, warmup_ratio=0.0)
+    optimizer = config.optimizer(steps=10)
+    factors = [learning_rate_factor(optimizer, step=step, max_steps=10) for step in (8, 9, 10)]
+    assert factors == pytest.approx([1.0, 1.0, 0.5])
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -276,6 +284,7 @@ def test_a_tenth_of_the_steps_is_warm_up() -> None:
         ("layer_decay", 1.1),
         ("dropout", 1.0),
         ("warmup_ratio", 1.5),
+        ("decay_ratio", 0.0),
         ("epochs", 0.0),
         ("max_steps", 0),
         ("learning_rate", -1.0),
