@@ -203,8 +203,10 @@ class Span(Task[Question, SpanAnswer]):
         offset = features.offsets[row]
         last = int(features.offsets[row + 1] - offset - 2)
         first = int(features.second_starts[row])
-        find_spans = joint_spans if "scores" in output else simple_spans
-        starts, ends, scores = find_spans(output, first=first, last=last, beam=self.beam)
+        if "scores" in output:
+            starts, ends, scores = joint_spans(output)
+        else:
+            starts, ends, scores = simple_spans(output, first=first, last=last, beam=self.beam)
         in_order = (first <= starts) & (starts <= ends) & (ends <= last)
         allowed = in_order & (ends - starts < self.answer_length)
         starts, ends, scores = offset + starts[allowed], offset + ends[allowed], scores[allowed]

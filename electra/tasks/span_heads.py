@@ -171,7 +171,7 @@ def in_paragraph(batch: TaskBatch) -> Tensor:
 # ---- what `decode` makes of their outputs --------------------------------------------------------
 
 
-def joint_spans(output: Outputs, *, first: int, last: int, beam: int) -> Spans:
+def joint_spans(output: Outputs) -> Spans:
     """Return all pairs in the beam; some are outside a paragraph that is shorter than the beam."""
     ends = output["ends"].astype(np.int64)  # [K, K]
     starts = np.broadcast_to(output["starts"].astype(np.int64)[:, None], ends.shape)
