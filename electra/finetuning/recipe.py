@@ -174,11 +174,13 @@ def load_finetune_config(
     return build_layers(FinetuneConfig, layers)
 
 
-def given_settings(files: Sequence[str | Path], flags: Sequence[str]) -> dict[str, Layer]:
-    """Return the settings that the user gives, by source: later ones win."""
+def given_settings(
+    files: Sequence[str | Path], flags: Sequence[str], cls: type = FinetuneConfig
+) -> dict[str, Layer]:
+    """Return the settings of a class that the user gives, by source: later ones win."""
     layers = {str(file): read_toml(Path(file)) for file in files}
-    layers["environment"] = parse_environment(os.environ, FinetuneConfig, prefix=PREFIX)
-    layers["command line"] = parse_flags(flags, FinetuneConfig)
+    layers["environment"] = parse_environment(os.environ, cls, prefix=PREFIX)
+    layers["command line"] = parse_flags(flags, cls)
     return layers
 
 

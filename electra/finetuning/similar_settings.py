@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from electra.config import SettingError
-from electra.files import read_toml
-from electra.settings import build_layers, parse_flags
+from electra.finetuning.recipe import given_settings
+from electra.settings import build_layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +54,5 @@ class SimilarConfig:
 
 
 def load_similar_config(files: Sequence[str | Path], flags: Sequence[str]) -> SimilarConfig:
-    """Return the defaults, changed by TOML files and flags."""
-    layers = {str(file): read_toml(Path(file)) for file in files}
-    return build_layers(SimilarConfig, layers | {"command line": parse_flags(flags, SimilarConfig)})
+    """Return the defaults, changed by TOML files, the environment and flags."""
+    return build_layers(SimilarConfig, given_settings(files, flags, SimilarConfig))

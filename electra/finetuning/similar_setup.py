@@ -117,6 +117,7 @@ def check_alone(options: FinetuneOptions) -> None:
         "--search": options.search,
         "--search-minutes": options.search_minutes,
         "--report-to": options.report_to != "none",
+        "--verbose": options.verbose,  # its layers all learn at one rate
     }
     for flag, is_given in refused.items():
         if is_given:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import electra
 from electra.__main__ import main
+from electra.config import UserError
+from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.similar_settings import load_similar_config
+from electra.finetuning.similar_setup import prepare_similar
 from tests.tasks.toys import written
 
 WORDS = "anna berg lives in paris visits rome the to sat ran on a mat".split()
@@ -33,6 +38,34 @@ def similar_rows(count: int, *, seed: int, form: str) -> str:
             lines.append(f"{text(topic)},{text(topic)},1.0")
             lines.append(f"{text(topic)},{text(other)},0.0")
     return "\n".join(lines) + "\n"
+
+
+def test_settings_come_from_files_then_the_environment_then_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "own.toml", "epochs = 1.0\nlength = 8\nbatch_size = 4\n")
+    monkeypatch.setenv("ELECTRA_FINETUNE_LENGTH", "16")
+    monkeypatch.setenv("ELECTRA_FINETUNE_BATCH_SIZE", "6")
+    config = load_similar_config([file], ["--batch-size", "9"])
+    assert (config.epochs, config.length, config.batch_size) == (1.0, 16, 9)
+
+
+def test_a_variable_of_no_setting_of_an_embedder_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ELECTRA_FINETUNE_LAYER_DECAY", "0.9")
+    with pytest.raises(UserError, match="ELECTRA_FINETUNE_LAYER_DECAY"):
+        load_similar_config([], [])
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"), [({"verbose": True}, "--verbose"), ({"recipe": "bert"}, "--recipe")]
+)
+def test_an_option_that_an_embedder_does_not_take_is_refused(
+    given: dict[str, Any], flag: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"no {flag}$"):
+        prepare_similar("no-model", FinetuneOptions(**given), tmp_path)
 
 
 @pytest.mark.slow
