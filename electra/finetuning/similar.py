@@ -152,7 +152,7 @@ def training_arguments(setup: SimilarSetup, seed: int, folder: Path) -> Any:
     sampler = "no_duplicates"  # a text twice in a step would be its own negative
     if setup.train.form == "scores":
         sampler = "batch_sampler"
-    return SentenceTransformerTrainingArguments(
+    arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder / "trainer"),
         max_steps=steps,
         per_device_train_batch_size=min(config.batch_size, len(setup.train)),
@@ -167,6 +167,10 @@ def training_arguments(setup: SimilarSetup, seed: int, folder: Path) -> Any:
         dataloader_pin_memory=torch.cuda.is_available(),
         batch_sampler=sampler,
     )
+    # Otherwise the trainer reads a batch for each GPU that it sees, and a step has that many times
+    # `batch_size` pairs. It sets this attribute itself where a model has to stay whole.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def stopping_callback(setup: SimilarSetup, interrupted: Interrupted) -> Any:

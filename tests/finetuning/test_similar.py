@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 import electra
 from electra.__main__ import main
 from electra.config import UserError
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.similar_settings import load_similar_config
-from electra.finetuning.similar_setup import prepare_similar
+from electra.finetuning.similar import training_arguments
+from electra.finetuning.similar_data import Pairs
+from electra.finetuning.similar_settings import SimilarConfig, load_similar_config
+from electra.finetuning.similar_setup import SimilarSetup, prepare_similar
 from tests.tasks.toys import written
 
 WORDS = "anna berg lives in paris visits rome the to sat ran on a mat".split()
@@ -66,6 +71,26 @@ def test_an_option_that_an_embedder_does_not_take_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=f"no {flag}$"):
         prepare_similar("no-model", FinetuneOptions(**given), tmp_path)
+
+
+def test_a_step_has_batch_size_pairs_however_many_gpus_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
+    class OnFourGPUs(SentenceTransformerTrainingArguments):
+        @cached_property
+        def _setup_devices(self) -> torch.device:
+            self._n_gpu, self.distributed_state = 4, None
+            return torch.device("cpu")
+
+    monkeypatch.setattr("sentence_transformers.SentenceTransformerTrainingArguments", OnFourGPUs)
+    theirs = OnFourGPUs(output_dir=str(tmp_path), per_device_train_batch_size=20)
+    assert theirs.train_batch_size == 80
+    pairs = Pairs("pairs", ["a b"] * 64, ["a c"] * 64, [], [])
+    setup = SimpleNamespace(config=SimilarConfig(batch_size=20), train=pairs)
+    ours = training_arguments(cast(SimilarSetup, setup), 0, tmp_path)
+    assert (ours.n_gpu, ours.train_batch_size) == (1, 20)
 
 
 @pytest.mark.slow
