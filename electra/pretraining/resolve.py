@@ -134,9 +134,9 @@ def fit_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     micro-batch and should fit in memory.
     """
     free, batch_size = free_bytes(world.device), recipe.training.batch_schedule.initial_size
-    for size in range(batch_size // world.size, 0, -1):
-        needed = micro_batch_bytes(recipe, vocabulary, world, size)
-        if batch_size % size == 0 and needed < MEMORY_SHARE * free:
+    divisors = [size for size in range(batch_size // world.size, 0, -1) if batch_size % size == 0]
+    for size in divisors:
+        if micro_batch_bytes(recipe, vocabulary, world, size) < MEMORY_SHARE * free:
             return size
     if batch_size < world.size:
         raise UserError(
