@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -35,6 +37,11 @@ PEAK_FLOPS = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
+# Where Linux states how much memory a container may take: cgroups of version 2, and of version 1.
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 # Names of parts of a card (MIG, vGPU) and of other cards than the one that they begin with.
 OTHER_CARD = re.compile(r"\b(MIG|Laptop|Max-Q|Ti|D)\b|-\d+[ABCQ]\b")
 
@@ -199,10 +206,21 @@ def use_deterministic_algorithms() -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory for this process: what a GPU has free, or half of this machine's."""
+    """Return the memory for this process: what a GPU has free, or its share of half of this
+    machine's, which it divides with the other processes that torchrun started here.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info()[0])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return machine_bytes() // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def machine_bytes() -> int:
+    """Return the memory of this machine, or of the container where that is limited to less."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # not this version of cgroups, or "max"
+            sizes.append(int(file.read_text(encoding="ascii")))
+    return min(sizes)
 
 
 def autocast(precision: Precision, device: torch.device) -> torch.autocast:

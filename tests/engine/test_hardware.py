@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -10,7 +12,8 @@ import pytest
 import torch
 
 from electra.config import SettingError
-from electra.engine.hardware import peak_flops, resolve_precision
+from electra.engine import hardware
+from electra.engine.hardware import free_bytes, peak_flops, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -81,3 +84,28 @@ def test_a_card_has_the_peak_of_its_whole_name(name, peak, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     found = peak_flops(SimpleNamespace(device=torch.device("cuda"), size=2))
     assert found == (peak and 2 * peak)
+
+
+MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("limits", "bytes_"),
+    [
+        ({}, MACHINE_BYTES),
+        ({"v2": "max\n"}, MACHINE_BYTES),
+        ({"v1": "9223372036854771712\n"}, MACHINE_BYTES),
+        ({"v2": "8000\n"}, 8000),
+        ({"v1": "8000\n"}, 8000),
+    ],
+)
+def test_a_process_on_a_cpu_plans_with_its_part_of_half_of_what_its_container_may_take(
+    limits: dict[str, str], bytes_: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit in limits.items():
+        (tmp_path / name).write_text(limit, encoding="ascii")
+    monkeypatch.setattr(hardware, "CONTAINER_LIMITS", (tmp_path / "v2", tmp_path / "v1"))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert free_bytes(CPU) == bytes_ // 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert free_bytes(CPU) == bytes_ // 2 // 4
