@@ -91,17 +91,7 @@ class TrainingConfig:
             raise SettingError("seed", "must be a number from 0 to 2^63 − 1", self)
         self.check_batch_ramp()
         self.check_report_to()
-        smallest_batch = "batch_size"
-        if self.initial_batch_size is not None:
-            smallest_batch = "initial_batch_size"
-        if self.micro_batch_size is not None and (
-            self.micro_batch_size < 1 or getattr(self, smallest_batch) % self.micro_batch_size
-        ):
-            raise SettingError(
-                smallest_batch,
-                "is not made of whole micro-batches of {micro_batch_size}; choose a divisor",
-                self,
-            )
+        self.check_micro_batch_size()
         if self.precision == "fp16" and self.parallel == "fsdp":
             raise SettingError(
                 "precision",
@@ -143,6 +133,27 @@ class TrainingConfig:
                 "choose ddp",
                 self,
             )
+
+    def check_micro_batch_size(self) -> None:
+        """Raise SettingError where micro-batches of this size do not make up every batch."""
+        if self.micro_batch_size is None:
+            return
+        smallest_batch = "batch_size"
+        if self.initial_batch_size is not None:
+            smallest_batch = "initial_batch_size"
+        rows, size = getattr(self, smallest_batch), self.micro_batch_size
+        if size >= 1 and rows % size == 0:
+            return
+        if not 1 <= size <= rows:
+            size = rows
+        # The size may be the recipe's, and a user who passed the batch size alone not know of it.
+        divisor = next(number for number in range(size, 0, -1) if rows % number == 0)
+        raise SettingError(
+            smallest_batch,
+            "is not made of whole micro-batches of {micro_batch_size}; choose a divisor with "
+            f"--micro-batch-size {divisor}, or none for as many rows as fit in memory",
+            self,
+        )
 
     @property
     def batch_schedule(self) -> BatchSchedule:

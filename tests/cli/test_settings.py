@@ -66,7 +66,14 @@ pytestmark = pytest.mark.usefixtures("few_threads")
         (
             ["tiny", "--micro-batch-size", "5"],
             "recipe tiny and command line: training.batch_size=64 is not made of whole "
-            "micro-batches of training.micro_batch_size=5; choose a divisor",
+            "micro-batches of training.micro_batch_size=5; choose a divisor with "
+            "--micro-batch-size 4, or none for as many rows as fit in memory",
+        ),
+        (
+            ["modern-tiny", "--batch-size", "4"],
+            "command line and recipe modern-tiny: training.batch_size=4 is not made of whole "
+            "micro-batches of training.micro_batch_size=32; choose a divisor with "
+            "--micro-batch-size 4, or none for as many rows as fit in memory",
         ),
         (
             ["tiny", "--data.length", "129"],
