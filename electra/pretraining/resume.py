@@ -286,7 +286,10 @@ def check_same_run(recipe: Recipe, earlier: Recipe, folder: Path) -> None:
     remedy = "Use another --output-dir"
     for own in (folder / CONFIG, folder.parent / CONFIG):  # of a run, or of a checkpoint's run
         if own.is_file():
-            remedy = f"To continue it, name its own recipe, {own}. Else use another --output-dir"
+            remedy = (
+                f"To continue it, name its own recipe, {own}, and leave out flags and files that "
+                "change these settings. Else use another --output-dir"
+            )
             break
     raise UserError(
         f"{folder} holds another run:{differences}\n{remedy}, or --resume never --overwrite to "

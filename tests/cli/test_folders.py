@@ -46,8 +46,9 @@ def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
         f"{finished} holds another run:",
         "  optimizer.learning_rate: here 0.004, asked 0.001",
         "  training.seed: here 0, asked 9",
-        f"To continue it, name its own recipe, {finished / 'config.toml'}. Else use another "
-        "--output-dir, or --resume never --overwrite to start over in this one.",
+        f"To continue it, name its own recipe, {finished / 'config.toml'}, and leave out flags and "
+        "files that change these settings. Else use another --output-dir, or --resume never "
+        "--overwrite to start over in this one.",
     ]
     assert content(finished) == before
 
