@@ -101,7 +101,9 @@ class JSONBuffer:
         try:
             self.text = self.text[self.start :] + self.decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
-            raise UserError(f"{self.display_name}: not UTF-8 text: {error}") from None
+            raise UserError(
+                f"{self.display_name}: not UTF-8 text ({error}); {lines.CONVERT}"
+            ) from None
         self.start = 0
         return bool(raw)
 

@@ -24,6 +24,13 @@ BINARY = {
     b"\x28\xb5\x2f\xfd": "compressed by zstd; give it a name that ends with .zst",
     b"PK\x03\x04": "a .zip or .xlsx file; unpack it, or save the sheet as .csv",
 }
+# A wrong encoding rarely fails: it gives other letters.
+CONVERT = (
+    "find out its encoding (often cp1252 for western European languages, cp1254 for Turkish, "
+    "cp1251 for Cyrillic, UTF-16 for a file that begins with the bytes ff fe or fe ff) and convert "
+    "it: "
+    "iconv -f ENCODING -t UTF-8"
+)
 PADDING = 64 * 1024  # zeros at the end of a compressed file; tapes and blocks pad with fewer
 
 Position = Callable[[], int]  # bytes of the file on disk that have been read
@@ -114,8 +121,7 @@ def decode_line(raw: bytes, source: Source, number: int) -> str:
     except UnicodeDecodeError as error:
         raise UserError(
             f"{source.display_name}:{number}: byte 0x{raw[error.start]:02x} at column "
-            f"{error.start + 1} is not UTF-8; convert the file, from Latin-1 for example: "
-            "iconv -f LATIN1 -t UTF-8"
+            f"{error.start + 1} is not UTF-8; {CONVERT}"
         ) from None
 
 

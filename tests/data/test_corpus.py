@@ -175,6 +175,16 @@ def test_progress_ends_at_one_and_never_falls(tmp_path: Path) -> None:
 # ---- bad input -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json"])
+def test_bytes_that_are_not_utf8_are_converted_from_the_encoding_that_the_file_has(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_bytes('[{"text": "ışık"}]\n'.encode("cp1254"))
+    with pytest.raises(UserError, match=r"find out its encoding .*cp1254 for Turkish") as caught:
+        list(read_corpus([tmp_path / name]))
+    assert str(caught.value).endswith("convert it: iconv -f ENCODING -t UTF-8")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
