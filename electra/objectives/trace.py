@@ -94,6 +94,7 @@ class Pair:
             folders["discriminator"] = run
         missing = [str(folder) for folder in folders.values() if not has_model(folder)]
         if missing:
+            model_config.check_is_exported(run)
             raise UserError(
                 f"{run}: no model in {' or '.join(missing)}; name the folder of a finished ELECTRA "
                 f"run{suggest_shipped(run)}"

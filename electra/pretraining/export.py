@@ -208,6 +208,7 @@ def find_folders(init_from: Path, networks: Mapping[str, Fillable]) -> dict[str,
         found = {name: init_from / name for name in networks}
         found = {name: path for name, path in found.items() if (path / MODEL_CONFIG).is_file()}
     if not found:
+        model_config.check_is_exported(init_from)
         raise UserError(
             f"--init-from {init_from}: no model for {' or '.join(networks)} there; name a run "
             "folder, or a folder with config.json and model.safetensors"

@@ -65,6 +65,7 @@ def model_folder(model: str | Path) -> Path:
             return atomic.resolve_folder(path / role)
     if (path / RESULTS).is_file():
         return best_model(path)
+    model_config.check_is_exported(path)
     if path.is_dir():
         raise UserError(
             f"{path}: no model there; name a folder with {CONFIG} and model.safetensors, a run "

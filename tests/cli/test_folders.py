@@ -109,6 +109,24 @@ def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.tex"]
 
 
+def test_a_killed_run_is_named_with_the_command_that_writes_its_models(
+    tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    for role in ("discriminator", "generator"):
+        shutil.rmtree(copied / role)
+    begun = pretrain_argv(tmp_path / "new", "--init-from", copied, data=toy_shards)
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("a sentence\n", encoding="utf8")
+    for command in (["predict", copied, sentences], ["show", copied], [*begun, "--dry-run"]):
+        assert complaint(*command) == (
+            f"{copied} is a pre-training run that has not written its models yet (checkpoint-4); "
+            "the same `electra pretrain` command continues it and writes them"
+        )
+    for checkpoint in copied.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    assert "written its models yet (no checkpoint)" in complaint("show", copied)
+
+
 def test_a_finished_run_is_not_extended_by_a_learning_rate_that_jumps_up(
     copied: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
