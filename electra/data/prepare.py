@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,17 @@ class DataConfig:
 DEFAULTS = PrepareOptions()
 
 
+class EarlierDataError(UserError):
+    """A folder holds a vocabulary or shards of another text, or made with other settings."""
+
+    def __init__(self, problem: str, folder: Path) -> None:
+        self.problem = problem
+        super().__init__(
+            f"{problem}; this folder belongs to an earlier start: remove {folder}, or choose "
+            "another --output-dir"
+        )
+
+
 def prepare_data(
     corpus: Sequence[str | Path],
     folder: Path,
@@ -63,7 +75,7 @@ def prepare_data(
         text_field=options.text_field,
         document=options.document,
     )
-    try:
+    with explain_earlier_data(folder):
         shard(
             corpus,
             tokenizer=load_or_train_tokenizer(corpus, folder, config, options, stage, report),
@@ -72,14 +84,19 @@ def prepare_data(
             progress=stage("shards"),
             report=report,
         )
-    except UserError as error:
-        if "--overwrite" not in str(error):
-            raise
-        raise UserError(
-            f"{error} (this folder belongs to an earlier start: remove {folder}, or choose another "
-            "--output-dir)"
-        ) from None
     return folder / "shards"
+
+
+@contextmanager
+def explain_earlier_data(folder: Path) -> Iterator[None]:
+    """Turn the refusal of earlier data, which --overwrite would replace, into EarlierDataError."""
+    try:
+        yield
+    except UserError as error:
+        problem, _, remedy = str(error).rpartition("; ")
+        if "--overwrite" not in remedy:
+            raise
+        raise EarlierDataError(problem, folder) from None
 
 
 def load_or_train_tokenizer(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from safetensors import SafetensorError
 
 from electra.config import UserError, flatten
 from electra.console import progress_bars
+from electra.data.manifest import MANIFEST
 from electra.data.options import PrepareOptions
-from electra.data.prepare import prepare_data
+from electra.data.prepare import EarlierDataError, prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.ema import EMA, WeightAverage
@@ -145,16 +148,15 @@ def open_shards(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
         folder = output_dir / "data" / "shards"
     with world.without_timeout("data", main_only=True):
         if world.is_main and options.corpus is not None:
-            with progress_bars(quiet=options.quiet) as (stage, report):
+            with (
+                keep_shards_of_checkpoints(options, output_dir),
+                progress_bars(quiet=options.quiet) as (stage, report),
+            ):
                 prepare_data(
                     options.corpus,
                     output_dir / "data",
                     recipe.data,
-                    options=PrepareOptions(
-                        tokenizer=options.tokenizer or find_tokenizer_folder(options.init_from),
-                        text_field=options.text_field,
-                        document=options.document,
-                    ),
+                    options=prepare_options(options),
                     stage=stage,
                     report=report,
                 )
@@ -163,6 +165,35 @@ def open_shards(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     with world.without_timeout("checksums"):
         shards.verify(first=world.rank, every=world.size)
     return shards
+
+
+def prepare_options(options: PretrainOptions) -> PrepareOptions:
+    """Return how the corpus of a run becomes shards."""
+    return PrepareOptions(
+        tokenizer=options.tokenizer or find_tokenizer_folder(options.init_from),
+        text_field=options.text_field,
+        document=options.document,
+    )
+
+
+@contextmanager
+def keep_shards_of_checkpoints(options: PretrainOptions, output_dir: Path) -> Iterator[None]:
+    """Refuse another text with the way to continue, where the run has checkpoints.
+
+    They fit no other shards, so the shards must not be removed.
+    """
+    try:
+        yield
+    except EarlierDataError as error:
+        shards = output_dir / "data" / "shards"
+        is_continued = checkpoint.list_checkpoints(output_dir) and not options.overwrite
+        if not is_continued or not (shards / MANIFEST).is_file():
+            raise
+        raise UserError(
+            f"{error.problem}; the checkpoints in {output_dir} fit only the shards that are there: "
+            f"continue with --data {shards} in place of --corpus, or start over with another "
+            "--output-dir"
+        ) from None
 
 
 def build_objective_from_recipe(recipe: Recipe, shards: Shards) -> Objective:

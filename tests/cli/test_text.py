@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from electra.__main__ import main
 from tests.cli.conftest import pretrain_argv
 
 pytestmark = pytest.mark.usefixtures("few_threads")
@@ -50,6 +51,41 @@ def test_text_that_cannot_be_read_is_refused_with_its_file_and_line(
         (tmp_path / name).write_bytes(bytes_)
     assert message in complaint(*pretrain_argv(tmp_path / "run", "--corpus", tmp_path / name))
     assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+
+
+def test_a_run_with_more_text_than_before_is_continued_with_the_shards_it_has(
+    tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
+    texts, run = tmp_path / "texts", tmp_path / "run"
+    texts.mkdir()
+    shutil.copy(toy_corpus, texts)
+    argv = pretrain_argv(run, "--corpus", texts, data__vocab_size=200, data__held_out=0.1)
+    assert main(argv) == 0
+    (texts / "more.txt").write_text("one more sentence\n", encoding="utf8")
+    longer = [*argv, "--resume-schedule", "stretch"]
+    longer[longer.index("--max-steps") + 1] = "6"
+    assert complaint(*longer) == (
+        f"{run}/data/tokenizer: holds a vocabulary with other settings: the text is another; the "
+        f"checkpoints in {run} fit only the shards that are there: continue with --data "
+        f"{run}/data/shards in place of --corpus, or start over with another --output-dir"
+    )
+    place = longer.index("--corpus")
+    longer[place : place + 2] = ["--data", str(run / "data" / "shards")]
+    assert main(longer) == 0
+    assert (run / "checkpoint-6").is_dir()
+
+
+def test_data_of_an_earlier_start_without_checkpoints_may_be_removed(
+    tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
+    text, run = Path(shutil.copy(toy_corpus, tmp_path)), tmp_path / "run"
+    argv = pretrain_argv(run, "--corpus", text, data__vocab_size=200, data__held_out=0.1)
+    complaint(*argv, "--batch-size", "4000")  # once the text is cut
+    text.write_text("another text\n", encoding="utf8")
+    assert complaint(*argv).endswith(
+        "the text is another; this folder belongs to an earlier start: remove "
+        f"{run}/data, or choose another --output-dir"
+    )
 
 
 def test_too_little_text_for_a_batch_is_refused_with_the_numbers(
