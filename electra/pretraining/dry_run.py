@@ -18,18 +18,22 @@ from electra.engine.distributed import World, process_group
 from electra.engine.hardware import free_bytes
 from electra.model.flops import parameters
 from electra.model.workload import FLOAT
+from electra.objectives.objective import Objective
 from electra.pretraining import diagnosis
-from electra.pretraining.export import check_fits_recipe, find_tokenizer_folder
+from electra.pretraining.export import find_tokenizer_folder
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.resolve import fit_micro_batch, micro_batch_bytes, resolve_recipe
-from electra.pretraining.resume import find_resume_point
 from electra.pretraining.setup import (
-    build_objective_from_recipe,
+    build_first_objective,
     build_run_train_step,
+    check_trained_on,
+    find_start,
     place_on_device,
 )
+from electra.runs.checkpoint import Checkpoint
 from electra.runs.progress import format_duration
+from electra.runs.trackers import check_trackers
 
 CPU_ROWS = 4  # of a measured micro-batch: enough for an estimate on a CPU
 MEASURED_PASSES = 3
@@ -43,34 +47,37 @@ def inspect_run(
 
     Raise UserError for what would stop it. Without data, only what is known without them.
     """
-    facts: dict[str, str] = {}
-    resumed = None
     if options.corpus is not None or options.data is not None:
         options.check(output_dir or Path("run"))
-    if output_dir is not None:
-        recipe, resumed = find_resume_point(
-            recipe,
-            output_dir,
-            resume=options.resume,
-            overwrite=options.overwrite,
-            resume_schedule=options.resume_schedule,
-        )
-        facts["run"] = f"a new one in {output_dir}"
-        if resumed is not None:
-            facts["run"] = f"continues from {resumed.folder} at step {resumed.step:,}"
-    if resumed is None and options.init_from is not None:
-        check_fits_recipe(options.init_from, recipe)
+    check_trackers(recipe.training.report_to)
     with process_group() as world:
+        recipe, resumed, warnings = find_start(recipe, options, output_dir, world)
+        facts = describe_start(resumed, output_dir)
         shards = find_shards(options, output_dir)
         if shards is not None:
             recipe = resolve_recipe(recipe, shards, world)
+            if resumed is not None:
+                check_trained_on(resumed, shards)
             facts |= describe_shards(shards, recipe)
+            warnings += diagnosis.recipe_warnings(recipe, shards)
         facts |= describe_sources(options, is_cut=shards is not None)
         facts["disk"] = describe_disk(recipe, output_dir or Path())
         facts["memory"] = describe_memory(recipe, world)
         if shards is not None:
-            facts["time"] = describe_time(recipe, shards, world)
+            objective, _ = build_first_objective(recipe, shards, options, resumed)
+            facts["time"] = describe_time(recipe, shards, world, objective)
+    if warnings:
+        facts["warning"] = "; ".join(warnings)
     return facts
+
+
+def describe_start(resumed: Checkpoint | None, output_dir: Path | None) -> dict[str, str]:
+    """Return where a run begins."""
+    if resumed is not None:
+        return {"run": f"continues from {resumed.folder} at step {resumed.step:,}"}
+    if output_dir is not None:
+        return {"run": f"a new one in {output_dir}"}
+    return {}
 
 
 def find_shards(options: PretrainOptions, output_dir: Path | None) -> Shards | None:
@@ -87,7 +94,7 @@ def find_shards(options: PretrainOptions, output_dir: Path | None) -> Shards | N
 def describe_shards(shards: Shards, recipe: Recipe) -> dict[str, str]:
     rows, held_out = len(shards.train), len(shards.held_out)
     epochs = recipe.training.rows / rows
-    facts = {
+    return {
         "shards": (
             f"{shards.folder}: {rows:,} rows of {shards.length} and {held_out:,} held out, "
             f"{shards.manifest.tokens:,} tokens; their checksums are verified at the start"
@@ -95,9 +102,6 @@ def describe_shards(shards: Shards, recipe: Recipe) -> dict[str, str]:
         "tokenizer": f"{shards.tokenizer.size:,} entries",
         "epochs": f"{epochs:,.2f}",
     }
-    if warnings := diagnosis.recipe_warnings(recipe, shards):
-        facts["warning"] = "; ".join(warnings)
-    return facts
 
 
 def describe_sources(options: PretrainOptions, *, is_cut: bool) -> dict[str, str]:
@@ -145,11 +149,10 @@ def describe_memory(recipe: Recipe, world: World) -> str:
     )
 
 
-def describe_time(recipe: Recipe, shards: Shards, world: World) -> str:
+def describe_time(recipe: Recipe, shards: Shards, world: World, objective: Objective) -> str:
     """Measure a few forward and backward passes and return the time of the whole run."""
     if world.device.type == "cpu":
         recipe = with_few_rows(recipe)
-    objective = build_objective_from_recipe(recipe, shards)
     run = place_on_device(recipe, shards, world, Path(), objective)
     run.train_step = build_run_train_step(run, None)
     loader = run.train_loader()

@@ -71,9 +71,7 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     recipe = resolve_recipe(recipe, shards, world)
     if recipe.training.deterministic:
         use_deterministic_algorithms()
-    objective, messages = build_objective_from_recipe(recipe, shards), []
-    if resumed is None and options.init_from is not None:
-        messages = initialise_from(objective, options.init_from, shards)
+    objective, messages = build_first_objective(recipe, shards, options, resumed)
     run = place_on_device(recipe, shards, world, output_dir, objective)
     run.warnings, run.messages, run.card = start_warnings, messages, options.card
     if options.overwrite:
@@ -109,21 +107,25 @@ def is_torchrun_restart() -> bool:
 
 
 def find_start(
-    recipe: Recipe, options: PretrainOptions, output_dir: Path, world: World
+    recipe: Recipe, options: PretrainOptions, output_dir: Path | None, world: World
 ) -> tuple[Recipe, Checkpoint | None, list[str]]:
     """Return the recipe with the choices of an earlier start, the checkpoint to resume from, and
     warnings; raise UserError for what cannot work, before any text is read.
+
+    A dry run may name no `output_dir`; it is then a new one.
     """
     is_size_open = recipe.training.micro_batch_size is None
+    resumed = None
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
-        recipe, resumed = find_resume_point(
-            recipe,
-            output_dir,
-            resume=options.resume,
-            overwrite=options.overwrite,
-            resume_schedule=options.resume_schedule,
-        )
+        if output_dir is not None:
+            recipe, resumed = find_resume_point(
+                recipe,
+                output_dir,
+                resume=options.resume,
+                overwrite=options.overwrite,
+                resume_schedule=options.resume_schedule,
+            )
     start_warnings = [str(warning.message) for warning in damaged]
     resolve_recipe_speed(recipe, world)
     recipe, size_warnings = check_micro_batches(recipe, world, may_change=is_size_open)
@@ -209,6 +211,19 @@ def build_objective_from_recipe(recipe: Recipe, shards: Shards) -> Objective:
     return objective
 
 
+def build_first_objective(
+    recipe: Recipe, shards: Shards, options: PretrainOptions, resumed: Checkpoint | None
+) -> tuple[Objective, list[str]]:
+    """Build the objective of a start, and return it with messages about its first weights.
+
+    At the first start of a run they are those of `--init-from`, where that is given.
+    """
+    objective = build_objective_from_recipe(recipe, shards)
+    if resumed is None and options.init_from is not None:
+        return objective, initialise_from(objective, options.init_from, shards)
+    return objective, []
+
+
 def place_on_device(
     recipe: Recipe, shards: Shards, world: World, output_dir: Path, objective: Objective
 ) -> Run:
@@ -243,13 +258,18 @@ def optimizer_shard(recipe: Recipe, world: World) -> FlatShard:
     return WHOLE
 
 
+def check_trained_on(resumed: Checkpoint, shards: Shards) -> None:
+    """Raise UserError where a checkpoint was trained on other shards."""
+    if resumed.state.get("data") != shards.fingerprint:
+        raise UserError(
+            f"{resumed.folder} was trained on other shards than {shards.folder}; point --data at "
+            "those, or start a new run from its models with --init-from"
+        )
+
+
 def restore_run(run: Run, resumed: Checkpoint) -> None:
     """Load the training state of a checkpoint into a run."""
-    if resumed.state.get("data") != run.shards.fingerprint:
-        raise UserError(
-            f"{resumed.folder} was trained on other shards than {run.shards.folder}; point --data "
-            "at those, or start a new run from its models with --init-from"
-        )
+    check_trained_on(resumed, run.shards)
     try:
         load_checkpoint(run, resumed)
     except torch.OutOfMemoryError:

@@ -1,0 +1,77 @@
+"""A dry run refuses what would stop the run, and tells what it would find."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from electra.__main__ import main
+from electra.engine.distributed import World
+from electra.pretraining import dry_run
+from electra.runs import checkpoint
+from tests.cli.conftest import pretrain_argv
+
+pytestmark = pytest.mark.usefixtures("few_threads")
+
+
+def test_a_dry_run_refuses_a_frozen_generator_without_weights(
+    tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str]
+) -> None:
+    argv = ["pretrain", "two-stage-base", "--corpus", toy_corpus, "--dry-run"]
+    for output in ([], ["--output-dir", tmp_path / "run"]):
+        assert "name the run of the first stage" in complaint(*argv, *output)
+
+
+def test_a_dry_run_refuses_a_tracker_that_is_not_installed(
+    tmp_path: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "wandb" else find_spec(name)
+    )
+    argv = pretrain_argv(tmp_path / "run", "--dry-run", data=toy_shards, report_to="wandb")
+    assert complaint(*argv) == "--report-to wandb needs: pip install wandb"
+
+
+def test_a_dry_run_refuses_fewer_micro_batches_than_processes_before_the_text_is_cut(
+    tmp_path: Path,
+    toy_corpus: Path,
+    complaint: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    three = World(rank=0, size=3, device=torch.device("cpu"))
+    monkeypatch.setattr(dry_run, "process_group", lambda: nullcontext(three))
+    argv = pretrain_argv(tmp_path / "run", "--dry-run", "--corpus", toy_corpus)
+    assert "a step has 1 micro-batches, too few for 3 processes" in complaint(*argv)
+
+
+def test_a_dry_run_refuses_to_continue_on_other_shards(
+    tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    state = checkpoint.open_checkpoint(copied / "checkpoint-4").state | {"data": "another"}
+    weights = nn.Linear(2, 2).state_dict()
+    shutil.rmtree(copied / "checkpoint-4")
+    checkpoint.write(copied, (weights, {"step": torch.ones(1)}), step=4, state=state)
+    argv = pretrain_argv(copied, "--dry-run", data=toy_shards)
+    assert "checkpoint-4 was trained on other shards than" in complaint(*argv)
+
+
+def test_a_dry_run_shows_the_warnings_of_the_start(
+    copied: Path, toy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / "checkpoint-4" / "weights.safetensors").write_bytes(b"torn")
+    assert main(pretrain_argv(copied, "--dry-run", data=toy_shards)) == 0
+    output = capsys.readouterr().out
+    assert f"run: continues from {copied}/checkpoint-2 at step 2" in output
+    assert "warning: " in output
+    assert "using the checkpoint before it" in output
