@@ -1,6 +1,7 @@
 """Text becomes batches.
 
 sources.py, corpus.py                files, folders and hub data sets become documents
+corpus_check.py                      look at the beginning of every file of a corpus
 lines.py                             the decompressed, decoded, bounded lines of a file
 json_rows.py, delimited.py           rows of JSON, CSV and TSV
 table_layout.py                      the delimiter and the header of CSV and TSV

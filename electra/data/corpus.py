@@ -5,7 +5,7 @@ that is left out is reported.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -90,10 +90,15 @@ def read_indexed_sources(
     if counter.blank:
         report(f"{counter.blank} documents hold nothing but white space")
     if not counter.documents and not may_be_empty:
-        names = [source.display_name for source in sources.values()]
-        if len(names) > 5:
-            names[5:] = ["…"]
-        raise UserError(f"the corpus holds no text: {', '.join(names)}")
+        raise no_text_error(sources.values())
+
+
+def no_text_error(sources: Iterable[Source]) -> UserError:
+    """Return the error about a corpus in which no file holds text."""
+    names = [source.display_name for source in sources]
+    if len(names) > 5:
+        names[5:] = ["…"]
+    return UserError(f"the corpus holds no text: {', '.join(names)}")
 
 
 class ReadCounter:
@@ -119,7 +124,7 @@ class ReadCounter:
 
 def read_source(
     source: Source, *, text_field: str, document: DocumentUnit, counter: ReadCounter
-) -> Iterator[Document]:
+) -> Generator[Document]:
     """Yield the documents of one source."""
     if source.kind == "text":
         with open_source(source) as (stream, position):

@@ -11,9 +11,9 @@ from electra import atomic
 from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
 from electra.data.options import PrepareOptions, ShardOptions, VocabularyOptions
-from electra.data.sharding import shard
-from electra.data.sources import Report, warn
-from electra.data.vocabulary import train_wordpiece
+from electra.data.sharding import check_earlier, shard
+from electra.data.sources import Report, Source, warn
+from electra.data.vocabulary import find_vocabulary, train_wordpiece
 from electra.data.wordpiece import WordPiece
 
 
@@ -68,23 +68,37 @@ def prepare_data(
     """
     for name in ("tokenizer", "shards"):
         atomic.check_links(folder / name, inside=folder.parent)
-    shard_options = ShardOptions(
-        length=config.length,
-        held_out=config.held_out,
-        seed=options.seed,
-        text_field=options.text_field,
-        document=options.document,
-    )
     with explain_earlier_data(folder):
         shard(
             corpus,
             tokenizer=load_or_train_tokenizer(corpus, folder, config, options, stage, report),
             output_dir=folder / "shards",
-            options=shard_options,
+            options=shard_options(config, options),
             progress=stage("shards"),
             report=report,
         )
     return folder / "shards"
+
+
+def check_prepared(
+    sources: Sequence[Source],
+    folder: Path,
+    config: DataConfig,
+    *,
+    options: PrepareOptions = DEFAULTS,
+) -> None:
+    """Raise EarlierDataError where `prepare_data` would: a folder holds a vocabulary or shards of
+    another text, or made with other settings. Write nothing.
+    """
+    with explain_earlier_data(folder):
+        if options.tokenizer is not None:
+            tokenizer: WordPiece | None = WordPiece.load(options.tokenizer)
+        else:
+            tokenizer = find_vocabulary(
+                sources, folder / "tokenizer", vocabulary_options(config, options)
+            )
+        if tokenizer is not None:
+            check_earlier(folder / "shards", sources, tokenizer, shard_options(config, options))
 
 
 @contextmanager
@@ -110,16 +124,29 @@ def load_or_train_tokenizer(
     """Load the tokenizer that the options name, or else train a vocabulary on the corpus."""
     if options.tokenizer is not None:
         return WordPiece.load(options.tokenizer)
-    vocabulary_options = VocabularyOptions(
+    return train_wordpiece(
+        corpus,
+        folder / "tokenizer",
+        options=vocabulary_options(config, options),
+        progress=stage("vocabulary"),
+        report=report,
+    )
+
+
+def vocabulary_options(config: DataConfig, options: PrepareOptions) -> VocabularyOptions:
+    return VocabularyOptions(
         vocab_size=config.vocab_size,
         cased=config.cased,
         keep_accents=config.keep_accents,
         text_field=options.text_field,
     )
-    return train_wordpiece(
-        corpus,
-        folder / "tokenizer",
-        options=vocabulary_options,
-        progress=stage("vocabulary"),
-        report=report,
+
+
+def shard_options(config: DataConfig, options: PrepareOptions) -> ShardOptions:
+    return ShardOptions(
+        length=config.length,
+        held_out=config.held_out,
+        seed=options.seed,
+        text_field=options.text_field,
+        document=options.document,
     )

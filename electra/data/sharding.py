@@ -29,7 +29,12 @@ from electra.data.manifest import (
     part_name,
 )
 from electra.data.options import ShardOptions
-from electra.data.shard_writer import ShardWriter, check_same_settings, remove_shards
+from electra.data.shard_writer import (
+    ShardWriter,
+    check_same_settings,
+    read_progress,
+    remove_shards,
+)
 from electra.data.sources import Report, Source, check_outside_corpus, resolve, warn
 from electra.data.wordpiece import WordPiece
 from electra.file_lock import folder_lock
@@ -160,6 +165,21 @@ def read_finished(folder: Path, settings: ShardSettings) -> Manifest:
     if (folder / PROGRESS).is_file():  # killed between the manifest and its removal
         (folder / PROGRESS).unlink()
     return manifest
+
+
+def check_earlier(
+    folder: Path, sources: Sequence[Source], tokenizer: WordPiece, options: ShardOptions
+) -> None:
+    """Raise UserError where a folder holds shards, or some of them, that `shard` would refuse."""
+    if (folder / MANIFEST).is_file():
+        saved = dataclasses.asdict(Manifest.read(folder / MANIFEST).settings)
+    elif (folder / PROGRESS).is_file():
+        _, saved = read_progress(folder / PROGRESS)
+    else:
+        return
+    own_sources = select_sources(sources, options)
+    settings = shard_settings(options, SHARD_BYTES, tokenizer, sources, own_sources)
+    check_same_settings(folder, settings, saved)
 
 
 def remove_stale(folder: Path, output_dir: Path, *, overwrite: bool) -> None:

@@ -72,6 +72,16 @@ def train_wordpiece(
         )
 
 
+def find_vocabulary(
+    sources: Sequence[Source], folder: Path, options: VocabularyOptions
+) -> WordPiece | None:
+    """Return the vocabulary in a folder, None if there is none.
+
+    Raise UserError for that of another corpus or of other options.
+    """
+    return read_existing(folder, vocabulary_settings(options, SAMPLE_BYTES, sources))
+
+
 def train_and_write(
     sources: Sequence[Source],
     folder: Path,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from electra.config import UserError
+from electra.console import ignore
+from electra.data.corpus_check import check_beginnings
 from electra.data.manifest import MANIFEST
+from electra.data.prepare import check_prepared
 from electra.data.shards import Shards
-from electra.data.sources import resolve
+from electra.data.sources import Source, resolve
 from electra.data.wordpiece import WordPiece
 from electra.engine.distributed import World, process_group
 from electra.engine.hardware import free_bytes
@@ -29,7 +33,9 @@ from electra.pretraining.setup import (
     build_run_train_step,
     check_trained_on,
     find_start,
+    keep_shards_of_checkpoints,
     place_on_device,
+    prepare_options,
 )
 from electra.runs.checkpoint import Checkpoint
 from electra.runs.progress import format_duration
@@ -53,6 +59,11 @@ def inspect_run(
     with process_group() as world:
         recipe, resumed, warnings = find_start(recipe, options, output_dir, world)
         facts = describe_start(resumed, output_dir)
+        sources = None
+        if options.corpus is not None:
+            sources = resolve(options.corpus, report=ignore)
+        if sources is not None and output_dir is not None:
+            check_sources(sources, options, output_dir, recipe)
         shards = find_shards(options, output_dir)
         if shards is not None:
             recipe = resolve_recipe(recipe, shards, world)
@@ -60,7 +71,8 @@ def inspect_run(
                 check_trained_on(resumed, shards)
             facts |= describe_shards(shards, recipe)
             warnings += diagnosis.recipe_warnings(recipe, shards)
-        facts |= describe_sources(options, is_cut=shards is not None)
+        if sources is not None:
+            facts |= describe_sources(sources, options, is_cut=shards is not None)
         facts["disk"] = describe_disk(recipe, output_dir or Path())
         facts["memory"] = describe_memory(recipe, world)
         if shards is not None:
@@ -91,6 +103,14 @@ def find_shards(options: PretrainOptions, output_dir: Path | None) -> Shards | N
     return None
 
 
+def check_sources(
+    sources: Sequence[Source], options: PretrainOptions, output_dir: Path, recipe: Recipe
+) -> None:
+    """Raise UserError where the folder of a run has a vocabulary or shards of another text."""
+    with keep_shards_of_checkpoints(options, output_dir):
+        check_prepared(sources, output_dir / "data", recipe.data, options=prepare_options(options))
+
+
 def describe_shards(shards: Shards, recipe: Recipe) -> dict[str, str]:
     rows, held_out = len(shards.train), len(shards.held_out)
     epochs = recipe.training.rows / rows
@@ -104,11 +124,15 @@ def describe_shards(shards: Shards, recipe: Recipe) -> dict[str, str]:
     }
 
 
-def describe_sources(options: PretrainOptions, *, is_cut: bool) -> dict[str, str]:
-    """Return what is known of a corpus before it is read."""
-    if options.corpus is None:
-        return {}
-    sources = resolve(options.corpus, report=lambda text: None)
+def describe_sources(
+    sources: Sequence[Source], options: PretrainOptions, *, is_cut: bool
+) -> dict[str, str]:
+    """Return what is known of a corpus before it is read, apart from the beginnings of its files.
+
+    Raise UserError where those cannot be read.
+    """
+    if not is_cut:
+        check_beginnings(sources, text_field=options.text_field, document=options.document)
     size = sum(source.size for source in sources)
     facts = {"corpus": f"{len(sources):,} files, {size / 1e6:,.1f} MB"}
     tokenizer = options.tokenizer or find_tokenizer_folder(options.init_from)

@@ -55,6 +55,21 @@ def test_a_dry_run_refuses_fewer_micro_batches_than_processes_before_the_text_is
     assert "a step has 1 micro-batches, too few for 3 processes" in complaint(*argv)
 
 
+def test_a_dry_run_refuses_shards_that_were_cut_with_other_settings(
+    tmp_path: Path, toy_corpus: Path, toy_shards: Path, complaint: Callable[..., str]
+) -> None:
+    run = tmp_path / "run"
+    tokenizer = ("--tokenizer", toy_shards / "tokenizer")
+    argv = pretrain_argv(run, "--corpus", toy_corpus, *tokenizer, data__held_out=0.1)
+    complaint(*argv, "--batch-size", "4000")  # once the text is cut
+    before = sorted(path.name for path in run.rglob("*"))
+    for words in (argv, [*argv, "--dry-run"]):
+        message = complaint(*words, "--data.held-out", "0.2")
+        assert "data/shards: holds shards with other settings: held_out was 0.1, now 0.2" in message
+        assert f"remove {run}/data" in message
+    assert sorted(path.name for path in run.rglob("*")) == before
+
+
 def test_a_dry_run_refuses_to_continue_on_other_shards(
     tmp_path: Path, copied: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:

@@ -64,11 +64,12 @@ def test_a_run_with_more_text_than_before_is_continued_with_the_shards_it_has(
     (texts / "more.txt").write_text("one more sentence\n", encoding="utf8")
     longer = [*argv, "--resume-schedule", "stretch"]
     longer[longer.index("--max-steps") + 1] = "6"
-    assert complaint(*longer) == (
-        f"{run}/data/tokenizer: holds a vocabulary with other settings: the text is another; the "
-        f"checkpoints in {run} fit only the shards that are there: continue with --data "
-        f"{run}/data/shards in place of --corpus, or start over with another --output-dir"
-    )
+    for argv in (longer, [*longer, "--dry-run"]):
+        assert complaint(*argv) == (
+            f"{run}/data/tokenizer: holds a vocabulary with other settings: the text is another; "
+            f"the checkpoints in {run} fit only the shards that are there: continue with --data "
+            f"{run}/data/shards in place of --corpus, or start over with another --output-dir"
+        )
     place = longer.index("--corpus")
     longer[place : place + 2] = ["--data", str(run / "data" / "shards")]
     assert main(longer) == 0
@@ -82,10 +83,11 @@ def test_data_of_an_earlier_start_without_checkpoints_may_be_removed(
     argv = pretrain_argv(run, "--corpus", text, data__vocab_size=200, data__held_out=0.1)
     complaint(*argv, "--batch-size", "4000")  # once the text is cut
     text.write_text("another text\n", encoding="utf8")
-    assert complaint(*argv).endswith(
-        "the text is another; this folder belongs to an earlier start: remove "
-        f"{run}/data, or choose another --output-dir"
-    )
+    for again in (argv, [*argv, "--dry-run"]):
+        assert complaint(*again).endswith(
+            "the text is another; this folder belongs to an earlier start: remove "
+            f"{run}/data, or choose another --output-dir"
+        )
 
 
 def test_too_little_text_for_a_batch_is_refused_with_the_numbers(
