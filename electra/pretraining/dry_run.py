@@ -76,8 +76,7 @@ def inspect_run(
         facts["disk"] = describe_disk(recipe, output_dir or Path())
         facts["memory"] = describe_memory(recipe, world)
         if shards is not None:
-            objective, _ = build_first_objective(recipe, shards, options, resumed)
-            facts["time"] = describe_time(recipe, shards, world, objective)
+            facts["time"] = describe_time(recipe, shards, world, options, resumed)
     if warnings:
         facts["warning"] = "; ".join(warnings)
     return facts
@@ -173,8 +172,33 @@ def describe_memory(recipe: Recipe, world: World) -> str:
     )
 
 
-def describe_time(recipe: Recipe, shards: Shards, world: World, objective: Objective) -> str:
-    """Measure a few forward and backward passes and return the time of the whole run."""
+def describe_time(
+    recipe: Recipe,
+    shards: Shards,
+    world: World,
+    options: PretrainOptions,
+    resumed: Checkpoint | None,
+) -> str:
+    """Measure a few forward and backward passes and return the time of the steps that are left."""
+    trained_steps = 0
+    if resumed is not None:
+        trained_steps = resumed.step
+    if trained_steps >= recipe.training.max_steps:
+        return f"none: all {recipe.training.max_steps:,} steps are trained"
+    objective, _ = build_first_objective(recipe, shards, options, resumed)
+    row_seconds = measure_row(recipe, shards, world, objective)
+    training = recipe.training
+    steps, rows = training.max_steps - trained_steps, training.rows
+    rows -= training.batch_schedule.rows_after(trained_steps)
+    left = f"{steps:,} steps"
+    if trained_steps:
+        left = f"the {steps:,} steps that are left,"
+    total, step = format_duration(row_seconds * rows), row_seconds * training.batch_size
+    return f"about {total} for {left} of {step:.3g} s, measured here"
+
+
+def measure_row(recipe: Recipe, shards: Shards, world: World, objective: Objective) -> float:
+    """Return the seconds in which all processes together take one row forward and backward."""
     if world.device.type == "cpu":
         recipe = with_few_rows(recipe)
     run = place_on_device(recipe, shards, world, Path(), objective)
@@ -189,10 +213,7 @@ def describe_time(recipe: Recipe, shards: Shards, world: World, objective: Objec
             torch.cuda.synchronize()
         seconds.append(time.monotonic() - before)
     # The first pass compiles or allocates. An update of the weights is little beside the passes.
-    training = recipe.training
-    row = min(seconds[1:]) / loader.micro_batch_size / world.size
-    total, step = format_duration(row * training.rows), row * training.batch_size
-    return f"about {total} for {training.max_steps:,} steps of {step:.3g} s, measured here"
+    return min(seconds[1:]) / loader.micro_batch_size / world.size
 
 
 def with_few_rows(recipe: Recipe) -> Recipe:

@@ -90,3 +90,19 @@ def test_a_dry_run_shows_the_warnings_of_the_start(
     assert f"run: continues from {copied}/checkpoint-2 at step 2" in output
     assert "warning: " in output
     assert "using the checkpoint before it" in output
+
+
+def test_a_dry_run_gives_the_time_of_the_steps_that_are_left(
+    copied: Path,
+    toy_shards: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eight steps four are trained; a batch of four rows takes eight seconds."""
+    monkeypatch.setattr(dry_run, "measure_row", lambda *_: 2.0)
+    longer = ("--dry-run", "--resume-schedule", "stretch")
+    assert main(pretrain_argv(copied, *longer, data=toy_shards, max_steps=8)) == 0
+    line = "time: about 0m32s for the 4 steps that are left, of 8 s, measured here\n"
+    assert line in capsys.readouterr().out
+    assert main(pretrain_argv(copied, "--dry-run", data=toy_shards)) == 0
+    assert "time: none: all 4 steps are trained\n" in capsys.readouterr().out
