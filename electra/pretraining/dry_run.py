@@ -21,6 +21,7 @@ from electra.data.wordpiece import WordPiece
 from electra.engine.distributed import World, process_group
 from electra.engine.hardware import free_bytes
 from electra.model.flops import parameters
+from electra.model.memory import state_bytes
 from electra.model.workload import FLOAT
 from electra.objectives.objective import Objective
 from electra.pretraining import diagnosis
@@ -28,6 +29,7 @@ from electra.pretraining.export import find_tokenizer_folder
 from electra.pretraining.options import PretrainOptions
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.resolve import fit_micro_batch, micro_batch_bytes, resolve_recipe
+from electra.pretraining.resume import model_folders
 from electra.pretraining.setup import (
     build_first_objective,
     build_run_train_step,
@@ -37,13 +39,13 @@ from electra.pretraining.setup import (
     place_on_device,
     prepare_options,
 )
-from electra.runs.checkpoint import Checkpoint
+from electra.runs.checkpoint import Checkpoint, list_checkpoints
 from electra.runs.progress import format_duration
 from electra.runs.trackers import check_trackers
 
 CPU_ROWS = 4  # of a measured micro-batch: enough for an estimate on a CPU
 MEASURED_PASSES = 3
-CHECKPOINT_BYTES = 3 * FLOAT  # of a parameter: itself and Adam's two moments
+CHECKPOINTED = ("weights", "optimizer", "averaged weights")  # of the terms of memory
 
 
 def inspect_run(
@@ -73,7 +75,10 @@ def inspect_run(
             warnings += diagnosis.recipe_warnings(recipe, shards)
         if sources is not None:
             facts |= describe_sources(sources, options, is_cut=shards is not None)
-        facts["disk"] = describe_disk(recipe, output_dir or Path())
+        vocabulary = recipe.data.vocab_size
+        if shards is not None:
+            vocabulary = shards.tokenizer.size
+        facts["disk"] = describe_disk(recipe, vocabulary, output_dir or Path())
         facts["memory"] = describe_memory(recipe, world)
         if shards is not None:
             facts["time"] = describe_time(recipe, shards, world, options, resumed)
@@ -142,22 +147,49 @@ def describe_sources(
     return facts
 
 
-def describe_disk(recipe: Recipe, output_dir: Path) -> str:
-    """Return the space for checkpoints and models; raise UserError where there is too little."""
-    count = parameters(recipe.workload(recipe.data.vocab_size)).total
+def describe_disk(recipe: Recipe, vocabulary: int, output_dir: Path) -> str:
+    """Return the space for checkpoints and models; raise UserError where there is too little.
+
+    What the folder of a run holds of them now is removed as new ones are written, also where it is
+    another run that is replaced.
+    """
+    training, held = recipe.training, held_bytes(output_dir)
+    saves = -(-training.max_steps // training.save_steps)
     # One checkpoint is written before the oldest is removed.
-    checkpoints = recipe.training.save_total_limit + 1
-    checkpoint_bytes = CHECKPOINT_BYTES + FLOAT * (recipe.training.ema_decay > 0)
-    needed = count * (checkpoint_bytes * checkpoints + FLOAT)
+    checkpoints = min(saves, training.save_total_limit + 1)
+    whole = checkpoints * checkpoint_bytes(recipe, vocabulary) + model_bytes(recipe, vocabulary)
+    needed = max(0, whole - held)
     existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    text = f"{needed / 1e9:.2f} GB for checkpoints and models, {free / 1e9:.1f} GB free"
+    text = f"{needed / 1e9:.2f} GB for checkpoints and models"
+    if held:
+        text += f" beside the {held / 1e9:.2f} GB of those that are there"
+    text += f", {free / 1e9:.1f} GB free"
     if needed > free:
         raise UserError(
             f"--output-dir {output_dir}: {text}; name a folder on another disk, or lower "
             "--save-total-limit"
         )
     return text
+
+
+def checkpoint_bytes(recipe: Recipe, vocabulary: int) -> float:
+    """Return the bytes of a checkpoint, which has the state of all processes."""
+    terms = state_bytes(recipe.workload(vocabulary), recipe.state_layout(1))
+    return sum(terms.get(name, 0) for name in CHECKPOINTED)
+
+
+def model_bytes(recipe: Recipe, vocabulary: int) -> float:
+    """Return the bytes of the models, each of which has the weights that the networks share."""
+    counted = parameters(recipe.workload(vocabulary))
+    return FLOAT * (counted.total + counted.shared)
+
+
+def held_bytes(run: Path) -> int:
+    """Return the bytes of the checkpoints and models in a run folder, without those of links."""
+    folders = [folder for _, folder in list_checkpoints(run)] + model_folders(run)
+    files = (file for folder in folders if not folder.is_symlink() for file in folder.iterdir())
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def describe_memory(recipe: Recipe, world: World) -> str:
