@@ -360,9 +360,11 @@ def test_a_model_of_another_vocabulary_is_refused_with_the_command_that_helps(
     (model / "tokenizer.json").write_text(json.dumps(definition), encoding="utf8")
     (model / CHECKSUMS).unlink()
     assert WordPiece.load(model).size == WordPiece.load(toy_shards / "tokenizer").size
-    message = complaint(*pretrain_argv(tmp_path / "new", "--init-from", model, data=toy_shards))
-    assert f"its tokenizer is not the one that {toy_shards} was cut with" in message
-    assert f"--tokenizer {model}" in message
+    start = pretrain_argv(tmp_path / "new", "--init-from", model, data=toy_shards)
+    for command in (start, [*start, "--dry-run"]):
+        message = complaint(*command)
+        assert f"its tokenizer is not the one that {toy_shards} was cut with" in message
+        assert f"--tokenizer {model}" in message
 
 
 @pytest.mark.parametrize("words", [["show"], ["describe"]])

@@ -15,8 +15,10 @@ from electra.config import UserError
 from electra.data import sharding
 from electra.data.manifest import Manifest
 from electra.data.options import ShardOptions
+from electra.data.shard_writer import ShardWriter
 from electra.data.sharding import shard
 from electra.data.shards import Shards
+from electra.data.sources import resolve
 from electra.data.wordpiece import WordPiece
 from tests.wording import wording_of
 
@@ -58,6 +60,23 @@ def examples(folder: Path) -> tuple[list[bytes], list[bytes]]:
         for rows in (shards.train, shards.held_out)
     )
     return train, held_out
+
+
+def test_shards_of_another_text_are_found_also_where_only_some_are_cut(
+    text: Path, tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    options, sources = ShardOptions(length=32, held_out=0.05), resolve([text])
+    sharding.check_earlier(tmp_path, sources, tokenizer, options)
+    settings = sharding.shard_settings(
+        options, sharding.SHARD_BYTES, tokenizer, sources, dict(enumerate(sources))
+    )
+    ShardWriter.open(tmp_path, settings, tokenizer)
+    assert (tmp_path / "progress.json").is_file()
+    sharding.check_earlier(tmp_path, sources, tokenizer, options)
+    (tmp_path / "other.txt").write_text("another text\n", encoding="utf8")
+    other = resolve([tmp_path / "other.txt"])
+    with pytest.raises(UserError, match="other settings: the text is another"):
+        sharding.check_earlier(tmp_path, other, tokenizer, options)
 
 
 def test_one_and_two_workers_write_the_same_bytes(
