@@ -18,9 +18,12 @@ from electra.tasks.entities import split_tag
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_SUFFIX, CONLLU_COLUMNS, FORM, UPOS = ".conllu", 10, 1, 3
-SENTENCE_END = re.compile(rf"[ \t]*({DOCUMENT_START}([ \t]|$)|$)")
+# Of a blank line, and of what CoNLL-2003 and CoNLL-2012 write between documents.
+SENTENCE_END = re.compile(rf"[ \t]*(({DOCUMENT_START}|#begin document|#end document)([ \t]|$)|$)")
 NO_WORD_ID = re.compile(r"\d+[-.]\d+")  # a multi-word range (1-2) or an empty node (1.1)
 COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
+
+LAST = -1  # the column of the tags, unless another is named
 
 Line = tuple[str, str]  # where it is, and its text
 
@@ -29,18 +32,8 @@ Line = tuple[str, str]  # where it is, and its text
 class ColumnChoice:
     """The columns that were asked for, by their numbers: from 0, or from -1 backwards."""
 
-    words: str | None = None  # of rows it is a name
-    tags: int | None = None
-
-    def words_column(self, table: Table) -> int | None:
-        """Return the number of the column with the words; raise UserError for a name."""
-        number = column_number(self.words or "")
-        if self.words is not None and number is None:
-            raise UserError(
-                f"{table}: --words {self.words}: CoNLL columns have no names; name the column with "
-                "the words by its number, counted from 0, such as --words 1"
-            )
-        return number
+    words: int | None = None  # None: the first, or FORM
+    tags: int = LAST  # of CoNLL-U, LAST stands for UPOS
 
 
 def column_number(name: str) -> int | None:
@@ -104,15 +97,16 @@ def detect_columns(
     fields = split_conllu(line)
     named = numbered or CONLLU_SUFFIX in table.source.path.suffixes
     is_conllu = named and len(fields) == CONLLU_COLUMNS
-    asked, words, tags = choice.words_column(table), FORM, UPOS
+    words, tags = FORM, UPOS if choice.tags == LAST else choice.tags
     if not is_conllu:
-        fields, words, tags = split_columns(line), 0, -1
-        if numbered and asked is None and len(fields) > 1:
+        fields, words, tags = split_columns(line), 0, choice.tags
+        if numbered and choice.words is None and len(fields) > 1:
             refuse_numbers(where, line)
-    words = words if asked is None else asked
+    if choice.words is not None:
+        words = choice.words
     return ColumnLayout(
         words=words,
-        tags=tags if choice.tags is None else choice.tags,
+        tags=tags,
         count=len(fields),
         is_conllu=is_conllu,
         has_ids=is_conllu or (numbered and words != 0),
@@ -172,10 +166,10 @@ def are_columns(opening: Sequence[Line], choice: ColumnChoice, *, known: Collect
     if is_numbered(opening) and all(len(split_conllu(line)) == CONLLU_COLUMNS for line in words):
         return True
     sentence = first_sentence(opening)
-    column = -1 if choice.tags is None else choice.tags
-    needed = max(2, column + 1, -column)
+    needed = max(2, choice.tags + 1, -choice.tags)
     return bool(sentence) and all(
-        len(fields) >= needed and (fields[column] in known or split_tag(fields[column])[1])
+        len(fields) >= needed
+        and (fields[choice.tags] in known or split_tag(fields[choice.tags])[1])
         for fields in sentence
     )
 
@@ -214,7 +208,8 @@ def drop_comments(
     """Yield the lines without comments.
 
     A line such as `# newpar` in a file of two columns may be a comment or the word `#` with its
-    tag. It is a word if others have this tag, and otherwise a comment, of which a warning tells.
+    tag. It is a word if others have this tag, or if it has no letter, and otherwise a comment, of
+    which a warning tells.
     """
     tags: set[str] = set()
     at_start, is_warned = True, False
@@ -226,13 +221,18 @@ def drop_comments(
                 continue
             tag = tag_in(line, layout)
             tags = tags or {*known, *tags_of_words(table, layout)}
-            if tag is not None and tag not in tags and not split_tag(tag)[1]:
+            if tag is not None and tag not in tags and is_prose(tag):
                 if not is_warned:
                     warn_of_comment(where, line, tag)
                 is_warned = True
                 continue
         at_start = ends_sentence(line)
         yield where, line
+
+
+def is_prose(tag: str) -> bool:
+    """Return whether a tag that no word has may be a word of a comment. Of `#` it may be `#`."""
+    return any(map(str.isalpha, tag)) and not split_tag(tag)[1]
 
 
 def is_other_than_words(line: str, layout: ColumnLayout) -> bool:

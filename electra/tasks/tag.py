@@ -21,7 +21,7 @@ from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.model.weight_files import CONFIG
 from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
-from electra.tasks.conll_columns import ColumnChoice, column_number
+from electra.tasks.conll_columns import LAST, ColumnChoice, column_number
 from electra.tasks.entities import (
     OUTSIDE,
     SCHEMES,
@@ -63,7 +63,7 @@ class Tag(Task[Sentence, Array]):
     metric: str = "f1"
     words: str = TOKENS  # of rows a name, of CoNLL columns a number
     tags: str = "tags"
-    column: int | None = None  # of CoNLL columns the one with the tag; None: the last, or UPOS
+    column: int = LAST  # of CoNLL columns the one with the tag; of CoNLL-U, LAST stands for UPOS
     scheme: str = "auto"
     labels: tuple[str, ...] = ()
     lstm_width: int = 768  # of the tagger that reads a frozen encoder: BERT's
@@ -95,7 +95,8 @@ class Tag(Task[Sentence, Array]):
         known = {OUTSIDE, *self.labels}
         # The hub's column is ner_tags in CoNLL-2003 and chunk_tags in CoNLL-2000.
         columns = (self.tags, f"{self.name}_tags")
-        choice = ColumnChoice(None if self.words == TOKENS else self.words, self.column)
+        # The name of a column of rows says nothing of CoNLL columns, and a number nothing of rows.
+        choice = ColumnChoice(column_number(self.words), self.column)
         for table in tables:
             if table.format == "text":
                 yield from sentences_from_text(table, choice, labelled=labelled, known=known)
@@ -106,7 +107,7 @@ class Tag(Task[Sentence, Array]):
 
     @property
     def row_words(self) -> str:
-        """The column of the words in rows; the number of a CoNLL column says nothing of them."""
+        """The column of the words in rows."""
         if column_number(self.words) is not None:
             return TOKENS
         return self.words

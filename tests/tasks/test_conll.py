@@ -10,7 +10,7 @@ import pytest
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.tasks.conll import Sentence, sentences_from_rows, sentences_from_text
-from electra.tasks.conll_columns import ColumnChoice
+from electra.tasks.conll_columns import LAST, ColumnChoice
 from tests.tasks.toys import written
 from tests.wording import wording_of
 
@@ -28,7 +28,7 @@ Rome NNP I-NP I-LOC
 
 
 def read(
-    path: Path, *, words: str | None = None, column: int | None = None, labelled: bool = True
+    path: Path, *, words: int | None = None, column: int = LAST, labelled: bool = True
 ) -> list[Sentence]:
     choice = ColumnChoice(words, column)
     table = find_table(path)
@@ -136,7 +136,7 @@ def test_words_and_tags_of_conllu_are_its_forms_and_upos(tmp_path: Path, name: s
 
 
 def test_other_columns_of_conllu_can_be_named(tmp_path: Path) -> None:
-    (first, _) = read(written(tmp_path / "a.conllu", CONLLU), words="2", column=4)
+    (first, _) = read(written(tmp_path / "a.conllu", CONLLU), words=2, column=4)
     assert first.words == ("Anna", "can", "not")
     assert first.tags == ("NNP", "MD", "RB")
 
@@ -153,13 +153,13 @@ def test_numbers_of_words_are_refused_as_words_with_the_remedy(tmp_path: Path) -
     path = written(tmp_path / "a.iob2", NUMBERED)
     with pytest.raises(UserError, match=r"a\.iob2:1: the first column counts .* --words 1"):
         read(path)
-    assert [s.words for s in read(path, words="1", column=2)] == [("Anna", "sat"), ("Yes",)]
-    assert read(path, words="0", column=2)[0].words == ("1", "2")
+    assert [s.words for s in read(path, words=1, column=2)] == [("Anna", "sat"), ("Yes",)]
+    assert read(path, words=0, column=2)[0].words == ("1", "2")
 
 
 def test_the_column_with_the_words_can_be_named(tmp_path: Path) -> None:
     path = written(tmp_path / "a.conll", "B-PER NNP Anna\nO VBD sat\n")
-    assert [(s.words, s.tags) for s in read(path, words="-1", column=0)] == [
+    assert [(s.words, s.tags) for s in read(path, words=-1, column=0)] == [
         (("Anna", "sat"), ("B-PER", "O"))
     ]
 
@@ -167,14 +167,19 @@ def test_the_column_with_the_words_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("form", "--words form: CoNLL columns have no names.* --words 1"),
-        ("2", ":1: 2 columns .the O., so --words 2 is none of them"),
-        ("1", ":1: 2 columns .the O., so --column -1 is not one with a tag; --words 1 holds"),
+        (2, ":1: 2 columns .the O., so --words 2 is none of them"),
+        (1, ":1: 2 columns .the O., so --column -1 is not one with a tag; --words 1 holds"),
     ],
 )
-def test_a_column_that_holds_no_words_is_refused(tmp_path: Path, words: str, message: str) -> None:
+def test_a_column_that_holds_no_words_is_refused(tmp_path: Path, words: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(written(tmp_path / "a.conll", "the O\n"), words=words)
+
+
+def test_the_marks_of_documents_of_conll_2012_are_no_words(tmp_path: Path) -> None:
+    content = "#begin document (a); part 000\nthe DT O\n\nAnna NNP B-PER\n#end document\n"
+    (one, two) = read(written(tmp_path / "a.conll", content))
+    assert (one.words, two.words) == (("the",), ("Anna",))
 
 
 # ---- comments ------------------------------------------------------------------------------------
@@ -210,6 +215,11 @@ def test_a_comment_that_looks_like_a_word_with_a_tag_makes_no_tag(tmp_path: Path
 
 
 @pytest.mark.filterwarnings("error")
+def test_the_tag_of_the_penn_treebank_for_a_number_sign_is_no_comment(tmp_path: Path) -> None:
+    (first, _) = read(written(tmp_path / "a.pos", "# #\n400 CD\nmillion CD\n\nYes UH\n"))
+    assert (first.words, first.tags) == (("#", "400", "million"), ("#", "CD", "CD"))
+
+
 def test_lines_without_tabs_are_comments_where_tabs_separate_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "a.conll", "# newpar\nAnna\tO\n\n#\tO\n")
     assert [s.words for s in read(path)] == [("Anna",), ("#",)]

@@ -194,6 +194,15 @@ def test_a_folder_without_data_says_what_it_holds(tmp_path: Path) -> None:
         Tag.from_name("ner").locate(str(tmp_path))
 
 
+def test_the_name_of_a_column_of_words_says_nothing_of_conll_columns(tmp_path: Path) -> None:
+    task = Tag.from_name("ner", words="said")
+    columns = written(tmp_path / "a.conll", "anna B-PER\nsat O\n")
+    rows = written(tmp_path / "a.jsonl", '{"said": ["anna", "sat"], "tags": ["B-PER", "O"]}\n')
+    for path in (columns, rows):
+        (said,) = task.read([find_table(path)], labelled=True)
+        assert (said.words, said.tags) == (("anna", "sat"), ("B-PER", "O"))
+
+
 def test_the_number_of_a_column_of_words_says_nothing_of_rows(tmp_path: Path) -> None:
     task = Tag.from_name("ner", words="1", column=2)
     columns = written(tmp_path / "a.conll", "1 anna B-PER\n2 sat O\n")
