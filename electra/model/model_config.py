@@ -23,7 +23,7 @@ TASK_HEADS = (
     "QuestionAnswering",
     "MultipleChoice",
 )
-RUN_CONFIG = "config.toml"  # of a pre-training run
+RUN_CONFIG = "config.toml"  # of a run, as electra.runs.run_dir has it
 # Parameters that a config may promise: where the folder holds no weights (Large), and in any case.
 MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 
@@ -31,12 +31,12 @@ MAX_WITHOUT_WEIGHTS, ALWAYS_ALLOWED = 400_000_000, 1_000_000
 def check_is_exported(folder: Path) -> None:
     """Raise UserError where a folder is a pre-training run that has not written its models."""
     models = [atomic.resolve_folder(folder / role) / CONFIG for role in get_args(Role)]
-    if not (folder / RUN_CONFIG).is_file() or any(model.is_file() for model in models):
-        return
     checkpoints = [path.name for path in folder.glob("checkpoint-*") if path.is_dir()]
-    newest = "no checkpoint"
-    if checkpoints:  # of the names with the most digits, the one that sorts last
-        newest = max(checkpoints, key=lambda name: (len(name), name))
+    is_run = checkpoints and (folder / RUN_CONFIG).is_file()
+    if not is_run or any(model.is_file() for model in models):
+        return
+    # Of the names with the most digits, the one that sorts last.
+    newest = max(checkpoints, key=lambda name: (len(name), name))
     raise UserError(
         f"{folder} is a pre-training run that has not written its models yet ({newest}); the same "
         "`electra pretrain` command continues it and writes them"

@@ -127,7 +127,8 @@ class ModernBertFamily(Family):
         }
 
     def has_rtd_labels(self, config: Mapping[str, Any]) -> bool:
-        return config.get("id2label") == RTD_LABELS
+        is_tagger = config.get("architectures") == [ModernBertDiscriminator.architecture]
+        return is_tagger and config.get("id2label") == RTD_LABELS
 
     def shape_config(self, shape: EncoderShape) -> dict[str, Any]:
         config = {key: getattr(shape, field) for field, (key, _) in SIZES.items()}

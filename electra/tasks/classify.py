@@ -95,6 +95,10 @@ class Classify(TextTask):
     def with_windows(self) -> Self:
         return replace(self, windows=True)
 
+    @property
+    def has_windows(self) -> bool:
+        return bool(self.windows)
+
     # ---- labels ----------------------------------------------------------------------------------
 
     def fit_labels(self, examples: Sequence[Text]) -> Self:

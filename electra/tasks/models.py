@@ -239,14 +239,16 @@ def save_tuned(
         "electra_version": __version__,
         **extra,
     }
+    read_length = length  # what pipelines of transformers cut a text to
+    if task.has_windows:
+        read_length = network.encoder.shape.positions
     huggingface.save(
         stored,
         folder,
         role="encoder",
         config_extra=config,
         card=task_card(task.name, card, architecture=stored.architecture),
-        # What pipelines of transformers cut texts to, as `predict` does.
-        tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=length),
+        tokenizer_files=lambda path: tokenizer.copy_to(path, model_max_length=read_length),
     )
     return stored
 
@@ -290,12 +292,14 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
     return FinetunedModel(folder, network.eval(), stored_task, load_tokenizer(folder), length)
 
 
-TASK_KINDS = {  # by the transformers class without its prefix; the first is the default
-    "SequenceClassification": ("classify", "glue"),
-    "TokenClassification": ("tag",),
-    "QuestionAnswering": ("span",),
-    "MultipleChoice": ("choose",),
-}
+# By the transformers class without its prefix; the first is the default.
+TASK_KINDS = dict(
+    zip(
+        model_config.TASK_HEADS,
+        (("classify", "glue"), ("tag",), ("span",), ("choose",)),
+        strict=True,
+    )
+)
 
 
 def has_task(folder: Path) -> bool:

@@ -125,6 +125,11 @@ class Task(ABC, Generic[ExampleT, AnswerT]):
         """Return the task that reads texts longer than a row in several rows."""
         return self
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether texts longer than a row are read in several rows: tags and spans always."""
+        return not self.pools
+
     # ---- examples --------------------------------------------------------------------------------
 
     @abstractmethod
