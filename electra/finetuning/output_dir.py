@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from electra.engine.rendezvous import assert_same_on_all_ranks
 from electra.file_lock import LOCK
 from electra.files import read_json_object
 from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.recipe import FinetuneConfig
 from electra.finetuning.results import RESULT, SeedResult, Summary
 from electra.finetuning.setup import FinetuneSetup
 from electra.finetuning.state import resolve_finetune_speed
@@ -78,6 +80,7 @@ def check_output_dir(output_dir: Path, identity: dict[str, Any], options: Finetu
             "--overwrite"
         )
     existing = read_identity(output_dir)
+    existing["config"] = defaults_of(identity["config"]) | existing["config"]
     may_change = set(MAY_CHANGE)
     if identity["config"].get("early_stopping") is not None:
         may_change.remove("config.eval_steps")  # it decides which steps are candidates
@@ -86,6 +89,11 @@ def check_output_dir(output_dir: Path, identity: dict[str, Any], options: Finetu
             f"{output_dir} holds another fine-tuning:{differences}\nUse another --output-dir, or "
             "--resume never --overwrite to start over in this one."
         )
+
+
+def defaults_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of settings, which an earlier version may not have known."""
+    return {each.name: each.default for each in fields(FinetuneConfig) if each.name in config}
 
 
 def is_leftover(path: Path) -> bool:

@@ -392,6 +392,17 @@ def test_a_folder_of_an_earlier_version_is_refused_with_the_key_that_was_renamed
     assert learn(resume="never", overwrite=True).runs
 
 
+def test_a_setting_that_an_earlier_version_did_not_know_had_its_default_there(
+    learn: Learn, tmp_path: Path
+) -> None:
+    learn()
+    path = tmp_path / "run" / "run.json"
+    identity = json.loads(path.read_text())
+    del identity["config"]["decay_ratio"]
+    path.write_text(json.dumps(identity))
+    assert [run.seed for run in learn(seed=1).runs] == [0, 1]
+
+
 def test_seeds_that_were_run_before_count_too(learn: Learn) -> None:
     learn(seeds=2)
     assert [run.seed for run in learn(seed=7).runs] == [0, 1, 7]
