@@ -28,8 +28,7 @@ BINARY = {
 CONVERT = (
     "find out its encoding (often cp1252 for western European languages, cp1254 for Turkish, "
     "cp1251 for Cyrillic, UTF-16 for a file that begins with the bytes ff fe or fe ff) and convert "
-    "it: "
-    "iconv -f ENCODING -t UTF-8"
+    "it: iconv -f ENCODING -t UTF-8"
 )
 PADDING = 64 * 1024  # zeros at the end of a compressed file; tapes and blocks pad with fewer
 

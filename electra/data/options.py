@@ -145,6 +145,14 @@ class PrepareOptions:
     seed: int = 0
 
 
+class OtherSettingsError(UserError):
+    """A folder holds a result of another text, or made with other settings."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; {remedy}")
+
+
 def describe_changes(current: Layer, saved: Layer) -> str:
     """Return which settings differ from those that were saved with a result, or an empty string."""
     changes = []

@@ -10,7 +10,12 @@ from pathlib import Path
 from electra import atomic
 from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
-from electra.data.options import PrepareOptions, ShardOptions, VocabularyOptions
+from electra.data.options import (
+    OtherSettingsError,
+    PrepareOptions,
+    ShardOptions,
+    VocabularyOptions,
+)
 from electra.data.sharding import check_earlier, shard
 from electra.data.sources import Report, Source, warn
 from electra.data.vocabulary import find_vocabulary, train_wordpiece
@@ -39,17 +44,6 @@ class DataConfig:
 
 
 DEFAULTS = PrepareOptions()
-
-
-class EarlierDataError(UserError):
-    """A folder holds a vocabulary or shards of another text, or made with other settings."""
-
-    def __init__(self, problem: str, folder: Path) -> None:
-        self.problem = problem
-        super().__init__(
-            f"{problem}; this folder belongs to an earlier start: remove {folder}, or choose "
-            "another --output-dir"
-        )
 
 
 def prepare_data(
@@ -87,9 +81,7 @@ def check_prepared(
     *,
     options: PrepareOptions = DEFAULTS,
 ) -> None:
-    """Raise EarlierDataError where `prepare_data` would: a folder holds a vocabulary or shards of
-    another text, or made with other settings. Write nothing.
-    """
+    """Raise OtherSettingsError where `prepare_data` would, and write nothing."""
     with explain_earlier_data(folder):
         if options.tokenizer is not None:
             tokenizer: WordPiece | None = WordPiece.load(options.tokenizer)
@@ -103,14 +95,18 @@ def check_prepared(
 
 @contextmanager
 def explain_earlier_data(folder: Path) -> Iterator[None]:
-    """Turn the refusal of earlier data, which --overwrite would replace, into EarlierDataError."""
+    """Give the remedy of a run, in which no --overwrite replaces its data alone."""
+    remedy = (
+        f"this folder belongs to an earlier start: remove {folder}, or choose another --output-dir"
+    )
     try:
         yield
+    except OtherSettingsError as error:
+        raise OtherSettingsError(error.problem, remedy) from None
     except UserError as error:
-        problem, _, remedy = str(error).rpartition("; ")
-        if "--overwrite" not in remedy:
+        if "--overwrite" not in str(error):
             raise
-        raise EarlierDataError(problem, folder) from None
+        raise UserError(f"{error} ({remedy})") from None
 
 
 def load_or_train_tokenizer(

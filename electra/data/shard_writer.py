@@ -26,7 +26,7 @@ from electra.data.manifest import (
     ShardSettings,
 )
 from electra.data.manifest_checks import check_checksum
-from electra.data.options import describe_changes
+from electra.data.options import OtherSettingsError, describe_changes
 from electra.data.records import INPUTS, read_inputs, read_record, write_inputs, write_record
 from electra.data.sources import Report
 from electra.data.wordpiece import MAX_WORD_CHARACTERS, WordPiece
@@ -218,9 +218,9 @@ def check_same_settings(folder: Path, settings: ShardSettings, saved: dict[str, 
     # Absent in shards made before there was a choice.
     saved = {"by_file": False, "document": "blank-line"} | saved
     if changes := describe_changes(current, saved):
-        raise UserError(
-            f"{folder}: holds shards with other settings: {changes}; choose another folder, or "
-            "start over with --overwrite"
+        raise OtherSettingsError(
+            f"{folder}: holds shards with other settings: {changes}",
+            "choose another folder, or start over with --overwrite",
         )
 
 

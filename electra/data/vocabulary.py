@@ -16,7 +16,7 @@ from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Progress, ignore_progress, read_sources
 from electra.data.normalization import choose_normalization
-from electra.data.options import VocabularyOptions, describe_changes
+from electra.data.options import OtherSettingsError, VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
 from electra.data.wordpiece import (
     MAX_WORD_CHARACTERS,
@@ -229,7 +229,8 @@ def read_existing(folder: Path, settings: dict[str, Any]) -> WordPiece | None:
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / RECORD}: damaged ({error}); {remedy}") from None
     if changes := describe_changes(settings, saved):
-        raise UserError(f"{folder}: holds a vocabulary with other settings: {changes}; {remedy}")
+        problem = f"{folder}: holds a vocabulary with other settings: {changes}"
+        raise OtherSettingsError(problem, remedy)
     if not (folder / "tokenizer.json").is_file():
         return None
     tokenizer = WordPiece.load(folder)

@@ -34,8 +34,8 @@ from electra.pretraining.setup import (
     build_first_objective,
     build_run_train_step,
     check_trained_on,
+    explain_how_to_continue,
     find_start,
-    keep_shards_of_checkpoints,
     place_on_device,
     prepare_options,
 )
@@ -111,7 +111,7 @@ def check_sources(
     sources: Sequence[Source], options: PretrainOptions, output_dir: Path, recipe: Recipe
 ) -> None:
     """Raise UserError where the folder of a run has a vocabulary or shards of another text."""
-    with keep_shards_of_checkpoints(options, output_dir):
+    with explain_how_to_continue(options, output_dir):
         check_prepared(sources, output_dir / "data", recipe.data, options=prepare_options(options))
 
 

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from electra.config import UserError, flatten
 from electra.console import progress_bars
 from electra.data.manifest import MANIFEST
-from electra.data.options import PrepareOptions
-from electra.data.prepare import EarlierDataError, prepare_data
+from electra.data.options import OtherSettingsError, PrepareOptions
+from electra.data.prepare import prepare_data
 from electra.data.shards import Shards
 from electra.engine.distributed import World
 from electra.engine.ema import EMA, WeightAverage
@@ -95,8 +95,8 @@ def options_after_restart(options: PretrainOptions, output_dir: Path) -> Pretrai
     However it was begun, it then continues from its own checkpoints. A mark says that those in the
     folder are still of the run that is to be replaced.
     """
-    is_replaced = not (options.overwrite and (output_dir / REPLACING).exists())
-    if is_torchrun_restart() and is_replaced and checkpoint.list_checkpoints(output_dir):
+    must_replace = options.overwrite and (output_dir / REPLACING).exists()
+    if is_torchrun_restart() and not must_replace and checkpoint.list_checkpoints(output_dir):
         return replace(options, resume="auto", overwrite=False)
     return options
 
@@ -151,7 +151,7 @@ def open_shards(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     with world.without_timeout("data", main_only=True):
         if world.is_main and options.corpus is not None:
             with (
-                keep_shards_of_checkpoints(options, output_dir),
+                explain_how_to_continue(options, output_dir),
                 progress_bars(quiet=options.quiet) as (stage, report),
             ):
                 prepare_data(
@@ -179,14 +179,14 @@ def prepare_options(options: PretrainOptions) -> PrepareOptions:
 
 
 @contextmanager
-def keep_shards_of_checkpoints(options: PretrainOptions, output_dir: Path) -> Iterator[None]:
+def explain_how_to_continue(options: PretrainOptions, output_dir: Path) -> Iterator[None]:
     """Refuse another text with the way to continue, where the run has checkpoints.
 
     They fit no other shards, so the shards must not be removed.
     """
     try:
         yield
-    except EarlierDataError as error:
+    except OtherSettingsError as error:
         shards = output_dir / "data" / "shards"
         is_continued = checkpoint.list_checkpoints(output_dir) and not options.overwrite
         if not is_continued or not (shards / MANIFEST).is_file():
