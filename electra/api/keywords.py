@@ -12,7 +12,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Number
 from os import PathLike
 from types import NoneType, UnionType
 from typing import (
@@ -25,6 +24,8 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+import numpy as np
 
 from electra.config import RunFailed, SettingError, UserError, convert, flatten, suggest
 from electra.escape import reword
@@ -113,13 +114,13 @@ def keyword_hint(keywords: Mapping[str, object], known: list[str]) -> str:
 
 
 def check_types(arguments: Callable[..., object], given: Mapping[str, Any], *, source: str) -> None:
-    """Raise UserError for a number, a choice or a path that is none, before it is used as one."""
+    """Raise UserError for a keyword whose value is not of its declared type."""
     for name, hint in get_type_hints(arguments).items():
         if name not in given:
             continue
         value, kinds = given[name], {get_origin(kind) or kind for kind in kinds_of(hint)}
         if kinds <= {bool, int, float, Literal}:
-            if isinstance(value, Number) and hasattr(value, "item"):  # of NumPy
+            if isinstance(value, np.generic):
                 value = value.item()
             convert(value, hint, source=source, key=name)
         elif kinds == {str, PathLike} and not isinstance(value, (str, PathLike, NoneType)):

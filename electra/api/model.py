@@ -268,8 +268,8 @@ def embed(arguments: EmbedArguments) -> Embeddings:
     if options.pool != "tokens":
         shape = encoder.shape
         width = layer_width(options.layer, shape.width, layers=shape.layers)
-        none = np.zeros((0, width), dtype=np.float32)
-        vectors = np.stack(vectors) if found else none
+        empty = np.zeros((0, width), dtype=np.float32)
+        vectors = np.stack(vectors) if found else empty
     return Embeddings(tuple(each.text for each in found), vectors)
 
 

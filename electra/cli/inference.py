@@ -194,7 +194,7 @@ def check_prediction_files(source: str, output: Path | None, form: str) -> None:
 def check_not_input(output: Path | None, source: str) -> None:
     """Refuse an output file that would replace the input."""
     with suppress(OSError, RuntimeError):  # no such file yet, or a sentence
-        if output is not None and output.samefile(Path(source).expanduser()):
+        if output is not None and output.is_file() and output.samefile(Path(source).expanduser()):
             raise UserError(
                 f"--output {output}: this is the input, which would be lost; name another file"
             )

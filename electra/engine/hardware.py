@@ -206,8 +206,9 @@ def use_deterministic_algorithms() -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory for this process: what a GPU has free, or its share of half of this
-    machine's, which it divides with the other processes that torchrun started here.
+    """Return the memory for this process: what a GPU has free, or a share of half of the machine's.
+
+    The processes that torchrun started on a machine have equal shares.
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info()[0])

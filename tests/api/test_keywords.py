@@ -89,6 +89,8 @@ class Arguments:
         A path.
     settings
         Anything.
+    quiet
+        A switch.
     """
 
     count: int = 1
@@ -96,6 +98,7 @@ class Arguments:
     kind: Literal["all", "best"] = "all"
     folder: str | PathLike[str] | None = None
     settings: dict[str, object] | None = None
+    quiet: bool = False
 
 
 @takes_keywords(Arguments)
@@ -122,8 +125,8 @@ def test_a_keyword_of_another_type_is_refused_by_name(
 
 
 def test_keywords_of_the_right_type_pass_as_they_are() -> None:
-    given = call(count=np.int64(3), share=1, kind="best", folder=Path("here"))  # type: ignore[arg-type]
-    assert given == Arguments(count=3, share=1, kind="best", folder=Path("here"))
+    given = call(count=np.int64(3), share=1, kind="best", folder=Path("here"), quiet=np.True_)  # type: ignore[arg-type]
+    assert given == Arguments(count=3, share=1, kind="best", folder=Path("here"), quiet=True)
 
 
 def test_an_unknown_keyword_may_be_a_misspelt_one_or_a_setting() -> None:
