@@ -41,14 +41,15 @@ def load_network(folder: Path) -> ExportedNetwork:
     if has_task(folder):
         return check_class(load_tuned(folder).network, folder)
     head = model_config.head_of(read_json(folder, CONFIG))
-    encoder = huggingface.build_encoder(folder)
-    family = family_of(encoder.shape)
-    network: Any = huggingface.EncoderOnly(encoder)
+    family = family_of(model_config.load_shape(folder)[0])
+    network_class: Any = huggingface.EncoderOnly
     if model_config.role_of(folder) == "discriminator" and head:
-        network = family.discriminator_class(encoder)
+        network_class = family.discriminator_class
     elif head in ("MaskedLM", "CausalLM"):
-        network = family.generator_class(encoder)
-    loaded = huggingface.load(network, folder)
+        network_class = family.generator_class
+    network, loaded = huggingface.build_and_load(
+        lambda: network_class(huggingface.build_encoder(folder)), folder
+    )
     if loaded.missing and network.architecture is not None:
         raise UserError(f"{folder}: {loaded.missing[0]} is missing; copy the folder again")
     return check_class(network.eval(), folder)

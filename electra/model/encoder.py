@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import (
+    TorchFunctionMode,
+    handle_torch_function,
+    has_torch_function_unary,
+)
 from torch.utils.checkpoint import checkpoint
 
 from electra.config import UserError
@@ -164,8 +171,7 @@ def initialise(module: nn.Module) -> None:
     Weights come from a normal distribution cut at two deviations. Biases are zero.
     """
     if isinstance(module, (nn.Linear, nn.Embedding)):
-        bound = 2 * INITIAL_DEVIATION
-        nn.init.trunc_normal_(module.weight, std=INITIAL_DEVIATION, a=-bound, b=bound)
+        cut_normal_(module.weight, deviation=INITIAL_DEVIATION)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
@@ -173,3 +179,41 @@ def initialise(module: nn.Module) -> None:
 def initialise_glorot(layer: nn.Linear) -> None:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
+
+
+def cut_normal_(weight: Tensor, *, deviation: float) -> Tensor:
+    """Draw weights from a normal distribution that is cut at two deviations."""
+    if has_torch_function_unary(weight):
+        replaced: Tensor = handle_torch_function(
+            cut_normal_, (weight,), weight, deviation=deviation
+        )
+        return replaced
+    return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+class ZerosForRandomValues(TorchFunctionMode):
+    """Fill fresh weights with zeros: for networks whose weights are then read from a folder.
+
+    Drawing them takes longer than reading them.
+    """
+
+    REPLACED = (
+        cut_normal_,
+        nn.init.kaiming_uniform_,  # torch's default for matrices
+        nn.init.uniform_,  # for biases
+        nn.init.normal_,  # and for tables
+        Tensor.normal_,
+        Tensor.uniform_,
+    )
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if func in self.REPLACED:
+            return nn.init.zeros_(args[0] if args else named["tensor"])
+        return func(*args, **named)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from electra import atomic
 from electra.checksums import write_checksums
 from electra.config import UserError
 from electra.model import families
-from electra.model.encoder import INITIAL_DEVIATION, Encoder
+from electra.model.encoder import INITIAL_DEVIATION, Encoder, ZerosForRandomValues
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
 from electra.model.model_config import TABLE, check_fits, load_shape, role_of
@@ -34,6 +34,7 @@ from electra.model.weight_files import (
 )
 
 SHARD_BYTES = 5_000_000_000  # what the hub recommends for one file
+N = TypeVar("N", bound=ExportedNetwork)
 PER_TOKEN = (TABLE, "bias")  # what has a row for each entry of the vocabulary
 
 
@@ -160,15 +161,13 @@ class LoadReport:
 
 def load_encoder(folder: Path) -> tuple[EncoderOnly, LoadReport]:
     """Load the encoder of any model folder, whatever its head."""
-    network = EncoderOnly(build_encoder(folder))
-    return network, load(network, folder)
+    return build_and_load(lambda: EncoderOnly(build_encoder(folder)), folder)
 
 
 def load_discriminator(folder: Path) -> Discriminator:
     """Load a discriminator with the head that tells replaced tokens."""
-    encoder = build_encoder(folder)
-    network = family_of(encoder.shape).discriminator_class(encoder)
-    report = load(network, folder)
+    discriminator_class = family_of(load_shape(folder)[0]).discriminator_class
+    network, report = build_and_load(lambda: discriminator_class(build_encoder(folder)), folder)
     if report.missing:
         raise UserError(
             f"{folder}: no discriminator: {report.missing[0]} is missing; name a model that was "
@@ -181,6 +180,17 @@ def build_encoder(folder: Path) -> Encoder:
     """Build the encoder that a folder describes, with random weights."""
     shape, vocabulary, _ = load_shape(folder)
     return families.build_encoder(shape, vocabulary=vocabulary)
+
+
+def build_and_load(build: Callable[[], N], folder: Path) -> tuple[N, LoadReport]:
+    """Build a network and copy a folder's weights into it; what the folder lacks is random."""
+    with ZerosForRandomValues():
+        network = build()
+    report = load(network, folder)
+    if report.missing:
+        network = build()
+        report = load(network, folder)
+    return network, report
 
 
 def load(

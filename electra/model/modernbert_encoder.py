@@ -26,6 +26,7 @@ from electra.model.encoder import (
     Encoder,
     Packing,
     check_length,
+    cut_normal_,
     initialise,
 )
 from electra.model.gelu import gelu
@@ -159,7 +160,7 @@ class ModernBertBlock(Block):
             initialise(layer)
         for layer in (self.attention.output, self.contract):
             deviation = INITIAL_DEVIATION / math.sqrt(2 * shape.layers)
-            nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            cut_normal_(layer.weight, deviation=deviation)
 
     def attend_and_transform(self, hidden: Tensor, *context: Tensor) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), *context)

@@ -13,6 +13,7 @@ from electra.data.lines import check_encodable
 from electra.data.sources import warn
 from electra.data.wordpiece import WordPiece
 from electra.model import huggingface, model_config
+from electra.model.encoder import ZerosForRandomValues
 from electra.model.shape import GeneratorShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.masking import Masking
@@ -113,9 +114,10 @@ class Pair:
         )
         config = ReplacedTokenDetectionConfig(masking=Masking(keep=0.0), generator=generator)
         unigrams = torch.full((vocabulary,), 1 / vocabulary)
-        self.objective = ReplacedTokenDetection(
-            config, encoder=encoder, vocabulary=self.tokenizer, unigrams=unigrams
-        ).eval()
+        with ZerosForRandomValues():
+            self.objective = ReplacedTokenDetection(
+                config, encoder=encoder, vocabulary=self.tokenizer, unigrams=unigrams
+            ).eval()
         for name, network in self.objective.networks().items():
             huggingface.load(network, folders[name])
         self.positions = encoder.positions

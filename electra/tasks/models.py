@@ -271,14 +271,16 @@ def load_tuned(model: str | Path, *, task: Task[Any, Any] | None = None) -> Fine
         width = head_input_width(stored_task, shape)
     except UserError as error:
         raise UserError(f"{folder / CONFIG}: {error}") from None
-    head = stored_task.stored_head(width, architecture=architecture)
-    network = Network(
-        build_encoder(shape, vocabulary=vocabulary),
-        head,
-        frozen=stored_task.frozen,
-        pooling=stored_task.pooling,
-    )
-    loaded = huggingface.load(network, folder)
+
+    def build() -> Network:
+        return Network(
+            build_encoder(shape, vocabulary=vocabulary),
+            stored_task.stored_head(width, architecture=architecture),
+            frozen=stored_task.frozen,
+            pooling=stored_task.pooling,
+        )
+
+    network, loaded = huggingface.build_and_load(build, folder)
     if loaded.missing:
         raise UserError(
             f"{folder}: {loaded.missing[0]} is missing; fine-tune it first with `electra finetune`"

@@ -16,7 +16,7 @@ from electra import atomic
 from electra.config import UserError
 from electra.data.wordpiece import WordPiece, refuse_panics
 from electra.model import huggingface, model_config
-from electra.model.families import build_encoder, build_masked_lm, family_of
+from electra.model.families import build_encoder, family_of
 from electra.model.networks import Discriminator, Generator
 from electra.model.sampling import sample
 from electra.model.weight_files import CONFIG, read_json
@@ -221,17 +221,19 @@ def load_network(folder: Path) -> Generator | Discriminator:
     folder = atomic.resolve_folder(folder)
     shape, vocabulary, role = model_config.load_shape(folder)
     architecture = model_config.architecture_of(read_json(folder, CONFIG))
-    network: Generator | Discriminator
+    network_class: type[Generator] | type[Discriminator]
     if role == "discriminator":
-        network = family_of(shape).discriminator_class(build_encoder(shape, vocabulary=vocabulary))
+        network_class = family_of(shape).discriminator_class
     elif not shape.causal and (role == "generator" or architecture.endswith("ForMaskedLM")):
-        network = build_masked_lm(shape, vocabulary=vocabulary)
+        network_class = family_of(shape).generator_class
     else:
         raise UserError(
             f"{folder}: {architecture or 'an encoder'} fills no masks and judges no tokens; serve "
             "a generator, a discriminator or a masked LM, or fine-tune it: electra finetune"
         )
-    report = huggingface.load(network, folder)
+    network, report = huggingface.build_and_load(
+        lambda: network_class(build_encoder(shape, vocabulary=vocabulary)), folder
+    )
     if report.missing:
         raise UserError(
             f"{folder}: {report.missing[0]} is missing, so it is no {role}; export it again"

@@ -126,6 +126,45 @@ def test_a_stock_folder_gives_the_hidden_states_of_stock_transformers(
     torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [TINY, SHAPES["windows"], EncoderShape(layers=1)])
+def test_to_load_a_network_draws_no_random_numbers(shape: EncoderShape, tmp_path: Path) -> None:
+    saved = randomised(build_masked_lm(shape, vocabulary=VOCABULARY))
+    huggingface.save(saved, tmp_path / "model", role="encoder")
+    before = torch.get_rng_state()
+    network, report = huggingface.load_encoder(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert report.missing == ()
+    torch.testing.assert_close(
+        dict(network.encoder.state_dict()), dict(saved.encoder.state_dict()), rtol=0, atol=0
+    )
+
+
+def test_what_a_folder_lacks_begins_with_the_values_of_a_fresh_network(tmp_path: Path) -> None:
+    import transformers
+
+    stock = transformers.ModernBertModel(
+        transformers.ModernBertConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            **ModernBertFamily().special_tokens(pad=0, cls=2, sep=3),
+        )
+    )
+    stock.save_pretrained(tmp_path)
+    torch.manual_seed(5)
+    fresh = huggingface.EncoderOnly(huggingface.build_encoder(tmp_path))
+    torch.manual_seed(5)
+    network, report = huggingface.load_encoder(tmp_path)
+    assert "head.dense.weight" in report.missing
+    assert network.prediction_head is not None
+    assert fresh.prediction_head is not None
+    weights = network.prediction_head.dense.weight
+    assert torch.equal(weights, fresh.prediction_head.dense.weight)
+    assert weights.std() > 0
+
+
 def test_a_window_that_a_folder_states_by_its_half_is_read_as_transformers_does(
     tmp_path: Path,
 ) -> None:
