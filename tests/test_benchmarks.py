@@ -601,6 +601,7 @@ def proof(toy_shards, tmp_path_factory):
     return command, output
 
 
+@pytest.mark.slow
 def test_a_small_proof_says_what_was_read_and_how_the_model_fared(proof):
     result = json.loads(proof[1].read_text(encoding="utf8"))
     training = result["pretraining"]

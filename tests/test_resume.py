@@ -192,6 +192,7 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_run_goes_on_fro
     assert json.loads((run / "status.json").read_text())["step"] == before + 1
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(toy_shards, tmp_path):
     finish(toy_shards, tmp_path / "unbroken")
     finish(toy_shards, tmp_path / "damaged", "--max-steps", "20", "--save-total-limit", "5")

@@ -76,6 +76,7 @@ def test_the_two_commands_at_the_top_are_targets_of_the_makefile():
     assert re.search(r"^test:", makefile, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_report_of_the_kept_trials_is_what_their_findings_say(tmp_path):
     run(f"electra trials report {ROOT / 'docs' / 'trials' / 'findings.json'} --to report", tmp_path)
     kept = {path.name: path.read_bytes() for path in (ROOT / "docs" / "trials").iterdir()}
@@ -105,6 +106,7 @@ def test_one_command_makes_models_that_transformers_loads(home):
     assert logits.shape[-1] == len(tokenizer)
 
 
+@pytest.mark.slow
 def test_the_same_command_with_the_papers_small_makes_an_electra(home):
     (command,) = [c for c in commands() if c.startswith("electra pretrain modern-small --corpus")]
     run(command.replace("modern-small", "small").replace("mine", "paper"), home, *SMALLER)
@@ -171,6 +173,7 @@ def test_the_same_run_stands_on_one_node_or_on_several(home):
     assert (home / "runs/large/discriminator/model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_model_becomes_answers_as_the_readme_says(home, tiny):
     shutil.copytree(tiny, home / "runs/mine/discriminator")
     reviews(home / "train.csv", column="review", label="stars")

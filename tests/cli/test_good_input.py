@@ -51,7 +51,11 @@ def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
     [
         (64, ["--data.length", "64"]),
         (128, []),
-        (1024, ["--data.length", "1024", "--encoder.positions", "1024"]),
+        pytest.param(
+            1024,
+            ["--data.length", "1024", "--encoder.positions", "1024"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_shard_names_a_command_that_takes_its_rows(

@@ -64,6 +64,7 @@ def weights(folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_a_sweep_stopped_and_then_killed_ends_as_if_nothing_had_happened(
     texts, toy_glue, tmp_path, capsys
 ):
@@ -165,6 +166,7 @@ def test_a_sweep_killed_right_after_a_run_says_its_concurrency_and_removes_its_c
     assert not list(run.glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_an_arm_of_each_objective_runs_at_toy_size(toy_shards, tmp_path):
     arms = {"electra", "all-tokens-mlm", "replace-mlm", "bert-nsp", "left-to-right", "adversarial"}
     assert (

@@ -91,7 +91,13 @@ def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> 
     assert torch.equal(gradient, 2 * weights)
 
 
-@pytest.mark.parametrize("length", [16, 160], ids=["one block of keys", "several blocks of keys"])
+@pytest.mark.parametrize(
+    "length",
+    [
+        pytest.param(16, id="one block of keys"),
+        pytest.param(160, id="several blocks of keys", marks=pytest.mark.slow),
+    ],
+)
 def test_an_encoder_and_its_gradients_are_the_same_packed_or_not(length: int) -> None:
     torch.manual_seed(0)
     shape = EncoderShape(
