@@ -165,11 +165,16 @@ def flatten(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 # ---- building ------------------------------------------------------------------------------------
 
 
+@functools.cache  # typing evaluates each annotation anew
+def field_types(cls: type) -> Mapping[str, Any]:
+    return types.MappingProxyType(typing.get_type_hints(cls))
+
+
 def build(
     cls: type[Config], values: Mapping[str, Any], *, source: Source, prefix: str = ""
 ) -> Config:
     """Build the dataclass that `values` describe. Errors name the source and the dotted key."""
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)  # type: ignore[arg-type]
     arguments = {}
     for key, value in values.items():
         if key not in hints:
@@ -260,7 +265,7 @@ def variants_of(hint: Any) -> tuple[type, ...]:
 
 def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str) -> Any:
     """Build one of several dataclasses, told apart by their field `name`."""
-    hints = [typing.get_type_hints(choice) for choice in choices]
+    hints = [field_types(choice) for choice in choices]
     by_name = {typing.get_args(hint["name"])[0]: c for hint, c in zip(hints, choices, strict=True)}
     name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str) or name not in by_name:
@@ -269,7 +274,7 @@ def build_named(choices: Sequence[type], value: Any, *, source: Source, key: str
             f"{source_of(source, key)}: {key}.name must be one of "
             f"{', '.join(map(repr, by_name))}, found {name!r}{suggest(str(name), by_name)}",
         )
-    own = typing.get_type_hints(by_name[name])
+    own = field_types(by_name[name])
     for field in value:
         if field not in own and any(field in hint for hint in hints):
             raise SettingError(

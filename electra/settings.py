@@ -23,6 +23,7 @@ from electra.config import (
     SettingError,
     UserError,
     build,
+    field_types,
     flatten,
     suggest,
     variants_of,
@@ -197,7 +198,7 @@ def setting_keys(cls: type) -> Iterator[str]:
 
 def setting_hints(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted key that a config of this class may hold, once, with its type."""
-    for name, hint in typing.get_type_hints(cls).items():
+    for name, hint in field_types(cls).items():
         members = variants_of(hint) or (hint, *typing.get_args(hint))
         sections = [member for member in members if dataclasses.is_dataclass(member)]
         hints: dict[str, Any] = {}  # members of a union have keys in common
