@@ -338,5 +338,6 @@ def check_glue_files(
         with redirect_warnings(ignore):  # they are printed when the task's turn comes
             _, train, _ = read_examples(task, find_files(task, options), ignore)
         rows = min(len(train), config.max_train_examples or len(train))
-        examples[name] = options.seeds * config.steps(rows) * config.batch_size
+        steps = config.for_examples(rows).steps(rows)
+        examples[name] = options.seeds * steps * config.batch_size
     return examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ SIZES = ("small", "base", "large")  # of the paper
 FAMILIES = ("electra", "modernbert")
 FINETUNING = RECIPES / "finetuning"
 PREFIX = "ELECTRA_FINETUNE_"  # of environment variables
+MOST_EPOCHS = 10.0  # that `min_steps` asks for: what the paper gives its small tasks
 AT_LEAST_ONE = (
     "batch_size",
     "logging_steps",
@@ -52,6 +53,9 @@ class FinetuneConfig:
     # over a step's examples (or labelled words), before clipping
     loss: Literal["mean", "sum"] = "mean"
     epochs: float = 3.0  # passes over the training data
+    # few examples are read more often, up to 10 epochs, until there are this many steps; 0 where
+    # epochs are given
+    min_steps: int = 0
     max_steps: int | None = None  # instead of epochs
     batch_size: int = 32  # examples in a step, over all processes
     # by-length: rows of about equal length share a batch, so that little is padding
@@ -109,7 +113,15 @@ class FinetuneConfig:
             raise SettingError("folds", "goes without dev_share: each fold is dev data once", self)
         if self.epochs <= 0:
             raise SettingError("epochs", "must be above 0", self)
+        if self.min_steps < 0:
+            raise SettingError("min_steps", "must be at least 0", self)
         self.optimizer(steps=1)  # checks the settings of the optimizer
+
+    def for_examples(self, examples: int) -> FinetuneConfig:
+        """Return the settings with the number of epochs for so many training examples."""
+        enough = round(self.min_steps / self.steps_per_epoch(examples), 1)
+        epochs = max(self.epochs, min(MOST_EPOCHS, enough))
+        return replace(self, epochs=epochs, min_steps=0)
 
     def steps(self, examples: int) -> int:
         """Return the number of steps for so many training examples."""
@@ -170,7 +182,10 @@ def load_finetune_config(
     # A recipe's length is for all models: one with fewer positions takes fewer tokens.
     if isinstance(recipe.get("length"), int):
         recipe["length"] = min(recipe["length"], shape.positions)
-    layers = {f"recipe {name}": recipe} | given_settings(files, flags)
+    given = given_settings(files, flags)
+    if any("epochs" in layer for layer in given.values()):
+        recipe["min_steps"] = 0
+    layers = {f"recipe {name}": recipe} | given
     return build_layers(FinetuneConfig, layers)
 
 

@@ -99,13 +99,15 @@ def prepare_finetuning(
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
     config = resolve_config(task, options, source.encoder.shape)
-    task, search = configure_task(task, config), resolve_search(config, options)
+    task = configure_task(task, config)
+    resolve_search(config, options)  # refuses wrong options before data are read
     with redirect_warnings(say):
         files = find_files(task, options, tables, config)
     task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
     examples = select_examples(examples, config.max_train_examples)
     dev = {name: select_examples(split, config.max_dev_examples) for name, split in dev.items()}
     task = weigh_classes(task, examples, say)
+    config = resolve_epochs(config, len(examples), say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     with redirect_warnings(say):
         splits = encode_dev(encoder, files, dev)
@@ -126,8 +128,21 @@ def prepare_finetuning(
         tables=files.train,
         card=options.card,
         report=options.report,
-        search=search,
+        search=resolve_search(config, options),
     )
+
+
+def resolve_epochs(
+    config: FinetuneConfig, examples: int, say: Callable[[str], None]
+) -> FinetuneConfig:
+    """Return the settings with the number of epochs for so many examples; say where it is more."""
+    resolved = config.for_examples(examples)
+    if resolved.epochs > config.epochs and config.max_steps is None:
+        say(
+            f"{examples:,} training examples are few: {resolved.epochs:g} epochs instead of "
+            f"{config.epochs:g}; --epochs sets another number"
+        )
+    return resolved
 
 
 def weigh_classes(

@@ -114,6 +114,42 @@ def test_the_official_code_has_epochs_and_lengths_of_its_own_for_some_tasks(
     assert (config.epochs, config.length) == (epochs, length)
 
 
+@pytest.mark.parametrize(
+    ("kind", "examples", "epochs", "steps"),
+    [
+        ("classify", 1, 10.0, 10),
+        ("classify", 100, 10.0, 40),
+        ("tag", 1_600, 6.0, 300),
+        ("tag", 3_201, 3.0, 303),
+        ("choose", 100_000, 3.0, 18_750),  # of 16 examples
+        ("span", 3_200, 3.0, 300),
+        ("span", 87_599, 2.0, 5_476),
+    ],
+)
+def test_few_examples_are_read_more_often_for_three_hundred_steps_but_not_more_than_ten_times(
+    kind: str, examples: int, epochs: float, steps: int
+) -> None:
+    config = load_config(kind=kind, task=kind).for_examples(examples)
+    assert (config.epochs, config.min_steps) == (epochs, 0)
+    assert config.steps(examples) == steps
+
+
+def test_epochs_that_are_given_are_taken_also_over_few_examples(tmp_path: Path) -> None:
+    file = written(tmp_path / "mine.toml", "epochs = 2.0\n")
+    for given in ({"flags": ["--epochs", "2"]}, {"files": [file]}):
+        config = load_config(kind="classify", task="classify", **given)
+        assert config.for_examples(100).epochs == 2.0
+    both = ["--epochs", "2", "--min-steps", "20"]
+    config = load_config(kind="classify", task="classify", flags=both)
+    assert config.for_examples(100).steps(100) == 20
+
+
+@pytest.mark.parametrize("recipe", ["official", "bert"])
+def test_other_recipes_have_their_epochs_over_few_examples_too(recipe: str) -> None:
+    config = load_config(recipe, kind="classify", task="classify")
+    assert config.for_examples(100) == config
+
+
 def test_batches_are_random_and_conventions_official_in_the_official_recipe_alone() -> None:
     found = {
         recipe: (load_config(recipe).batches, load_config(recipe).conventions)

@@ -69,8 +69,9 @@ def test_what_was_found_in_the_labels_and_what_was_cut_is_said(
 ) -> None:
     prepare(length=8)
     assert messages[0] == "classify: classification, 2 classes: cats, dogs; f1 is that of dogs"
-    assert "12 of 12 texts are longer than 8 tokens and were cut, for example " in messages[1]
-    assert "rows.csv:2; --too-long window reads all of a text" in messages[1]
+    assert messages[1].startswith("12 training examples are few: 10 epochs instead of 3")
+    assert "12 of 12 texts are longer than 8 tokens and were cut, for example " in messages[2]
+    assert "rows.csv:2; --too-long window reads all of a text" in messages[2]
 
 
 def test_texts_that_are_too_long_are_refused_when_asked(prepare: Prepare) -> None:
