@@ -165,7 +165,8 @@ class Scoring:
     def run(self) -> None:
         """Do what is left. Minimal pairs are scored here while fine-tunings run beside."""
         start = time.monotonic()
-        jobs = [job for job in self.jobs() if self.is_left(job.key, job.flags)]
+        asked = list(self.jobs())
+        jobs = [job for job in asked if self.is_left(job.key, job.flags)]
         print(f"{len(jobs)} fine-tunings left", flush=True)
         with ThreadPoolExecutor(self.options.at_once) as threads:
             ended = threads.map(self.finetune, jobs)
@@ -173,9 +174,10 @@ class Scoring:
                 if self.is_left(f"{model.name}: {PAIRS}", str(self.options.pairs)):
                     self.score_pairs(model)
             list(ended)
-        left = sum("score" not in self.result["runs"].get(job.key, {}) for job in jobs)
+        left = sum("score" not in self.result["runs"].get(job.key, {}) for job in asked)
         seconds = time.monotonic() - start
-        print(f"{len(jobs) - left} of {len(jobs)} fine-tunings done in {seconds:.0f} s", flush=True)
+        done = len(asked) - left
+        print(f"{done} of {len(asked)} fine-tunings done after {seconds:.0f} s", flush=True)
         if left:
             sys.exit(1)
 

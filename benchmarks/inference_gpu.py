@@ -23,11 +23,13 @@ import argparse
 import csv
 import importlib.util
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -96,6 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if options.output:
                     write_result(options.output, result)
     print("\n" + inference_tables.inference_speed(result))
+    entries = [result[part] for part in options.only if part in result]
+    sides = dict(chain.from_iterable(entry["sides"].items() for entry in entries))
+    if failed := [name for name, side in sides.items() if "failed" in side]:
+        print(f"failed: {', '.join(failed)}", flush=True)
+        sys.exit(1)
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -145,11 +152,16 @@ def measure_part(
             continue
         if name.startswith("st_") and importlib.util.find_spec("sentence_transformers") is None:
             print(f"{name} is left out: sentence-transformers is not installed", flush=True)
-            entry["sides"][name] = {"failed": "not installed"}
             continue
-        side = build(model)
-        side(warm)
-        measured, values = time_rounds(side, texts, options.rounds)
+        try:
+            side = build(model)
+            side(warm)
+            measured, values = time_rounds(side, texts, options.rounds)
+        except Exception as error:  # the other sides are still worth their time
+            print(f"{name} failed: {error}", flush=True)
+            entry["sides"][name] = {"failed": type(error).__name__}
+            yield entry
+            continue
         if reference is None:
             reference = values
         measured["largest_difference"] = float(np.abs(values - reference).max())

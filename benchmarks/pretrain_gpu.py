@@ -97,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             flush=True,
         )
     if options.warm_up:
-        warm_up(bench)
+        if warm_up(bench):
+            sys.exit(1)
         return
     for part in options.only:
         PARTS[part](bench)
@@ -160,8 +161,10 @@ def compare(bench: Bench, *, part: str) -> None:
             add_side(bench, entry, setting, name, partial(SIDES[name], bench, setting))
 
 
-def warm_up(bench: Bench) -> None:
-    """Take a few steps of every side that compiles, in processes beside each other."""
+def warm_up(bench: Bench) -> int:
+    """Take a few steps of every side that compiles, in processes beside each other; return how
+    many of them have failed.
+    """
     commands = []
     for part in (part for part in bench.options.only if part in COMPARED):
         for setting in bench.select(COMPARED[part], part):
@@ -174,11 +177,10 @@ def warm_up(bench: Bench) -> None:
     )
     with ThreadPoolExecutor(bench.options.at_once) as threads:  # they wait for processes
         codes = [process.returncode for process in threads.map(run, commands)]
-    print(
-        f"warmed up {len(codes)} sides in {time.perf_counter() - start:.0f} s; "
-        f"{sum(code != 0 for code in codes)} of them failed",
-        flush=True,
-    )
+    failed = sum(code != 0 for code in codes)
+    seconds = time.perf_counter() - start
+    print(f"warmed up {len(codes)} sides in {seconds:.0f} s; {failed} of them failed", flush=True)
+    return failed
 
 
 def warm_up_command(bench: Bench, part: str, setting: Setting, side: str) -> list[str]:

@@ -11,10 +11,10 @@ record.toml holds the arms, and what each stage pre-trains and scores. DIR holds
 measured alone; the steps of a run are its minutes at that speed. Then pre-trainings run --at-once,
 and beside them fine-tunings --finetune-at-once; neither changes a number of another. Every run
 lands in the result file when it is done, failures too, and the same command continues: it skips
-what the file holds. After --stop-after seconds running commands are asked to stop; on the same
-machine they continue from their checkpoints. What is not done then, or has failed, gives exit code
-1. `--stage finetuning` tries settings of fine-tuning on one model. --plan prints what a stage would
-do, and its minutes.
+what the file holds, and of failures those without --retry. After --stop-after seconds running
+commands are asked to stop; on the same machine they continue from their checkpoints. While
+something is not done or has failed, the exit code is 1. `--stage finetuning` tries settings of
+fine-tuning on one model. --plan prints what a stage would do, and its minutes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from electra.config import UserError
 from electra.data.shards import Shards
 from electra.files import read_json_object
 from electra.pretraining.recipe import Recipe
-from electra.runs.run_dir import METRICS
+from electra.runs.run_dir import METRICS, get_status
 
 OUTPUT = RESULTS / "record.json"
 
@@ -147,7 +147,8 @@ class Search:
 
     def run_stage(self, stage: Stage) -> None:
         """Measure speeds, pre-train and fine-tune what a stage has left."""
-        runs = [run for run in self.plan.runs(stage, self.options.arms) if self.is_left(stage, run)]
+        asked = list(self.plan.runs(stage, self.options.arms))
+        runs = [run for run in asked if self.is_left(stage, run)]
         print(f"{stage.name}: {len(runs)} runs left", flush=True)
         for arm, _ in runs:
             self.open_shards(arm)
@@ -160,7 +161,10 @@ class Search:
         ):
 
             def work(run: tuple[Arm, int]) -> None:
-                if not self.attempt(stage, run, lambda: self.pretrain(stage, *run)):
+                is_pretrained = self.is_pretrained(stage, run) or self.attempt(
+                    stage, run, lambda: self.pretrain(stage, *run)
+                )
+                if not is_pretrained:
                     return
                 for task in stage.tasks:
                     tunings.append(finetunings.submit(self.finetune, stage, run, task))
@@ -168,9 +172,9 @@ class Search:
             list(pretrainings.map(work, runs))
         for future in tunings:
             future.result()
-        left = sum(not self.is_done(stage, run) for run in runs)
-        print(f"{stage.name}: {len(runs) - left} of {len(runs)} runs done", flush=True)
-        if left:
+        done = sum(self.is_done(stage, run) for run in asked)
+        print(f"{stage.name}: {done} of {len(asked)} runs done", flush=True)
+        if done < len(asked):
             sys.exit(1)
 
     def is_left(self, stage: Stage, run: tuple[Arm, int]) -> bool:
@@ -192,6 +196,13 @@ class Search:
         """Return whether a run has the scores of all tasks."""
         entry = self.record.entry(stage.name, run[0].name, run[1])
         return set(entry.get("tuned", ())) >= set(stage.task_names)
+
+    def is_pretrained(self, stage: Stage, run: tuple[Arm, int]) -> bool:
+        """Return whether the facts of a run are kept, and its models are in their folder."""
+        arm, seed = run
+        entry = self.record.entry(stage.name, arm.name, seed)
+        status = get_status(self.run_folder(stage, arm, seed)).get("status")
+        return "steps" in entry and "failed" not in entry and status == "finished"
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -320,21 +331,8 @@ class Search:
     def search_finetuning(self, model: Path) -> None:
         """Try settings of fine-tuning on one model; each lands in the result as a run."""
         searched = self.plan.finetuning
-        names = self.options.arms or list(searched.tunings)
-        if unknown := set(names) - set(searched.tunings):
-            raise UserError(
-                f"--arms {', '.join(sorted(unknown))}: no settings of fine-tuning; there are "
-                f"{', '.join(searched.tunings)}"
-            )
-        for name in names:
-            earlier = self.record.entry("finetuning", name, 0).get("model", model.name)
-            if earlier != model.name:
-                raise UserError(
-                    f"{self.options.output}: {name} was tuned from {earlier}; give these settings "
-                    "another name in record.toml, or the results another --output"
-                )
         tasks = [task for task in searched.tasks if task.split()[0] in self.tasks]
-        jobs = [(name, task) for name in names for task in tasks]
+        jobs = [(name, task) for name in self.tunings_of(model) for task in tasks]
         start = time.monotonic()
 
         def work(job: tuple[str, str]) -> None:
@@ -357,6 +355,30 @@ class Search:
         with ThreadPoolExecutor(self.options.finetune_at_once) as threads:
             list(threads.map(work, jobs))
         print(f"finetuning: {time.monotonic() - start:.0f} s", flush=True)
+        if not all(self.is_tuned(name, self.plan.task_flags(task)[0]) for name, task in jobs):
+            sys.exit(1)
+
+    def tunings_of(self, model: Path) -> Sequence[str]:
+        """Return the names of the settings that were asked for, which are of this model alone."""
+        known = self.plan.finetuning.tunings
+        names = self.options.arms or list(known)
+        if unknown := set(names) - set(known):
+            raise UserError(
+                f"--arms {', '.join(sorted(unknown))}: no settings of fine-tuning; there are "
+                f"{', '.join(known)}"
+            )
+        for name in names:
+            earlier = self.record.entry("finetuning", name, 0).get("model", model.name)
+            if earlier != model.name:
+                raise UserError(
+                    f"{self.options.output}: {name} was tuned from {earlier}; give these settings "
+                    "another name in record.toml, or the results another --output"
+                )
+        return names
+
+    def is_tuned(self, name: str, task: str) -> bool:
+        tuned = self.record.entry("finetuning", name, 0).get("tuned", {})
+        return bool(tuned.get(task, {}).get("scores"))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ SAME_SPEED = (
     "optimizer.weight_decay",
     "optimizer.muon_weight_decay",
     "optimizer.betas",
-    "optimizer.clip",
     "objective.discriminator_weight",
     "training.seed",
     "training.max_steps",

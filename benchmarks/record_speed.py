@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -19,33 +22,36 @@ from electra.pretraining.setup import (
     place_on_device,
 )
 
-WARM_UP_STEPS, MEASURED_STEPS = 15, 60
+WARM_UP_STEPS, WINDOWS, WINDOW_STEPS = 15, 6, 10
 
 
 def measure_rows_per_second(recipe: Recipe, shards: Shards) -> float:
-    """Return the rows that a second of training takes, without start, evaluation and saving."""
+    """Return the rows that a second of training takes, without start, evaluation and saving.
+
+    It is the median of windows: in some of them a GPU captures graphs of new shapes.
+    """
     with process_group() as world:
         recipe = resolve_recipe(recipe, shards, world)
         is_cuda = world.device.type == "cuda"
-        warm_up, measured = (WARM_UP_STEPS, MEASURED_STEPS) if is_cuda else (1, 2)
+        warm_up, windows, steps = (WARM_UP_STEPS, WINDOWS, WINDOW_STEPS) if is_cuda else (1, 1, 2)
         objective = build_objective_from_recipe(recipe, shards)
         run = place_on_device(recipe, shards, world, Path(), objective)
         run.train_step = build_run_train_step(run, None)
-        start = 0.0
+        times = []
         stream = run.train_loader().iterate(
-            range(1, warm_up + measured + 1), run.my_micro_batches, pin_memory=is_cuda
+            range(1, warm_up + windows * steps + 1), run.my_micro_batches, pin_memory=is_cuda
         )
         for step, batches in enumerate(stream, start=1):
             take_step(run, step, batches)
-            if step == warm_up:
+            if step >= warm_up and (step - warm_up) % steps == 0:
                 run.train_step.synchronize()
-                start = time.perf_counter()
-        run.train_step.synchronize()
-        seconds = time.perf_counter() - start
-    del run, objective
+                times.append(time.perf_counter())
+    del run, objective, stream
     if is_cuda:
+        gc.collect()  # a train step and its graphs refer to each other
         torch.cuda.empty_cache()
-    return measured * recipe.training.batch_size / seconds
+    seconds = median(end - start for start, end in pairwise(times))
+    return steps * recipe.training.batch_size / seconds
 
 
 def take_step(run: Run, step: int, batches: list) -> None:  # type: ignore[type-arg]

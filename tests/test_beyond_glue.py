@@ -127,7 +127,8 @@ def test_a_failure_is_kept_shown_and_tried_again_only_when_asked(
         beyond_glue.main(command)
     assert read_runs(command)["ours: race, seed 1"]["failed"] == "exit code 1: out of memory"
     nothing_left = pretend(monkeypatch)
-    beyond_glue.main(command)
+    with pytest.raises(SystemExit, match="1"):
+        beyond_glue.main(command)
     assert nothing_left == []
     again = pretend(monkeypatch)
     beyond_glue.main([*command, "--retry"])

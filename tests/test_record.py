@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -205,7 +206,11 @@ def test_the_plan_of_the_finetuning_stage_is_refused_and_not_run(capsys: Any) ->
 
 
 def search_finetuning(
-    output: Path, *flags: str, model: str = "run", scores: list[float]
+    output: Path,
+    *flags: str,
+    model: str = "run",
+    scores: list[float],
+    expected_exit: int | None = None,
 ) -> dict[str, Any]:
     """Run the stage with commands that score at once, and return what the file then holds."""
     place = ["--folder", str(output.parent), "--glue", "glue", "--output", str(output)]
@@ -219,15 +224,17 @@ def search_finetuning(
         return {"scores": scores}
 
     search.score = score  # type: ignore[method-assign]
-    search.search_finetuning(Path(model))
+    exit_code = nullcontext() if expected_exit is None else pytest.raises(SystemExit, match="1")
+    with exit_code:
+        search.search_finetuning(Path(model))
     entry: dict[str, Any] = Record(output).entry("finetuning", "default", 0)["tuned"]["glue/rte"]
     return entry
 
 
 def test_failed_settings_of_fine_tuning_are_tried_again_when_asked(tmp_path: Path) -> None:
     output = tmp_path / "a.json"
-    assert "failed" in search_finetuning(output, scores=[])
-    assert "failed" in search_finetuning(output, scores=[0.6])
+    assert "failed" in search_finetuning(output, scores=[], expected_exit=1)
+    assert "failed" in search_finetuning(output, scores=[0.6], expected_exit=1)
     assert search_finetuning(output, "--retry", scores=[0.6]) == {"scores": [0.6]}
     assert search_finetuning(output, "--retry", scores=[0.7]) == {"scores": [0.6]}
 
@@ -236,6 +243,21 @@ def test_settings_of_fine_tuning_are_not_taken_for_those_of_another_model(tmp_pa
     search_finetuning(tmp_path / "a.json", scores=[0.6])
     with pytest.raises(UserError, match="default was tuned from run"):
         search_finetuning(tmp_path / "a.json", model="another", scores=[0.7])
+
+
+def test_a_stage_with_a_failed_run_ends_with_exit_code_1_also_where_nothing_is_left_to_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "a.json"
+    failed = Record(output)
+    failed.update("quarter", "paper", 0, question="q", failed="exit code 1: out of memory")
+    place = ["--folder", str(tmp_path), "--glue", "glue", "--output", str(output)]
+    options = record.parse_options(["--stage", "quarter", "--arms", "paper", *place])
+    plan = load_plan()
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="1"):
+            record.Search(options, plan, Record(output)).run_stage(plan.stage("quarter"))
+    assert "quarter: 0 of 1 runs done" in capsys.readouterr().out
 
 
 # ---- the result file -----------------------------------------------------------------------------

@@ -99,15 +99,14 @@ def prepare_finetuning(
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
     config = resolve_config(task, options, source.encoder.shape)
-    task = configure_task(task, config)
     resolve_search(config, options)  # refuses wrong options before data are read
+    task = configure_task(task, config)
     with redirect_warnings(say):
         files = find_files(task, options, tables, config)
     task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
     examples = select_examples(examples, config.max_train_examples)
     dev = {name: select_examples(split, config.max_dev_examples) for name, split in dev.items()}
-    task = weigh_classes(task, examples, say)
-    config = resolve_epochs(config, len(examples), say)
+    task, config = weigh_classes(task, examples, say), resolve_epochs(config, len(examples), say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     with redirect_warnings(say):
         splits = encode_dev(encoder, files, dev)
