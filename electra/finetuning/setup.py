@@ -99,7 +99,6 @@ def prepare_finetuning(
     """Read, check and encode everything that a fine-tuning needs."""
     source = load_pretrained(model, random_weights=options.random_weights)
     config = resolve_config(task, options, source.encoder.shape)
-    resolve_search(config, options)  # refuses wrong options before data are read
     task = configure_task(task, config)
     with redirect_warnings(say):
         files = find_files(task, options, tables, config)
@@ -200,6 +199,7 @@ def resolve_config(task: AnyTask, options: FinetuneOptions, shape: EncoderShape)
             f"--length {config.length}: the model has only {shape.positions} positions; use that "
             "or less"
         )
+    resolve_search(config, options)  # refuses a search with nothing to try before data are read
     # Refuses layers that the model does not have.
     layer_width(task.frozen or "last", shape.width, layers=shape.layers)
     return replace(config, pooling=resolve_pooling(task, config, shape))
