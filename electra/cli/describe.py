@@ -37,6 +37,7 @@ from electra.setting_docs import as_commented_toml
 
 # Tokens in one forward pass, where the recipe leaves the micro-batch size to the machine.
 USUAL_TOKENS = 16_384
+ON_CPU = "fp32 (a CPU)"
 SHAPE_FIELDS = {
     "layers": "layers",
     "width": "width",
@@ -130,6 +131,7 @@ def estimate_memory(
             kernels=kernels,
             activation_checkpointing=recipe.training.activation_checkpointing,
             layout=recipe.state_layout(world_size),
+            on_cpu=name == ON_CPU,
         )
         if kernels and recipe.training.cuda_graph != "off":
             scored_rows = min(rows, recipe.training.eval_rows)
@@ -154,7 +156,7 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
     if with_kernels:
         bf16 = "bf16, kernels"
     return {
-        "auto": {"fp32 (a CPU)": (FLOAT, False), f"{bf16} (a GPU)": (LOW, with_kernels)},
+        "auto": {ON_CPU: (FLOAT, False), f"{bf16} (a GPU)": (LOW, with_kernels)},
         "fp32": {"fp32": (FLOAT, False)},
         "fp16": {"fp16": (LOW, False)},
         "bf16": {bf16: (LOW, with_kernels)},

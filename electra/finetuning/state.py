@@ -215,11 +215,12 @@ def resolve_finetune_speed(setup: FinetuneSetup, world: World) -> Speed:
 def fit_micro_batch_size(setup: FinetuneSetup, world: World) -> int:
     """Return how many examples a pass takes: a rank's part of the batch, halved until it fits."""
     rows = setup.train
-    bytes_per_number = 2
+    bytes_per_number, longest, cpu_length = 2, int(rows.lengths.max()), None
     if resolve_precision(setup.config.precision, world.device) == "fp32":
         bytes_per_number = 4
-    bytes_per_token = encoder_bytes(setup.shape, bytes_per_number)
-    bytes_per_example = rows.num_choices * int(rows.lengths.max()) * bytes_per_token
+        cpu_length = longest if world.device.type == "cpu" else None
+    bytes_per_token = encoder_bytes(setup.shape, bytes_per_number, cpu_length=cpu_length)
+    bytes_per_example = rows.num_choices * longest * bytes_per_token
     size = -(-setup.config.batch_size // world.size)
     while size > 1 and size * bytes_per_example > 0.7 * free_bytes(world.device):
         size = -(-size // 2)

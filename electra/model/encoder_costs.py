@@ -55,6 +55,19 @@ class EncoderCosts(ABC):
     def block_bytes(self, shape: EncoderShape, activation_bytes: int) -> float:
         """Return the bytes per token that the backward pass of one block needs."""
 
+    @abstractmethod
+    def dropped_values(self, shape: EncoderShape) -> int:
+        """Return the values per token of a block that dropout reads, without those of attention."""
+
+    def cpu_block_bytes(self, shape: EncoderShape, length: int) -> float:
+        """Return the bytes per token that a block keeps on a CPU beside `block_bytes`, in float32.
+
+        Φ of the gelu, masks of dropout as numbers and, where attention has dropout, its
+        probabilities and their mask.
+        """
+        kept = FLOAT * shape.feedforward + (FLOAT - 1) * self.dropped_values(shape)
+        return kept + (shape.attention_dropout > 0) * 2 * FLOAT * shape.heads * length
+
 
 class ElectraCosts(EncoderCosts):
     gated = 1
@@ -102,9 +115,11 @@ class ElectraCosts(EncoderCosts):
         # In, q, k, v, context, normed; around the gelu.
         kept = activation_bytes * (6 * width + 2 * shape.feedforward)
         norms = 2 * FLOAT * width
-        dropout = 2 * width
         log_sums = FLOAT * shape.heads
-        return kept + norms + dropout + log_sums
+        return kept + norms + self.dropped_values(shape) + log_sums
+
+    def dropped_values(self, shape: EncoderShape) -> int:
+        return (shape.dropout > 0) * 2 * shape.width
 
 
 class ModernBertCosts(EncoderCosts):
@@ -150,9 +165,12 @@ class ModernBertCosts(EncoderCosts):
         # In, q, k, v, turned q and k, context, both normed; both halves, the gelu, their product.
         kept = activation_bytes * (9 * width + 4 * feedforward)
         norms = 2 * FLOAT * width
-        dropout = (shape.attention_dropout > 0) * width + (shape.dropout > 0) * feedforward
         log_sums = FLOAT * shape.heads
-        return kept + norms + dropout + log_sums
+        return kept + norms + self.dropped_values(shape) + log_sums
+
+    def dropped_values(self, shape: EncoderShape) -> int:
+        of_attention = (shape.attention_dropout > 0) * shape.width
+        return of_attention + (shape.dropout > 0) * shape.feedforward
 
 
 COSTS: dict[str, EncoderCosts] = {"electra": ElectraCosts(), "modernbert": ModernBertCosts()}

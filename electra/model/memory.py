@@ -41,13 +41,15 @@ def training_bytes(
     activation_checkpointing: bool = False,
     layout: StateLayout = PLAIN,
     kernels: bool = False,
+    on_cpu: bool = False,
 ) -> Terms:
     """Estimate a step's peak memory, itemised, for a micro-batch of `rows` full rows.
 
     `activation_bytes` is 2 under bf16 or fp16. `kernels` says that our own kernels take the step.
 
     Without them, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
-    recomputed but the logits of every position. A compiler may keep less; an allocator rounds up. A
+    recomputed but the logits of every position. A CPU keeps more (`on_cpu`: in float32). A compiler
+    may keep less; an allocator rounds up. A
     frozen network has no gradients and no optimizer state, and of its activations only the logits
     are counted: nothing waits for a backward pass.
     """
@@ -63,7 +65,10 @@ def training_bytes(
         kept = sum(head.kept_bytes(network.shape, work, activation_bytes) for head in network.heads)
         if network.is_trained:
             kept += encoder_bytes(
-                network.shape, activation_bytes, activation_checkpointing=activation_checkpointing
+                network.shape,
+                activation_bytes,
+                activation_checkpointing=activation_checkpointing,
+                cpu_length=work.length if on_cpu else None,
             )
         terms[f"{network.name} activations"] = rows * work.length * kept
         if network.lm_head is not None and network.lm_head.predicts_everywhere:
@@ -122,15 +127,22 @@ def hidden_matrix_values(work: Workload) -> int:
 
 
 def encoder_bytes(
-    shape: EncoderShape, activation_bytes: int, *, activation_checkpointing: bool = False
+    shape: EncoderShape,
+    activation_bytes: int,
+    *,
+    activation_checkpointing: bool = False,
+    cpu_length: int | None = None,
 ) -> float:
-    """Return the bytes per token that an encoder's backward pass needs.
+    """Return the bytes per token that an encoder's backward pass needs; `cpu_length` is the length
+    of rows where a CPU computes them in float32.
 
     With activation checkpointing a block has kept only its input, and one of them at a time has all
     the rest.
     """
     embeddings = FLOAT * shape.embedding + activation_bytes * shape.embedding  # around the norm
     block = costs_of(shape).block_bytes(shape, activation_bytes)
+    if cpu_length is not None:
+        block += costs_of(shape).cpu_block_bytes(shape, cpu_length)
     blocks = shape.layers * block
     if activation_checkpointing:
         blocks = shape.layers * FLOAT * shape.width + block

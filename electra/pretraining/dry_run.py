@@ -79,7 +79,7 @@ def inspect_run(
         if shards is not None:
             vocabulary = shards.tokenizer.size
         facts["disk"] = describe_disk(recipe, vocabulary, output_dir or Path())
-        facts["memory"] = describe_memory(recipe, world)
+        facts["memory"] = describe_memory(recipe, vocabulary, world)
         if shards is not None:
             facts["time"] = describe_time(recipe, shards, world, options, resumed)
     if warnings:
@@ -192,9 +192,9 @@ def held_bytes(run: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def describe_memory(recipe: Recipe, world: World) -> str:
+def describe_memory(recipe: Recipe, vocabulary: int, world: World) -> str:
     """Return the rows of a forward pass that fit in memory; raise UserError where none does."""
-    vocabulary, rows = recipe.data.vocab_size, recipe.training.micro_batch_size
+    rows = recipe.training.micro_batch_size
     if rows is None:
         rows = fit_micro_batch(recipe, vocabulary, world)
     needed, free = micro_batch_bytes(recipe, vocabulary, world, rows), free_bytes(world.device)

@@ -163,6 +163,7 @@ def micro_batch_bytes(recipe: Recipe, vocabulary: int, world: World, size: int) 
         kernels=speed.kernels,
         activation_checkpointing=training.activation_checkpointing,
         layout=recipe.state_layout(world.size),
+        on_cpu=world.device.type == "cpu" and activation_bytes == FLOAT,
     )
     if speed.cuda_graph:
         terms |= reserved_bytes(workload, terms, scored_rows=min(size, training.eval_rows))

@@ -28,6 +28,7 @@ from electra.model.memory import (
     KERNEL_LOGITS,
     KERNEL_ROWS,
     StateLayout,
+    encoder_bytes,
     kernel_encoder_bytes,
     reserved_bytes,
     training_bytes,
@@ -195,6 +196,24 @@ def test_estimated_activations_are_near_what_autograd_keeps(
         size for term, size in training_bytes(work, rows=rows).items() if "activations" in term
     )
     assert estimated == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("length", [32, 256])
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_what_a_cpu_keeps_of_an_encoder_is_what_is_counted(
+    family: Literal["electra", "modernbert"], length: int, dropout: float
+) -> None:
+    shape = EncoderShape(
+        family=family, layers=3, embedding=256, dropout=dropout, attention_dropout=dropout
+    )
+    encoder = build_encoder(shape, vocabulary=100)
+    input_ids = torch.randint(100, (2, length))
+    mask = torch.ones_like(input_ids, dtype=torch.bool)
+    with watched(encoder) as kept:
+        encoder(input_ids, torch.zeros_like(input_ids), mask)
+    estimated = encoder_bytes(shape, 4, cpu_length=length)
+    assert input_ids.numel() * estimated == pytest.approx(kept(), rel=0.1)
 
 
 def test_half_precision_halves_most_of_the_activations_and_none_of_the_state() -> None:
