@@ -145,10 +145,10 @@ def train(state: FinetuneState, journal: Journal, interrupted: Callable[[], bool
             log_step(state, journal, window, learning_rate, examples=examples)
             examples = 0
         if state.evaluates_at(step):
-            with window.pause():
+            with window.pause(state.train_step.synchronize):
                 stopping = not evaluate(state, journal, interrupted) or stopping
         if (step % config.save_steps == 0 and not is_last) or stopping:
-            with window.pause():
+            with window.pause(state.train_step.synchronize):
                 save_checkpoint(state)
         journal.advance(step)
         if stopping:

@@ -62,10 +62,10 @@ def train(
         if step % settings.logging_steps == 0 or is_stopping or is_last:
             log(run, journal, window, learning_rate)
         if is_evaluated(run, step):
-            with window.pause():
+            with window.pause(run.train_step.synchronize):
                 is_stopping = not evaluate(run, journal, interrupted) or is_stopping
         if step % settings.save_steps == 0 or is_stopping or is_last:
-            with window.pause():
+            with window.pause(run.train_step.synchronize):
                 save(run, checkpointer)
         checkpointer.poll()
         journal.advance(step)

@@ -262,8 +262,11 @@ class MetricsWindow:
         return item
 
     @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Leave the time of the block, such as an evaluation, out of the training time."""
+    def pause(self, synchronize: Callable[[], object]) -> Iterator[None]:
+        """Leave the time of the block, such as an evaluation, out of the training time, but not
+        that of steps which a GPU has still to compute.
+        """
+        synchronize()
         before = time.monotonic()
         yield
         self.start_time += time.monotonic() - before

@@ -146,10 +146,11 @@ def test_time_spent_on_the_next_batch_counts_as_waiting() -> None:
 
 
 def test_time_in_a_pause_is_not_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 10.0, 70.0, 90.0, 90.0])  # begun, pause, continue, closed; the next begins
+    # begun, steps are waited for, pause, continue, closed; the next begins
+    clock = iter([0.0, 5.0, 10.0, 70.0, 90.0, 90.0])
     monkeypatch.setattr("electra.runs.journal.time.monotonic", lambda: next(clock))
     window = MetricsWindow()
-    with window.pause():
+    with window.pause(lambda: next(clock)):
         window.add({}, tokens=60)
     assert window.close(lambda tensors: None)["tokens_per_second"] == 60 / 30
 
