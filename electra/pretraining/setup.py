@@ -35,7 +35,7 @@ from electra.engine.train_step import (
 )
 from electra.engine.training_state import restore, weights_of, with_tied_weights
 from electra.files import read_json_object_or_empty
-from electra.model.encoder import set_activation_checkpointing
+from electra.model.encoder import ZerosForRandomValues, set_activation_checkpointing
 from electra.objectives.objective import Objective
 from electra.pretraining.export import (
     check_fits_recipe,
@@ -218,10 +218,18 @@ def build_first_objective(
 
     At the first start of a run they are those of `--init-from`, where that is given.
     """
+    if resumed is not None:
+        return build_to_fill(recipe, shards), []
     objective = build_objective_from_recipe(recipe, shards)
-    if resumed is None and options.init_from is not None:
+    if options.init_from is not None:
         return objective, initialise_from(objective, options.init_from, shards)
     return objective, []
+
+
+def build_to_fill(recipe: Recipe, shards: Shards) -> Objective:
+    """Build the objective for weights of a checkpoint or of other processes."""
+    with ZerosForRandomValues():
+        return build_objective_from_recipe(recipe, shards)
 
 
 def place_on_device(
@@ -369,6 +377,6 @@ def full_objective(run: Run) -> Objective:
     weights = weights_of(run.objective, keep=run.world.is_main)
     if not run.world.is_main:
         return run.objective
-    objective = build_objective_from_recipe(run.recipe, run.shards)
+    objective = build_to_fill(run.recipe, run.shards)
     objective.load_state_dict(with_tied_weights(weights, objective))
     return objective
