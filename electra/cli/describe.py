@@ -231,9 +231,9 @@ def print_dry_run(
     """
     from electra.pretraining.dry_run import inspect_run
 
-    facts = inspect_run(recipe, options, output_dir)
+    vocabulary, facts = inspect_run(recipe, options, output_dir)
     print_data(as_commented_toml(recipe))
-    print_description(describe_recipe(recipe, name=name), Terminal())
+    print_description(describe_recipe(recipe, name=name, vocabulary=vocabulary), Terminal())
     for title, fact in facts.items():
         to_stdout(f"{title}: {fact}")
 

@@ -46,14 +46,12 @@ def training_bytes(
     """Estimate a step's peak memory, itemised, for a micro-batch of `rows` full rows.
 
     `activation_bytes` is 2 under bf16 or fp16. `kernels` says that our own kernels take the step.
-
     Without them, assumes fused attention (no [T, T] scores kept), one-byte dropout masks, nothing
     recomputed but the logits of every position. A CPU keeps more (`on_cpu`: in float32). A compiler
-    may keep less; an allocator rounds up. A
-    frozen network has no gradients and no optimizer state, and of its activations only the logits
-    are counted: nothing waits for a backward pass.
+    may keep less; an allocator rounds up. A frozen network has no gradients and no optimizer state,
+    and of its activations only the logits are counted: nothing waits for a backward pass.
     """
-    terms = state_bytes(work, layout)
+    terms, cpu_length = state_bytes(work, layout), work.length if on_cpu else None
     if activation_bytes < FLOAT:  # whole wherever they are: backward keeps what forward cast
         weights = parameters(work).total * FLOAT
         terms["weights in low precision"] = weights * activation_bytes / FLOAT
@@ -68,7 +66,7 @@ def training_bytes(
                 network.shape,
                 activation_bytes,
                 activation_checkpointing=activation_checkpointing,
-                cpu_length=work.length if on_cpu else None,
+                cpu_length=cpu_length,
             )
         terms[f"{network.name} activations"] = rows * work.length * kept
         if network.lm_head is not None and network.lm_head.predicts_everywhere:

@@ -50,8 +50,9 @@ CHECKPOINTED = ("weights", "optimizer", "averaged weights")  # of the terms of m
 
 def inspect_run(
     recipe: Recipe, options: PretrainOptions, output_dir: Path | None
-) -> dict[str, str]:
-    """Return what a run would find: its folder, data, disk, memory and time.
+) -> tuple[int, dict[str, str]]:
+    """Return the size of the vocabulary, and what a run would find: its folder, data, disk, memory
+    and time.
 
     Raise UserError for what would stop it. Without data, only what is known without them.
     """
@@ -75,16 +76,23 @@ def inspect_run(
             warnings += diagnosis.recipe_warnings(recipe, shards)
         if sources is not None:
             facts |= describe_sources(sources, options, is_cut=shards is not None)
-        vocabulary = recipe.data.vocab_size
-        if shards is not None:
-            vocabulary = shards.tokenizer.size
+        vocabulary = known_vocabulary(recipe, shards, options)
         facts["disk"] = describe_disk(recipe, vocabulary, output_dir or Path())
         facts["memory"] = describe_memory(recipe, vocabulary, world)
         if shards is not None:
             facts["time"] = describe_time(recipe, shards, world, options, resumed)
     if warnings:
         facts["warning"] = "; ".join(warnings)
-    return facts
+    return vocabulary, facts
+
+
+def known_vocabulary(recipe: Recipe, shards: Shards | None, options: PretrainOptions) -> int:
+    """Return the entries of the tokenizer that the run has, or will train."""
+    if shards is not None:
+        return shards.tokenizer.size
+    if tokenizer := options.tokenizer or find_tokenizer_folder(options.init_from):
+        return WordPiece.load(tokenizer).size
+    return recipe.data.vocab_size
 
 
 def describe_start(resumed: Checkpoint | None, output_dir: Path | None) -> dict[str, str]:

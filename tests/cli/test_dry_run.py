@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from electra.__main__ import main
+from electra.data.wordpiece import WordPiece
 from electra.engine.distributed import World
 from electra.pretraining import dry_run
 from electra.runs import checkpoint
@@ -106,3 +107,19 @@ def test_a_dry_run_gives_the_time_of_the_steps_that_are_left(
     assert line in capsys.readouterr().out
     assert main(pretrain_argv(copied, "--dry-run", data=toy_shards)) == 0
     assert "time: none: all 4 steps are trained\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_counts_with_the_vocabulary_of_the_shards_or_of_the_tokenizer_that_is_named(
+    tmp_path: Path,
+    toy_corpus: Path,
+    toy_shards: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dry_run, "measure_row", lambda *_: 2.0)
+    tokenizer = toy_shards / "tokenizer"
+    entries = WordPiece.load(tokenizer).size
+    sources = (["--data", toy_shards], ["--corpus", toy_corpus, "--tokenizer", tokenizer])
+    for source in sources:
+        assert main(pretrain_argv(tmp_path / "run", "--dry-run", *source)) == 0
+        assert f"{entries:,}, 32" in capsys.readouterr().out
