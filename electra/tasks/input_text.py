@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import shutil
@@ -20,8 +21,9 @@ from electra.tasks.tag import Tag
 from electra.tasks.task import AnyTask
 
 STANDARD_INPUT = "-"
-JSON_LIST = re.compile(rb"\s*\[\s*\{")
-JSON_LINE = re.compile(rb"\s*\{")
+BOM = codecs.BOM_UTF8  # at the start of what PowerShell and Excel write
+JSON_LIST = re.compile(rb"(%b)?\s*\[\s*\{" % BOM)
+JSON_LINE = re.compile(rb"(%b)?\s*\{" % BOM)
 HEAD_BYTES = 4_096
 
 

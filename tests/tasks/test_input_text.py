@@ -62,6 +62,8 @@ def test_a_sentence_is_refused_by_tasks_on_more_than_one_text(name: str) -> None
         ("a text\nanother\n", ".txt"),
         (json.dumps({"text": "a text"}) + "\n" + json.dumps({"text": "another"}), ".jsonl"),
         (json.dumps([{"text": "a text"}, {"text": "another"}]), ".json"),
+        ('\ufeff{"text": "a text"}\n{"text": "another"}\n', ".jsonl"),
+        ('\ufeff[{"text": "a text"}, {"text": "another"}]', ".json"),
     ],
 )
 def test_standard_input_is_text_or_json(
