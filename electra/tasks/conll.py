@@ -13,6 +13,7 @@ from electra.data.lines import check_encodable
 from electra.data.sources import warn
 from electra.data.table_layout import first_lines
 from electra.data.tables import Table, read_lines, read_rows, require_column
+from electra.files import parse_json
 from electra.tasks.conll_columns import (
     NO_WORD_ID,
     ColumnChoice,
@@ -28,6 +29,8 @@ from electra.tasks.conll_columns import (
 LONG_SENTENCE = 100  # words of a file to predict, which may well hold one sentence
 DETECTION_LINES = 1000  # read to tell what kind of text a file holds
 TAGGED_LINE = re.compile(r"\S+[ \t](.*[ \t])?(O|[BIESLU]-\S+)[ \t]*")
+# A list of texts as JSON and Python write it; in a sentence, a blank follows the bracket.
+LIST_TEXT = re.compile(r"\[(['\"].*['\"])?\]", re.DOTALL)
 SUFFIXES = {".conll", ".conllu", ".bio", ".iob", ".iob2"}
 
 
@@ -141,7 +144,7 @@ def sentences_from_rows(
 ) -> Iterator[Sentence]:
     """Read a sentence a row, from the first of the columns `words` and of `tags` that there is.
 
-    A cell is a list, or a text with blanks between.
+    A cell is a list, JSON of a list, or a text with blanks between.
     """
     for where, row in read_rows(table):
         name = next((name for name in words if name in row), words[0])
@@ -163,7 +166,7 @@ def text_list(value: Any, name: str, where: str) -> tuple[str, ...]:
     """Return a cell's texts, which are a list or have blanks between."""
     items: Any = value
     if isinstance(value, str):
-        items = value.split()
+        items = split_text(value, name, where)
     if isinstance(items, Mapping) or not isinstance(items, Sequence):
         raise UserError(
             f"{where}: {name!r} is {type(value).__name__}; a list of texts is expected, or one "
@@ -177,3 +180,19 @@ def text_list(value: Any, name: str, where: str) -> tuple[str, ...]:
             )
         check_encodable(item, where)
     return tuple(items)
+
+
+def split_text(text: str, name: str, where: str) -> list[Any]:
+    """Split a cell of text: at its blanks, unless it is JSON of a list of texts."""
+    if not LIST_TEXT.fullmatch(text.strip()):
+        return text.split()
+    try:
+        items = parse_json(text)
+    except ValueError:
+        items = None
+    if isinstance(items, list):
+        return items
+    raise UserError(
+        f"{where}: {name!r} holds a list as text, {text[:40]!r}, that is not JSON; write it as "
+        '["Ada", "lives"] or with blanks between (Ada lives), or rows with lists to a .jsonl file'
+    )

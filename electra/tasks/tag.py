@@ -1,8 +1,8 @@
 """Tagging of words: named entities (CoNLL-2003), chunks (CoNLL-2000), or tags of your own.
 
 Own data is CoNLL columns (a word a line, a blank line after each sentence), CoNLL-U, or rows of
-JSONL, Parquet, CSV or TSV with a list of words and a list of tags; in a cell of text, blanks stand
-between.
+JSONL, Parquet, CSV or TSV with a list of words and a list of tags; in a cell of text a list is
+JSON, or blanks stand between.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -288,6 +289,33 @@ def test_rows_hold_lists_or_text_with_blanks_between(tmp_path: Path) -> None:
     )
     for path in (lists, cells, tmp_path / "a.parquet"):
         assert [(s.words, s.tags) for s in read_rows(path)] == [(("Anna", "sat"), ("B-PER", "O"))]
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ('["Ada", "lives here"]', ("Ada", "lives here")),
+        ('["1", "[", "\\u00e9"]', ("1", "[", "é")),
+        ("[]", ()),
+        ("[ 1 ]", ("[", "1", "]")),
+        ("[1]", ("[1]",)),
+        ('[ " no " ]', ("[", '"', "no", '"', "]")),
+    ],
+)
+def test_json_of_a_list_in_a_cell_is_the_list(
+    tmp_path: Path, cell: str, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", encoding="utf8", newline="") as file:
+        csv.writer(file).writerows([["tokens"], [cell]])
+    assert read_rows(path, labelled=False)[0].words == words
+
+
+@pytest.mark.parametrize("cell", ["['Ada', 'lives']", "['Ada' 'lives']", '["Ada" "lives"]'])
+def test_a_list_in_a_cell_that_is_not_json_is_refused(tmp_path: Path, cell: str) -> None:
+    path = written(tmp_path / "a.jsonl", json.dumps({"tokens": cell}))
+    with pytest.raises(UserError, match=wording("a_list_in_a_cell_that_is_not_json_is_refused")):
+        read_rows(path, labelled=False)
 
 
 def test_rows_without_tags_can_be_read_to_be_tagged(tmp_path: Path) -> None:
