@@ -325,14 +325,34 @@ def test_embed_takes_rows_columns_and_files(tuned: FinetuneResult, tmp_path: Pat
     assert [len(vectors) for vectors in tokens.vectors] == [4, 5]
     numbered = electra.embed(tuned, file, layer=0)  # type: ignore[arg-type]
     np.testing.assert_array_equal(numbered.vectors, electra.embed(tuned, file, layer="0").vectors)
-    with pytest.raises(electra.UserError, match="texts, item 2 is a NoneType; give texts alone"):
-        electra.embed(tuned, ["a dog", None])
+    with pytest.raises(electra.UserError, match="texts, item 2 is a int; give texts alone"):
+        electra.embed(tuned, ["a dog", 7])
     with pytest.raises(electra.UserError, match=r"a dog: no such file .*list: \['a dog'\]"):
         electra.embed(tuned, "a dog")
     with pytest.raises(electra.UserError, match=r"no column 'text'.*right one with text=$"):
         electra.embed(tuned, [{"review": "a dog"}])
     with pytest.raises(electra.UserError, match=r"pool must be one of .*'mean'.* found 'max'"):
         electra.embed(tuned, file, pool="max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_text_is_answered_as_an_empty_one_and_counted(
+    tuned: FinetuneResult, missing: float | None
+) -> None:
+    inputs = ["a dog", missing]
+    with pytest.warns(UserWarning, match="inputs: 1 rows hold no text; they are kept"):
+        answers = electra.load(tuned).predict(inputs)
+    assert answers[1]["probabilities"] == electra.load(tuned).predict([""])[0]["probabilities"]
+    for texts in (inputs, [{"text": item} for item in inputs]):
+        with pytest.warns(UserWarning, match="texts: 1 texts are missing; they are embedded as"):
+            embeddings = electra.embed(tuned, texts)
+        assert embeddings.texts == ("a dog", "")
+
+
+def test_a_missing_text_is_refused_in_training_with_the_remedy(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"text": "a dog", "label": "x"}, {"text": float("nan"), "label": "y"}]
+    with pytest.raises(electra.UserError, match="train, row 2: 'text' is missing; fill it in, or"):
+        electra.finetune(tiny, "classify", train=rows, output_dir=tmp_path / "run", quiet=True)
 
 
 def test_evaluate_scores_rows(tuned: FinetuneResult) -> None:

@@ -22,9 +22,8 @@ from electra.api.rows import (
     is_path,
 )
 from electra.config import UserError
-from electra.data.lines import check_encodable
 from electra.data.sources import warn
-from electra.data.tables import Table, is_hub_name
+from electra.data.tables import Table, is_hub_name, is_missing, table_of_rows
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import layer_width
@@ -279,10 +278,9 @@ def find_texts(arguments: EmbedArguments) -> list[str]:
     items = as_items(data, name="texts")
     if is_path(data):
         return list(read_texts(find_input(data), arguments.text))
-    if all(isinstance(item, str) for item in items):
-        for number, item in enumerate(items, start=1):
-            check_encodable(item, f"texts, item {number}")
-        return items
+    if all(isinstance(item, str) or is_missing(item) for item in items):
+        rows = [(f"texts, item {n}", {arguments.text: item}) for n, item in enumerate(items, 1)]
+        return list(read_texts(table_of_rows(rows, name="texts"), arguments.text))
     for number, item in enumerate(items, start=1):
         if not is_path(item) and not isinstance(item, Mapping):
             raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -152,13 +153,25 @@ def read_rows(
     )
 
 
-def require_text(row: Mapping[str, Any], name: str, where: str, *, flag: str = "") -> str:
-    """Return a row's text in a column."""
+def require_text(
+    row: Mapping[str, Any], name: str, where: str, *, flag: str = "", may_be_missing: bool = False
+) -> str:
+    """Return a row's text in a column; an empty one for a missing value, where it may be."""
     value = require_column(row, name, where, flag=flag)
+    if is_missing(value):
+        if may_be_missing:
+            return ""
+        raise UserError(f"{where}: {name!r} is missing; fill it in, or leave the row out")
     if not isinstance(value, str):
-        raise UserError(f"{where}: {name!r} is {type(value).__name__}, not text")
+        remedy = "; write it as text" if isinstance(value, (int, float)) else ""
+        raise UserError(f"{where}: {name!r} is {type(value).__name__}, not text{remedy}")
     check_encodable(value, where)
     return value
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is what JSON, Parquet and pandas have in an empty cell."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def read_lines(table: Table) -> Iterator[tuple[str, str]]:

@@ -118,9 +118,11 @@ class TextTask(Task[Text, Array]):
     ) -> Text:
         """Return a row as an example, given the columns that were found for it."""
         label, labels = self.read_label(row, columns, where, labelled=labelled)
-        first, second, id = require_text(row, columns.text, where), None, None
+        # To predict, a missing text is read as CSV's empty cell is.
+        first = require_text(row, columns.text, where, may_be_missing=not labelled)
+        second, id = None, None
         if columns.text_pair:
-            second = require_text(row, columns.text_pair, where)
+            second = require_text(row, columns.text_pair, where, may_be_missing=not labelled)
         if columns.id and row.get(columns.id) is not None:
             id = str(row[columns.id])
         return Text(where, first, second, label, id, None if labelled else row, labels)
