@@ -301,6 +301,24 @@ def test_a_string_is_a_path_and_the_message_shows_how_a_text_is_given(
         electra.load(tuned).predict("a dog")
 
 
+def test_each_function_says_what_it_takes(tuned: FinetuneResult) -> None:
+    row: Any = {"text": ["a"]}
+    nothing: Any = None
+    with pytest.raises(electra.UserError, match=r"inputs is a dict; give a list of texts, a list"):
+        electra.load(tuned).predict(row)
+    with pytest.raises(electra.UserError, match=r"texts is a dict; give a list of texts, a list"):
+        electra.embed(tuned, row)
+    with pytest.raises(electra.UserError, match=r"data is a dict; give a path, a list of paths, a"):
+        electra.evaluate(tuned, row)
+    with pytest.raises(electra.UserError, match=r"model is a NoneType; give the folder of a model"):
+        electra.load(nothing)
+
+
+def test_a_path_in_a_list_of_texts_is_refused(tuned: FinetuneResult) -> None:
+    with pytest.raises(electra.UserError, match=r"inputs, item 2 is a path.*give one file by its"):
+        electra.load(tuned).predict(["a dog", Path("new.csv")])
+
+
 def test_a_pretrained_model_has_embeddings_and_no_predictions(tiny: Path) -> None:
     model = electra.load(tiny)
     assert model.task is None

@@ -13,6 +13,8 @@ from electra.api.finetuning import Columns
 from electra.api.keywords import as_flags, field_values, python_messages, takes_keywords
 from electra.api.results import Embeddings, Evaluation, Predictions
 from electra.api.rows import (
+    MODELS,
+    TEXTS,
     Data,
     PathName,
     as_items,
@@ -135,7 +137,9 @@ def load(model: PathName | Sequence[PathName], *, task: str | None = None) -> Mo
         For a model that transformers fine-tuned: how its data is read.
     """
     with python_messages({"model": model, "task": task}):
-        folders = [model_folder(Path(each)) for each in as_items(model, name="model")]
+        folders = [
+            model_folder(Path(each)) for each in as_items(model, name="model", accepted=MODELS)
+        ]
         if not folders:
             raise UserError("name at least one model")
         if task is None and len(folders) == 1 and not has_task(folders[0]):
@@ -275,7 +279,7 @@ def embed(arguments: EmbedArguments) -> Embeddings:
 def find_texts(arguments: EmbedArguments) -> list[str]:
     """Return the texts that were given, or those of a file or of rows."""
     data: Any = arguments.texts
-    items = as_items(data, name="texts")
+    items = as_items(data, name="texts", accepted=TEXTS)
     if is_path(data):
         return list(read_texts(find_input(data), arguments.text))
     if all(isinstance(item, str) or is_missing(item) for item in items):

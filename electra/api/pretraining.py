@@ -11,7 +11,7 @@ from typing import Any
 from electra import atomic
 from electra.api.keywords import as_flags, field_values, takes_keywords
 from electra.api.results import PretrainResult
-from electra.api.rows import Data, PathName, as_items, holds_rows, rows_table
+from electra.api.rows import PATHS, Data, PathName, as_items, holds_rows, rows_table
 from electra.config import UserError
 from electra.data.tables import Table, require_text
 from electra.files import read_toml
@@ -93,7 +93,7 @@ def build_recipe(arguments: PretrainArguments) -> Recipe:
     flags = [*as_flags(arguments.settings), *arguments.flags()]
     files = []
     if arguments.config is not None:
-        files = [Path(file) for file in as_items(arguments.config, name="config")]
+        files = [Path(file) for file in as_items(arguments.config, name="config", accepted=PATHS)]
     if not isinstance(arguments.recipe, Recipe):
         recipe = load_recipe(str(arguments.recipe), files=files, flags=flags)
         return apply_budget(recipe, arguments.budget, flags)

@@ -30,6 +30,14 @@ TO_ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tolist", ()),
     ("to_dict", ("records",)),
 )
+# What messages say that a function takes.
+PATHS = "a path, or a list of paths"
+ROWS = "a list of dicts with a row each, or a DataFrame"
+TEXTS = f"a list of texts, {ROWS}, or the path of a file"
+MODELS = (
+    "the folder of a model, owner/name on the hub, what `electra finetune` returned, or a list of "
+    "these"
+)
 MISSING = ("NAType", "NaTType")  # what pandas writes for a value that is not there
 
 
@@ -37,8 +45,13 @@ def is_path(data: object) -> bool:
     return isinstance(data, (str, os.PathLike))
 
 
-def as_items(data: object, *, name: str) -> list[Any]:
-    """Return the rows, paths or texts of a list or a DataFrame; a string is one path."""
+def as_items(
+    data: object, *, name: str, accepted: str = f"a path, a list of paths, {ROWS}"
+) -> list[Any]:
+    """Return the rows, paths or texts of a list or a DataFrame; a string is one path.
+
+    `accepted` is what a message says that the caller takes.
+    """
     if isinstance(data, (str, os.PathLike)):
         return [data]
     if not isinstance(data, Mapping):
@@ -47,10 +60,7 @@ def as_items(data: object, *, name: str) -> list[Any]:
                 return list(getattr(data, method)(*arguments))
         if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray)):
             return list(data)
-    raise UserError(
-        f"{name} is a {type(data).__name__}; give a path, a list of paths, a list of dicts with a "
-        "row each, or a DataFrame"
-    )
+    raise UserError(f"{name} is a {type(data).__name__}; give {accepted}")
 
 
 def holds_rows(items: Sequence[object], *, name: str) -> bool:
@@ -101,7 +111,12 @@ def input_tables(task: AnyTask, inputs: object) -> list[Table]:
     if isinstance(inputs, (str, os.PathLike)):
         return [find_input(inputs)]
     rows = []
-    for number, item in enumerate(as_items(inputs, name="inputs"), start=1):
+    for number, item in enumerate(as_items(inputs, name="inputs", accepted=TEXTS), start=1):
+        if isinstance(item, os.PathLike):
+            raise UserError(
+                f"inputs, item {number} is a path, and the items of a list are texts; give one "
+                "file by itself: predict(path)"
+            )
         rows.append(input_row(task, item, f"inputs, row {number}"))
     return [rows_table(rows, name="inputs")]
 
