@@ -34,6 +34,8 @@ from electra.tasks.labels import (
     label_config,
     labels_from_config,
     list_labels,
+    merge_spellings,
+    number_labels,
     sort_labels,
     warn_of_possible_scores,
 )
@@ -103,6 +105,8 @@ class Classify(TextTask):
 
     def fit_labels(self, examples: Sequence[Text]) -> Self:
         spellings = {example.label for example in examples if example.label is not None}
+        if not self.regression:
+            spellings = merge_spellings(spellings)
         if len(spellings) == 1:
             raise UserError(
                 f"{examples[0].where}: all {len(examples)} training rows have the same label, "
@@ -127,7 +131,7 @@ class Classify(TextTask):
 
     def balance(self, examples: Sequence[Text]) -> tuple[float, ...]:
         """Return the weights with which all classes weigh the same."""
-        counts = Counter(example.label for example in examples)
+        counts = Counter(self.canonical_label(example.label) for example in examples)
         return balanced_weights([counts[label] for label in self.labels])
 
     def weight(self, features: Features) -> Array:
@@ -138,7 +142,7 @@ class Classify(TextTask):
     def stratum(self, example: Text) -> str:
         if self.regression:
             return ""
-        return example.label or ""
+        return self.canonical_label(example.label) or ""
 
     def with_scores(self, spellings: set[str]) -> Self:
         """Return the task as a regression on these labels, if it is one."""
@@ -226,7 +230,11 @@ class Classify(TextTask):
 
     @cached_property
     def label2id(self) -> dict[str, int]:
-        return {label: number for number, label in enumerate(self.labels)}
+        return number_labels(self.labels)
+
+    def canonical_label(self, label: str | None) -> str | None:
+        number = self.label2id.get(label or "")
+        return label if number is None else self.labels[number]
 
     def target(self, example: Text) -> float | Sequence[float]:
         """Return the index of an example's class, or its score; 0 where it has no label."""
@@ -365,7 +373,7 @@ class Classify(TextTask):
         record: dict[str, Any] = {}
         if example.id is not None:
             record["id"] = example.id
-        gold: str | float | None = example.label
+        gold: str | float | None = self.canonical_label(example.label)
         if self.regression:
             record["score"] = float(answer[0])
             gold = parse_number(example.label)

@@ -18,6 +18,7 @@ MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for 
 MAX_SCORE = 1e30  # a regression computes in float32
 LIKE_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*\s?%?")
 LIST_TEXT = re.compile(r"\[\s*(['\"].*)?\]", re.DOTALL)  # as pandas writes lists to CSV
+WHOLE_NUMBER = re.compile(r"[+-]?\d{1,18}(\.0)?")  # 3.0: as pandas writes 3 beside missing values
 # A missing or broken number, as tables spell it.
 NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)
 
@@ -85,6 +86,24 @@ def label_text(value: Any, where: str) -> str | None:
     raise UserError(
         f"{where}: the label is a {type(value).__name__}; it must be text or a number{hint}"
     )
+
+
+def merge_spellings(labels: set[str]) -> set[str]:
+    """Return labels of which all are whole numbers without `.0`, and others as they are."""
+    if not all(WHOLE_NUMBER.fullmatch(label) for label in labels):
+        return labels
+    return {label.removesuffix(".0") for label in labels}
+
+
+def number_labels(labels: Sequence[str]) -> dict[str, int]:
+    """Return the number of each class by its label: of whole numbers both 3 and 3.0."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    if all(WHOLE_NUMBER.fullmatch(label) for label in labels):
+        for label, number in list(numbers.items()):
+            short = label.removesuffix(".0")
+            numbers.setdefault(short, number)
+            numbers.setdefault(f"{short}.0", number)
+    return numbers
 
 
 def are_scores(values: Sequence[float]) -> bool:

@@ -32,7 +32,7 @@ from electra.tasks.texts import Columns, Text, TextTask
 
 SEPARATORS = ("|", ";", ",")
 SEPARATOR_NAMES = {"tab": "\t", "space": " "}
-TRUTH = {"1": True, "0": False, "true": True, "false": False}
+TRUTH = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 THRESHOLD = 0.5
 MAX_CONSTANT = 20  # labels in an answer that ignores the text
 

@@ -23,6 +23,7 @@ from electra.tasks.features import Array, split_windows
 from electra.tasks.task import Network
 from electra.tasks.texts import Text
 from tests.conftest import NOUNS, VERBS
+from tests.tasks.toys import written
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -279,6 +280,26 @@ def test_a_column_without_a_name_is_no_id(tmp_path: Path) -> None:
     path.write_text(",text,label\n0,a dog,a\n1,a cat,b\n", encoding="utf8")
     examples = Classify.from_name("classify").read([find_table(path)], labelled=True)
     assert [example.id for example in examples] == [None, None]
+
+
+def test_a_whole_number_is_one_class_however_a_table_spells_it(tmp_path: Path) -> None:
+    examples = labelled("1.0", "0", "1", "0.0", "1.0")
+    task = Classify.from_name("classify", class_weights="balanced").fit_labels(examples)
+    assert task.labels == ("0", "1")
+    assert [task.target(example) for example in examples] == [1, 0, 1, 0, 1]
+    assert [task.stratum(example) for example in examples] == ["1", "0", "1", "0", "1"]
+    weights = task.fit_weights(examples).label_weights
+    assert weights == pytest.approx((5 / 4, 5 / 6))
+    assert task.record(examples[0], np.array([0.2, 0.8]))["gold"] == "1"
+    table = find_table(written(tmp_path / "dev.csv", "text,label\na,1.0\nb,0\n"))
+    dev = list(task.read([table], labelled=True))
+    task.check(dev)
+    assert [example.label for example in dev] == ["1", "0"]
+
+
+def test_labels_that_are_not_all_whole_numbers_are_classes_as_they_are_spelled() -> None:
+    assert learnt("1.0", "1.1", "1", regression=False).labels == ("1", "1.0", "1.1")
+    assert learnt("1.0", "2.0-rc1").labels == ("1.0", "2.0-rc1")
 
 
 def test_the_user_may_disagree_with_what_was_detected() -> None:

@@ -82,7 +82,7 @@ def test_lists_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_column_of_0_and_1_may_stand_for_each_label(tmp_path: Path) -> None:
-    rows = "text,rude,toxic,calm\nx,1,1,0\ny,0,true,0\nz,0,0,0\n"
+    rows = "text,rude,toxic,calm\nx,1.0,1,0\ny,0.0,true,0\nz,0,0,0\n"
     task, examples = read(tmp_path / "a.csv", rows, label="rude,toxic,calm")
     assert task.labels == ("rude", "toxic", "calm")  # as they were named; one may never occur
     assert [task.labels_of(e) for e in examples] == [("rude", "toxic"), ("toxic",), ()]
