@@ -37,6 +37,7 @@ from electra.tasks.labels import (
     merge_spellings,
     number_labels,
     sort_labels,
+    warn_of_doubtful_labels,
     warn_of_possible_scores,
 )
 from electra.tasks.metrics import (
@@ -114,6 +115,7 @@ class Classify(TextTask):
             )
         task = self.with_scores(spellings)
         if not task.regression:
+            warn_of_doubtful_labels([(each.label or "", each.where) for each in examples])
             labels = self.labels or sort_labels(spellings)
             task = replace(task, labels=labels, metrics=self.metrics or class_metrics(labels))
         task = replace(task, metric=self.metric or task.metrics[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ MAX_INTEGER_CLASSES = 20  # more distinct whole numbers than this are taken for 
 MAX_SCORE = 1e30  # a regression computes in float32
 LIKE_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*\s?%?")
 LIST_TEXT = re.compile(r"\[\s*(['\"].*)?\]", re.DOTALL)  # as pandas writes lists to CSV
+# Also missing, or the name of a class: nobody but the user knows.
+LIKE_MISSING = ("NA", "N/A", "n/a", "NULL", "null", "None")
 WHOLE_NUMBER = re.compile(r"[+-]?\d{1,18}(\.0)?")  # 3.0: as pandas writes 3 beside missing values
 # A missing or broken number, as tables spell it.
 NO_LABEL = re.compile(r"([+-]?(nan|inf|infinity)|<na>)?", re.IGNORECASE)
@@ -126,6 +129,29 @@ def warn_of_possible_scores(spellings: set[str]) -> None:
         warn(
             f"{numbers:,} labels are numbers and {len(texts):,} are not ({list_labels(texts)}), so "
             "all are classes; if the numbers are scores, correct the others"
+        )
+
+
+def warn_of_doubtful_labels(located: Sequence[tuple[str, str]]) -> None:
+    """Warn of labels, given with their places, that may be missing ones or misspelt others."""
+    counts = Counter(label for label, _ in located)
+    missing = [label for label in counts if label in LIKE_MISSING]
+    if missing:
+        where = next(where for label, where in located if label in LIKE_MISSING)
+        warn(
+            f"{sum(counts[label] for label in missing):,} rows have the label "
+            f"{' or '.join(map(repr, missing))}, for example {where}: it is read as a class; if "
+            "it means that the label is missing, leave these rows out"
+        )
+    alike: dict[str, list[str]] = {}
+    for label in sorted(counts):
+        alike.setdefault(label.casefold(), []).append(label)
+    if repeated := [labels for labels in alike.values() if len(labels) > 1]:
+        first, second, *_ = repeated[0]
+        warn(
+            f"the labels {first!r} ({counts[first]:,} rows) and {second!r} ({counts[second]:,} "
+            "rows) differ only in upper and lower case, and are classes of their own; if they "
+            "mean the same, spell them alike"
         )
 
 

@@ -26,6 +26,7 @@ from electra.tasks.labels import (
     labels_from_config,
     list_labels,
     sort_labels,
+    warn_of_doubtful_labels,
 )
 from electra.tasks.metrics import MULTI_LABEL_METRICS
 from electra.tasks.texts import Columns, Text, TextTask
@@ -114,6 +115,9 @@ class MultiLabel(Classify):
                 f"{examples[0].where}: none of the {len(examples):,} training rows has two labels; "
                 "if a text has exactly one, leave out --multi-label. Check --label-separator"
             )
+        warn_of_doubtful_labels(
+            [(label, example.where) for example in examples for label in task.labels_of(example)]
+        )
         task = replace(task, labels=self.labels or labels, regression=False).fit_metrics()
         task.check(examples)
         return task

@@ -264,6 +264,20 @@ def test_a_word_among_many_numbers_makes_classes_of_them_and_is_warned_of() -> N
         assert learnt(*range(21), "unknown").regression is False
 
 
+def test_labels_that_may_mean_a_missing_one_are_classes_and_are_warned_of_once() -> None:
+    message = r"3 rows have the label 'NA' or 'None', for example train\.csv:3: it is read as a"
+    with pytest.warns(UserWarning, match=message) as warnings:
+        assert learnt("a", "NA", "b", "None", "NA").labels == ("NA", "None", "a", "b")
+    assert len(warnings) == 1
+
+
+def test_labels_that_differ_only_in_case_are_classes_and_are_warned_of() -> None:
+    message = r"labels 'Spam' \(1 rows\) and 'spam' \(2 rows\) differ only in upper and lower case"
+    with pytest.warns(UserWarning, match=message) as warnings:
+        assert learnt("spam", "Spam", "ham", "spam").labels == ("Spam", "ham", "spam")
+    assert len(warnings) == 1
+
+
 @pytest.mark.parametrize("labels", [("0,5", "1,5", "2"), ("10%", "20 %"), ("1.000,5", "2.000,5")])
 def test_classes_that_look_like_scores_are_warned_of(labels: tuple[str, ...]) -> None:
     with pytest.warns(UserWarning, match=r"labels such as '.*' are read as classes; if they are"):

@@ -88,6 +88,11 @@ def test_a_column_of_0_and_1_may_stand_for_each_label(tmp_path: Path) -> None:
     assert [task.labels_of(e) for e in examples] == [("rude", "toxic"), ("toxic",), ()]
 
 
+def test_labels_that_differ_only_in_case_are_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"'Toxic' \(1 rows\) and 'toxic' \(2 rows\)"):
+        read(tmp_path / "a.csv", "text,label\nx,toxic|rude\ny,Toxic\nz,toxic\n")
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "key"),
     [
