@@ -275,7 +275,6 @@ def test_a_pair_is_given_as_a_tuple(tiny: Path, tmp_path: Path) -> None:
         train=rows,
         dev=rows,
         dev_on_train=True,
-        text_pair="text_pair",
         settings=FEW,
         output_dir=tmp_path / "run",
         quiet=True,

@@ -30,7 +30,8 @@ class Columns:
     text
         classify, similar: the column of the text.
     text_pair
-        classify, similar: the column of a second text.
+        classify, similar: the column of a second text, by default text_pair. For classify it is
+        read if the first row has it; "" leaves it out.
     label
         classify, choose: the column of the label. With multi_label=True also a list of columns,
         one for each label, which hold 0 or 1.

@@ -113,7 +113,7 @@ class Classify(TextTask):
                 f"{examples[0].where}: all {len(examples)} training rows have the same label, "
                 f"{spellings.pop()!r}; there is nothing to learn from fewer than two"
             )
-        task = self.with_scores(spellings)
+        task = self.remember_pair(examples).with_scores(spellings)
         if not task.regression:
             warn_of_doubtful_labels([(each.label or "", each.where) for each in examples])
             labels = self.labels or sort_labels(spellings)
@@ -215,12 +215,13 @@ class Classify(TextTask):
             extent = ""
             if self.extent:
                 extent = f", labels from {self.extent[0]} to {self.extent[1]}"
-            return f"regression{extent} (--regression false makes them classes)"
+            return f"regression{extent} (--regression false makes them classes){self.pair_note}"
         more = ""
         if "f1" in self.metrics:
             more = f"; f1 is that of {self.labels[1]}"
         if len(self.labels) > 2 and all(parse_number(label) is not None for label in self.labels):
             more = " (--regression true makes them scores)"
+        more += self.pair_note
         return f"classification, {len(self.labels)} classes: {list_labels(self.labels)}{more}"
 
     @property
@@ -313,7 +314,7 @@ class Classify(TextTask):
         else:
             metrics = self.metrics or class_metrics(labels)
             task = replace(self, labels=labels, regression=False, metrics=metrics)
-        return replace(task, metric=self.metric or metrics[0])
+        return replace(task, metric=self.metric or metrics[0], text_pair=self.text_pair or "")
 
     # ---- answers ---------------------------------------------------------------------------------
 

@@ -126,6 +126,7 @@ class Glue(Classify):
 
     kind: ClassVar[str] = "glue"
     text: str = ""
+    text_pair: str | None = ""
     label: str = ""
 
     @classmethod

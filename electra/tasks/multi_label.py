@@ -96,9 +96,9 @@ class MultiLabel(Classify):
         return tuple(dict.fromkeys(label for part in parts if (label := self.part_of(part))))
 
     def fit_labels(self, examples: Sequence[Text]) -> Self:
-        task = self
-        if self.label_separator is None:
-            task = replace(self, label_separator=detect_separator(examples))
+        task = self.remember_pair(examples)
+        if task.label_separator is None:
+            task = replace(task, label_separator=detect_separator(examples))
         counts = Counter(label for example in examples for label in task.labels_of(example))
         names = self.label_columns(Columns("", "", self.label, ""))
         labels = sort_labels(set(counts))
@@ -177,12 +177,13 @@ class MultiLabel(Classify):
         if self.label_separator:
             split = f", separated by {self.label_separator!r}"
         labels = f"{len(self.labels)} labels{split}: {list_labels(self.labels)}"
-        return f"{self.task_type}, {labels}; given from probability {self.cut:g}"
+        return f"{self.task_type}, {labels}; given from probability {self.cut:g}{self.pair_note}"
 
     def with_transformers_config(self, config: Mapping[str, Any], *, folder: Path) -> Self:
         source = str(folder / CONFIG)
         labels = labels_from_config(config, default=self.labels, source=source)
-        return replace(self, labels=labels, regression=False).fit_metrics()
+        task = replace(self, labels=labels, regression=False, text_pair=self.text_pair or "")
+        return task.fit_metrics()
 
     def config(self) -> dict[str, Any]:
         return {**label_config(self.labels), "problem_type": "multi_label_classification"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from electra.config import UserError
 from electra.data.sources import warn
@@ -23,6 +23,8 @@ from electra.tasks.features import Array
 from electra.tasks.labels import label_text
 from electra.tasks.splits import locate_files
 from electra.tasks.task import Files, Task
+
+TEXT_PAIR = "text_pair"  # the column of second texts that is found by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class TextTask(Task[Text, Array]):
         "header",
     )
     text: str = "text"
-    text_pair: str = ""
+    # Empty: there is none. None: TEXT_PAIR, if the first training row has it; set by fit_labels.
+    text_pair: str | None = None
     label: str = "label"
     # coarse: only what stands before the first colon
     label_part: Literal["fine", "coarse"] | None = None
@@ -71,13 +74,16 @@ class TextTask(Task[Text, Array]):
         return locate_files(data)
 
     def read(self, tables: Sequence[Table], *, labelled: bool) -> Iterator[Text]:
+        task = self
         for source in tables:
             blank = 0
             names: list[str] | None = None
             for where, row in self.rows(source, labelled=labelled):
+                if task.text_pair is None:
+                    task = task.find_pair(row, labelled=labelled)
                 if names != list(row):  # mostly all rows have the same, in the same order
-                    names, columns = list(row), self.find_columns(row, where, labelled=labelled)
-                example = self.example(row, where, columns, labelled=labelled)
+                    names, columns = list(row), task.find_columns(row, where, labelled=labelled)
+                example = task.example(row, where, columns, labelled=labelled)
                 blank += not (example.first + (example.second or "")).strip()
                 yield example
             if blank:
@@ -95,10 +101,31 @@ class TextTask(Task[Text, Array]):
         table = replace(source, delimiter=self.delimiter or "", header=self.header)
         return read_rows(table, columns=columns)
 
+    def find_pair(self, row: Mapping[str, Any], *, labelled: bool) -> Self:
+        """Return the task that reads pairs if this training row has a column for them."""
+        columns = self.columns(row)
+        taken = (columns.text, *self.label_columns(columns))
+        is_pair = labelled and TEXT_PAIR in row and TEXT_PAIR not in taken
+        return replace(self, text_pair=TEXT_PAIR if is_pair else "")
+
+    def remember_pair(self, examples: Sequence[Text]) -> Self:
+        """Return the task that reads pairs from now on, if the training examples are some."""
+        if self.text_pair is not None:
+            return self
+        is_pair = bool(examples) and examples[0].second is not None
+        return replace(self, text_pair=TEXT_PAIR if is_pair else "")
+
+    @property
+    def pair_note(self) -> str:
+        """The end of the description of a task that reads pairs."""
+        if not self.text_pair:
+            return ""
+        return f"; pairs: {self.text}, {self.text_pair}"
+
     def columns(self, row: Mapping[str, Any]) -> Columns:
         """Return the columns that a row's texts and label are in."""
         text, text_pair, label = (
-            find_column(row, name) for name in (self.text, self.text_pair, self.label)
+            find_column(row, name) for name in (self.text, self.text_pair or "", self.label)
         )
         return Columns(text, text_pair, label, "id" if "id" in row else "")
 

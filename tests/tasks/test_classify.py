@@ -17,6 +17,7 @@ from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
+from electra.tasks import restore_task, split_options
 from electra.tasks.classification_heads import ElectraClassificationHead, LinearHead
 from electra.tasks.classify import Classify
 from electra.tasks.features import Array, split_windows
@@ -168,6 +169,45 @@ def test_a_missing_column_is_refused_with_those_there_are_and_the_flag(tmp_path:
         UserError, match=wording("a_missing_column_is_refused_with_those_there_are_and_the_flag_3")
     ):
         read(tmp_path / "a.csv", "text,label\na,1\n", text_pair="other")
+
+
+@pytest.mark.parametrize("options", [{}, {"multi_label": True}, {"regression": True}], ids=str)
+def test_a_training_column_text_pair_is_read_and_remembered(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    rows = "text,text_pair,label\na dog,a cat,1\na mat,a hat,2\n"
+    table = find_table(written(tmp_path / "a.csv", rows))
+    task = Classify.from_name("classify", **options)
+    examples = list(task.read([table], labelled=True))
+    assert [example.second for example in examples] == ["a cat", "a hat"]
+    fitted = restore_task(task.fit_labels(examples).settings(), source="model")
+    assert isinstance(fitted, Classify)
+    assert fitted.description.endswith("; pairs: text, text_pair")
+    assert [each.second for each in fitted.read([table], labelled=False)] == ["a cat", "a hat"]
+    with pytest.raises(UserError, match="no column 'text_pair'"):
+        list(fitted.read([find_table(written(tmp_path / "b.csv", "text\na\n"))], labelled=False))
+
+
+@pytest.mark.parametrize("options", [{"text_pair": ""}, {"text": "text_pair"}], ids=str)
+def test_a_column_text_pair_is_not_read_where_the_user_says_otherwise(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    examples = read(tmp_path / "a.csv", "text,text_pair,label\na,b,1\nc,d,2\n", **options)
+    assert [example.second for example in examples] == [None, None]
+    task = Classify.from_name("classify", **options).fit_labels(examples)
+    assert task.text_pair == ""
+    assert "pairs" not in task.description
+
+
+def test_a_column_text_pair_says_nothing_to_a_model_of_single_texts(tmp_path: Path) -> None:
+    task = learnt("1", "2")
+    table = find_table(written(tmp_path / "a.csv", "text,text_pair,label\na,b,1\n"))
+    assert next(task.read([table], labelled=True)).second is None
+
+
+def test_an_empty_name_on_the_command_line_leaves_the_pair_out() -> None:
+    for flags in (["--text-pair", ""], ["--text-pair="]):
+        assert split_options(Classify, flags) == ({"text_pair": ""}, [])
 
 
 @pytest.mark.parametrize("label", ["", " ", "nan", "NaN", "-inf"])
