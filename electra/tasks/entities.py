@@ -15,6 +15,8 @@ from typing import NamedTuple
 SCHEMES = ("iob1", "iob2", "bioes", "plain")  # plain: no entities, as in parts of speech
 OUTSIDE = "O"
 TAG = re.compile(r"(?P<prefix>[BIESLU])(-(?P<type>.*))?")
+# B-PER, but in lower case, with another sign between, or with the prefix at the end.
+LIKE_ENTITY = re.compile(r"[BIESLU][-_]\S+|\S+[-_][BIESLU]", re.IGNORECASE)
 BILOU = {"L": "E", "U": "S"}
 
 
@@ -36,6 +38,14 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def is_entity_tag(tag: str) -> bool:
     return tag == OUTSIDE or TAG.fullmatch(tag) is not None
+
+
+def misspelt_entity_tag(tags: set[str]) -> str | None:
+    """Return a tag, if all but O look like tags of entities that are spelled in another way."""
+    inside = sorted(tag for tag in tags if tag.upper() != OUTSIDE)
+    if not all(LIKE_ENTITY.fullmatch(tag) for tag in inside):
+        return None
+    return next((tag for tag in inside if not is_entity_tag(tag)), None)
 
 
 def get_entities(tags: Sequence[str]) -> list[Entity]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from electra.config import UserError
+from electra.data.sources import warn
 from electra.data.tables import Table
 from electra.data.wordpiece import WordPiece
 from electra.model.weight_files import CONFIG
@@ -31,6 +32,7 @@ from electra.tasks.entities import (
     entity_scores,
     get_entities,
     is_entity_tag,
+    misspelt_entity_tag,
     split_tag,
 )
 from electra.tasks.features import IGNORE_INDEX, Array, Features
@@ -118,6 +120,7 @@ class Tag(Task[Sentence, Array]):
         scheme = self.training_scheme(examples)
         if scheme == "plain":
             labels = tuple(sorted(set(all_tags(examples))))
+            self.warn_of_entities(labels)
         else:
             labels = entity_labels(examples, prefixes=self.prefixes)
         if len(labels) < 2:
@@ -148,6 +151,16 @@ class Tag(Task[Sentence, Array]):
         if self.scheme == "auto":
             return detected
         return self.scheme
+
+    def warn_of_entities(self, labels: Sequence[str]) -> None:
+        """Warn of tags that were hardly meant to be plain ones."""
+        misspelt = misspelt_entity_tag(set(labels))
+        if self.scheme == "auto" and misspelt:
+            warn(
+                f"tags such as {misspelt!r} look like entities, which are spelled B-PER, I-PER and "
+                "O; they are learnt as plain tags and scored by accuracy. Spell them so for the "
+                "F1 of entities, or say --scheme plain"
+            )
 
     def expects_entities(self, examples: Sequence[Sentence]) -> bool:
         if self.scheme != "auto" or self.name != "tag":

@@ -103,6 +103,22 @@ def test_a_stray_tag_does_not_turn_entities_into_plain_tags() -> None:
     assert Tag.from_name("tag", scheme="plain").fit_labels(data).metric == "accuracy"
 
 
+@pytest.mark.parametrize("tags", ["o b-per i-per", "O PER-B PER-I", "O B_PER I_PER"])
+def test_tags_that_look_like_entities_are_plain_tags_and_are_warned_of(tags: str) -> None:
+    data = [sentence("the dog sat", tags)]
+    with pytest.warns(UserWarning, match=wording("tags_that_look_like_entities_are_warned_of")):
+        assert Tag.from_name("tag").fit_labels(data).scheme == "plain"
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme"), [("o b-per i-per", "plain"), ("X-S b-per DET", "auto"), ("O DET X", "auto")]
+)
+@pytest.mark.filterwarnings("error")
+def test_tags_that_are_meant_to_be_plain_are_not_warned_of(tags: str, scheme: str) -> None:
+    data = [sentence("the dog sat", tags)]
+    assert Tag.from_name("tag", scheme=scheme).fit_labels(data).scheme == "plain"
+
+
 @pytest.mark.parametrize("tag", ["B-MISC", "PERSON"])
 def test_a_tag_that_training_never_saw_is_refused_with_those_it_saw(ner: Tag, tag: str) -> None:
     dev = [sentence("the cat", f"O {tag}", where="dev.txt:9")]
