@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import NoReturn
 
 import numpy as np
 
 from electra.config import UserError
 from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.sources import warn
 from electra.data.tables import Table
 from electra.tasks.conll import Sentence
 from electra.tasks.task import AnyTask, Example, Files
+
+FEW_EXAMPLES = 10  # fewer to score on are warned of
+# The share of dev examples that are also trained on from which this is warned of: short texts
+# repeat by chance, in GLUE's own files too.
+MIN_SHARED = 0.1
+PLACE = ("where", "id", "row")  # fields of examples that say nothing of their content
 
 
 def split_off_dev(
@@ -89,3 +97,32 @@ def is_same_data(one: Table, other: Table) -> bool:
         return True
     name = {"name": ""}
     return one.fingerprint() | name == other.fingerprint() | name
+
+
+def warn_of_few(dev: Mapping[str, Sequence[Example]]) -> None:
+    """Warn of dev data that is too small to compare models on."""
+    for name, examples in dev.items():
+        if len(examples) < FEW_EXAMPLES:
+            warn(
+                f"so few {name} examples ({len(examples)}) hardly rank anything; add some, or "
+                "score on all of the training data in turn with --folds 5"
+            )
+
+
+def warn_of_shared(train: Sequence[Example], dev: Mapping[str, Sequence[Example]]) -> None:
+    """Warn of dev examples whose input and label are also those of a training example."""
+    trained_on = {content(example) for example in train}
+    for name, examples in dev.items():
+        shared = sum(content(example) in trained_on for example in examples)
+        if shared and shared >= MIN_SHARED * len(examples):
+            warn(
+                f"{shared:,} of {len(examples):,} {name} examples are also trained on: their score "
+                "shows what was memorised. Remove them from the training or from the dev data"
+            )
+
+
+def content(example: Example) -> int:
+    """Return a hash of an example without its place."""
+    if not is_dataclass(example):
+        return hash(repr(example))
+    return hash(repr([getattr(example, e.name) for e in fields(example) if e.name not in PLACE]))

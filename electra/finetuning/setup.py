@@ -14,7 +14,12 @@ from electra.console import redirect_warnings
 from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.tables import Table, find_table
 from electra.data.wordpiece import WordPiece
-from electra.finetuning.dev_data import refuse_same_data, split_off_dev
+from electra.finetuning.dev_data import (
+    refuse_same_data,
+    split_off_dev,
+    warn_of_few,
+    warn_of_shared,
+)
 from electra.finetuning.feature_cache import FeatureEncoder
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.recipe import FinetuneConfig, given_settings, load_finetune_config
@@ -102,10 +107,9 @@ def prepare_finetuning(
     task = configure_task(task, config)
     with redirect_warnings(say):
         files = find_files(task, options, tables, config)
-    task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
-    examples = select_examples(examples, config.max_train_examples)
-    dev = {name: select_examples(split, config.max_dev_examples) for name, split in dev.items()}
-    task, config = weigh_classes(task, examples, say), resolve_epochs(config, len(examples), say)
+    task, examples, dev = read_data(task, files, config, options, say)
+    task = weigh_classes(task, examples, say)
+    config = resolve_epochs(config, len(examples), say)
     encoder = FeatureEncoder(task, source.tokenizer, config, say)
     with redirect_warnings(say):
         splits = encode_dev(encoder, files, dev)
@@ -292,6 +296,24 @@ def check_files(
             f"{options.data or task.name}: no dev data to score on; name a file with --dev, set a "
             "part of the training data aside with --dev-share 0.1, or use all of it with --folds 5"
         )
+
+
+def read_data(
+    task: AnyTask,
+    files: Files,
+    config: FinetuneConfig,
+    options: FinetuneOptions,
+    say: Callable[[str], None],
+) -> tuple[AnyTask, list[Example], dict[str, list[Example]]]:
+    """Return what `read_examples` does, no more of it than is asked for; warn of poor dev data."""
+    task, examples, dev = read_examples(task, files, say, dev_share=config.dev_share)
+    examples = select_examples(examples, config.max_train_examples)
+    dev = {name: select_examples(split, config.max_dev_examples) for name, split in dev.items()}
+    if not options.dev_on_train:
+        with redirect_warnings(say):
+            warn_of_few(dev)
+            warn_of_shared(examples, dev)
+    return task, examples, dev
 
 
 def read_examples(

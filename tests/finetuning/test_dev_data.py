@@ -92,3 +92,29 @@ def test_a_dev_file_and_a_dev_share_exclude_each_other(tmp_path: Path) -> None:
     options = FinetuneOptions(train=[data], dev=[data])
     with pytest.raises(UserError, match="leave out --dev"):
         find_files(find_task("classify"), options, config=FinetuneConfig(dev_share=0.1))
+
+
+def said_of(train: Path, dev: list[Path], model: Path, *flags: str) -> str:
+    said: list[str] = []
+    options = FinetuneOptions(train=[train], dev=dev, flags=["--length", "16", *flags])
+    prepare_finetuning(model, find_task("classify"), options, say=said.append)
+    return "\n".join(said)
+
+
+def test_dev_examples_that_are_also_trained_on_are_counted(tiny: Path, tmp_path: Path) -> None:
+    head, *rows = [f"{line},{n}" for n, line in enumerate(keyword_rows(40).splitlines())]
+    head = head.replace(",0", ",id")
+    train = written(tmp_path / "train.csv", "\n".join([head, *rows]))
+    new = [f"new {n} {row}" for n, row in enumerate(rows)]
+    other = [row.rpartition(",")[0] + ",other-id" for row in rows]
+    for known, unknown, warned in ((12, 0, True), (2, 18, True), (1, 19, False)):
+        dev = written(tmp_path / "dev.csv", "\n".join([head, *other[:known], *new[:unknown]]))
+        message = f"{known} of {known + unknown} dev examples are also trained on: their score"
+        assert (message in said_of(train, [dev], tiny)) == warned
+
+
+def test_so_few_dev_examples_are_warned_of_once(tiny: Path, tmp_path: Path) -> None:
+    train = written(tmp_path / "train.csv", keyword_rows(40))
+    few = said_of(train, [], tiny, "--dev-share", "0.1")
+    assert few.count("so few dev examples (4) hardly rank anything; add some") == 1
+    assert "hardly rank" not in said_of(train, [], tiny, "--dev-share", "0.25")
