@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from electra.config import UserError
-from electra.data.tables import Table, parse_number, read_rows, require_text
+from electra.data.tables import Table, parse_number, read_rows, require_column, require_text
 from electra.finetuning.similar_settings import SimilarConfig
 from electra.tasks.features import Array
 from electra.tasks.metrics import pearson, spearmanr
@@ -20,6 +20,8 @@ METRICS: dict[Form, str] = {
     "scores": "spearmanr",
     "triplets": "triplet_accuracy",
 }
+DEFAULTS = SimilarConfig()
+LABEL = "label"  # a customary column, of what a pair is: MRPC, QQP, PAWS
 
 
 @dataclass(frozen=True)
@@ -78,26 +80,42 @@ def unit_vectors(vectors: Array) -> Array:
     return scaled
 
 
-def read_pairs(tables: Sequence[Table], config: SimilarConfig, form: Form | None = None) -> Pairs:
-    """Read the pairs of some tables; `form` is what the training data had."""
+def read_pairs(tables: Sequence[Table], config: SimilarConfig, *, is_dev: bool = False) -> Pairs:
+    """Read the pairs of some tables; the columns of the first row say what all of them hold."""
     pairs: Pairs | None = None
     for table in tables:
         for where, row in read_rows(table):
             if pairs is None:
-                pairs = Pairs(form or find_form(row, config), [], [], [], [])
+                pairs = Pairs(find_form(row, config, where, is_dev=is_dev), [], [], [], [])
             add_row(pairs, row, config, where)
     if pairs is None:
         raise UserError(f"{', '.join(map(str, tables))}: no examples")
     return pairs
 
 
-def find_form(row: Mapping[str, Any], config: SimilarConfig) -> Form:
-    """Return what a row holds: a triplet, a pair with a score, or a pair."""
+def find_form(row: Mapping[str, Any], config: SimilarConfig, where: str, *, is_dev: bool) -> Form:
+    """Return what a row holds: a triplet, a pair with a score, or a pair.
+
+    Raise UserError where it lacks a column that was named. Dev data may hold another form than the
+    training data, and so lack a column of that.
+    """
+    form: Form = "pairs"
     if config.negative in row:
-        return "triplets"
-    if config.score in row:
-        return "scores"
-    return "pairs"
+        form = "triplets"
+    elif config.score in row:
+        form = "scores"
+    if form == "pairs" or not is_dev:
+        for field in ("negative", "score"):
+            column = getattr(config, field)
+            if column != getattr(DEFAULTS, field):
+                require_column(row, column, where, flag=f"--{field}")
+    if form == "pairs" and LABEL in row and LABEL not in (config.text, config.text_pair):
+        raise UserError(
+            f"{where}: a column {LABEL!r} is not read, and without it the texts of every row would "
+            f"be taken for similar ones; --score {LABEL} reads it as the similarity of the pair, "
+            "from 0 to 1; or keep only the rows of similar texts, and remove that column"
+        )
+    return form
 
 
 def add_row(pairs: Pairs, row: Mapping[str, Any], config: SimilarConfig, where: str) -> None:

@@ -101,7 +101,7 @@ def read_splits(files: Files, config: SimilarConfig) -> tuple[Pairs, Pairs]:
     if config.dev_share:
         train, dev = split_pairs(train, config.dev_share)
     else:
-        dev = read_pairs(files.dev["dev"], config, train.form)
+        dev = read_pairs(files.dev["dev"], config, is_dev=True)
     if len(train) < 2 or len(dev) < 2:
         raise UserError(f"{join_names(files.train)}: at least two pairs to train and to score on")
     return train, dev

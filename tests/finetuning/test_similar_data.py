@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from electra.config import UserError
 from electra.data.tables import find_table
 from electra.finetuning.similar_data import Pairs, read_pairs
 from electra.finetuning.similar_settings import SimilarConfig
+from electra.finetuning.similar_setup import read_splits
 from electra.tasks.features import Array
+from electra.tasks.task import Files
 from tests.tasks.toys import written
 
 CONFIG = SimilarConfig()
@@ -66,6 +69,32 @@ def test_a_file_that_cannot_be_learnt_from_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path / "a.csv", content)
+
+
+@pytest.mark.parametrize("field", ["score", "negative"])
+def test_a_column_that_is_named_and_not_there_is_refused(field: str, tmp_path: Path) -> None:
+    message = rf"a\.csv:2: no column 'Mark'.*are text, text_pair, mark; .* --{field}$"
+    named = replace(CONFIG, **{field: "Mark"})
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a.csv", "text,text_pair,mark\na,b,0\n", named)
+
+
+def test_labelled_pairs_are_not_taken_for_similar_texts(tmp_path: Path) -> None:
+    content = "text,text_pair,label\na,b,0\n"
+    with pytest.raises(UserError, match=r"a\.csv:2: a column 'label' is not .*--score label reads"):
+        read(tmp_path / "a.csv", content)
+    scored = read(tmp_path / "a.csv", content, replace(CONFIG, score="label"))
+    assert (scored.form, scored.scores) == ("scores", [0.0])
+
+
+def test_dev_data_may_hold_another_form_than_the_training_data(tmp_path: Path) -> None:
+    triplets = written(tmp_path / "train.csv", "text,text_pair,neg\na,b,c\nd,e,f\n")
+    scored = written(tmp_path / "dev.csv", "text,text_pair,score\na,b,1\nd,e,0\n")
+    config = replace(CONFIG, negative="neg")
+    files = Files((find_table(triplets),), {"dev": (find_table(scored),)}, {})
+    assert [pairs.form for pairs in read_splits(files, config)] == ["triplets", "scores"]
+    files = Files((find_table(scored),), {"dev": (find_table(triplets),)}, {})
+    assert [pairs.form for pairs in read_splits(files, CONFIG)] == ["scores", "pairs"]
 
 
 @pytest.mark.parametrize(
