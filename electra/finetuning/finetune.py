@@ -23,6 +23,7 @@ from electra.finetuning.output_dir import (
     open_output_dir,
     remove_other_models,
     set_status,
+    set_stopped,
 )
 from electra.finetuning.results import SeedResult, Summary
 from electra.finetuning.search import search_settings
@@ -111,14 +112,14 @@ def finetune_task(
     with explain_failures(output_dir, runs, world):
         searched = search_or_keep(setup, output_dir, options, session, say)
         if searched is None:
-            set_status(output_dir, "stopped", runs, world)
+            set_stopped(output_dir, runs, world)
             say("stopped early; the same command continues with the search")
             return None
         for seed in range(options.seed, options.seed + options.seeds):
             job = SeedJob(seed, output_dir, options, session, runs)
             result = finetune_with_folds(searched, folds, job, say)
             if result is None:
-                set_status(output_dir, "stopped", runs, world)
+                set_stopped(output_dir, runs, world)
                 say(f"stopped early; the same command continues with seed {seed}")
                 return None
             runs.append(result)

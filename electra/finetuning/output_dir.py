@@ -24,6 +24,7 @@ from electra.finetuning.state import resolve_finetune_speed
 from electra.model.huggingface import check_holds_model
 from electra.provenance import environment
 from electra.runs import run_dir
+from electra.runs.checkpoint import list_checkpoints
 from electra.settings import as_toml, describe_differences
 from electra.tasks.models import RESULTS
 
@@ -149,6 +150,14 @@ def set_status(
     if world.is_main:
         steps = sum(run.steps for run in runs) + step
         run_dir.set_status(output_dir, status, step=steps, seeds_done=len(runs), **facts)
+
+
+def set_stopped(output_dir: Path, runs: Sequence[SeedResult], world: World) -> None:
+    """Write status.json of a training that was stopped, with the step of its checkpoint; those
+    that are finished keep none.
+    """
+    steps = [step for run in output_dir.glob("**/seed-*") for step, _ in list_checkpoints(run)]
+    set_status(output_dir, "stopped", runs, world, step=max(steps, default=0))
 
 
 def step_reporter(

@@ -25,6 +25,7 @@ from electra.engine.distributed import World
 from electra.finetuning import loop, scoring
 from electra.finetuning.loop import forward_backward
 from electra.finetuning.options import FinetuneOptions
+from electra.finetuning.results import SeedResult
 from electra.finetuning.setup import prepare_finetuning
 from electra.finetuning.state import FinetuneState, attach_train_step, build_state
 from electra.runs import checkpoint
@@ -310,6 +311,9 @@ def test_a_signal_leaves_a_checkpoint_and_exit_status_75_and_the_same_command_go
     assert "the same command continues with seed 1" in capsys.readouterr().err
     status = json.loads((run / "status.json").read_text())
     assert (status["status"], status["seeds_done"]) == ("stopped", 1)
+    finished = SeedResult.load(run / "seed-0")
+    assert finished is not None
+    assert status["step"] == finished.steps + 7
     assert (run / "seed-1" / "checkpoint-7" / "state.json").exists()
     assert not (run / "results.json").exists()
     seen: list[int] = []
