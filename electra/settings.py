@@ -30,6 +30,17 @@ from electra.config import (
 )
 from electra.renamed import RENAMED, find_renamed
 
+# What other programs call our settings and options; too far from our names to be found by spelling.
+CUSTOMARY = {
+    "lr": "learning-rate",
+    "bs": "batch-size",
+    "batch": "batch-size",
+    "seq_length": "length",
+    "max_length": "length",
+    "max_seq_length": "length",
+    "num_train_epochs": "epochs",
+    "output": "output-dir",
+}
 
 def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
     """Build the dataclass that several named layers describe together."""
@@ -146,7 +157,10 @@ def find_key(name: str, value: str, cls: type, other_flags: Sequence[str]) -> st
     if meant := find_in_other_section(key, known):
         raise UserError(f"command line: unknown setting --{name}; did you mean {as_flag(meant)}?")
     names = [as_flag(part)[2:] for full in known for part in (full, full.rpartition(".")[2])]
-    hint = suggest(key.replace("_", "-"), [*other_flags, *names], prefix="--")
+    names += other_flags
+    hint = suggest(key.replace("_", "-"), names, prefix="--")
+    if (customary := CUSTOMARY.get(key)) in names:
+        hint = f"; did you mean --{customary}?"
     raise UserError(
         f"command line: unknown setting --{name}{hint or '; --print-config lists them all'}"
     )

@@ -63,7 +63,8 @@ def check_flags(settings: Sequence[str], command: str, known: type) -> None:
     """
     options: list[str] = []
     for argument in app[command].assemble_argument_collection():
-        options += [name.removeprefix("--") for name in argument.names]
+        if argument.parse:  # FinetuneOptions.flags is for Python alone
+            options += [name.removeprefix("--") for name in argument.names]
     parse_flags(settings, known, other_flags=options)
 
 

@@ -134,6 +134,7 @@ def finetune_embedder(
 
     if encoder.frozen:
         raise UserError("--frozen does not go with --task similar: the encoder is what learns")
+    refuse_other_settings(options.flags)
     check_flags(options.flags, "finetune", SimilarConfig)
     if output.print_config:
         from electra.setting_docs import as_commented_toml
@@ -156,6 +157,27 @@ def finetune_embedder(
         vectors = f"{output_dir}-vectors.npy"
         print_next_commands(("embed", output_dir, "texts.txt", "--output", vectors))
     return DONE
+
+
+def refuse_other_settings(flags: Sequence[str]) -> None:
+    """Raise UserError for a setting that other tasks have, and an embedder does not."""
+    from electra.finetuning.recipe import FinetuneConfig
+    from electra.finetuning.similar_settings import SimilarConfig
+    from electra.settings import as_flag, setting_keys
+
+    others = set(map(as_flag, setting_keys(FinetuneConfig)))
+    others -= set(map(as_flag, setting_keys(SimilarConfig)))
+    for flag in flags:
+        name = flag.partition("=")[0]
+        if name == "--label":
+            raise UserError(
+                "--label does not go with --task similar; --score COLUMN names how similar the "
+                "texts of a pair are, from 0 to 1"
+            )
+        if name in others:
+            raise UserError(
+                f"{name} does not go with --task similar; --print-config lists the settings that do"
+            )
 
 
 def split_settings(task: str, settings: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
