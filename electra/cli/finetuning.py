@@ -15,6 +15,7 @@ from electra.cli import (
     Settings,
     app,
     check_flags,
+    check_output_dir,
     is_main_rank,
     print_next_commands,
 )
@@ -116,10 +117,10 @@ def finetune(
 
 
 def require_output_dir(output_dir: Path | None) -> Path:
-    """Return the folder for the results; raise UserError where none is named."""
+    """Return the folder for the results; raise UserError where none, or a file, is named."""
     if output_dir is None:
         raise UserError("--output-dir is missing: the folder to keep the results in")
-    return output_dir
+    return check_output_dir(output_dir)
 
 
 def finetune_embedder(

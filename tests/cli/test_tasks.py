@@ -532,6 +532,7 @@ def test_an_output_folder_that_is_a_file_or_somebody_elses_is_refused(
         "--output-dir",
     )
     assert "is a file; name a folder" in error_of(*words, rows)
+    assert "is a file; name a folder" in error_of(*words, rows, "--dry-run")
     assert "holds something else than a fine-tuning" in error_of(*words, tmp_path)
 
 
