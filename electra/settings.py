@@ -42,6 +42,7 @@ CUSTOMARY = {
     "output": "output-dir",
 }
 
+
 def build_layers(cls: type[Config], layers: Mapping[str, Layer]) -> Config:
     """Build the dataclass that several named layers describe together."""
     known = list(setting_keys(cls))

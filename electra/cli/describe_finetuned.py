@@ -11,14 +11,19 @@ from rich.console import Console
 from rich.table import Table
 
 from electra.cli.describe import shape_table
-from electra.config import UserError, convert
-from electra.finetuning.output_dir import RUN
+from electra.config import convert
 from electra.finetuning.results import SeedResult, format_score
 from electra.model.model_config import architecture_of
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
-from electra.runs.run_dir import get_status
-from electra.tasks.models import RESULTS, TASK, best_model, load_pretrained, load_tuned
+from electra.tasks.models import (
+    RESULTS,
+    TASK,
+    best_model,
+    check_is_finished,
+    load_pretrained,
+    load_tuned,
+)
 from electra.tasks.sentence_transformer import Pooling, read_pooling
 
 
@@ -51,12 +56,7 @@ def find_finetuned(folder: Path) -> Path | None:
         models.insert(0, folder / "model")
     if models:
         return models[0]
-    if (folder / RUN).is_file():
-        status = get_status(folder).get("status", "not started")
-        raise UserError(
-            f"{folder}: a fine-tuning ({status}) without a model yet; continue it with the "
-            "`electra finetune` command that began it"
-        )
+    check_is_finished(folder)
     if (folder / CONFIG).is_file() and {TASK, "electra_result"} & read_json(folder, CONFIG).keys():
         return folder
     return None

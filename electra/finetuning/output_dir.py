@@ -26,11 +26,10 @@ from electra.provenance import environment
 from electra.runs import run_dir
 from electra.runs.checkpoint import list_checkpoints
 from electra.settings import as_toml, describe_differences
-from electra.tasks.models import RESULTS
+from electra.tasks.models import RESULTS, RUN
 
 REPORT, CURVES_FILE = "report.html", "curves.svg"  # electra.reports writes them
 SEARCH = "search"  # the folder of the trials of a search
-RUN = "run.json"  # the identity of the fine-tuning in this folder
 MAY_CHANGE = {
     "config.logging_steps",
     "config.save_steps",

@@ -18,7 +18,7 @@ from electra.exports.embedder import embedder_card, write_embedder
 from electra.exports.folder import require_packages
 from electra.file_lock import folder_lock
 from electra.finetuning.options import FinetuneOptions
-from electra.finetuning.output_dir import RUN, remove_other_models, remove_results
+from electra.finetuning.output_dir import remove_other_models, remove_results
 from electra.finetuning.results import SeedResult, Summary, format_score
 from electra.finetuning.setup import NO_TABLES, Tables
 from electra.finetuning.similar_setup import TASK, SimilarSetup, prepare_similar
@@ -28,7 +28,7 @@ from electra.provenance import commit, environment
 from electra.runs import run_dir
 from electra.runs.signals import stop_signals
 from electra.settings import as_dict, as_toml
-from electra.tasks.models import load_pretrained
+from electra.tasks.models import RUN, load_pretrained
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -16,7 +16,7 @@ from electra.config import UserError, convert
 from electra.data.sources import HUB_NAME
 from electra.data.wordpiece import WordPiece
 from electra.escape import first_line
-from electra.files import check_inside
+from electra.files import check_inside, read_json_object_or_empty
 from electra.model import huggingface, model_config
 from electra.model.card import task_card
 from electra.model.card_content import NOTHING_RECORDED, CardContent
@@ -31,6 +31,7 @@ from electra.tasks.sentence_transformer import MODULES, ST_CONFIG, TRANSFORMER_C
 from electra.tasks.task import AnyTask, Network, Task
 
 TASK, LENGTH, RESULTS = "electra_task", "electra_length", "results.json"
+RUN, STATUS = "run.json", "status.json"  # of a fine-tuning: its identity, and how it stands
 # The files of a hub repository that are downloaded: never a pickle.
 HUB_FILES = [
     "config.json",
@@ -66,6 +67,7 @@ def model_folder(model: str | Path) -> Path:
     if (path / RESULTS).is_file():
         return best_model(path)
     model_config.check_is_exported(path)
+    check_is_finished(path)
     if path.is_dir():
         raise UserError(
             f"{path}: no model there; name a folder with {CONFIG} and model.safetensors, a run "
@@ -79,6 +81,18 @@ def model_folder(model: str | Path) -> Path:
             "--dev FILE` and `electra predict MODEL FILE`"
         )
     raise UserError(f"{model}: no such model folder{describe_shipped(str(model))}")
+
+
+def check_is_finished(path: Path) -> None:
+    """Raise UserError for the folder of a fine-tuning that is not finished."""
+    if not (path / RUN).is_file():
+        return
+    status = read_json_object_or_empty(path / STATUS).get("status", "not started")
+    message = f"{path}: a fine-tuning ({status}) without its results yet; the same `electra "
+    message += "finetune` command continues it"
+    for config in sorted(path.glob(f"seed-*/model/{CONFIG}"))[:1]:
+        message += f"; {config.parent} is the model of a seed that is finished"
+    raise UserError(message)
 
 
 def best_model(run: Path) -> Path:

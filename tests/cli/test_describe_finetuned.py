@@ -41,4 +41,4 @@ def test_a_fine_tuning_without_a_model_yet_is_refused_with_its_status(
     atomic.write_json(tmp_path / "status.json", {"status": "stopped"})
     (tmp_path / "config.toml").write_text("learning_rate = 0.1\n", encoding="utf8")
     message = complaint("describe", tmp_path)
-    assert message.startswith(f"{tmp_path}: a fine-tuning (stopped) without a model yet; ")
+    assert message.startswith(f"{tmp_path}: a fine-tuning (stopped) without its results yet; ")

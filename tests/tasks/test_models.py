@@ -339,6 +339,19 @@ def test_a_fine_tuning_stands_for_its_best_model(by_heart: ByHeart, tmp_path: Pa
         model_folder(run)
 
 
+def test_an_unfinished_fine_tuning_is_refused_with_its_status_and_the_seed_that_it_has(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "status.json").write_text('{"status": "stopped"}')
+    message = r"a fine-tuning \(stopped\) .*the same `electra finetune` command continues it"
+    with pytest.raises(UserError, match=f"{message}$"):
+        model_folder(tmp_path)
+    seed = tiny_model(tmp_path / "seed-0" / "model")
+    with pytest.raises(UserError, match=f"{message}; {seed} is the model of a seed"):
+        model_folder(tmp_path)
+
+
 @pytest.mark.parametrize(
     "path", ["../stranger/model", "ABSOLUTE", "seed-0/../../stranger/model", "a\0/model", 7]
 )
