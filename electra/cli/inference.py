@@ -246,6 +246,7 @@ def load_models(
 ) -> list[FinetunedModel]:
     """Load fine-tuned models, with the options of their task that the flags change."""
     from electra import tasks
+    from electra.settings import as_flag
     from electra.tasks.inference import load_for_task, set_columns
 
     models = load_for_task(folders, task)
@@ -253,7 +254,7 @@ def load_models(
     options, unknown = tasks.split_options(type(first.task), flags)
     models = set_columns(models, options)
     if unknown:
-        known: list[str] = []
+        known = [as_flag(option) for option in first.task.inference_options]
         for argument in app[command].assemble_argument_collection():
             known += argument.names
         hint = suggest(unknown[0].partition("=")[0], known)

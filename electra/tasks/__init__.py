@@ -123,6 +123,9 @@ def split_options(kind: type[AnyTask], flags: Sequence[str]) -> tuple[dict[str, 
     remaining = list(flags)
     while remaining:
         argument = remaining.pop(0)
+        if not argument.startswith("--"):  # the value of a setting
+            others.append(argument)
+            continue
         flag, equals, value = argument.removeprefix("--").partition("=")
         key = FIELD_OF_FLAG.get(flag, flag.replace("-", "_"))
         negated = key.removeprefix("no_")

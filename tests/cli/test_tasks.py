@@ -616,6 +616,9 @@ def test_questions_to_a_model_that_make_no_sense_are_refused(
     assert "unknown option --outptu for classify; did you mean --output?" in error_of(
         "predict", model, rows, "--outptu", "said.csv"
     )
+    assert "unknown option --txt for classify; did you mean --text?" in error_of(
+        "predict", model, rows, "--txt", "text"
+    )
     assert "unknown option --labels" in error_of(
         "evaluate", model, "--labels", "a,b", "--dev", rows
     )

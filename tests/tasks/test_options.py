@@ -33,6 +33,11 @@ def test_options_of_the_task_are_taken_out_and_converted_and_settings_are_left()
     assert rest == ["--epochs", "3"]
 
 
+def test_the_value_of_a_setting_is_no_option_of_the_task() -> None:
+    flags = ["--txt", "text", "--label", "stars"]
+    assert split_options(task_class("classify"), flags) == ({"label": "stars"}, ["--txt", "text"])
+
+
 def test_a_flag_may_say_true_or_false_or_stand_alone() -> None:
     for flags, expected in (
         (["--regression"], True),
