@@ -102,6 +102,7 @@ class RowLines:
         self.characters = 0  # since the last row
 
     def __iter__(self) -> Iterator[str]:
+        is_skipped = self.layout.has_separator_line
         for where, line in read_lines(self.source, self.report_position):
             self.characters += len(line) + 1
             if self.characters > MAX_ROW_CHARACTERS:
@@ -109,11 +110,15 @@ class RowLines:
                     f"{where}: a row of more than {MAX_ROW_CHARACTERS >> 20} million characters; "
                     "split it, or close the quote that was left open"
                 )
+            if is_skipped and line.strip():
+                line, is_skipped = "", False  # a blank line, so that the others keep their numbers
             yield self.layout.prepare_line(line) + "\n"
 
 
 def check_header(names: Sequence[str], source: Source) -> list[str]:
-    """Return the names of a header line; raise UserError if they are too many or not unique."""
+    """Return the names of a header line, without the blanks around them unless that makes two the
+    same; raise UserError if they are too many or not unique.
+    """
     if len(names) > MAX_COLUMNS:
         raise UserError(
             f"{source.display_name}:1: {len(names):,} columns, where at most {MAX_COLUMNS:,} are "
@@ -123,7 +128,10 @@ def check_header(names: Sequence[str], source: Source) -> list[str]:
         raise UserError(
             f"{source.display_name}:1: column {min(repeated)!r} is named more than once; rename one"
         )
-    return list(names)
+    stripped = [name.strip() for name in names]
+    if len(set(stripped)) < len(stripped):
+        return list(names)
+    return stripped
 
 
 def find_column(row: Mapping[str, Any], name: str) -> str:

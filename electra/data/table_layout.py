@@ -30,6 +30,7 @@ MAX_NAME_CHARACTERS = 40  # of a column in a header line; longer cells are data
 # A label before the first space, as in TREC ("DESC:manner How …") and fastText.
 LABELLED_LINE = re.compile(r"([A-Z]+:[A-Za-z]+|__label__\S+)[ \t]+\S")
 LABELLED_COLUMNS = ("label", "text")
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # before the header, for Excel
 NUMBER = re.compile(r"\s*[+-]?\d+([.,]\d+)?\s*")
 
 
@@ -40,6 +41,7 @@ class Layout:
     delimiter: str
     quoted: bool  # a quote around a field is no part of it
     names: Sequence[str] | None = None
+    has_separator_line: bool = False  # above the header
 
     @property
     def dialect(self) -> dict[str, Any]:
@@ -89,10 +91,10 @@ def detect_layout(
 
     `columns` are the names or the numbers by which its columns will be asked for.
     """
-    lines = first_lines(source)
+    lines, separator = split_separator_line(first_lines(source))
     if not delimiter and format not in DEFAULTS and are_labelled(lines):
         return Layout(" ", quoted=False, names=LABELLED_COLUMNS)
-    layout = choose_layout(lines, format, parse_delimiter(delimiter))
+    layout = choose_layout(lines, format, parse_delimiter(delimiter) or separator)
     if layout is None:
         raise UserError(
             f"{source.display_name}: no delimiter separates all of its lines into columns; name "
@@ -108,7 +110,14 @@ def detect_layout(
         if rows and not has_header(rows, columns, header, where=source.display_name):
             names = [str(number) for number in range(len(rows[0]))]
     assert not isinstance(names, bool)
-    return Layout(layout.delimiter, layout.quoted, names)
+    return Layout(layout.delimiter, layout.quoted, names, has_separator_line=bool(separator))
+
+
+def split_separator_line(lines: list[str]) -> tuple[list[str], str]:
+    """Return the lines without Excel's `sep=;`, and the delimiter that it names, if any."""
+    if lines and (match := SEPARATOR_LINE.fullmatch(lines[0])):
+        return lines[1:], match[1]
+    return lines, ""
 
 
 def first_lines(source: Source) -> list[str]:
@@ -145,17 +154,29 @@ def choose_layout(lines: Sequence[str], format: str, delimiter: str) -> Layout |
         counts = {len(fields) for fields in layout.split(lines)}
         if len(counts) == 1 and counts.pop() > 1:
             return layout
-    if usual:
-        return Layout(usual, quoted=format == "csv")
+    if not usual:
+        return None
+    return Layout(header_delimiter(lines) or usual, quoted=format == "csv")
+
+
+def header_delimiter(lines: Sequence[str]) -> str | None:
+    """Return the delimiter that gives most rows as many fields as the header; another row may hold
+    one that should have been quoted.
+    """
+    for candidate in DETECTED:
+        layout = Layout(candidate, quoted=candidate in ",;")
+        counts = [len(fields) for fields in layout.split(lines)]
+        if counts and counts[0] > 1 and 2 * (counts.count(counts[0]) - 1) > len(counts) - 1:
+            return candidate
     return None
 
 
 def has_columns(source: Source, columns: Sequence[str]) -> bool:
     """Return whether text has these columns, by name or number, rather than one text a line."""
-    lines = first_lines(source)
+    lines, separator = split_separator_line(first_lines(source))
     if are_labelled(lines):
         return True
-    layout = choose_layout(lines, "text", "")
+    layout = choose_layout(lines, "text", separator)
     if layout is None:
         return False
     first = layout.split(lines)[0]

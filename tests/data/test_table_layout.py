@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from electra.config import UserError
+from electra.data.table_layout import has_columns
 from electra.data.tables import Table, find_column, find_table, read_rows, require_column
 
 NUMBERED = ["0", "1"]
@@ -53,6 +54,39 @@ def test_a_delimiter_may_be_named(tmp_path: Path, delimiter: str, between: str) 
     write(tmp_path / "a.txt", content)
     table = Table(find_table(tmp_path / "a.txt").source, "text", delimiter=delimiter)
     assert rows(table) == [{"label": "1", "text": "how nice"}]
+
+
+@pytest.mark.parametrize("mark", ["sep=;", '"sep=;"', "SEP=;"])
+@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
+def test_the_separator_line_of_excel_names_the_delimiter_and_is_no_row(
+    tmp_path: Path, name: str, mark: str
+) -> None:
+    found = write(tmp_path / name, f"{mark}\nlabel;text\n1;bad, really\n0;fine\n")
+    assert rows(found) == ROWS
+    assert has_columns(found.source, ["text"])
+    write(tmp_path / name, f"{mark}\nlabel;text\n1;bad; really\n")
+    with pytest.raises(UserError, match=rf"{name}:3: 3 fields"):
+        rows(found)
+
+
+def test_the_delimiter_of_the_header_wins_over_a_row_that_should_have_been_quoted(
+    tmp_path: Path,
+) -> None:
+    content = "label;text\n1;bad; really\n0;fine\n0;well, fine\n"
+    message = r"a\.csv:2: 3 fields where 2 columns are expected \(label, text\).*a semicolon"
+    with pytest.raises(UserError, match=message):
+        rows(write(tmp_path / "a.csv", content))
+    prose = write(tmp_path / "b.csv", "text\nfine; really\nso; it; is\nwell\n")
+    assert len(rows(prose)) == 3
+    with pytest.raises(UserError, match=r"c\.csv:1: not valid CSV"):
+        rows(write(tmp_path / "c.csv", '"label"x;text\n1;fine\n'))
+
+
+def test_blanks_around_the_names_of_columns_are_no_part_of_them(tmp_path: Path) -> None:
+    assert rows(write(tmp_path / "a.csv", "label , text\n1,fine\n")) == [
+        {"label": "1", "text": "fine"}
+    ]
+    assert rows(write(tmp_path / "b.csv", "text, text\n1,2\n")) == [{"text": "1", " text": "2"}]
 
 
 def test_tsv_with_quoted_cells_is_warned_of_and_tsv_with_quotes_in_the_text_is_not(
