@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from electra.config import UserError
@@ -17,6 +17,8 @@ from electra.files import MAX_DEPTH, check_bounds, parse_json
 READ_BYTES = 1 << 20
 DECODER = json.JSONDecoder()
 SPACE = re.compile(r"[ \t\r\n]*")
+MIN_TEXT_WORDS = 3  # of a text; a word to tag may have a blank in it
+PANDAS = "; in pandas: df.to_json('rows.jsonl', orient='records', lines=True)"
 
 LocatedRow = tuple[str, dict[str, Any]]  # a row after its place: "file:line" or "file, row n"
 ReportPosition = Callable[[int], None]
@@ -34,7 +36,33 @@ def read_json_rows(
         start = stream.read(READ_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     if start.startswith(b"["):
         return read_json_list(source, report_position)
-    return read_json_lines(source, report_position)
+    return refuse_columns(read_json_lines(source, report_position))
+
+
+def refuse_columns(rows: Iterator[LocatedRow]) -> Iterator[LocatedRow]:
+    """Yield rows; raise UserError where the first one is a whole table."""
+    for number, (where, row) in enumerate(rows):
+        if number == 0 and is_table(row):
+            raise UserError(
+                f"{where}: a whole table in one JSON object ({', '.join(row)}), where a row is "
+                f"expected; write its rows as a list of objects, or one object a line{PANDAS}"
+            )
+        yield where, row
+
+
+def is_table(row: Mapping[str, Any]) -> bool:
+    """Return whether an object is a table, as pandas writes it by default, as a dict of lists or
+    below one key. The lists of a row are words and their tags, or have a text beside them.
+    """
+    values = list(row.values())
+    if len(values) == 1 and isinstance(values[0], list):
+        return any(isinstance(item, dict) for item in values[0])
+    if values and all(isinstance(value, dict) and "0" in value for value in values):
+        return True
+    if not all(isinstance(value, list) for value in values):
+        return False
+    items = [item for value in values for item in value if isinstance(item, str)]
+    return any(len(item.split()) >= MIN_TEXT_WORDS for item in items)
 
 
 def read_json_lines(
@@ -53,7 +81,7 @@ def parse_json_line(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(
             f"{where}: not a JSON object on one line ({error}); a list of objects becomes lines "
-            "with jq -c '.[]'"
+            f"with jq -c '.[]'{PANDAS}"
         ) from None
     if not isinstance(row, dict):
         raise UserError(

@@ -196,6 +196,35 @@ def test_a_json_line_that_is_no_object_is_refused_by_line(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"text": ["a good film", "bad"], "label": [1, 0]},
+        {"text": {"0": "good", "1": "bad"}, "label": {"0": 1, "1": 0}},
+        {"data": [{"text": "good", "label": 1}]},
+    ],
+)
+def test_a_table_in_one_json_object_is_refused_with_the_form_that_is_read(
+    tmp_path: Path, value: object
+) -> None:
+    way_out = r"a list of objects, or one object a line; in pandas: .*orient='records', lines=True"
+    refuse(write(tmp_path / "a.json", json.dumps(value)), rf"a\.json:1: a whole table .*{way_out}")
+    refuse(write(tmp_path / "b.json", json.dumps(value, indent=1)), "orient='records', lines=True")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"words": ["10 000", "euros"], "tags": ["O", "O"]},
+        {"text": "a good film", "labels": ["bad", "not good at all"]},
+        {"label": 1, "meta": {"0": "a"}},
+        {},
+    ],
+)
+def test_a_row_of_lists_is_no_table(tmp_path: Path, row: object) -> None:
+    assert values(write(tmp_path / "a.json", json.dumps(row))) == [row]
+
+
 def test_damaged_files_say_so(tmp_path: Path) -> None:
     refuse(
         write(tmp_path / "a.parquet", b"no parquet"),
