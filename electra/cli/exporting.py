@@ -34,6 +34,7 @@ def export(
     """
     from electra.exports.export import export_model
 
+    to_stderr(f"exporting {model} to {to}; a large model takes minutes")
     with redirect_warnings(to_stderr):
         result = export_model(model, to, output_dir, options)
     for fact in result.facts():

@@ -132,6 +132,7 @@ def train(
     if setup.train.form == "scores":
         loss_class = losses.CoSENTLoss
     model.model_card_data.generate_widget_examples = False  # it would embed texts for a card
+    model.model_card_data.widget = [{}]  # without one it chooses texts, below a bar of progress
     trainer = SentenceTransformerTrainer(
         model,
         args=training_arguments(setup, seed, folder),

@@ -117,6 +117,17 @@ def test_options_that_do_not_fit_are_refused_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_command_says_at_once_what_it_does(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise UserError("stopped")
+
+    monkeypatch.setattr("electra.exports.export.export_model", stop)
+    main(["export", str(tiny), "--to", "onnx", "--output-dir", str(tmp_path / "onnx")])
+    assert capsys.readouterr().err.startswith(f"exporting {tiny} to onnx;")
+
+
 def test_a_package_that_is_not_installed_is_named_with_its_extra(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,9 @@ def test_an_embedder_learns_which_texts_are_similar(
 
 
 @pytest.mark.slow
-def test_rows_of_python_train_an_embedder_too(tiny: Path, tmp_path: Path) -> None:
+def test_rows_of_python_train_an_embedder_too(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"a": f"the {word} sat", "b": f"a {word} ran"} for word in (*TOPICS, *WORDS)]
     result = electra.finetune(
         tiny,
@@ -134,4 +136,5 @@ def test_rows_of_python_train_an_embedder_too(tiny: Path, tmp_path: Path) -> Non
         quiet=True,
     )
     assert result.metric == "retrieval_accuracy"
+    assert "widget" not in capfd.readouterr().err  # a bar of the library's
     assert electra.embed(result, ["anna sat"]).vectors[0].shape == (32,)
