@@ -161,6 +161,7 @@ def predict(
             "sentence: electra predict MODEL INPUT"
         )
     *folders, source = paths
+    check_one_input(folders, source)
     check_prediction_files(source, output, form)
     models = load_models(folders, task, flags, command="predict")
     with redirect_warnings(to_stderr), as_file(source, models[0].task) as path:
@@ -179,14 +180,25 @@ def as_file(source: str, task: AnyTask) -> AbstractContextManager[str]:
     return as_file(source, task)
 
 
+def check_one_input(folders: Sequence[str], source: str) -> None:
+    """Refuse several inputs: only the last argument is none of the models."""
+    for name in folders[1:]:
+        if Path(name).is_file():
+            raise UserError(
+                f"{name}: a file, where a model is expected: `electra predict` reads one input, "
+                f"the last argument, here {source}; for several: for f in {name} …; do electra "
+                f'predict {folders[0]} "$f" --output "$f-predictions.jsonl"; done'
+            )
+
+
 def check_prediction_files(source: str, output: Path | None, form: str) -> None:
     """Refuse an input that is missing and an output that cannot be written, before any work."""
-    from electra.data.tables import find_table
     from electra.tasks import prediction_files
-    from electra.tasks.input_text import is_file
+    from electra.tasks.input_text import check_input, find_input, is_file
 
+    check_input(source)
     if form == "records" and is_file(source):
-        find_table(source)
+        find_input(source)
     check_not_input(output, source)
     prediction_files.check_output(output, form=form)
 
@@ -269,7 +281,7 @@ def load_models(
 @app.command
 def embed(
     model: str,
-    input: str,
+    input: Arguments,
     *,
     output: Path,
     text: str = "text",
@@ -282,7 +294,8 @@ def embed(
     model
         Any ELECTRA or ModernBERT folder: pre-trained or fine-tuned, ours or transformers'.
     input
-        .txt (a text a line), .csv, .tsv, .jsonl or .parquet, or a sentence in quotes.
+        .txt (a text a line), .csv, .tsv, .jsonl or .parquet, - for standard input, or a sentence in
+        quotes.
     output
         .parquet (with texts), or .npy (one array).
     text
@@ -295,12 +308,14 @@ def embed(
 
     check_output(output, pool=options.pool)
     check_not_input(output, input)
-    texts, source = texts_of(input, text), load_pretrained(model)
-    options = complete_options(options, source.folder, positions=source.encoder.shape.positions)
-    embeddings = embed(source.encoder, source.tokenizer, texts, options, device=default_device())
-    with freeze_loaded_objects():
+    with open_texts(input, text) as texts:
+        source = load_pretrained(model)
+        options = complete_options(options, source.folder, positions=source.encoder.shape.positions)
+        device = default_device()
+        embeddings = embed(source.encoder, source.tokenizer, texts, options, device=device)
         counted = count_items(embeddings, "texts")
-        written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
+        with freeze_loaded_objects():
+            written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
     note = f"{output}: {written.texts:,} texts"
     if written.truncated:
         note += f"; {written.truncated:,} were longer than the model reads and were cut"
@@ -308,14 +323,26 @@ def embed(
     return DONE
 
 
-def texts_of(source: str, column: str) -> Iterator[str]:
-    """Return the texts of a file, or the one on the command line."""
+@contextmanager
+def open_texts(source: str, column: str) -> Iterator[Iterator[str]]:
+    """Yield the texts of a file, of standard input, or the one on the command line."""
     from electra.data.lines import check_encodable
     from electra.data.tables import find_table
     from electra.tasks.embed import read_texts
-    from electra.tasks.input_text import STANDARD_INPUT, is_file
+    from electra.tasks.input_text import (
+        STANDARD_INPUT,
+        check_input,
+        find_input,
+        is_file,
+        standard_input_file,
+    )
 
-    if source == STANDARD_INPUT or is_file(source):
-        return read_texts(find_table(source), column)
-    check_encodable(source, "the sentence")
-    return iter([source])
+    check_input(source)
+    if source == STANDARD_INPUT:
+        with standard_input_file() as path:
+            yield read_texts(find_table(path), column)
+    elif is_file(source):
+        yield read_texts(find_input(source), column)
+    else:
+        check_encodable(source, "the sentence")
+        yield iter([source])

@@ -14,7 +14,7 @@ from torch import Tensor
 from electra import atomic
 from electra.config import UserError
 from electra.data.sources import warn
-from electra.data.tables import Table, is_missing, read_lines, read_rows, require_text
+from electra.data.tables import Table, read_lines, read_rows, require_text
 from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
@@ -48,20 +48,23 @@ class Embedding(NamedTuple):
 
 
 def read_texts(source: Table, column: str = "text") -> Iterator[str]:
-    """Yield a text for each line of plain text, blank ones too, or for each row of a table."""
+    """Yield a text for each line of plain text, or for each row of a table; keep blank ones, and
+    warn of them at the end.
+    """
     if source.format == "text":
-        return (line for _, line in read_lines(source))
-    return read_column(source, column)
-
-
-def read_column(source: Table, column: str) -> Iterator[str]:
-    """Yield the text of each row; warn, at the end, of values that are missing."""
-    missing = 0
-    for where, row in read_rows(source):
-        yield require_text(row, column, where, flag="--text", may_be_missing=True)
-        missing += is_missing(row[column])
-    if missing:
-        warn(f"{source}: {missing:,} texts are missing; they are embedded as empty texts")
+        texts = (line for _, line in read_lines(source))
+    else:
+        rows = read_rows(source)
+        texts = (
+            require_text(row, column, where, flag="--text", may_be_missing=True)
+            for where, row in rows
+        )
+    blank = 0
+    for text in texts:
+        blank += not text.strip()
+        yield text
+    if blank:
+        warn(f"{source}: {blank} rows hold no text; they are kept")
 
 
 def embed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from tempfile import TemporaryDirectory
 from electra.config import UserError
 from electra.data.lines import check_encodable
 from electra.data.sources import compression_suffix
-from electra.data.tables import FORMATS
+from electra.data.tables import FORMATS, Table, find_table, is_hub_name
+from electra.escape import reword
 from electra.tasks.classify import Classify
 from electra.tasks.tag import Tag
 from electra.tasks.task import AnyTask
@@ -39,9 +41,29 @@ def is_file(source: str) -> bool:
             return True
     except (OSError, RuntimeError):  # too long for a path, or "~someone is here"
         return False
+    return ends_as_table(source) or len(source.split()) < 2
+
+
+def ends_as_table(source: str) -> bool:
     path = Path(source)
-    is_table = path.suffix.lower() in (".txt", *FORMATS) or bool(compression_suffix(path))
-    return is_table or len(source.split()) < 2
+    return path.suffix.lower() in (".txt", *FORMATS) or bool(compression_suffix(path))
+
+
+def find_input(source: str) -> Table:
+    """Return the table of an input that is a file; raise UserError if it does not exist."""
+    is_there = Path(source).expanduser().exists()
+    if not (is_there or ends_as_table(source) or is_hub_name(source)):
+        raise UserError(
+            f"{source}: no such file; a text of one word is read from standard input: echo "
+            f"{shlex.quote(source)} | electra … -"
+        )
+    return find_table(source)
+
+
+def check_input(source: str) -> None:
+    """Raise UserError for an input that is empty, and would be the folder that one is in."""
+    if not source.strip():
+        raise UserError("INPUT is empty; name a file, - for standard input, or a text in quotes")
 
 
 @contextmanager
@@ -50,11 +72,29 @@ def as_file(source: str, task: AnyTask) -> Iterator[str]:
     if is_file(source):
         yield source
         return
+    if source == STANDARD_INPUT:
+        with standard_input_file() as path:
+            yield path
+        return
     with TemporaryDirectory() as folder:
-        if source == STANDARD_INPUT:
-            yield str(copy_standard_input(Path(folder)))
-        else:
-            yield str(write_sentence(source, task, Path(folder)))
+        yield str(write_sentence(source, task, Path(folder)))
+
+
+@contextmanager
+def standard_input_file() -> Iterator[str]:
+    """Yield the path of a file with standard input, which is what messages call it."""
+    with TemporaryDirectory() as folder:
+        path = str(copy_standard_input(Path(folder)))
+        outside = reword.get()
+        token = reword.set(lambda text: outside(text.replace(path, "standard input")))
+        try:
+            yield path
+        except UserError as error:
+            if path not in str(error):
+                raise
+            raise UserError(reword.get()(str(error))) from None
+        finally:
+            reword.reset(token)
 
 
 def copy_standard_input(folder: Path) -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -332,6 +334,18 @@ def test_a_sentence_on_the_command_line_becomes_a_vector(tiny: Path, tmp_path: P
     np.testing.assert_allclose(vector, expected, atol=1e-6)
 
 
+def test_standard_input_becomes_vectors(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    for number, words in enumerate((["--output"], ["--length", "32", "--output"])):
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"a dog\na cat\n")))
+        output = tmp_path / f"{number}.npy"
+        assert main(["embed", str(tiny), "-", *words, str(output)]) == 0
+        assert np.load(output).shape == (2, 32)
+
+
 def test_long_inference_is_not_silent(
     by_heart: ByHeart,
     rows: Path,
@@ -613,6 +627,11 @@ def test_questions_to_a_model_that_make_no_sense_are_refused(
         "predict", model, rows, "--output", tmp_path / "nowhere" / "said.csv"
     )
     assert "nowhere.csv: no such file" in error_of("predict", model, "nowhere.csv")
+    assert "INPUT is empty; name a file" in error_of("predict", model, "")
+    assert "echo nowhere | electra" in error_of("embed", model, "nowhere", "--output", "v.npy")
+    assert f"{rows}: a file, where a model is expected: `electra predict` reads one" in error_of(
+        "predict", model, rows, "more.csv"
+    )
     assert "unknown option --outptu for classify; did you mean --output?" in error_of(
         "predict", model, rows, "--outptu", "said.csv"
     )

@@ -12,7 +12,7 @@ import pytest
 from electra.config import UserError
 from electra.data.tables import find_table
 from electra.tasks import find_task
-from electra.tasks.input_text import as_file, is_file
+from electra.tasks.input_text import as_file, find_input, is_file
 from tests.tasks.toys import written
 
 
@@ -76,3 +76,32 @@ def test_standard_input_is_text_or_json(
         assert Path(path).suffix == suffix
         texts = [getattr(e, "first") for e in task.read([find_table(path)], labelled=False)]  # noqa: B009
     assert texts == ["a text", "another"]
+
+
+def test_messages_and_warnings_call_standard_input_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"a text\ncaf\xe9\n")))
+    task = find_task("classify")
+    with (
+        pytest.raises(UserError, match=r"^standard input:2: byte 0xe9"),
+        as_file("-", task) as path,
+    ):
+        list(task.read([find_table(path)], labelled=False))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"a text\n\n")))
+    with (
+        pytest.warns(UserWarning, match="^standard input: 1 rows hold no text"),
+        as_file("-", task) as path,
+    ):
+        list(task.read([find_table(path)], labelled=False))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("Great!", r"echo 'Great!' \| electra … -$"), ("rows.csv", "rows.csv: no such file$")],
+)
+def test_one_word_that_is_no_file_is_refused_with_the_way_to_ask_about_it(
+    source: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        find_input(source)
