@@ -361,7 +361,7 @@ def test_a_missing_text_is_answered_as_an_empty_one_and_counted(
         answers = electra.load(tuned).predict(inputs)
     assert answers[1]["probabilities"] == electra.load(tuned).predict([""])[0]["probabilities"]
     for texts in (inputs, [{"text": item} for item in inputs]):
-        with pytest.warns(UserWarning, match="texts: 1 texts are missing; they are embedded as"):
+        with pytest.warns(UserWarning, match="texts: 1 rows hold no text; they are kept"):
             embeddings = electra.embed(tuned, texts)
         assert embeddings.texts == ("a dog", "")
 

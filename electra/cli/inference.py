@@ -24,6 +24,7 @@ from electra.tasks.embed_options import DEFAULTS, EmbedOptions
 from electra.tasks.evaluation_options import EvaluationData
 
 if TYPE_CHECKING:
+    from electra.tasks.embed import WrittenCount
     from electra.tasks.inference import PartScores
     from electra.tasks.models import FinetunedModel
     from electra.tasks.task import AnyTask
@@ -316,11 +317,17 @@ def embed(
         counted = count_items(embeddings, "texts")
         with freeze_loaded_objects():
             written = write_embeddings(output, counted, source.tokenizer, pool=options.pool)
-    note = f"{output}: {written.texts:,} texts"
-    if written.truncated:
-        note += f"; {written.truncated:,} were longer than the model reads and were cut"
-    to_stdout(note)
+    to_stdout(f"{output}: {describe_written(written)}")
     return DONE
+
+
+def describe_written(written: WrittenCount) -> str:
+    if not written.truncated:
+        return f"{written.texts:,} texts"
+    return (
+        f"{written.texts:,} texts; {written.truncated:,} were longer than the model reads and were "
+        "cut"
+    )
 
 
 @contextmanager
