@@ -5,7 +5,7 @@ budget              a share of a recipe's steps, with a complete schedule
 dry_run             check everything that a run needs, and write nothing
 pretrain            the Python function: set up, train, export
 setup, resolve      build a run; decide what its recipe leaves open
-resume              start or continue, as a run folder says
+resume, origin      start or continue, as a run folder says; what a run began from
 run, loop           the state of a run; its steps
 export              networks to and from transformers folders
 verdict             what the networks know beyond their baselines

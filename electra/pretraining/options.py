@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from electra.config import UserError
 from electra.data.sources import DocumentUnit, check_outside_corpus
-from electra.model.card_content import CardContent, describe_origin
+from electra.model.card_content import CardContent
 from electra.shipped import resolve_shipped, suggest_shipped
 
 ResumeSchedule = Literal["same", "stretch"]
@@ -78,14 +78,6 @@ class PretrainOptions:
         if self.init_from is not None:
             object.__setattr__(self, "init_from", resolve_shipped(self.init_from))
         CardContent(self.language, self.license)  # refuses what no card can state
-
-    @property
-    def card(self) -> CardContent:
-        """What the model cards state besides the facts of the run."""
-        facts: dict[str, object] = {}
-        if self.init_from is not None:
-            facts["Continued from"] = describe_origin(self.init_from)
-        return CardContent(self.language, self.license, facts)
 
     def check(self, output_dir: Path) -> None:
         """Raise UserError where options contradict each other or the run folder."""

@@ -13,6 +13,7 @@ from electra.engine.optimizer import learning_rate_factor
 from electra.files import read_toml
 from electra.model.family import Role
 from electra.pretraining.options import ResumeSchedule
+from electra.pretraining.origin import Origin
 from electra.pretraining.recipe import MAY_CHANGE, Recipe, TrainingConfig
 from electra.provenance import environment
 from electra.runs import checkpoint
@@ -297,13 +298,18 @@ def check_same_run(recipe: Recipe, earlier: Recipe, folder: Path) -> None:
     )
 
 
-def write_run_files(run: Path, recipe: Recipe, *, is_fresh: bool) -> None:
+def write_run_files(
+    run: Path, recipe: Recipe, origin: Origin | None = None, *, is_fresh: bool
+) -> None:
     """Write config.toml and environment.json. A fresh start removes what an earlier run left."""
     run.mkdir(parents=True, exist_ok=True)
     checkpoint.remove_partial(run)
     if is_fresh:
         remove_earlier_run(run)
-    atomic.write_json(run / ENVIRONMENT, environment())
+    facts = environment()
+    if origin is not None:
+        facts |= origin.as_json()
+    atomic.write_json(run / ENVIRONMENT, facts)
     atomic.write(run / CONFIG, as_toml(recipe))
 
 

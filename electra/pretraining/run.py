@@ -17,6 +17,7 @@ from electra.engine.distributed import World
 from electra.engine.train_step import TrainStep
 from electra.model.card_content import CardContent
 from electra.objectives.objective import Objective
+from electra.pretraining.origin import Origin
 from electra.pretraining.recipe import Recipe
 from electra.runs import checkpoint, run_dir
 
@@ -43,6 +44,7 @@ class Run:
     messages: list[str] = field(default_factory=list)  # about its start
     advice: str = "The same command continues from there once that is fixed."
     card: CardContent = field(default_factory=CardContent)  # of its models
+    origin: Origin | None = None  # None: begun by a version that did not keep it
     checkpoint: str | None = None  # the folder of the newest one
     status_time: float = 0.0  # when status.json was written, by the monotonic clock
     # The thread that writes checkpoints writes status.json, too.

@@ -43,6 +43,7 @@ from electra.pretraining.export import (
     initialise_from,
 )
 from electra.pretraining.options import PretrainOptions
+from electra.pretraining.origin import card_content, find_origin
 from electra.pretraining.recipe import Recipe
 from electra.pretraining.resolve import (
     check_micro_batches,
@@ -73,7 +74,9 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
         use_deterministic_algorithms()
     objective, messages = build_first_objective(recipe, shards, options, resumed)
     run = place_on_device(recipe, shards, world, output_dir, objective)
-    run.warnings, run.messages, run.card = start_warnings, messages, options.card
+    run.warnings, run.messages = start_warnings, messages
+    run.origin = find_origin(options, output_dir, resumed)
+    run.card = card_content(options, run.origin)
     if options.overwrite:
         run.advice = (
             "To continue from there once that is fixed, leave out --resume never --overwrite."
@@ -126,6 +129,7 @@ def find_start(
                 overwrite=options.overwrite,
                 resume_schedule=options.resume_schedule,
             )
+            find_origin(options, output_dir, resumed)  # refuses another --init-from
     start_warnings = [str(warning.message) for warning in damaged]
     resolve_recipe_speed(recipe, world)
     recipe, size_warnings = check_micro_batches(recipe, world, may_change=is_size_open)
@@ -362,7 +366,7 @@ def record_start(run: Run, resumed: Checkpoint | None) -> None:
         checkpoint.remove_after(run.output_dir, resumed.step)
         # A process that was killed between its last checkpoint and this left one too many.
         checkpoint.rotate(run.output_dir, keep=run.recipe.training.save_total_limit)
-    write_run_files(run.output_dir, run.recipe, is_fresh=resumed is None)
+    write_run_files(run.output_dir, run.recipe, run.origin, is_fresh=resumed is None)
     (run.output_dir / REPLACING).unlink(missing_ok=True)
     run.set_status("running")
 

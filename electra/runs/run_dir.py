@@ -1,7 +1,7 @@
 """The files of a run folder and their status.
 
-`config.toml` is the resolved recipe, `environment.json` holds versions and hardware, `status.json`
-says how the run stands, and `metrics.jsonl` is its journal.
+`config.toml` is the resolved recipe, `environment.json` holds versions, hardware and what the
+run began from, `status.json` says how it stands, and `metrics.jsonl` is its journal.
 """
 
 from __future__ import annotations

@@ -89,7 +89,9 @@ def test_a_resume_removes_the_checkpoint_that_a_killed_process_left_beyond_the_l
     settings = recipe(training__save_total_limit=1)
     make_run(tmp_path, settings, 4, 12)
     _, resumed = find_resume_point(settings, tmp_path, resume="auto", overwrite=False)
-    run = SimpleNamespace(output_dir=tmp_path, recipe=settings, set_status=lambda status: None)
+    run = SimpleNamespace(
+        output_dir=tmp_path, recipe=settings, origin=None, set_status=lambda status: None
+    )
     record_start(run, resumed)  # type: ignore[arg-type]
     assert [step for step, _ in checkpoint.list_checkpoints(tmp_path)] == [12]
 
