@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import torch
 
 from electra import __version__
+from electra.checksums import hash_file, read_checksums
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.data.wordpiece import WordPiece
+from electra.files import read_bounded_text
 from electra.model import huggingface, model_config
-from electra.model.card import model_card
+from electra.model.card import front_matter, model_card
 from electra.model.disentangled import DisentangledEmbedding
 from electra.model.families import family_of
 from electra.model.family import ExportedNetwork, Role
@@ -22,6 +24,7 @@ from electra.model.flops import encoder_parameters
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
 from electra.model.verify import verify
+from electra.model.weight_files import CARD, read_json
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.objectives.objective import Objective
 from electra.pretraining.recipe import Recipe, TrainingConfig
@@ -39,38 +42,63 @@ def export(run: Run, objective: Objective, *, verified: bool) -> list[Path]:
 
     `verified` also loads each with stock transformers and compares the logits.
     """
-    folders, tokenizer = [], run.shards.tokenizer
+    folders = []
     for role, network in objective.networks().items():
         folder = run.output_dir / role
-        huggingface.save(
-            network,
-            folder,
-            role=role,  # type: ignore[arg-type]
-            tokenizer_files=lambda path: tokenizer.copy_to(
-                path, model_max_length=run.recipe.encoder.positions
-            ),
-            config_extra={
-                **family_of(network.encoder.shape).special_tokens(
-                    pad=tokenizer.pad, cls=tokenizer.cls, sep=tokenizer.sep
-                ),
-                "electra_version": __version__,
-                "electra_step": run.step,
-                "electra_recipe": as_dict(run.recipe),
-            },
-            card=model_card(
-                f"{run.output_dir.name}-{role}",
-                replace(
-                    run.card,
-                    facts={**run.card.facts, **network_facts(network), **training_facts(run)},
-                ),
-                role=role,  # type: ignore[arg-type]
-                causal=network.encoder.shape.causal,
-            ),
-        )
+        if not is_exported(run, folder):
+            save(run, network, role=role)  # type: ignore[arg-type]
         if verified:
             verify(network, folder)
         folders.append(folder)
     return folders
+
+
+def is_exported(run: Run, folder: Path) -> bool:
+    """Return whether a model folder stays as it is, with what its owner has written in the card.
+
+    It does where it is the whole model of a run that had finished before, unless its card is to
+    state another language or licence.
+    """
+    if not run.was_finished:
+        return False
+    asked = front_matter(run.card, None, ())[1:-1]  # without what every card has
+    try:
+        card = read_bounded_text(folder / CARD).splitlines()
+        is_whole = all(
+            hash_file(folder / name) == stated for name, stated in read_checksums(folder).items()
+        )
+        step = read_json(folder, MODEL_CONFIG).get("electra_step")
+    except (OSError, ValueError):
+        return False
+    return is_whole and step == run.step and set(asked) <= set(card)
+
+
+def save(run: Run, network: ExportedNetwork, *, role: Role) -> None:
+    """Write the model folder of a network, with the settings and a card of its run."""
+    tokenizer, encoder = run.shards.tokenizer, network.encoder
+    facts = {**run.card.facts, **network_facts(network), **training_facts(run)}
+    huggingface.save(
+        network,
+        run.output_dir / role,
+        role=role,
+        tokenizer_files=lambda path: tokenizer.copy_to(
+            path, model_max_length=run.recipe.encoder.positions
+        ),
+        config_extra={
+            **family_of(encoder.shape).special_tokens(
+                pad=tokenizer.pad, cls=tokenizer.cls, sep=tokenizer.sep
+            ),
+            "electra_version": __version__,
+            "electra_step": run.step,
+            "electra_recipe": as_dict(run.recipe),
+        },
+        card=model_card(
+            f"{run.output_dir.name}-{role}",
+            replace(run.card, facts=facts),
+            role=role,
+            causal=encoder.shape.causal,
+        ),
+    )
 
 
 def network_facts(network: ExportedNetwork) -> dict[str, object]:

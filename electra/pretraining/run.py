@@ -39,6 +39,7 @@ class Run:
     tokens_seen: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     evaluation_due: bool = False  # the one of this step was interrupted
+    was_finished: bool = False  # before this start, which trains no further
     left_plateau: dict[str, int] = field(default_factory=dict)  # a network's loss → step
     warnings: list[str] = field(default_factory=list)  # about its start
     messages: list[str] = field(default_factory=list)  # about its start

@@ -284,6 +284,7 @@ def restore_run(run: Run, resumed: Checkpoint) -> None:
     check_trained_on(resumed, run.shards)
     try:
         load_checkpoint(run, resumed)
+        run.was_finished = was_finished(run, resumed)
     except torch.OutOfMemoryError:
         raise
     except (SafetensorError, RuntimeError, LookupError, TypeError, ValueError) as error:
@@ -293,6 +294,14 @@ def restore_run(run: Run, resumed: Checkpoint) -> None:
             f"{resumed.folder} is whole, but does not hold what this run saves ({reason}); remove "
             "it to continue from the one before it, or start over with --resume never --overwrite"
         ) from error
+
+
+def was_finished(run: Run, resumed: Checkpoint) -> bool:
+    """Return whether a checkpoint is the last one of this very run, all steps scored."""
+    max_steps = resumed.state["recipe"]["training"]["max_steps"]
+    is_own = resumed.folder.parent == run.output_dir
+    is_last = run.step == max_steps == run.recipe.training.max_steps
+    return is_own and is_last and not run.evaluation_due
 
 
 def load_checkpoint(run: Run, resumed: Checkpoint) -> None:

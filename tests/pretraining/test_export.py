@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -296,3 +297,37 @@ def stock_config(shards: Shards, **changes: object) -> ElectraConfig:
         "max_position_embeddings": 32,
     }
     return ElectraConfig(**shape | changes)
+
+
+def copy_of(finished: Path, folder: Path, note: str) -> tuple[Path, Path]:
+    """Copy a finished run, complete the discriminator's card by hand, and return both."""
+    run = shutil.copytree(finished, folder)
+    card = run / "discriminator" / "README.md"
+    card.write_text(card.read_text(encoding="utf8") + note, encoding="utf8")
+    return run, card
+
+
+def test_the_command_of_a_finished_run_leaves_whole_models_and_their_cards_as_they_are(
+    finished: Path, toy_shards: Path, tmp_path: Path
+) -> None:
+    run, card = copy_of(finished, tmp_path / "run", "Made by hand.")
+    weights = run / "generator" / "model.safetensors"
+    before = weights.read_bytes()
+    weights.write_bytes(before[:-4])  # damaged: written again
+    pretrain(toy(), data=toy_shards, output_dir=run, quiet=True)
+    assert card.read_text(encoding="utf8").endswith("Made by hand.")
+    assert weights.read_bytes() == before
+
+
+def test_models_are_written_again_where_the_card_is_to_say_more_or_the_run_was_longer(
+    finished: Path, toy_shards: Path, tmp_path: Path
+) -> None:
+    run, card = copy_of(finished, tmp_path / "run", "Made by hand.")
+    pretrain(toy(), data=toy_shards, output_dir=run, quiet=True, license="mit")
+    assert 'license: "mit"' in card.read_text(encoding="utf8")
+    card.write_text(card.read_text(encoding="utf8") + "Made by hand.", encoding="utf8")
+    pretrain(toy(), data=toy_shards, output_dir=run, quiet=True, license="mit")  # it does already
+    assert card.read_text(encoding="utf8").endswith("Made by hand.")
+    longer = toy("tiny", "--max-steps", "3")
+    pretrain(longer, data=toy_shards, output_dir=run, quiet=True, resume_schedule="stretch")
+    assert "| Steps | 3 of 3 |" in card.read_text(encoding="utf8")
