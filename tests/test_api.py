@@ -107,6 +107,14 @@ def test_pretrain_takes_one_path_as_a_string_and_settings_as_a_dict(run: Pretrai
     assert str(run.output_dir) in run._repr_html_()
 
 
+def test_pretrain_returns_the_status_and_the_verdict_that_are_in_the_run_folder(
+    run: PretrainResult,
+) -> None:
+    written = json.loads((run.output_dir / "status.json").read_text())
+    assert (run.status, run.verdict) == (written["status"], written["verdict"]["text"])
+    assert run.verdict in run._repr_html_()
+
+
 def test_pretrain_prints_nothing_when_quiet_and_leaves_the_signal_handlers_alone(
     toy_corpus: Path, run: PretrainResult, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,9 @@ def pretrain(arguments: PretrainArguments) -> PretrainResult:
         raise KeyboardInterrupt(
             f"stopped at step {outcome.step:,} with a checkpoint; the same call continues"
         )
-    return PretrainResult(outcome.output_dir, outcome.step, outcome.scores)
+    return PretrainResult(
+        outcome.output_dir, outcome.step, outcome.scores, outcome.status, outcome.verdict.text
+    )
 
 
 def run_folder(arguments: PretrainArguments) -> Path:

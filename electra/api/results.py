@@ -60,18 +60,24 @@ class PretrainResult:
         The step at which training ended.
     scores
         The metrics of the last evaluation, on held-out text.
+    status
+        The status in status.json: "finished". A run that is stopped raises KeyboardInterrupt.
+    verdict
+        The sentence in status.json that says whether fine-tuning from the model is likely to help.
     """
 
     output_dir: Path
     step: int
     scores: Mapping[str, float]
+    status: str
+    verdict: str
 
     def __fspath__(self) -> str:
         return str(self.output_dir)
 
     def _repr_html_(self) -> str:
         rows = [("run folder", self.output_dir), ("steps", self.step), *self.scores.items()]
-        return html_table(rows)
+        return html_table([*rows, ("verdict", self.verdict)])
 
 
 @dataclass(frozen=True)
