@@ -30,6 +30,12 @@ from electra.runs.signals import hold_early_signals, stop_signals
 from electra.runs.trackers import Tracking, check_trackers
 from electra.settings import as_dict
 
+NOT_FINITE_REMEDY = (
+    "The usual remedies are a lower --learning-rate or more --warmup-steps; that is another run, "
+    "so add --resume never --overwrite or name another --output-dir. With --skip-not-finite N, "
+    "which leaves out up to N such updates"
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -115,7 +121,7 @@ def explain_failures(run: Run) -> Iterator[None]:
         tensor = diagnosis.first_non_finite_tensor(run, error.step)
         run.step = error.step - 1
         message = f"{tensor} is not finite in step {error.step}"
-        raise RunFailed(run.failure_message(message)) from error
+        raise RunFailed(run.failure_message(message, NOT_FINITE_REMEDY)) from error
     except (RunFailed, OSError, SafetensorError) as error:
         raise RunFailed(run.failure_message(error)) from error
     except RuntimeError as error:
@@ -144,4 +150,6 @@ def finish(run: Run, journal: Journal) -> Outcome:
                 journal.info(f"{status} at step {run.step:,}; models in {models}")
                 for line in verdict.lines:
                     journal.info(line)
+                if status == "stopped":
+                    journal.info(f"{run.same_command} continues the run")
     return Outcome(status, run.step, run.output_dir, run.scores, verdict)

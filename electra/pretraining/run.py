@@ -21,6 +21,8 @@ from electra.pretraining.origin import Origin
 from electra.pretraining.recipe import Recipe
 from electra.runs import checkpoint, run_dir
 
+FIX = "Once that is fixed"
+
 
 @dataclass
 class Run:
@@ -43,7 +45,7 @@ class Run:
     left_plateau: dict[str, int] = field(default_factory=dict)  # a network's loss → step
     warnings: list[str] = field(default_factory=list)  # about its start
     messages: list[str] = field(default_factory=list)  # about its start
-    advice: str = "The same command continues from there once that is fixed."
+    start_flags: str = ""  # of a fresh start; the command continues without them
     card: CardContent = field(default_factory=CardContent)  # of its models
     origin: Origin | None = None  # None: begun by a version that did not keep it
     checkpoint: str | None = None  # the folder of the newest one
@@ -89,13 +91,22 @@ class Run:
         if self.world.is_main and time.monotonic() - self.status_time >= run_dir.STATUS_SECONDS:
             self.set_status("running")
 
-    def failure_message(self, failure: Exception | str) -> str:
+    @property
+    def same_command(self) -> str:
+        """Which command continues this run."""
+        if self.start_flags:
+            return f"the same command without {self.start_flags}"
+        return "the same command"
+
+    def failure_message(self, failure: Exception | str, remedy: str = FIX) -> str:
         """Return what happened, what is safe and what to do, and write it to status.json."""
         last = checkpoint.latest(self.output_dir)
         self.checkpoint, safe = None, "no checkpoint had been written yet"
+        then = "starts over"
         if last is not None:
             self.checkpoint, safe = last.folder.name, f"the last good checkpoint is {last.folder}"
+            then = "continues from there"
         if self.world.is_main:
             with contextlib.suppress(OSError):
                 self.set_status("failed", message=str(failure))
-        return f"after step {self.step}: {failure}; {safe}. {self.advice}"
+        return f"after step {self.step}: {failure}; {safe}. {remedy}, {self.same_command} {then}."

@@ -77,10 +77,8 @@ def prepare_run(recipe: Recipe, options: PretrainOptions, output_dir: Path, worl
     run.warnings, run.messages = start_warnings, messages
     run.origin = find_origin(options, output_dir, resumed)
     run.card = card_content(options, run.origin)
-    if options.overwrite:
-        run.advice = (
-            "To continue from there once that is fixed, leave out --resume never --overwrite."
-        )
+    if options.resume == "never":
+        run.start_flags = "--resume never" + " --overwrite" * options.overwrite
     if resumed is not None:
         restore_run(run, resumed)
         run.messages += resume_messages(resumed, options)
