@@ -115,7 +115,8 @@ def cut_shards(
     corpus: Sequence[str], output_dir: Path, tokenizer: Path, options: ShardOptions
 ) -> int:
     """Cut shards and print what they hold; the part is by default that of a Slurm array task."""
-    from electra.data.sharding import shard, slurm_part
+    from electra.data.parts import slurm_part
+    from electra.data.sharding import shard
     from electra.data.wordpiece import WordPiece
 
     if options.part is None:

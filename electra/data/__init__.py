@@ -10,6 +10,7 @@ normalization.py                     case, accents and words, by the script of a
 vocabulary.py, wordpiece.py          train a WordPiece vocabulary; tokenize
 examples.py                          cut documents into padded rows [CLS] A [SEP] B [SEP]
 sharding.py, shard_writer.py         cut a corpus into shards, in parallel, resumable
+parts.py                             the part of a corpus that one of many machines cuts
 manifest.py, manifest_checks.py      what a folder of shards holds; compare it with the files
 records.py                           JSON with a checksum; the list of a corpus's files
 shards.py, merging.py                open, verify and merge shards

@@ -121,6 +121,11 @@ class ShardOptions:
             raise UserError(f"--part {self.part}: write it as i/N, for example 1/8")
         return int(match[1]), int(match[2])
 
+    @property
+    def reads_some_files(self) -> bool:
+        """Whether this part reads its own files alone, which may hold no text."""
+        return self.by_file and self.part_numbers[1] > 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareOptions:

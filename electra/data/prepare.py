@@ -10,6 +10,7 @@ from pathlib import Path
 from electra import atomic
 from electra.config import SettingError, UserError
 from electra.data.corpus import Progress
+from electra.data.corpus_check import checked_once
 from electra.data.options import (
     OtherSettingsError,
     PrepareOptions,
@@ -62,7 +63,7 @@ def prepare_data(
     """
     for name in ("tokenizer", "shards"):
         atomic.check_links(folder / name, inside=folder.parent)
-    with explain_earlier_data(folder):
+    with explain_earlier_data(folder), checked_once():
         shard(
             corpus,
             tokenizer=load_or_train_tokenizer(corpus, folder, config, options, stage, report),

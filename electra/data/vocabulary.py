@@ -15,6 +15,7 @@ import numpy as np
 from electra import atomic
 from electra.config import UserError
 from electra.data.corpus import Progress, ignore_progress, read_sources
+from electra.data.corpus_check import check_at_start
 from electra.data.normalization import choose_normalization
 from electra.data.options import OtherSettingsError, VocabularyOptions, describe_changes
 from electra.data.sources import Report, Source, resolve, warn
@@ -63,6 +64,8 @@ def train_wordpiece(
     """
     folder = Path(output_dir)
     sources = resolve(corpus, report=report)
+    if options.overwrite or not (folder / RECORD).is_file():
+        check_at_start(sources, text_field=options.text_field)
     settings = vocabulary_settings(options, sample_bytes, sources)
     if not options.overwrite and (existing := read_existing(folder, settings)):
         return existing

@@ -13,8 +13,9 @@ from electra.data import corpus, sharding
 from electra.data.manifest import Manifest
 from electra.data.merging import merge
 from electra.data.options import ShardOptions
+from electra.data.parts import assign_files
 from electra.data.records import read_record, write_record
-from electra.data.sharding import assign_files, shard
+from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.sources import Source, resolve
 from electra.data.wordpiece import WordPiece
