@@ -203,9 +203,10 @@ def refuse_unknown_key(
             text = json.dumps(renamed.value(value), default=str)
             message = f"{where}: {old} is now called {new}; write {new} = {text} instead"
             raise SettingError(old, message)
-    raise SettingError(
-        old, f"{where}: unknown key {old}{suggest_or_list(key, hints, prefix=prefix)}"
-    )
+    hint = suggest_or_list(key, hints, prefix=prefix)
+    if not hint and isinstance(source, Layers):
+        hint = "; --print-config lists them all"
+    raise SettingError(old, f"{where}: unknown key {old}{hint}")
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:

@@ -105,6 +105,8 @@ def find_recipe(
         return built_in
     if own.suffix == ".toml":
         return own
+    if (config := own / "config.toml").is_file():
+        raise UserError(f"{name} is a folder, not a {kind}; did you mean {config}?")
     names = [*recipe_names(folder), *other_names]
     hint = suggest(name, names) or f"; built in are {', '.join(names)}."
     raise UserError(f"unknown {kind} {name!r}{hint} A file of your own ends in .toml.")

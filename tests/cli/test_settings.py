@@ -103,6 +103,7 @@ def test_a_wrong_recipe_or_setting_is_refused_before_anything_happens(
     ("toml", "message"),
     [
         ("[encoder]\nlayers = 2.0\n", "encoder.layers must be a whole number, found float 2.0"),
+        ("[training]\nzzz = 2\n", "unknown key training.zzz; --print-config lists them all"),
         ("[encoder]\nlayer = 2\n", "unknown key encoder.layer; did you mean encoder.layers?"),
         (
             '[training]\ndeterministic = "False"\n',
@@ -144,3 +145,11 @@ def test_half_precision_without_a_gpu_is_refused(
     message = complaint(*pretrain_argv(tmp_path / "run", data=toy_shards, precision="fp16"))
     assert message == "--precision fp16 needs a GPU; use bf16 or fp32 on a CPU"
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_in_place_of_a_recipe_is_refused_with_its_file(
+    tmp_path: Path, complaint: Callable[..., str]
+) -> None:
+    (tmp_path / "config.toml").write_text("", encoding="utf8")
+    expected = f"{tmp_path} is a folder, not a recipe; did you mean {tmp_path}/config.toml?"
+    assert complaint("pretrain", tmp_path, "--print-config") == expected
