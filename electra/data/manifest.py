@@ -63,6 +63,11 @@ class ShardSettings:
     layout: str = LAYOUT
     format: int = FORMAT
 
+    @property
+    def reads_some_files(self) -> bool:
+        """Whether this part reads its own files alone, which may hold no text."""
+        return self.by_file and self.parts > 1
+
     def to_values(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the settings as plain data, with a reference to the list of their inputs."""
         return dataclasses.asdict(dataclasses.replace(self, inputs=[])) | {"inputs": inputs}

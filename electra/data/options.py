@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from electra.config import Layer, SettingError, UserError
+from electra.config import Layer, UserError
 from electra.data.sources import DocumentUnit
 from electra.settings import differing_keys
 
@@ -42,10 +42,9 @@ class VocabularyOptions:
 
     def __post_init__(self) -> None:
         if not MIN_VOCAB_SIZE <= self.vocab_size < 2**31:
-            raise SettingError(
-                "vocab_size",
-                f"must be at least {MIN_VOCAB_SIZE}; letters alone need about that many entries",
-                self,
+            raise UserError(
+                f"--vocab-size {self.vocab_size} must be at least {MIN_VOCAB_SIZE}; letters alone "
+                "need about that many entries"
             )
 
 
@@ -94,16 +93,20 @@ class ShardOptions:
 
     def __post_init__(self) -> None:
         if not MIN_LENGTH <= self.length <= MAX_LENGTH:
-            bounds = f"between {MIN_LENGTH} and {MAX_LENGTH} tokens"
-            raise SettingError("length", f"must be {bounds}; 128 and 512 are usual", self)
+            raise UserError(
+                f"--length {self.length} must be between {MIN_LENGTH} and {MAX_LENGTH} tokens; "
+                "128 and 512 are usual"
+            )
         if not 0 <= self.held_out < 1:
-            message = "is a share of the documents; it must be at least 0 and below 1"
-            raise SettingError("held_out", message, self)
+            raise UserError(
+                f"--held-out {self.held_out} is a share of the documents; it must be at least 0 "
+                "and below 1"
+            )
         if self.workers is not None and self.workers < 1:
-            raise SettingError("workers", "must be at least 1", self)
+            raise UserError(f"--workers {self.workers} must be at least 1")
         if self.document not in get_args(DocumentUnit):
             units = " or ".join(get_args(DocumentUnit))
-            raise SettingError("document", f"must be {units}", self)
+            raise UserError(f"--document {self.document} must be {units}")
         number, total = self.part_numbers
         if not 1 <= number <= total:
             raise UserError(

@@ -100,6 +100,12 @@ class ShardWriter:
         if self.buffer_bytes >= self.settings.shard_bytes:
             self.flush()
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether any row is written or collected."""
+        collected = (len(block.train[0]) + len(block.held_out[0]) for block in self.buffer)
+        return bool(self.state.files) or any(collected)
+
     def flush(self) -> None:
         """Write the collected rows as one shard."""
         if not self.buffer:
@@ -231,13 +237,14 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
         messages.append(
             f"{manifest.unknown:.1%} of the text is [UNK]; if the tokenizer was made for another "
             "language, train a vocabulary on this corpus with `electra vocab`; if it was made for "
-            f"this one, look for words of more than {MAX_WORD_CHARACTERS} characters, or choose a "
-            "larger --vocab-size for a script of many characters"
+            f"this one, look for words of more than {MAX_WORD_CHARACTERS} characters, which become "
+            "[UNK], or choose a larger --vocab-size for a script of many characters"
         )
     if manifest.long_words:
         messages.append(
-            f"{manifest.long_words} words of more than {LONG_WORD} characters became [UNK]: text "
-            "without white space must be segmented first; encoded data is best left out"
+            f"runs of more than {LONG_WORD} characters without white space hold words that became "
+            f"[UNK], {manifest.long_words} in all: segment such text first; encoded data is best "
+            "left out"
         )
     if manifest.fill < MIN_FILL and manifest.documents >= MANY_DOCUMENTS:
         messages.append(short_documents_warning(manifest))
@@ -248,7 +255,7 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
     if share > max(0.1, 2 * manifest.settings.held_out):
         messages.append(
             f"{share:.0%} of the rows are held out, because there are only {manifest.documents} "
-            f"documents; {more_documents}, or set held_out=0"
+            f"documents; {more_documents}, or set --held-out 0"
         )
     elif manifest.settings.held_out and not manifest.held_out_rows and manifest.settings.parts == 1:
         messages.append(

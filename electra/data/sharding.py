@@ -17,7 +17,13 @@ from typing import Any
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.corpus import Document, Progress, ignore_progress, read_indexed_sources
+from electra.data.corpus import (
+    Document,
+    Progress,
+    ignore_progress,
+    no_text_error,
+    read_indexed_sources,
+)
 from electra.data.corpus_check import check_at_start
 from electra.data.examples import ExampleBuilder, Examples, NumberedDocument
 from electra.data.manifest import (
@@ -27,7 +33,7 @@ from electra.data.manifest import (
     Manifest,
     ShardSettings,
 )
-from electra.data.options import ShardOptions
+from electra.data.options import ShardOptions, describe_changes
 from electra.data.parts import part_folder, select_sources
 from electra.data.shard_writer import (
     ShardWriter,
@@ -46,6 +52,7 @@ BLOCK_CHARACTERS = 1_000_000
 # core, and only the cutting, an eighth of the work, is left to one.
 LARGE_CORPUS_BYTES = 32 * 1024 * 1024
 FILE_DOCUMENTS = 2**40  # more than any file holds: documents numbered by file never share a number
+OF_ONE_PART = ("part", "inputs")  # settings in which the parts of the same work differ
 DEFAULTS = ShardOptions()
 
 Block = list[NumberedDocument]
@@ -67,24 +74,17 @@ def shard(
 
         shard(["texts/"], tokenizer=tokenizer, output_dir="rows", options=ShardOptions(length=512))
     """
-    output_dir = Path(output_dir)
-    warnings = WarningLog(report)
-    if shard_bytes < 1:
-        raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
+    output_dir, warnings = Path(output_dir), WarningLog(report)
     check_outside_corpus(output_dir, corpus)
     sources = resolve(corpus, report=warnings.add)
     own_sources = select_sources(sources, options)
     folder = part_folder(output_dir, options)
     if options.overwrite or not (folder / MANIFEST).is_file():
-        check_at_start(
-            list(own_sources.values()),
-            text_field=options.text_field,
-            document=options.document,
-            may_be_empty=options.reads_some_files,
-        )
+        check_sources(own_sources, options)
     settings = shard_settings(options, shard_bytes, tokenizer, sources, own_sources)
     if not options.overwrite and (folder / MANIFEST).is_file():
         return read_finished(folder, settings)
+    check_other_parts(folder, settings, overwrite=options.overwrite)
     atomic.check_links(folder / TOKENIZER, inside=output_dir)
     with folder_lock(folder):
         remove_stale(folder, output_dir, overwrite=options.overwrite)
@@ -111,6 +111,16 @@ class WarningLog:
         self.report(message)
 
 
+def check_sources(own_sources: Mapping[int, Source], options: ShardOptions) -> None:
+    """Raise UserError where the beginnings of this part's files tell what stops its cutting."""
+    check_at_start(
+        list(own_sources.values()),
+        text_field=options.text_field,
+        document=options.document,
+        may_be_empty=options.reads_some_files,
+    )
+
+
 # ---- settings and folders ------------------------------------------------------------------------
 
 
@@ -122,6 +132,8 @@ def shard_settings(
     own_sources: Mapping[int, Source],
 ) -> ShardSettings:
     """Return the settings that decide the bytes of the shards, with a fingerprint of the text."""
+    if shard_bytes < 1:
+        raise UserError(f"shard_bytes={shard_bytes} must be at least 1")
     inputs = [source.identity() for source in sources]
     for index, source in own_sources.items():
         inputs[index] = source.fingerprint()
@@ -148,6 +160,26 @@ def read_finished(folder: Path, settings: ShardSettings) -> Manifest:
     if (folder / PROGRESS).is_file():  # killed between the manifest and its removal
         (folder / PROGRESS).unlink()
     return manifest
+
+
+def check_other_parts(folder: Path, settings: ShardSettings, *, overwrite: bool) -> None:
+    """Raise UserError where a finished part of the same work was cut with other settings, with
+    which `merge` would not join this one.
+    """
+    for other in sorted(folder.parent.glob(f"part-*-of-{settings.parts:05}")):
+        if overwrite or settings.parts == 1 or other == folder or not (other / MANIFEST).is_file():
+            continue
+        try:
+            saved = dataclasses.asdict(Manifest.read(other / MANIFEST).settings)
+        except UserError:  # `merge` names damaged parts
+            continue
+        current = dataclasses.asdict(settings) | {name: saved[name] for name in OF_ONE_PART}
+        if changes := describe_changes(current, saved):
+            raise UserError(
+                f"{other}: was cut with other settings: {changes}; cut every part with the same, "
+                "choose another folder, or start over with --overwrite for every part"
+            )
+        return  # the others agree with the first
 
 
 def check_earlier(
@@ -192,7 +224,7 @@ def write_shards(
         document=settings.document,
         progress=lambda fraction: progress(0.99 * fraction),
         report=warnings.add,
-        may_be_empty=settings.by_file and settings.parts > 1,
+        may_be_empty=settings.reads_some_files,
     )
     blocks = group_documents(documents, by_file=settings.by_file)
     own_blocks = select_blocks(blocks, settings, done=writer.state.blocks)
@@ -200,6 +232,9 @@ def write_shards(
     try:
         for number, examples in build_in_order(own_blocks, builder, writer.tokenizer, workers):
             writer.add(examples, number)
+        if not (writer.holds_rows or settings.reads_some_files) and writer.state.documents:
+            remove_shards(writer.folder)
+            raise no_text_error(sources.values())
         manifest = writer.finish(warnings.messages, warnings.report)
     except OSError as error:
         raise OSError(

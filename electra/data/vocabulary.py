@@ -14,7 +14,7 @@ import numpy as np
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.corpus import Progress, ignore_progress, read_sources
+from electra.data.corpus import Progress, ignore_progress, no_text_error, read_sources
 from electra.data.corpus_check import check_at_start
 from electra.data.normalization import choose_normalization
 from electra.data.options import OtherSettingsError, VocabularyOptions, describe_changes
@@ -113,6 +113,8 @@ def train_and_write(
         max_size=options.vocab_size // CHARACTERS_DIVISOR,
         report=report,
     )
+    if not alphabet:
+        raise no_text_error(sources)
     vocab = train_vocab(backend, sample, alphabet, vocab_size=options.vocab_size, progress=progress)
     if len(vocab) < options.vocab_size:
         report(

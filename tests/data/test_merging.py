@@ -109,7 +109,7 @@ def test_a_damaged_missing_or_strange_part_is_named_and_nothing_vouches_for_it(
         match=wording("a_damaged_missing_or_strange_part_is_named_and_nothing_vouches_for_it_2"),
     ):
         merge(tmp_path)
-    pack(texts, tokenizer, tmp_path, 2, of=3, seed=7, length=64)
+    pack(texts, tokenizer, tmp_path, 2, of=3, seed=7, length=64, overwrite=True)
     with pytest.raises(
         UserError,
         match=wording("a_damaged_missing_or_strange_part_is_named_and_nothing_vouches_for_it_3"),

@@ -19,6 +19,7 @@ from electra.data.shard_writer import ShardWriter
 from electra.data.sharding import shard
 from electra.data.shards import Shards
 from electra.data.sources import resolve
+from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from tests.wording import wording_of
 
@@ -301,12 +302,12 @@ def test_paragraphs_of_several_files_are_joined_by_document_file_alone(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"document": "page"}, "document='page' must be blank-line or file"),
-        ({"length": 4}, "length=4 must be between 8"),
-        ({"held_out": 1.0}, "held_out=1.0 is a share"),
+        ({"document": "page"}, "--document page must be blank-line or file"),
+        ({"length": 4}, "--length 4 must be between 8"),
+        ({"held_out": 1.0}, "--held-out 1.0 is a share"),
         ({"part": "3/2"}, "part 3/2 does not exist"),
         ({"part": "0/2"}, "part 0/2 does not exist"),
-        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"workers": 0}, "--workers 0 must be at least 1"),
     ],
 )
 def test_impossible_settings_are_refused(
@@ -328,3 +329,45 @@ def test_parts_and_a_whole_run_do_not_share_a_folder(
             UserError, match=wording("parts_and_a_whole_run_do_not_share_a_folder_2")
         ):
             pack(text, tokenizer, tmp_path / "parts", part=part)
+
+
+def test_a_part_with_other_settings_than_a_finished_one_is_refused(
+    text: Path, tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    pack(text, tokenizer, tmp_path, part="1/2")
+    with pytest.raises(UserError, match=r"part-00001-of-00002: was cut .* length was 32, now 64"):
+        pack(text, tokenizer, tmp_path, part="2/2", length=64)
+    assert not (tmp_path / "part-00002-of-00002").exists()
+    pack(text, tokenizer, tmp_path, part="2/2")
+
+
+def test_text_of_which_no_token_remains_makes_no_shards(
+    tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    blank = tmp_path / "blank.txt"
+    blank.write_text("\u200b\n\n\u200b \u3000\u200b\n", encoding="utf8")
+    with pytest.raises(UserError, match=r"the corpus holds no text: .*blank.txt"):
+        pack(blank, tokenizer, tmp_path / "shards")
+    assert not [path for path in (tmp_path / "shards").glob("*.*")]
+
+
+def test_text_without_characters_makes_no_vocabulary(tmp_path: Path) -> None:
+    blank = tmp_path / "blank.txt"
+    blank.write_text("\u200b\n\n\u200b \u3000\u200b\n", encoding="utf8")
+    with pytest.raises(UserError, match=r"the corpus holds no text: .*blank.txt"):
+        train_wordpiece([blank], tmp_path / "vocabulary", report=lambda message: None)
+    assert not (tmp_path / "vocabulary" / "tokenizer.json").exists()
+
+
+def test_warnings_name_flags_and_state_each_limit_truly(
+    tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text(f"the {'x' * 250} river\n\nthe old bridge\n", encoding="utf8")
+    warnings = "; ".join(pack(words, tokenizer, tmp_path / "shards").warnings)
+    assert "or set --held-out 0" in warnings
+    assert (
+        "runs of more than 200 characters without white space hold words that became [UNK], 1 in"
+        in warnings
+    )
+    assert "words of more than 100 characters, which become [UNK]" in warnings
