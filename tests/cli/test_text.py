@@ -247,7 +247,7 @@ def test_vocab_and_shard_name_a_missing_option(
     assert "no such tokenizer folder" in complaint(
         "shard", toy_corpus, "--tokenizer", tmp_path / "no", "--output-dir", folder
     )
-    assert "vocab_size=3" in complaint(
+    assert "--vocab-size 3 must" in complaint(
         "vocab", toy_corpus, "--output-dir", folder, "--vocab-size", "3"
     )
     assert "--output-dir" in complaint("vocab", toy_corpus)
