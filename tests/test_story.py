@@ -59,7 +59,7 @@ def run(command: str, home: Path, *more: str) -> str:
         [sys.executable, "-m", "electra", *argv[1:], *more],
         cwd=home,
         text=True,
-        timeout=240,
+        timeout=720,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         check=False,
         stdout=subprocess.PIPE,
@@ -259,7 +259,7 @@ def test_the_python_of_the_readme_runs(home, monkeypatch):
         [sys.executable, "-c", small],
         cwd=home,
         check=True,
-        timeout=240,
+        timeout=720,
         capture_output=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
