@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -95,6 +96,12 @@ class Generator(nn.Module):
         """Return logits [B, P, V] at `positions` [B, P]."""
         hidden = self.encoder(input_ids, token_type_ids, attention_mask, packing)
         return self.lm_logits(self.transform(self.gather(hidden, positions)))
+
+    def on_own_stream(self) -> AbstractContextManager[None]:
+        """Return a context for the forward pass, whose backward pass may run beside that of another
+        network then.
+        """
+        return nullcontext()
 
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return the hidden states [B, P, D] at `positions`, of all [B, T, D].
