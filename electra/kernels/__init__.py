@@ -15,6 +15,7 @@ same step gives the same bits.
     attention_backward    its gradients
     attention_one_pass    its gradients in long rows, each score computed once
     attention_scores      the pieces of these
+    corruption            masking, and samples in place of masked tokens
     embeddings            word, position and token-type embeddings, summed and normalised
     embedding_tables      the gradients of their tables
     linear                projections, without casts

@@ -14,7 +14,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from electra.data.batches import Batch
 from electra.kernels.block import SITES, BlockSettings, BlockWeights, block
+from electra.kernels.corruption import (
+    can_mask,
+    can_replace,
+    fused_mask_tokens,
+    fused_replace_tokens,
+)
 from electra.kernels.dropout import DropoutSite, draw_keys
 from electra.kernels.embeddings import EmbeddingSettings, EmbeddingWeights, embed
 from electra.kernels.fused_bases import (
@@ -40,6 +47,8 @@ from electra.model.encoder import check_length
 from electra.model.modernbert_encoder import ModernBertEmbeddings, ModernBertEncoder
 from electra.model.modernbert_networks import ModernBertDiscriminator, ModernBertGenerator
 from electra.model.networks import Discriminator, Generator
+from electra.objectives.corruption import Corrupted, Corruption, Masked
+from electra.objectives.masking import Masking
 
 
 def exchange(module: nn.Module, classes: Mapping[type, type], copies: LowPrecisionCopies) -> None:
@@ -136,7 +145,33 @@ class FusedMLMHead(VocabularyHead, Generator):
         return mlm_head(hidden, weights, self.low_precision, norm.eps)
 
 
+class FusedCorruption(Corruption):
+    """One kernel to mask and one to replace, where draws are distinct and uniform."""
+
+    low_precision: LowPrecisionCopies
+
+    def mask(
+        self,
+        batch: Batch,
+        masking: Masking,
+        rng: torch.Generator | None,
+        *,
+        unigrams: Tensor | None = None,
+        rate: Tensor | None = None,
+    ) -> Masked:
+        dtype = active_autocast_dtype(batch.input_ids.device)
+        if dtype is None or not can_mask(masking, length=batch.input_ids.shape[1]):
+            return super().mask(batch, masking, rng, unigrams=unigrams, rate=rate)
+        return fused_mask_tokens(batch, masking, self.vocabulary, rng, rate=rate)
+
+    def replace(self, input_ids: Tensor, masked: Masked, sampled: Tensor) -> Corrupted:
+        if active_autocast_dtype(input_ids.device) is None or not can_replace(masked):
+            return super().replace(input_ids, masked, sampled)
+        return fused_replace_tokens(input_ids, masked, sampled)
+
+
 FUSED: dict[type, type] = {
+    Corruption: FusedCorruption,
     ElectraEmbeddings: FusedEmbeddings,
     ElectraEncoder: FusedEncoder,
     Discriminator: FusedRTDHead,

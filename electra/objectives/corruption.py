@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra.data.batches import Batch
 from electra.objectives.masking import Masking
@@ -32,6 +32,33 @@ class Corrupted(NamedTuple):
 
     input_ids: Tensor  # [B, T]
     is_replaced: Tensor  # [B, T] bool
+
+
+class Corruption(nn.Module):
+    """Masks tokens and replaces them, by the functions below.
+
+    It is a module, without any state, so that a faster class can take its place.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+
+    def mask(
+        self,
+        batch: Batch,
+        masking: Masking,
+        rng: torch.Generator | None,
+        *,
+        unigrams: Tensor | None = None,
+        rate: Tensor | None = None,
+    ) -> Masked:
+        """Choose positions and mask most of them, as `mask_tokens` does."""
+        return mask_tokens(batch, masking, self.vocabulary, rng, unigrams=unigrams, rate=rate)
+
+    def replace(self, input_ids: Tensor, masked: Masked, sampled: Tensor) -> Corrupted:
+        """Put the samples into the original text, as `replace_tokens` does."""
+        return replace_tokens(input_ids, masked, sampled)
 
 
 def masked_counts(

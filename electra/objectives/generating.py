@@ -10,11 +10,7 @@ from torch import Tensor
 from electra.data.batches import Batch
 from electra.model.networks import Generator
 from electra.model.sampling import Sampling, sample
-from electra.objectives.corruption import (
-    Corrupted,
-    Masked,
-    replace_tokens,
-)
+from electra.objectives.corruption import Corrupted, Masked
 from electra.objectives.masking_objective import MaskingObjective
 from electra.objectives.measures import sum_and_count
 from electra.objectives.mlm import MLMOutput, mlm_forward, mlm_sums
@@ -72,7 +68,7 @@ class Generating(MaskingObjective):
         """Mask tokens, run the generator, and put its samples into the text."""
         masked = self.mask(batch, rng)
         mlm, sampled = self.run_generator(batch, masked, rng, keep_logits=keep_logits)
-        corrupted = replace_tokens(batch.input_ids, masked, sampled)
+        corrupted = self.corruption.replace(batch.input_ids, masked, sampled)
         return Generated(masked, mlm, sampled, corrupted)
 
     def run_generator(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from electra.data.batches import Batch
-from electra.objectives.corruption import Masked, mask_tokens, masked_counts
+from electra.objectives.corruption import Corruption, Masked, masked_counts
 from electra.objectives.masking import Masking
 from electra.objectives.objective import Objective
 from electra.objectives.vocabulary import Vocabulary
@@ -24,6 +24,7 @@ class MaskingObjective(Objective):
     def __init__(self, masking: Masking, *, vocabulary: Vocabulary, unigrams: Tensor) -> None:
         super().__init__(vocabulary=vocabulary, unigrams=unigrams)
         self.masking = masking
+        self.corruption = Corruption(vocabulary)
         rate = None
         if masking.final_rate is not None:
             rate = torch.tensor(masking.rate)
@@ -36,7 +37,7 @@ class MaskingObjective(Objective):
     def mask(self, batch: Batch, rng: torch.Generator | None) -> Masked:
         """Mask tokens of a batch: in training at the rate of this step, else at the fixed one."""
         masking, rate = self.masking_and_rate()
-        return mask_tokens(batch, masking, self.vocabulary, rng, unigrams=self.unigrams, rate=rate)
+        return self.corruption.mask(batch, masking, rng, unigrams=self.unigrams, rate=rate)
 
     def masked_in_step(self, batch: Batch) -> Tensor:
         """Count the predicted positions of the whole step, over all micro-batches and processes."""

@@ -12,11 +12,7 @@ from electra.data.batches import Batch
 from electra.model.families import build_networks
 from electra.model.networks import Discriminator, Generator
 from electra.model.shape import EncoderShape
-from electra.objectives.corruption import (
-    Corrupted,
-    Masked,
-    replace_tokens,
-)
+from electra.objectives.corruption import Corrupted, Masked
 from electra.objectives.generating import Generating
 from electra.objectives.measures import Loss, MetricSums, rtd_histogram, sum_and_count
 from electra.objectives.mlm import MLMOutput
@@ -75,7 +71,7 @@ class ReplacedTokenDetection(Generating):
         # 2. The generator predicts them, and samples a token for each without gradient.
         mlm, sampled = self.run_generator(batch, masked, rng)
         # 3. The samples replace the masked tokens. One that equals the original is not replaced.
-        corrupted = replace_tokens(batch.input_ids, masked, sampled)
+        corrupted = self.corruption.replace(batch.input_ids, masked, sampled)
         # 4. The discriminator classifies every token: original or replaced?
         disc_logits = self.discriminator(
             corrupted.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from electra.kernels import embedding_tables, embeddings, linear_cross_entropy_kernels
+from electra.kernels import corruption, embedding_tables, embeddings, linear_cross_entropy_kernels
 from electra.kernels import norm as norms
 from electra.kernels import rtd_head as heads
 
@@ -138,6 +138,21 @@ def test_the_logit_of_a_far_token_is_that_of_a_near_one_in_both_passes() -> None
         torch.ones(3), x.first, *weights, d_x.first, *sums, *sizes, NORM=False, **TILE
     )
     assert_written(d_x)
+
+
+def test_samples_are_put_into_a_far_row_as_into_a_near_one() -> None:
+    text, corrupted = SparseRows(torch.int64), SparseRows(torch.int64)
+    is_replaced = SparseRows(torch.bool)
+    for number in range(3):
+        text.row(number).copy_(torch.arange(COLUMNS) + number % 2)
+    positions, sampled = torch.tensor([[1, 5]] * 3), torch.tensor([[70, 80]] * 3)
+    corruption.replace_forward[(3, 1)](
+        *(text.first, positions, torch.ones(3, 2, dtype=torch.bool), sampled),
+        *(corrupted.first, is_replaced.first, STRIDE, 2),
+        BLOCK=COLUMNS,
+    )
+    assert_written(corrupted)
+    assert is_replaced.row(2).nonzero().flatten().tolist() == [1, 5]
 
 
 @triton.jit
