@@ -19,6 +19,7 @@ same step gives the same bits.
     embeddings            word, position and token-type embeddings, summed and normalised
     embedding_tables      the gradients of their tables
     linear                projections, without casts
+    gather                hidden states of chosen positions
     rtd_head              the discriminator's head
     mlm_head              the generator's, up to the vocabulary
     linear_cross_entropy, linear_cross_entropy_kernels

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from electra.kernels.gather import gather
 from electra.kernels.linear_cross_entropy import fused_linear_cross_entropy
 from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.packing import PackedRows
@@ -117,11 +118,25 @@ class VocabularyHead(Generator):
     def fused_transform(self, hidden: Tensor) -> Tensor:
         """Return the predicted embeddings [..., E] of `hidden` [..., D] in low precision."""
 
+    def hidden_at(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor,
+        positions: Tensor,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Return hidden states [B, P, D]; zero where a position is padding that was left out."""
+        encoder = self.encoder
+        dtype = active_autocast_dtype(input_ids.device)
+        if dtype is None or not isinstance(encoder, PackedEncoder):
+            return super().hidden_at(input_ids, token_type_ids, attention_mask, positions, packing)
+        rows = PackedRows.from_mask(attention_mask, packing)
+        tokens = encoder.last_packed_state(input_ids, token_type_ids, rows)
+        return gather(tokens, positions, length=input_ids.shape[1], packing=packing)
+
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        # By a product: a position that was drawn thrice gets its gradients in a fixed order.
-        every_position = torch.arange(hidden.shape[1], device=hidden.device)
-        is_chosen = positions.unsqueeze(-1) == every_position  # [B, P, T]
-        return is_chosen.to(hidden.dtype) @ hidden
+        return gather(hidden.flatten(0, 1), positions, length=hidden.shape[1])
 
     def predict(
         self,

@@ -30,7 +30,7 @@ from electra.kernels.modernbert_block import (
 from electra.kernels.packing import PackedRows
 from electra.kernels.rotary import RotaryPositions
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
-from electra.model.encoder import check_length
+from electra.model.encoder import Packing, check_length
 from electra.model.modernbert_encoder import (
     NORM_EPSILON,
     ModernBertBlock,
@@ -48,20 +48,22 @@ class FusedModernBertEmbeddings(ModernBertEmbeddings):
 
     low_precision: LowPrecisionCopies
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, packing: Packing | None = None) -> Tensor:
+        """Return embeddings [B, T, D], or under autocast [N, D] of the tokens of a packing."""
         dtype = active_autocast_dtype(input_ids.device)
         if dtype is None:
             return super().forward(input_ids)
         table: Tensor = self.word_embeddings.weight
         if self.projection is not None:
-            words = look_up(input_ids, table, dtype)
+            words = look_up(input_ids, table, dtype, packing)
             words = linear(words, self.projection, self.low_precision)
             dropped: Tensor = self.dropout(self.norm(words))
             return dropped
         rate = self.dropout.rate * self.training
         site = DropoutSite(rate, dropout_keys(1, input_ids.device, rate), 0)
         weights = EmbeddingWeights(table, None, None, self.norm.weight, None)
-        return embed(input_ids, None, weights, EmbeddingSettings(site, dtype, NORM_EPSILON))
+        settings = EmbeddingSettings(site, dtype, NORM_EPSILON)
+        return embed(input_ids, None, weights, settings, packing)
 
 
 class FusedModernBertEncoder(PackedEncoder, ModernBertEncoder):
@@ -73,7 +75,7 @@ class FusedModernBertEncoder(PackedEncoder, ModernBertEncoder):
         """Yield the residual stream [N, D] of every layer, and in the end its norm."""
         check_length(input_ids.shape[1], self.shape.positions)
         dtype = active_autocast_dtype(input_ids.device)
-        stream = rows.pack(self.embeddings(input_ids).to(dtype))
+        stream = self.embeddings(input_ids, rows.packing).to(dtype).flatten(0, -2)
         normed = None  # the first block reads the stream itself
         dropout = self.shape.dropout * self.training
         attention_dropout = self.shape.attention_dropout * self.training

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
@@ -43,7 +42,7 @@ from electra.kernels.narrow_block import NARROW_PASSES, is_narrow
 from electra.kernels.packing import PackedRows
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 from electra.model.electra_encoder import ElectraBlock, ElectraEmbeddings, ElectraEncoder
-from electra.model.encoder import check_length
+from electra.model.encoder import Packing, check_length
 from electra.model.modernbert_encoder import ModernBertEmbeddings, ModernBertEncoder
 from electra.model.modernbert_networks import ModernBertDiscriminator, ModernBertGenerator
 from electra.model.networks import Discriminator, Generator
@@ -64,7 +63,10 @@ class FusedEmbeddings(ElectraEmbeddings):
 
     low_precision: LowPrecisionCopies
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, packing: Packing | None = None
+    ) -> Tensor:
+        """Return embeddings [B, T, E], or under autocast [N, E] of the tokens of a packing."""
         dtype = active_autocast_dtype(input_ids.device)
         if dtype is None:
             return super().forward(input_ids, token_type_ids)
@@ -78,7 +80,8 @@ class FusedEmbeddings(ElectraEmbeddings):
         )
         rate = self.dropout.rate * self.training
         site = DropoutSite(rate, draw_keys(1, input_ids.device), 0)
-        return embed(input_ids, token_type_ids, weights, EmbeddingSettings(site, dtype))
+        settings = EmbeddingSettings(site, dtype)
+        return embed(input_ids, token_type_ids, weights, settings, packing)
 
 
 class FusedEncoder(PackedEncoder, ElectraEncoder):
@@ -89,8 +92,7 @@ class FusedEncoder(PackedEncoder, ElectraEncoder):
     ) -> Iterator[Tensor]:
         """Yield the hidden states [N, D] of every layer, in autocast's precision."""
         assert not self.shape.causal, "no kernel knows causal attention; resolve_speed refuses it"
-        embeddings = self.embeddings(input_ids, token_type_ids)
-        tokens = rows.pack(embeddings.to(torch.get_autocast_dtype(embeddings.device.type)))
+        tokens: Tensor = self.embeddings(input_ids, token_type_ids, rows.packing).flatten(0, -2)
         if self.projection is not None:
             tokens = linear(tokens, self.projection, self.low_precision)
         keys = draw_keys(SITES * len(self.blocks), tokens.device)

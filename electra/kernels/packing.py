@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from electra.model.encoder import Packing
+
 
 class PackedRows(NamedTuple):
     """[N, D] tokens as rows: row r holds tokens `cu_seqlens[r]` to `cu_seqlens[r + 1]`."""
@@ -25,9 +27,7 @@ class PackedRows(NamedTuple):
     shape: torch.Size  # [B, T]
 
     @classmethod
-    def from_mask(
-        cls, attention_mask: Tensor, packing: tuple[Tensor, Tensor] | None = None
-    ) -> PackedRows:
+    def from_mask(cls, attention_mask: Tensor, packing: Packing | None = None) -> PackedRows:
         """Return the rows of a batch whose padding stands at the end of each row.
 
         `attention_mask` [B, T] is True where there is a token; `packing` is (token_indices,
@@ -47,12 +47,12 @@ class PackedRows(NamedTuple):
         cu_seqlens = torch.cat([torch.stack([starts[:-1], ends], dim=1).flatten(), starts[-1:]])
         return cls(cu_seqlens, attention_mask.shape[1], None, attention_mask.shape)
 
-    def pack(self, hidden: Tensor) -> Tensor:
-        """Return the tokens [N, D] of `hidden` [B, T, D]."""
-        flat = hidden.flatten(0, 1)
+    @property
+    def packing(self) -> Packing | None:
+        """Return (token_indices, cu_seqlens) of a packed batch."""
         if self.token_indices is None:
-            return flat
-        return cast(Tensor, PackTokens.apply(flat, self.token_indices))
+            return None
+        return self.token_indices, self.cu_seqlens
 
     def unpack(self, tokens: Tensor) -> Tensor:
         """Return [B, T, D] of `tokens` [N, D], with zeros where padding was left out."""
@@ -62,37 +62,16 @@ class PackedRows(NamedTuple):
         return tokens.view(*self.shape, -1)
 
 
-class PackTokens(torch.autograd.Function):
-    """Select tokens by index. Torch's own backward would sum gradients, in case an index occurs
-    twice.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, flat: Tensor, token_indices: Tensor) -> Tensor:
-        ctx.save_for_backward(token_indices)
-        ctx.count = len(flat)
-        return flat.index_select(0, token_indices)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (token_indices,) = ctx.saved_tensors
-        return scatter_tokens(gradients[0], token_indices, ctx.count), None
-
-
 class UnpackTokens(torch.autograd.Function):
     """Put tokens back to their indices in the batch."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, token_indices: Tensor, count: int) -> Tensor:
         ctx.save_for_backward(token_indices)
-        return scatter_tokens(tokens, token_indices, count)
+        padded = tokens.new_zeros(count, tokens.shape[1])
+        return padded.index_copy_(0, token_indices, tokens)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         (token_indices,) = ctx.saved_tensors
         return gradients[0].index_select(0, token_indices), None, None
-
-
-def scatter_tokens(tokens: Tensor, token_indices: Tensor, count: int) -> Tensor:
-    """Return [count, D] with each token at its index and zeros elsewhere."""
-    return tokens.new_zeros(count, tokens.shape[1]).index_copy_(0, token_indices, tokens)

@@ -94,8 +94,20 @@ class Generator(nn.Module):
         packing: Packing | None = None,
     ) -> Tensor:
         """Return logits [B, P, V] at `positions` [B, P]."""
+        hidden = self.hidden_at(input_ids, token_type_ids, attention_mask, positions, packing)
+        return self.lm_logits(self.transform(hidden))
+
+    def hidden_at(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor,
+        positions: Tensor,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Return the encoder's last hidden states [B, P, D] at `positions` [B, P] of tokens."""
         hidden = self.encoder(input_ids, token_type_ids, attention_mask, packing)
-        return self.lm_logits(self.transform(self.gather(hidden, positions)))
+        return self.gather(hidden, positions)
 
     def on_own_stream(self) -> AbstractContextManager[None]:
         """Return a context for the forward pass, whose backward pass may run beside that of another

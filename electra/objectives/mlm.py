@@ -70,10 +70,13 @@ def mlm_forward(
     keep_logits: bool = False,
 ) -> MLMOutput:
     """Run a masked LM on the masked text, at the masked positions; `sampling` asks for samples."""
-    hidden = network.encoder(
-        masked.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing
+    hidden = network.hidden_at(
+        masked.input_ids,
+        batch.token_type_ids,
+        batch.attention_mask,
+        masked.positions,
+        batch.packing,
     )
-    hidden = network.gather(hidden, masked.positions)
     prediction = network.predict(
         hidden, masked.labels, sampling=sampling, keep_logits=keep_logits, rng=rng
     )

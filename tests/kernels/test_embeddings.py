@@ -4,20 +4,25 @@ that read it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from electra import kernels
 from electra.config import UserError
+from electra.data.batches import Batch
 from electra.kernels.dropout import DropoutSite, draw_keys, keep_mask_reference
 from electra.kernels.embedding_tables import look_up
 from electra.kernels.embeddings import EmbeddingSettings, EmbeddingWeights, embed
 from electra.model import electra_encoder
 from electra.model.electra_encoder import ElectraEmbeddings
+from electra.model.families import build_encoder
 from electra.model.modernbert_encoder import NORM_EPSILON
 from electra.model.shape import EncoderShape
 from tests.conftest import toy_batch
+from tests.kernels.test_packing import batch_of
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -249,6 +254,53 @@ def test_an_id_without_a_row_gives_nan_forward_and_backward(input_ids, token_typ
     assert torch.autograd.grad(out.sum(), tables.word_embeddings)[0].isnan().all()
 
 
+# ---- packed --------------------------------------------------------------------------------------
+
+
+def packed_batch() -> Batch:
+    """28 real tokens of 48, and four of padding."""
+    torch.manual_seed(0)
+    batch = batch_of([16, 9, 3], 16)
+    assert batch.packing is not None
+    assert len(batch.packing.token_indices) == 32
+    return batch._replace(token_type_ids=batch.input_ids % 2)
+
+
+@pytest.mark.parametrize("has_positions", [True, False])
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_packed_tokens_are_those_of_the_padded_batch_and_so_are_the_tables_gradients(
+    has_positions, rate
+):
+    batch, tables = packed_batch(), weights(24)
+    if not has_positions:
+        tables = EmbeddingWeights(tables.word_embeddings, None, None, tables.norm, None)
+    settings = EmbeddingSettings(DropoutSite(rate, draw_keys(2, DEVICE), 1), torch.float16)
+    inputs = (batch.input_ids, batch.token_type_ids, tables, settings)
+    padded, packed = embed(*inputs), embed(*inputs, batch.packing)
+    kept = batch.packing.token_indices
+    assert packed.equal(padded.flatten(0, 1)[kept])
+    gradient = torch.randn(3, 16, 24, device=DEVICE).half() * batch.attention_mask[..., None]
+    given = {name: table for name, table in tables._asdict().items() if table is not None}
+    theirs = torch.autograd.grad(padded, tuple(given.values()), gradient)
+    ours = torch.autograd.grad(packed, tuple(given.values()), gradient.flatten(0, 1)[kept])
+    for name, our, their in zip(given, ours, theirs, strict=True):
+        if name in ("word_embeddings", "position_embeddings"):
+            assert our.equal(their), name
+        torch.testing.assert_close(our, their, rtol=1e-5, atol=1e-5)  # summed in another order
+
+
+def test_a_packed_look_up_is_that_of_the_padded_batch_and_so_is_its_gradient():
+    batch, table = packed_batch(), weights(24).word_embeddings
+    padded = look_up(batch.input_ids, table, torch.float32)
+    packed = look_up(batch.input_ids, table, torch.float32, batch.packing)
+    kept = batch.packing.token_indices
+    assert packed.equal(padded.flatten(0, 1)[kept])
+    gradient = torch.randn(3, 16, 24, device=DEVICE) * batch.attention_mask[..., None]
+    theirs = torch.autograd.grad(padded, table, gradient)[0]
+    ours = torch.autograd.grad(packed, table, gradient.flatten(0, 1)[kept])[0]
+    assert ours.equal(theirs)
+
+
 # ---- inside the network --------------------------------------------------------------------------
 
 SHAPE = EncoderShape(
@@ -277,6 +329,42 @@ def test_without_dropout_the_network_reads_the_same_vectors_with_the_kernels_and
     torch.testing.assert_close(
         fused.float(), plain, atol=0, rtol=1.01 * 2**-11 + 1e-5
     )  # float16 rounds to 11 bits
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert", "modernbert with a projection"])
+def test_without_dropout_packed_embeddings_and_their_gradients_are_those_of_the_plain_module(
+    family,
+):
+    batch, found = packed_batch(), []
+    real = batch.attention_mask.flatten()[batch.packing.token_indices]
+    gradient = torch.randn(28, 32, device=DEVICE)
+    for fused in (False, True):
+        torch.manual_seed(0)
+        width = 24 if "projection" in family else 32
+        shape = replace(SHAPE, family=family.split()[0], embedding=width, dropout=0.0)
+        module = build_encoder(shape, vocabulary=VOCABULARY).embeddings
+        module = module.to(DEVICE)
+        inputs = [batch.input_ids, batch.token_type_ids][: 1 + (family == "electra")]
+        if fused:
+            kernels.fuse(module)
+            with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+                out = module(*inputs, batch.packing)[real]
+        else:
+            out = module(*inputs)[batch.attention_mask]
+        found.append([out, *torch.autograd.grad(out, list(module.parameters()), gradient)])
+    for plain, ours in zip(*found, strict=True):
+        assert (ours - plain).norm() <= 1e-2 * plain.norm()
+
+
+def test_what_drops_out_of_a_packed_batch_is_what_drops_out_of_a_padded_one():
+    batch, module = packed_batch(), embeddings()
+    found = []
+    for packing in (None, batch.packing):
+        torch.manual_seed(0)
+        with torch.autocast(DEVICE.type, dtype=torch.float16):
+            found.append(module(batch.input_ids, batch.token_type_ids, packing).flatten(0, -2))
+    padded, packed = found
+    assert packed.equal(padded[batch.packing.token_indices])
 
 
 def test_torchs_seed_decides_what_drops_out():

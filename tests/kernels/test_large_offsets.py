@@ -98,9 +98,9 @@ def test_the_norm_of_a_far_row_is_that_of_a_near_one_in_both_passes() -> None:
 
 def test_the_embedding_of_a_far_token_is_that_of_a_near_one_in_both_passes() -> None:
     input_ids, words = torch.tensor([0, 1, 0]), filled()
-    tables = (input_ids, None, words.first, None, None, ONES, None)
+    tables = (input_ids, None, None, words.first, None, None, ONES, None)
     sizes = (3, 3, 2, STRIDE, 1e-5)
-    options = {"DROP": False, "POSITIONS": False, **TILE}
+    options = {"DROP": False, "POSITIONS": False, "PACKED": False, **TILE}
     out, d_sum, gradient = SparseRows(), SparseRows(), filled()
     embeddings.embed_forward[(1,)](*tables, out.first, *NO_DROPOUT, *sizes, **options)
     assert_written(out)
@@ -115,12 +115,13 @@ def test_the_gradient_of_a_far_token_is_added_to_its_word() -> None:
     d_sum, totals = filled(), SparseRows(torch.int64)
     peaks = d_sum.row(0).abs().maximum(d_sum.row(1).abs()).max().view(1)
     embedding_tables.count_word_gradients[(1, 1)](
-        *(d_sum.first, torch.tensor([0, 0, 1]), peaks, totals.first, None),
+        *(d_sum.first, torch.tensor([0, 0, 1]), None, peaks, totals.first, None),
         *(3, 1, STRIDE, 2, 1),
         PROGRAMS=1,
         ROWS=ROWS,
         COLUMNS=COLUMNS,
         POSITIONS=False,
+        PACKED=False,
     )
     unit = 61 - 2 - math.frexp(float(peaks))[1]
     torch.testing.assert_close((totals.row(1).double() * 2.0**-unit).float(), d_sum.row(0))

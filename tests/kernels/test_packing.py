@@ -7,12 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra.data.batches import Batch, pack_rows
 from electra.kernels import fuse
 from electra.kernels.packing import PackedRows
 from electra.model.electra_encoder import ElectraEncoder
+from electra.model.families import build_encoder, family_of
 from electra.model.networks import Discriminator
 from electra.model.shape import EncoderShape
 
@@ -78,17 +79,18 @@ def test_a_batch_is_not_packed_where_nothing_would_be_left_out() -> None:
     assert pack_rows(np.array([4, 4, 1, 1]), 4) is not None
 
 
-def test_packing_and_unpacking_give_every_real_token_back_and_its_gradient() -> None:
+def test_unpacking_puts_every_real_token_back_and_packs_its_gradient() -> None:
     batch = batch_of([3, 1, 2, 2, 1, 1], 4)
     attention_mask = batch.attention_mask
     rows = PackedRows.from_mask(attention_mask, batch.packing)
     assert rows.token_indices is not None
-    hidden = torch.randn(6, 4, 5, device=DEVICE, requires_grad=True)
-    unpacked = rows.unpack(rows.pack(hidden) * 2)
-    assert torch.equal(unpacked[attention_mask], 2 * hidden[attention_mask])
-    weights = torch.randn_like(unpacked) * attention_mask[..., None]
-    (gradient,) = torch.autograd.grad((unpacked * weights).sum(), hidden)
-    assert torch.equal(gradient, 2 * weights)
+    hidden = torch.randn(6, 4, 5, device=DEVICE)
+    tokens = hidden.flatten(0, 1)[rows.token_indices].requires_grad_()
+    unpacked = rows.unpack(tokens)
+    assert torch.equal(unpacked[attention_mask], hidden[attention_mask])
+    weights = torch.randn_like(unpacked)
+    (gradient,) = torch.autograd.grad((unpacked * weights).sum(), tokens)
+    assert torch.equal(gradient, weights.flatten(0, 1)[rows.token_indices])
 
 
 @pytest.mark.parametrize(
@@ -161,3 +163,26 @@ def test_a_discriminators_logits_and_gradients_are_those_of_plain_modules_packed
     for ours, unpacked, expected in zip(run(batch), padded, plain, strict=True):
         assert float((ours - unpacked).norm()) < 2e-3 * float(unpacked.norm())
         assert float((ours - expected).norm()) < 2e-2 * float(expected.norm())
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_no_gradient_reaches_the_padding_of_a_packed_batch(family: str) -> None:
+    torch.manual_seed(0)
+    shape = EncoderShape(
+        family=family, layers=1, width=16, heads=1, feedforward=32, embedding=16, positions=16
+    )
+    network = family_of(shape).discriminator_class(build_encoder(shape, vocabulary=40))
+    fuse(network.to(DEVICE))
+    batch, gradients = batch_of([8, 3, 15], 16), []
+
+    def keep_gradient(module: nn.Module, inputs: object, embeddings: Tensor) -> None:
+        embeddings.register_hook(gradients.append)
+
+    network.encoder.embeddings.register_forward_hook(keep_gradient)
+    with torch.autocast(DEVICE.type, dtype=torch.float16):
+        logits = network(batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.packing)
+    (logits * batch.attention_mask).sum().backward()
+    (gradient,) = gradients
+    assert gradient.shape == (32, 16)  # 26 real tokens, and padding up to whole portions of 16
+    assert gradient[:26].any(dim=1).all()
+    assert not gradient[26:].any()
