@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from electra.data.batches import Batch
