@@ -136,6 +136,8 @@ class VocabularyHead(Generator):
         return gather(tokens, positions, length=input_ids.shape[1], packing=packing)
 
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        if active_autocast_dtype(hidden.device) is None:
+            return super().gather(hidden, positions)
         return gather(hidden.flatten(0, 1), positions, length=hidden.shape[1])
 
     def predict(

@@ -27,6 +27,8 @@ from electra.kernels.dropout import DropoutSite, drop_threshold, keep_mask, rand
 from electra.kernels.tiles import tile_options
 from electra.model.electra_encoder import NORM_EPSILON
 
+VALUES_PER_WARP = 256  # in one load of 16 bytes a thread, of 16 bits a value
+
 
 def add_norm(
     branch: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, site: DropoutSite
@@ -116,6 +118,7 @@ def launch_backward(
     is_after = tensors[2] is not None
     options = launch_options("add_norm_backward", rows, width)
     programs = min(options.pop("PROGRAMS"), triton.cdiv(rows, options["ROWS"]))
+    rows_at_once = options["num_warps"] * VALUES_PER_WARP // options["WIDTH"]
     sums = tensors[4].new_empty(programs, 3 if is_after else 1, width)
     add_norm_backward[(programs,)](
         *tensors,
@@ -132,6 +135,7 @@ def launch_backward(
         HAS_BRANCH=is_after,
         ADD=tensors[1] is not None,
         WRITE_BRANCH=tensors[5] is not None,
+        KEPT=min(options["ROWS"], max(1, rows_at_once)),
         **options,
     )
     return sums
@@ -145,35 +149,18 @@ def launch_options(kernel: str, rows: int, width: int) -> dict[str, int]:
 
 
 @triton.jit
-def normalize_sum(
-    branch,
-    residual,
-    offset,
-    inside,
-    dropout,
-    width,
-    epsilon,
-    DROP: tl.constexpr,
-    HAS_BRANCH: tl.constexpr,
-    ROUND: tl.constexpr,
-):
-    """Return x̂, 1/√(var + ε), the dropout mask of the branch times 1/(1 − p), and s. Without a
-    branch, `residual` is s. To round s to its precision lets both passes see the same one.
-    """
-    s = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
-    scaled_mask = tl.full(s.shape, 1.0, tl.float32)
-    if DROP:
-        row_words, column_words, threshold, keep_scale = dropout
-        keep = keep_mask(row_words[:, None], column_words[None, :], threshold)
-        scaled_mask = tl.where(keep, keep_scale, 0.0)
-    if HAS_BRANCH:
-        b = tl.load(branch + offset, mask=inside, other=0.0).to(tl.float32)
-        s += b * scaled_mask
-    if ROUND:
-        s = s.to(residual.dtype.element_ty).to(tl.float32)
+def kept_values(row, column_words, keys, key_row, threshold):
+    """Return which values of some rows are kept."""
+    row_words = random_words(row, keys, key_row, False)
+    return keep_mask(row_words[:, None], column_words[None, :], threshold)
+
+
+@triton.jit
+def normalize(s, inside, width, epsilon):
+    """Return x̂ and 1/√(var + ε)."""
     centered = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
     inverse_std = tl.rsqrt(tl.sum(centered * centered, axis=1) / width + epsilon)[:, None]
-    return centered * inverse_std, inverse_std, scaled_mask, s
+    return centered * inverse_std, inverse_std
 
 
 @triton.jit
@@ -212,20 +199,45 @@ def add_norm_forward(
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     offset = row.to(tl.int64)[:, None] * width + column[None, :]
-    row_words = random_words(row, keys, key_row, False)
-    column_words = random_words(column, keys, key_row, True)
-    dropout = (row_words, column_words, threshold, keep_scale)
-    normalized, _, _, s = normalize_sum(
-        branch, residual, offset, inside, dropout, width, epsilon, DROP, True, KEEP_SUM
-    )
-    if KEEP_SUM:
+    s = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(branch + offset, mask=inside, other=0.0).to(tl.float32)
+    if DROP:
+        column_words = random_words(column, keys, key_row, True)
+        keep = kept_values(row, column_words, keys, key_row, threshold)
+        b = tl.where(keep, b * keep_scale, 0.0)
+    s += b
+    if KEEP_SUM:  # rounded, so that both passes see the same s
+        s = s.to(residual.dtype.element_ty).to(tl.float32)
         tl.store(summed + offset, s.to(summed.dtype.element_ty), mask=inside)
+    normalized, _ = normalize(s, inside, width, epsilon)
     gamma = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
     y = normalized * gamma[None, :]
     if HAS_BIAS:
         beta = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
         y += beta[None, :]
     tl.store(out + offset, y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def fold(values, KEPT: tl.constexpr):
+    """Return the sums [KEPT, D] of every KEPT-th row of [ROWS, D].
+
+    A thread has these rows anyway, so it adds them without the others.
+    """
+    groups: tl.constexpr = values.shape[0] // KEPT
+    return tl.sum(tl.reshape(values, (groups, KEPT, values.shape[1])), axis=0)
+
+
+@triton.jit
+def load_backward(tensors, first, column, rows, width, ROWS: tl.constexpr):
+    """Load dy, r or s, and b or the gradient of s from elsewhere, of a block of rows."""
+    gradient, residual, third = tensors
+    row = first + tl.arange(0, ROWS)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    offset = row.to(tl.int64)[:, None] * width + column[None, :]
+    dy = tl.load(gradient + offset, mask=inside, other=0.0)
+    s = tl.load(residual + offset, mask=inside, other=0.0)
+    return dy, s, tl.load(third + offset, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -247,6 +259,7 @@ def add_norm_backward(
     epsilon,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
+    KEPT: tl.constexpr,
     DROP: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_BRANCH: tl.constexpr,
@@ -257,30 +270,47 @@ def add_norm_backward(
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
     column_words = random_words(column, keys, key_row, True)
-    d_weight = tl.zeros((ROWS, WIDTH), tl.float32)
-    d_bias = tl.zeros((ROWS, WIDTH), tl.float32)
-    d_branch_bias = tl.zeros((ROWS, WIDTH), tl.float32)
-    for first in range(program * ROWS, rows, tl.num_programs(0) * ROWS):
+    d_weight = tl.zeros((KEPT, WIDTH), tl.float32)
+    d_bias = tl.zeros((KEPT, WIDTH), tl.float32)
+    d_branch_bias = tl.zeros((KEPT, WIDTH), tl.float32)
+    if HAS_BRANCH:
+        tensors = (gradient, residual, branch)
+    elif ADD:
+        tensors = (gradient, residual, d_summed)
+    else:
+        tensors = (gradient, residual, residual)
+    stride = tl.num_programs(0) * ROWS
+    # Loaded a block ahead: the kernel waits for memory more than it computes.
+    next_dy, next_s, next_third = load_backward(tensors, program * ROWS, column, rows, width, ROWS)
+    for first in range(program * ROWS, rows, stride):
+        dy, s, third = next_dy.to(tl.float32), next_s.to(tl.float32), next_third.to(tl.float32)
+        next_dy, next_s, next_third = load_backward(
+            tensors, first + stride, column, rows, width, ROWS
+        )
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         offset = row.to(tl.int64)[:, None] * width + column[None, :]
-        row_words = random_words(row, keys, key_row, False)
-        dropout = (row_words, column_words, threshold, keep_scale)
-        normalized, inverse_std, scaled_mask, _ = normalize_sum(
-            branch, residual, offset, inside, dropout, width, epsilon, DROP, HAS_BRANCH, False
-        )
-        dy = tl.load(gradient + offset, mask=inside, other=0.0).to(tl.float32)
+        if DROP:
+            keep = kept_values(row, column_words, keys, key_row, threshold)
+        if HAS_BRANCH:
+            b = third
+            if DROP:
+                b = tl.where(keep, b * keep_scale, 0.0)
+            s += b
+        normalized, inverse_std = normalize(s, inside, width, epsilon)
         ds = norm_input_gradient(dy, gamma, normalized, inverse_std, width)
         if ADD:
-            ds += tl.load(d_summed + offset, mask=inside, other=0.0).to(tl.float32)
-        db = ds * scaled_mask
+            ds += third
+        db = ds
+        if DROP:
+            db = tl.where(keep, db * keep_scale, 0.0)
         tl.store(d_residual + offset, ds.to(d_residual.dtype.element_ty), mask=inside)
         if WRITE_BRANCH:
             tl.store(d_branch + offset, db.to(d_branch.dtype.element_ty), mask=inside)
-        d_weight += dy * normalized
+        d_weight += fold(dy * normalized, KEPT)
         if HAS_BIAS:
-            d_bias += dy
-            d_branch_bias += tl.where(inside, db, 0.0)
+            d_bias += fold(dy, KEPT)
+            d_branch_bias += fold(tl.where(inside, db, 0.0), KEPT)
     target = sums + program * (1 + 2 * HAS_BIAS) * width + column
     tl.store(target, tl.sum(d_weight, axis=0), mask=column < width)
     if HAS_BIAS:

@@ -53,8 +53,9 @@ class ProductStream:
             oldest.origin.wait_event(oldest.end)
 
     def join(self) -> None:
-        """Let the current stream wait for all products."""
-        torch.cuda.current_stream().wait_stream(self.stream)
+        """Let the current stream wait for all products. A capture may only wait for its own."""
+        if self.running:
+            torch.cuda.current_stream().wait_stream(self.stream)
         self.running.clear()
 
 
@@ -69,16 +70,21 @@ class NetworkStream:
 
     def __init__(self, device: torch.device) -> None:
         self.stream: Any = torch.cuda.Stream(device)
+        self.has_passed = False  # forward, since the last `join`
+        # Gradients of what both networks share come from two streams, and autograd joins them.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Return a context whose operations run on this stream."""
-        current = torch.cuda.current_stream()
+        current, self.has_passed = torch.cuda.current_stream(), True
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             yield
         current.wait_stream(self.stream)
 
     def join(self) -> None:
-        """Let the current stream wait for the backward pass."""
-        torch.cuda.current_stream().wait_stream(self.stream)
+        """Let the current stream wait for the backward pass, where there was a forward pass."""
+        if self.has_passed:
+            torch.cuda.current_stream().wait_stream(self.stream)
+        self.has_passed = False

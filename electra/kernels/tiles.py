@@ -15,11 +15,13 @@ Row = tuple[int, int, Options]  # the largest size, the largest count, and what 
 
 TILES: dict[str, list[Row]] = {
     # size: the width of a vector; count: vectors
-    # TILE: values that a program holds at once; PROGRAMS: that share all vectors
+    # TILE: values that a program holds at once; PROGRAMS: that share all vectors, with their sums
     "add_norm_forward": [(ANY, ANY, {"TILE": 4096, "num_warps": 4})],
-    # Eight warps that need fewer registers, so that more of them fit, were slower by a quarter.
     # `column_sums` loads 256 rows at once.
-    "add_norm_backward": [(ANY, ANY, {"TILE": 4096, "PROGRAMS": 256, "num_warps": 4})],
+    "add_norm_backward": [
+        (256, ANY, {"TILE": 2048, "PROGRAMS": 512, "num_warps": 2}),
+        (ANY, ANY, {"TILE": 1024, "PROGRAMS": 512, "num_warps": 4}),
+    ],
     "gelu_forward": [(ANY, ANY, {"BLOCK": 2048, "num_warps": 4})],
     "gelu_backward": [(ANY, ANY, {"ROWS": 16, "COLUMNS": 128, "PROGRAMS": 1056, "num_warps": 4})],
     "geglu_forward": [(ANY, ANY, {"ROWS": 4, "COLUMNS": 256, "num_warps": 4})],

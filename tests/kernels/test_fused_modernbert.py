@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from electra import kernels
 from electra.config import UserError
 from electra.data.batches import Batch
-from electra.kernels import fused_bases, fused_modernbert
+from electra.kernels import fused_bases, fused_modernbert, fused_modules
 from electra.model.families import build_networks
 from electra.model.modernbert_encoder import ModernBertEncoder
 from electra.model.networks import Discriminator, Generator
@@ -58,7 +58,7 @@ VARIANTS = {
 @pytest.fixture
 def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the kernels in float32, where they differ from the plain modules by rounding alone."""
-    for module in (fused_bases, fused_modernbert):
+    for module in (fused_bases, fused_modernbert, fused_modules):
         monkeypatch.setattr(module, "active_autocast_dtype", lambda _: torch.float32)
 
 
