@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 from electra.engine.async_checkpoint import AsyncCheckpointer
-from electra.engine.train_step import FusedTrainStep
 from electra.engine.training_state import PinnedStaging
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
@@ -166,32 +165,6 @@ def test_a_pass_that_is_replayed_gives_the_digits_of_one_that_is_not(
         for graph in ("on", "off")
     )
     assert replayed == taken
-
-
-WIDE = (  # blocks whose matrices have products of their own, also the generator's
-    *("--encoder.width", "256", "--encoder.heads", "4", "--encoder.feedforward", "1024"),
-    *("--objective.generator.width", "128", "--objective.generator.heads", "2"),
-)
-
-
-@pytest.mark.parametrize("graph", ["on", "off"])
-@pytest.mark.parametrize(
-    "more",
-    [(), WIDE, (*WIDE, *MODERN), (*WIDE, *MODERN, "--encoder.dropout", "0.1")],
-    ids=["narrow generator", "wide", "modern", "modern with dropout"],
-)
-def test_passes_beside_each_other_give_the_digits_of_passes_one_after_another(
-    toy_shards, tmp_path, monkeypatch, more, graph
-):
-    flags = (*more, "--training.cuda-graph", graph, "--max-steps", "60", "--micro-batch-size", "12")
-    beside = losses(toy_shards, tmp_path / "beside", *flags)
-    monkeypatch.setattr(FusedTrainStep, "open_streams", lambda self: None)
-    after = losses(toy_shards, tmp_path / "after", *flags)
-    assert beside == after
-    ours, theirs = (
-        load_file(tmp_path / run / "generator" / "model.safetensors") for run in ("beside", "after")
-    )
-    assert [name for name in ours if not ours[name].equal(theirs[name])] == []
 
 
 def test_a_frozen_generator_keeps_every_bit_by_kernels_and_graphs(toy_shards, tmp_path):

@@ -30,7 +30,6 @@ from electra.engine.settings import OptimizerConfig, Precision
 from electra.engine.stop_votes import StopVotes
 from electra.kernels import fuse, low_precision_matrices
 from electra.kernels.low_precision import LowPrecisionCopies
-from electra.kernels.streams import NetworkStream, ProductStream
 
 # A batch on the device → its losses by name; the one called "loss" is minimised.
 Forward = Callable[[Any], dict[str, Tensor]]
@@ -155,7 +154,6 @@ def build_train_step(
         step = FusedTrainStep(lambda batch: losses_of(module(batch)), setup, execution)
         step.low_precision = fuse(module)
         step.low_precision.register(step.optimizer.low_precision_weights.items())
-        step.open_streams()
         dtype = step.optimizer.flat_low_precision.dtype
         if execution.precision != "fp32" and dtype == autocast_dtype(execution.precision):
             step.optimizer.read_only_in_low_precision(low_precision_matrices(module))
@@ -261,7 +259,6 @@ class FusedTrainStep(TrainStep):
             self.buckets = GradientBuckets(self.optimizer, self.world)
         self.weight = torch.ones((), device=self.world.device)
         self.low_precision = LowPrecisionCopies()
-        self.product_stream: ProductStream | None = None
         self.graphed = GraphedCallable(
             self.accumulate, self.world.device, capture=execution.speed.cuda_graph
         )
@@ -284,14 +281,6 @@ class FusedTrainStep(TrainStep):
         if self.buckets is not None:
             self.buckets.reduce()
         return sums
-
-    def open_streams(self) -> None:
-        """Let parts of the backward pass run beside each other. The hooks of buckets know of one
-        stream alone.
-        """
-        if self.world.device.type == "cuda" and self.buckets is None:
-            self.product_stream = ProductStream(self.world.device)
-            self.low_precision.generator_stream = NetworkStream(self.world.device)
 
     def overwrites_gradient(self, micro_batches: int) -> bool:
         """Return whether a step of so many micro-batches overwrites the gradient of the last step,
@@ -330,10 +319,8 @@ class FusedTrainStep(TrainStep):
         """Add the gradients of a loss to the flat gradient, or overwrite it with them."""
         parameters, totals = self.optimizer.parameters, self.optimizer.gradients
         targets = zip(parameters, totals, strict=True) if overwrites else ()
-        with self.low_precision.defer_gradients(targets, self.product_stream) as deferred:
+        with self.low_precision.defer_gradients(targets) as deferred:
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        if self.low_precision.generator_stream is not None:
-            self.low_precision.generator_stream.join()
         merged = deferred.merge_into(parameters, gradients)
         pairs = list(zip(totals, merged, strict=True))
         used = [(total, each) for total, each in pairs if each is not None and each is not total]

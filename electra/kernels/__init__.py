@@ -30,7 +30,6 @@ same step gives the same bits.
     modernbert_block      ModernBERT's
     weight_grads          the gradients of a block's matrices
     deferred_grads        gradients of many blocks at once, past autograd
-    streams               what runs beside the rest of a pass
     adamw                 clipping and AdamW over all weights at once
     muon                  momentum and update of all hidden matrices at once
     tiles                 how kernels are cut into programs, in one table

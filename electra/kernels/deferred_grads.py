@@ -5,21 +5,20 @@ would want them added up before it goes on to the next block, in a launch of a f
 leaves most of a GPU idle. While `LowPrecisionCopies.defer_gradients` is in force, blocks give their
 partial sums to `DeferredGradients` and return None to autograd instead.
 
-The gradient of a matrix is a product, which can be written to where the optimizer will read it, and
-while the backward pass goes on. Through autograd it would be written elsewhere, and copied.
+The gradient of a matrix is a product, which can be written to where the optimizer will read it.
+Through autograd it would be written elsewhere, and copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from electra.kernels import column_sums
 from electra.kernels.column_sums import reduce_to_flat
-from electra.kernels.streams import ProductStream
 
 MAX_BYTES = 64 * 2**20  # of partial sums of the same shapes that wait
 
@@ -35,29 +34,23 @@ class DeferredGradients:
     """The gradients of one backward pass that autograd does not see.
 
     Blocks are added up together if their partial sums have the same shapes, so that no sum depends
-    on what else is in the launch. `targets` are pairs of a parameter and where its gradient goes;
-    `product_stream` computes those.
+    on what else is in the launch. `targets` are pairs of a parameter and where its gradient goes.
     """
 
-    def __init__(
-        self,
-        targets: Iterable[tuple[Tensor, Tensor]] = (),
-        product_stream: ProductStream | None = None,
-    ) -> None:
+    def __init__(self, targets: Iterable[tuple[Tensor, Tensor]] = ()) -> None:
         self.targets = dict(targets)  # by parameter, until they are written
-        self.product_stream = product_stream
-        self.waiting: dict[Any, PartialSums] = {}  # by their stream and shapes
+        self.waiting: dict[tuple[torch.Size, ...], PartialSums] = {}
         self.gradients: dict[Tensor, Tensor] = {}  # by parameter
 
     def add_sums(self, partials: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
         """Take the partial sums of one block; add up those that wait if they are many or large."""
-        key = (current_stream(partials[0]), *(partial.shape for partial in partials))
-        waiting = self.waiting.setdefault(key, PartialSums([], []))
+        shapes = tuple(partial.shape for partial in partials)
+        waiting = self.waiting.setdefault(shapes, PartialSums([], []))
         waiting.partials.extend(partials)
         waiting.parameters.extend(parameters)
         is_full = len(waiting.partials) + len(partials) > column_sums.MAX_TENSORS
         if is_full or sum(partial.nbytes for partial in waiting.partials) > MAX_BYTES:
-            self.reduce(self.waiting.pop(key))
+            self.reduce(self.waiting.pop(shapes))
 
     def take_target(self, parameter: Tensor) -> Tensor | None:
         """Return where the caller must write the gradient of a parameter. The second time it is
@@ -67,15 +60,6 @@ class DeferredGradients:
         if target is not None:
             self.gradients[parameter] = target
         return target
-
-    def run_product(self, product: Callable[[], object], *inputs: Tensor) -> None:
-        """Run a product that writes to its target. Nobody may overwrite what it reads before
-        `merge_into`.
-        """
-        if self.product_stream is None:
-            product()
-        else:
-            self.product_stream.run(product, *inputs)
 
     def reduce(self, sums: PartialSums) -> None:
         """Add up partial sums, and add the gradients to those that a parameter has already."""
@@ -92,8 +76,6 @@ class DeferredGradients:
 
         One that is complete in its target is that tensor itself.
         """
-        if self.product_stream is not None:
-            self.product_stream.join()
         while self.waiting:
             self.reduce(self.waiting.popitem()[1])
         merged = []
@@ -105,13 +87,6 @@ class DeferredGradients:
                 deferred = gradient
             merged.append(deferred)
         return merged
-
-
-def current_stream(tensor: Tensor) -> Any:
-    """Return the CUDA stream that operations on a tensor run on now; None where it has none."""
-    if tensor.is_cuda:
-        return torch.cuda.current_stream(tensor.device)
-    return None
 
 
 def sum_gradients(

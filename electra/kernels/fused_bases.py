@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -107,12 +106,6 @@ class VocabularyHead(Generator):
     """
 
     low_precision: LowPrecisionCopies
-
-    def on_own_stream(self) -> AbstractContextManager[None]:
-        stream = self.low_precision.generator_stream
-        if stream is None or not torch.is_grad_enabled():
-            return super().on_own_stream()
-        return stream.entered()
 
     @abstractmethod
     def fused_transform(self, hidden: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from electra.kernels.deferred_grads import DeferredGradients
-    from electra.kernels.streams import NetworkStream, ProductStream
 
 
 class LowPrecisionCopies:
@@ -24,7 +23,6 @@ class LowPrecisionCopies:
         self.copies: dict[int, Tensor] = {}  # by id(parameter)
         self.parameters: list[Tensor] = []  # kept alive: Python reuses the id of what is gone
         self.deferred: DeferredGradients | None = None  # None: autograd gets all gradients
-        self.generator_stream: NetworkStream | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> LowPrecisionCopies:
         """Return an empty registry: the copy of a module has parameters of its own."""
@@ -45,19 +43,16 @@ class LowPrecisionCopies:
 
     @contextmanager
     def defer_gradients(
-        self,
-        targets: Iterable[tuple[Tensor, Tensor]] = (),
-        product_stream: ProductStream | None = None,
+        self, targets: Iterable[tuple[Tensor, Tensor]] = ()
     ) -> Iterator[DeferredGradients]:
         """Keep gradients of blocks from autograd; the caller merges them into those it returns.
 
-        Matrices among the `targets`, pairs of a parameter and a tensor, get theirs written there,
-        by `product_stream` beside the backward pass. Where a registered parameter has a hook, which
-        autograd would not call, none are deferred.
+        Matrices among the `targets`, pairs of a parameter and a tensor, get theirs written there.
+        Where a registered parameter has a hook, which autograd would not call, none are deferred.
         """
         from electra.kernels.deferred_grads import DeferredGradients  # needs Triton
 
-        deferred = DeferredGradients(targets, product_stream)
+        deferred = DeferredGradients(targets)
         if not any(parameter._backward_hooks for parameter in self.parameters):
             self.deferred = deferred
         try:

@@ -213,8 +213,7 @@ def block_backward(
     d_qkv_weight = product_gradient(weights.qkv, d_qkv, saved.normed, deferred)
     d_normed = None
     if is_first:  # the stream itself was read
-        # Not in place: without dropout it is d_attention too, which a product may be reading.
-        d_stream = torch.addmm(d_stream, d_qkv, saved.qkv_weight)
+        d_stream.addmm_(d_qkv, saved.qkv_weight)
     else:
         d_normed = d_qkv @ saved.qkv_weight
     norms = (weights.next_norm, weights.feedforward_norm)

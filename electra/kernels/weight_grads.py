@@ -7,8 +7,6 @@ in tiles and in parts of the tokens, and `column_sums` adds the parts, always in
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 import triton
 import triton.language as tl
@@ -55,10 +53,12 @@ def product_gradient(
     """Return the gradient leftᵀ · right of a matrix, from [N, out] and [N, in]; None if it was
     written to the matrix's target.
     """
-    if deferred is None or (target := deferred.take_target(matrix)) is None:
-        return weight_grad(left.t(), right)
-    product = partial(weight_grad, left.t(), right, out=target)
-    deferred.run_product(product, left, right)
+    target = None
+    if deferred is not None:
+        target = deferred.take_target(matrix)
+    gradient = weight_grad(left.t(), right, out=target)
+    if target is None:
+        return gradient
     return None
 
 

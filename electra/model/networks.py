@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -108,12 +107,6 @@ class Generator(nn.Module):
         """Return the encoder's last hidden states [B, P, D] at `positions` [B, P] of tokens."""
         hidden = self.encoder(input_ids, token_type_ids, attention_mask, packing)
         return self.gather(hidden, positions)
-
-    def on_own_stream(self) -> AbstractContextManager[None]:
-        """Return a context for the forward pass, whose backward pass may run beside that of another
-        network then.
-        """
-        return nullcontext()
 
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Return the hidden states [B, P, D] at `positions`, of all [B, T, D].

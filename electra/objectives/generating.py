@@ -82,10 +82,9 @@ class Generating(MaskingObjective):
         """Return the generator's output, where it is a network, and sampled tokens [B, P]."""
         if self.generator is None:
             return None, self.sample_noise(masked, rng)
-        with self.generator.on_own_stream():
-            mlm = mlm_forward(
-                self.generator, batch, masked, rng, sampling=self.sampling, keep_logits=keep_logits
-            )
+        mlm = mlm_forward(
+            self.generator, batch, masked, rng, sampling=self.sampling, keep_logits=keep_logits
+        )
         assert mlm.sampled is not None
         return mlm, mlm.sampled
 
