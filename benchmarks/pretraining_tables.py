@@ -12,6 +12,7 @@ from benchmarks.markdown import (
     format_thousands,
     machines,
     machines_with_commits,
+    read_result,
     result_or_file,
     table_header,
     table_row,
@@ -289,6 +290,25 @@ def curves(result: Result | None = None) -> str:
         f"{len(differences)} points: {fmean(differences):+.3f} on average and "
         f"{differences[-1]:+.3f} at the last."
     )
+
+
+def changed_steps() -> str:
+    """Return tokens a second of steps before and after changes, and of changes not kept."""
+    result = read_result("changed_steps_h200")
+    steps: dict[str, dict[str, list[float]]] = result["steps"]
+    lines = table_header(f"tokens/s, {machines_with_commits([result])}", *steps)
+    for setting in steps["after"]:
+        cells = [format_range(rates.get(setting)) for rates in steps.values()]
+        lines.append(table_row(setting, *cells))
+    return "\n".join(lines)
+
+
+def format_range(rates: list[float] | None) -> str:
+    """Return a median, and the lowest and the highest."""
+    if rates is None:
+        return "not measured"
+    median, lowest, highest = map(format_thousands, rates)
+    return f"{median} ({lowest} to {highest})"
 
 
 def compared_entries(result: Result) -> Result:

@@ -288,6 +288,7 @@ TABLES: dict[str, Callable[[], str]] = {
         measured,
         sanity,
         *pretraining_tables.TABLES,
+        pretraining_tables.changed_steps,
         *finetuning_tables.TABLES,
         *inference_tables.TABLES,
         *encoder_tables.TABLES,
