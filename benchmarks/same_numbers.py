@@ -46,13 +46,13 @@ RECIPES = {
 }
 WITH_GENERATOR = ("rtd", "replace-mlm", "all-tokens-mlm", "adversarial", "electra-15", "official")
 TINY = (
-    "--data.length 32 --data.vocab-size 2048 --encoder.layers 2 --encoder.width 64 "
+    "--data.length 32 --encoder.layers 2 --encoder.width 64 "
     "--encoder.heads 4 --encoder.feedforward 256 --encoder.embedding 32 --encoder.positions 64 "
     "--batch-size 32 --micro-batch-size 8 --warmup-steps 20 --logging-steps 5 --eval-steps 50 "
     "--eval-rows 256 --save-steps 50 --learning-rate 2e-3"
 ).split()
 SMALL = (
-    "--data.length 64 --data.vocab-size 2048 --encoder.layers 12 --encoder.width 256 "
+    "--data.length 64 --encoder.layers 12 --encoder.width 256 "
     "--encoder.heads 4 --encoder.feedforward 1024 --encoder.embedding 128 --encoder.positions 512 "
     "--batch-size 4 --micro-batch-size 2 --warmup-steps 20 --logging-steps 5 --eval-steps 100 "
     "--eval-rows 64 --save-steps 100"

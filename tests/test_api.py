@@ -14,6 +14,7 @@ import pytest
 
 import electra
 from electra.api.results import FinetuneResult, PretrainResult
+from electra.config import SettingError
 from electra.pretraining.recipe import load_recipe
 from tests.tasks.toys import keyword_rows, written
 
@@ -153,6 +154,19 @@ def test_an_interrupt_writes_a_checkpoint_and_is_raised(
         )
     assert list((tmp_path / "run").glob("checkpoint-*"))
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_pretrain_refuses_a_setting_that_shards_contradict(
+    run: PretrainResult, tmp_path: Path
+) -> None:
+    shards = run.output_dir / "data" / "shards"
+    for recipe in ("tiny", load_recipe("tiny")):
+        with pytest.raises(SettingError, match=r"data\.vocab_size=99 has no effect") as refusal:
+            electra.pretrain(
+                recipe, data=shards, settings={"vocab_size": 99}, output_dir=tmp_path / "other"
+            )
+        assert refusal.value.key == "data.vocab_size"
+    assert not (tmp_path / "other").exists()
 
 
 def test_pretrain_reads_the_rows_of_a_frame(tmp_path: Path) -> None:

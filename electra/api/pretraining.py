@@ -12,14 +12,14 @@ from electra import atomic
 from electra.api.keywords import as_flags, field_values, takes_keywords
 from electra.api.results import PretrainResult
 from electra.api.rows import PATHS, Data, PathName, as_items, holds_rows, rows_table
-from electra.config import UserError
+from electra.config import Layer, UserError
 from electra.data.tables import Table, require_text
-from electra.files import read_toml
+from electra.pretraining.asked_data import check_asked_data
 from electra.pretraining.budget import apply_budget
 from electra.pretraining.options import PretrainOptions, RecipeOverrides
 from electra.pretraining.pretrain import pretrain as run_pretraining
-from electra.pretraining.recipe import Recipe, load_recipe
-from electra.settings import as_dict, build_layers, parse_flags
+from electra.pretraining.recipe import Recipe, load_recipe, override_layers
+from electra.settings import as_dict, build_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,10 @@ def pretrain(arguments: PretrainArguments) -> PretrainResult:
     Ctrl-C, or the interrupt of a notebook, writes a checkpoint before it raises KeyboardInterrupt;
     the same call continues from there.
     """
-    recipe, output_dir = build_recipe(arguments), run_folder(arguments)
+    recipe, asked = build_recipe(arguments)
+    output_dir = run_folder(arguments)
     options = field_values(PretrainOptions, arguments)
+    check_asked_data(recipe, asked, PretrainOptions(**options), output_dir)
     options["corpus"] = find_corpus(arguments, output_dir)
     outcome = run_pretraining(recipe, output_dir=output_dir, **options)
     if outcome.status != "finished":
@@ -90,19 +92,18 @@ def run_folder(arguments: PretrainArguments) -> Path:
     return Path("runs") / Path(arguments.recipe).stem
 
 
-def build_recipe(arguments: PretrainArguments) -> Recipe:
-    """Return the recipe with the settings that the arguments change."""
+def build_recipe(arguments: PretrainArguments) -> tuple[Recipe, dict[str, Layer]]:
+    """Return the recipe with the settings that the arguments change, and the layers that do."""
     flags = [*as_flags(arguments.settings), *arguments.flags()]
     files = []
     if arguments.config is not None:
         files = [Path(file) for file in as_items(arguments.config, name="config", accepted=PATHS)]
     if not isinstance(arguments.recipe, Recipe):
         recipe = load_recipe(str(arguments.recipe), files=files, flags=flags)
-        return apply_budget(recipe, arguments.budget, flags)
-    layers = {"recipe": as_dict(arguments.recipe)}
-    layers |= {str(file): read_toml(file) for file in files}
-    layers["command line"] = parse_flags(flags, Recipe)
-    return apply_budget(build_layers(Recipe, layers), arguments.budget, flags)
+        return apply_budget(recipe, arguments.budget, flags), override_layers(files, flags)
+    asked = override_layers(files, flags, variables={})
+    recipe = build_layers(Recipe, {"recipe": as_dict(arguments.recipe)} | asked)
+    return apply_budget(recipe, arguments.budget, flags), asked
 
 
 def find_corpus(arguments: PretrainArguments, output_dir: Path) -> Sequence[str | Path] | None:

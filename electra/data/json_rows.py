@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import IO, Any
 
 from electra.config import UserError
@@ -40,19 +41,22 @@ def read_json_rows(
 
 
 def refuse_columns(rows: Iterator[LocatedRow]) -> Iterator[LocatedRow]:
-    """Yield rows; raise UserError where the first one is a whole table."""
-    for number, (where, row) in enumerate(rows):
-        if number == 0 and is_table(row):
-            raise UserError(
-                f"{where}: a whole table in one JSON object ({', '.join(row)}), where a row is "
-                f"expected; write its rows as a list of objects, or one object a line{PANDAS}"
-            )
-        yield where, row
+    """Yield rows; raise UserError where there is only one and it is a whole table."""
+    beginning = list(islice(rows, 2))
+    if len(beginning) == 1 and is_table(beginning[0][1]):
+        where, row = beginning[0]
+        raise UserError(
+            f"{where}: a whole table in one JSON object ({', '.join(row)}), where a row is "
+            f"expected; write its rows as a list of objects, or one object a line{PANDAS}"
+        )
+    yield from beginning
+    yield from rows
 
 
 def is_table(row: Mapping[str, Any]) -> bool:
-    """Return whether an object is a table, as pandas writes it by default, as a dict of lists or
-    below one key. The lists of a row are words and their tags, or have a text beside them.
+    """Return whether an object alone in its file is a table, as pandas writes it by default, as a
+    dict of lists or below one key. The lists of a row are words and their tags, or have a text
+    beside them.
     """
     values = list(row.values())
     if len(values) == 1 and isinstance(values[0], list):

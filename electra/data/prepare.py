@@ -26,7 +26,8 @@ from electra.data.wordpiece import WordPiece
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
     """The [data] section of a recipe. All but `length` matter only when the vocabulary and the
-    shards are made from a corpus.
+    shards are made from a corpus; asked for beside shards that were made otherwise, they are
+    refused.
     """
 
     length: int = 128  # tokens in a row

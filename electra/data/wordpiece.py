@@ -135,6 +135,13 @@ class WordPiece:
         special = [self.pad, self.unk, self.cls, self.sep, self.mask]
         return fingerprint(parts | {"special": special})
 
+    def normalize(self, text: str) -> str:
+        """Return a text as WordPiece sees it, for example in lower case and without accents."""
+        normalizer = self.backend_tokenizer.normalizer
+        if normalizer is None:
+            return text
+        return str(normalizer.normalize_str(text))
+
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Return the ids of each line, without special tokens around them."""
         ids: list[list[int]] = []

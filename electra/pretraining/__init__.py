@@ -6,6 +6,7 @@ dry_run             check everything that a run needs, and write nothing
 pretrain            the Python function: set up, train, export
 setup, resolve      build a run; decide what its recipe leaves open
 resume, origin      start or continue, as a run folder says; what a run began from
+asked_data          refuse data settings that shards or a tokenizer contradict
 run, loop           the state of a run; its steps
 export              networks to and from transformers folders
 verdict             what the networks know beyond their baselines

@@ -49,7 +49,8 @@ class PretrainOptions:
     language
         Language of the text, for the model cards: an ISO 639 code such as de, or several (de,en).
     license
-        Licence of the models, for their cards: an identifier such as apache-2.0 or cc-by-sa-4.0.
+        Licence of the models, for their cards: an identifier that the hub knows, such as apache-2.0
+        or cc-by-sa-4.0, or other.
     quiet
         Print no progress.
     """

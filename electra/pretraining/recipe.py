@@ -6,11 +6,11 @@ Built-in recipes are TOML files in `electra/recipes/`; a user's own file has the
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from electra.config import RECIPES, SettingError, UserError, in_section
+from electra.config import RECIPES, Layer, SettingError, UserError, in_section
 from electra.data.batch_schedule import BatchSchedule
 from electra.data.prepare import DataConfig
 from electra.engine.settings import TIMEOUT_MINUTES, OptimizerConfig, Parallel, Precision, Switch
@@ -295,10 +295,14 @@ def load_recipe(name: str, *, files: Sequence[Path] = (), flags: Sequence[str] =
     source = str(path)
     if path.parent == RECIPES:
         source = f"recipe {name}"
-    layers = {source: read_toml(path)}
-    layers |= {str(file): read_toml(Path(file)) for file in files}
-    layers |= {
-        "environment": parse_environment(os.environ, Recipe),
-        "command line": parse_flags(flags, Recipe),
-    }
-    return build_layers(Recipe, layers)
+    return build_layers(Recipe, {source: read_toml(path)} | override_layers(files, flags))
+
+
+def override_layers(
+    files: Sequence[Path], flags: Sequence[str], *, variables: Mapping[str, str] = os.environ
+) -> dict[str, Layer]:
+    """Return what overrides a recipe, by its source: files, the environment, then flags."""
+    layers = {str(file): read_toml(Path(file)) for file in files}
+    layers["environment"] = parse_environment(variables, Recipe)
+    layers["command line"] = parse_flags(flags, Recipe)
+    return layers

@@ -189,7 +189,7 @@ class Classify(TextTask):
             if self.regression and parse_number(example.label) is None:
                 raise UserError(
                     f"{example.where}: label {example.label!r} is not a number, and this is a "
-                    "regression; correct it, or say --regression false for classes"
+                    "regression; correct it, or fine-tune with --regression false for classes"
                 )
             if not self.regression and example.label not in self.label2id:
                 raise UserError(

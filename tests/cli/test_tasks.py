@@ -615,6 +615,15 @@ def test_a_model_that_cannot_be_asked_is_refused_with_the_reason(
         assert message in error_of("evaluate", folder, "--dev", rows)
 
 
+def test_evaluate_refuses_a_word_among_scores_with_advice_that_it_does_not_refuse(
+    error_of: Callable[..., str], by_heart: ByHeart, rows: Path
+) -> None:
+    """Whether a model answers with scores was decided when it was fine-tuned."""
+    message = error_of("evaluate", model_of(by_heart, "scores"), "--dev", rows)
+    assert "is not a number, and this is a regression" in message
+    assert "or fine-tune with --regression false for classes" in message
+
+
 def test_questions_to_a_model_that_make_no_sense_are_refused(
     error_of: Callable[..., str], by_heart: ByHeart, rows: Path, tmp_path: Path
 ) -> None:

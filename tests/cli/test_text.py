@@ -118,6 +118,73 @@ def test_shards_of_another_length_are_refused_with_both_ways_out(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "key", "found"),
+    [
+        ("--vocab-size 5000", "data.vocab_size=5000", "a vocabulary of 176 entries"),
+        ("--cased", "data.cased=true", "a vocabulary in lower case"),
+        ("--keep-accents", "data.keep_accents=true", "a vocabulary without accents"),
+        ("--held-out 0.3", "data.held_out=0.3", "hold out 0.1 of the documents"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_data_setting_that_shards_contradict_is_refused(
+    flags: str,
+    key: str,
+    found: str,
+    dry_run: tuple[str, ...],
+    tmp_path: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+) -> None:
+    run = tmp_path / "run"
+    message = complaint(*pretrain_argv(run, *flags.split(), *dry_run, data=toy_shards))
+    assert message.startswith(f"command line: {key} has no effect: ")
+    assert found in message
+    assert "leave it out, or set it in `electra " in message
+    assert not run.exists()
+
+
+def test_a_data_setting_of_the_environment_or_a_file_is_compared_with_shards_too(
+    tmp_path: Path,
+    toy_shards: Path,
+    complaint: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = tmp_path / "changes.toml"
+    changes.write_text("data.vocab_size = 99", encoding="utf8")
+    argv = pretrain_argv(tmp_path / "run", "--dry-run", data=toy_shards)
+    assert f"{changes}: data.vocab_size=99 has no" in complaint(*argv, "--config", changes)
+    monkeypatch.setenv("ELECTRA_DATA_VOCAB_SIZE", "98")
+    assert "environment: data.vocab_size=98 has no effect" in complaint(*argv)
+
+
+def test_data_settings_with_which_shards_were_made_are_taken(
+    tmp_path: Path, toy_shards: Path
+) -> None:
+    same = {"data__vocab_size": 176, "data__held_out": 0.1, "data__cased": "false"}
+    assert main(pretrain_argv(tmp_path / "run", "--dry-run", data=toy_shards, **same)) == 0
+
+
+def test_a_run_continues_from_its_shards_with_the_size_asked_of_a_vocabulary_that_is_smaller(
+    tmp_path: Path, toy_corpus: Path
+) -> None:
+    run, same = tmp_path / "run", {"data__vocab_size": 200, "data__held_out": 0.1}
+    assert main(pretrain_argv(run, "--corpus", toy_corpus, **same)) == 0
+    assert main(pretrain_argv(run, "--dry-run", data=run / "data" / "shards", **same)) == 0
+
+
+@pytest.mark.parametrize("option", ["--tokenizer", "--init-from"])
+def test_the_size_of_a_vocabulary_that_is_there_already_is_refused(
+    option: str, tmp_path: Path, toy_corpus: Path, finished: Path, complaint: Callable[..., str]
+) -> None:
+    folder = finished / "discriminator"
+    argv = pretrain_argv(tmp_path / "run", "--corpus", toy_corpus, data__vocab_size=300)
+    message = complaint(*argv, option, folder)
+    assert f"the tokenizer in {folder} has a vocabulary of 176 entries" in message
+    assert option in message
+
+
 @pytest.mark.parametrize("name", ["missing", "toy.txt"])
 def test_data_that_is_no_folder_of_shards_is_refused_with_the_command_that_makes_one(
     tmp_path: Path, toy_corpus: Path, complaint: Callable[..., str], name: str

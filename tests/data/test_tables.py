@@ -225,6 +225,17 @@ def test_a_row_of_lists_is_no_table(tmp_path: Path, row: object) -> None:
     assert values(write(tmp_path / "a.json", json.dumps(row))) == [row]
 
 
+def test_a_row_of_lists_with_a_long_text_is_no_table_where_another_row_follows(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"words": ["the old dog", "saw"], "tags": ["B-X", "O"]},
+        {"words": ["a", "cat"], "tags": ["O", "B-X"]},
+        {"words": ["it", "ran"], "tags": ["O", "O"]},
+    ]
+    assert values(write(tmp_path / "a.json", "\n".join(map(json.dumps, rows)))) == rows
+
+
 def test_damaged_files_say_so(tmp_path: Path) -> None:
     refuse(
         write(tmp_path / "a.parquet", b"no parquet"),

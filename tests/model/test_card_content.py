@@ -40,7 +40,21 @@ def test_what_is_no_code_of_a_language_is_refused(language: str) -> None:
         CardContent(language=language)
 
 
-@pytest.mark.parametrize("license", ["", "my own", "mit\ntags: x", "../LICENSE", "a" * 65, 3])
+@pytest.mark.parametrize(
+    "license", ["cc-by-sa-4.0", "apache-2.0", "MIT", "openrail++", "unknown", "other"]
+)
+def test_identifiers_of_licences_that_the_hub_knows_are_taken(license: str) -> None:
+    assert CardContent(license=license).license == license
+
+
+def test_a_misspelt_licence_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UserError, match=r"say other; did you mean cc-by-sa-4\.0\?$"):
+        CardContent(license="cc-by-sa-4")
+
+
+@pytest.mark.parametrize(
+    "license", ["", "foo", "my own", "mit\ntags: x", "../LICENSE", "a" * 65, 3]
+)
 def test_what_is_no_identifier_of_a_licence_is_refused(license: str) -> None:
     with pytest.raises(UserError, match="--license "):
         CardContent(license=license)
