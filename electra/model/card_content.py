@@ -14,7 +14,7 @@ LANGUAGE = re.compile(r"([a-z]{2,3}(-[A-Za-z0-9]{2,8})*|multilingual)")
 CARD = "README.md"
 STATED_LICENSE = re.compile(r'^license: *"?([^"\n]*)"? *$', re.MULTILINE)
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
-# The identifiers that the hub takes: https://huggingface.co/docs/hub/repositories-licenses
+# The identifiers that the documentation of the hub lists.
 HUB_LICENSES = frozenset(
     """
     apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m
