@@ -3,7 +3,7 @@ once.
 
 Torch's own sum takes 8 µs for the few hundred partial sums of a norm's or a bias's gradient, a
 hundred times a step: more than some kernels that make them. Here a program takes a strip of columns
-and loads all rows at once.
+and loads up to MAX_ROWS rows at once.
 """
 
 from __future__ import annotations

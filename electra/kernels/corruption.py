@@ -102,9 +102,9 @@ def mask_forward(
     rate,
     masked_below,
     random_from,
-    cls,
-    sep,
-    mask,
+    cls_id,
+    sep_id,
+    mask_id,
     length,
     most,
     RATE_TENSOR: tl.constexpr,
@@ -115,7 +115,7 @@ def mask_forward(
     row, own = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside, real_tokens = own < length, tl.load(lengths + row)
     text, text_keys = input_ids + row * length, keys + row * length
-    specials = (cls, sep, mask)
+    specials = (cls_id, sep_id, mask_id)
     token, own_key = load_keys(text, text_keys, own, length, real_tokens, specials)
     place = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, length, BLOCK):
@@ -130,11 +130,11 @@ def mask_forward(
     is_scored = is_chosen & is_within_count(place, real_tokens, rate)
     draw = row * most + place
     tossed = tl.load(coin + draw, mask=is_chosen, other=1.0)
-    read = tl.where(is_scored & (tossed < masked_below), mask, token)
+    new_token = tl.where(is_scored & (tossed < masked_below), mask_id, token)
     if RANDOM:
         random_token = tl.load(tokens + draw, mask=is_chosen, other=0)
-        read = tl.where(is_scored & (tossed >= random_from), random_token, read)
-    tl.store(masked_ids + row * length + own, read, mask=inside)
+        new_token = tl.where(is_scored & (tossed >= random_from), random_token, new_token)
+    tl.store(masked_ids + row * length + own, new_token, mask=inside)
     tl.store(positions + draw, own, mask=is_chosen)
     tl.store(labels + draw, token, mask=is_chosen)
     tl.store(scored + draw, is_scored, mask=is_chosen)
@@ -145,10 +145,10 @@ def load_keys(text, text_keys, position, length, real_tokens, specials):
     """Load tokens and keys at some positions of a row: −1 where a token is no candidate, and −2
     beyond the row.
     """
-    cls, sep, mask = specials
+    cls_id, sep_id, mask_id = specials
     inside = position < length
     token = tl.load(text + position, mask=inside, other=0)
-    is_word = (token != cls) & (token != sep) & (token != mask)
+    is_word = (token != cls_id) & (token != sep_id) & (token != mask_id)
     key = tl.load(text_keys + position, mask=inside, other=0.0)
     key = tl.where(is_word & (position < real_tokens), key, -1.0)
     return token, tl.where(inside, key, -2.0)

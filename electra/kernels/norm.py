@@ -135,7 +135,7 @@ def launch_backward(
         HAS_BRANCH=is_after,
         ADD=tensors[1] is not None,
         WRITE_BRANCH=tensors[5] is not None,
-        KEPT=min(options["ROWS"], max(1, rows_at_once)),
+        SUM_ROWS=min(options["ROWS"], max(1, rows_at_once)),
         **options,
     )
     return sums
@@ -219,13 +219,13 @@ def add_norm_forward(
 
 
 @triton.jit
-def fold(values, KEPT: tl.constexpr):
-    """Return the sums [KEPT, D] of every KEPT-th row of [ROWS, D].
+def fold(values, SUM_ROWS: tl.constexpr):
+    """Return [SUM_ROWS, D] of [ROWS, D]: in row r, the sum of rows r, r + SUM_ROWS, and so on.
 
-    A thread has these rows anyway, so it adds them without the others.
+    A thread holds all of them, so it adds them without an exchange, and fewer sums fill registers.
     """
-    groups: tl.constexpr = values.shape[0] // KEPT
-    return tl.sum(tl.reshape(values, (groups, KEPT, values.shape[1])), axis=0)
+    groups: tl.constexpr = values.shape[0] // SUM_ROWS
+    return tl.sum(tl.reshape(values, (groups, SUM_ROWS, values.shape[1])), axis=0)
 
 
 @triton.jit
@@ -259,7 +259,7 @@ def add_norm_backward(
     epsilon,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
-    KEPT: tl.constexpr,
+    SUM_ROWS: tl.constexpr,
     DROP: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_BRANCH: tl.constexpr,
@@ -270,9 +270,9 @@ def add_norm_backward(
     program, column = tl.program_id(0), tl.arange(0, WIDTH)
     gamma = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
     column_words = random_words(column, keys, key_row, True)
-    d_weight = tl.zeros((KEPT, WIDTH), tl.float32)
-    d_bias = tl.zeros((KEPT, WIDTH), tl.float32)
-    d_branch_bias = tl.zeros((KEPT, WIDTH), tl.float32)
+    d_weight = tl.zeros((SUM_ROWS, WIDTH), tl.float32)
+    d_bias = tl.zeros((SUM_ROWS, WIDTH), tl.float32)
+    d_branch_bias = tl.zeros((SUM_ROWS, WIDTH), tl.float32)
     if HAS_BRANCH:
         tensors = (gradient, residual, branch)
     elif ADD:
@@ -307,10 +307,10 @@ def add_norm_backward(
         tl.store(d_residual + offset, ds.to(d_residual.dtype.element_ty), mask=inside)
         if WRITE_BRANCH:
             tl.store(d_branch + offset, db.to(d_branch.dtype.element_ty), mask=inside)
-        d_weight += fold(dy * normalized, KEPT)
+        d_weight += fold(dy * normalized, SUM_ROWS)
         if HAS_BIAS:
-            d_bias += fold(dy, KEPT)
-            d_branch_bias += fold(tl.where(inside, db, 0.0), KEPT)
+            d_bias += fold(dy, SUM_ROWS)
+            d_branch_bias += fold(tl.where(inside, db, 0.0), SUM_ROWS)
     target = sums + program * (1 + 2 * HAS_BIAS) * width + column
     tl.store(target, tl.sum(d_weight, axis=0), mask=column < width)
     if HAS_BIAS:

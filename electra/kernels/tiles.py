@@ -15,9 +15,9 @@ Row = tuple[int, int, Options]  # the largest size, the largest count, and what 
 
 TILES: dict[str, list[Row]] = {
     # size: the width of a vector; count: vectors
-    # TILE: values that a program holds at once; PROGRAMS: that share all vectors, with their sums
+    # TILE: values that a program holds at once; PROGRAMS: that share all vectors, each with sums
+    # of its own
     "add_norm_forward": [(ANY, ANY, {"TILE": 4096, "num_warps": 4})],
-    # `column_sums` loads 256 rows at once.
     "add_norm_backward": [
         (256, ANY, {"TILE": 2048, "PROGRAMS": 512, "num_warps": 2}),
         (ANY, ANY, {"TILE": 1024, "PROGRAMS": 512, "num_warps": 4}),

@@ -90,7 +90,7 @@ def test_the_norm_of_a_far_row_is_that_of_a_near_one_in_both_passes() -> None:
         HAS_BRANCH=True,
         ADD=False,
         WRITE_BRANCH=True,
-        KEPT=1,
+        SUM_ROWS=1,
         **TILE,
     )
     assert_written(d_branch)
