@@ -202,24 +202,14 @@ def pretrain(
     flags = [*settings, *overrides.flags()]
     loaded = load_with_flags(recipe, flags, overrides.config, "pretrain", budget=overrides.budget)
     if dry_run or not print_config:
-        check_data_flags(loaded, flags, overrides.config, options, output_dir)
+        from electra.pretraining.asked_data import check_asked_data
+        from electra.pretraining.recipe import override_layers
+
+        asked = override_layers(overrides.config or [], flags)
+        check_asked_data(loaded, asked, options, output_dir)
     if dry_run or print_config:
         return print_recipe(recipe, loaded, output_dir, options if dry_run else None)
     return start_pretraining(loaded, output_dir, options)
-
-
-def check_data_flags(
-    recipe: Recipe,
-    flags: Sequence[str],
-    config: Sequence[Path] | None,
-    options: PretrainOptions,
-    output_dir: Path | None,
-) -> None:
-    """Raise SettingError where what overrides the recipe contradicts data that are there."""
-    from electra.pretraining.asked_data import check_asked_data
-    from electra.pretraining.recipe import override_layers
-
-    check_asked_data(recipe, override_layers(config or [], flags), options, output_dir)
 
 
 def print_recipe(
