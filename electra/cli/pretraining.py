@@ -27,6 +27,7 @@ from electra.cli import (
 from electra.config import UserError
 from electra.console import Terminal, print_data, progress_bars, to_stderr, to_stdout
 from electra.data.options import ShardOptions, VocabularyOptions
+from electra.pretraining.asked_data import check_data_flags
 from electra.pretraining.options import PretrainOptions, RecipeOverrides
 from electra.setting_docs import as_commented_toml
 from electra.settings import find_recipe
@@ -202,11 +203,7 @@ def pretrain(
     flags = [*settings, *overrides.flags()]
     loaded = load_with_flags(recipe, flags, overrides.config, "pretrain", budget=overrides.budget)
     if dry_run or not print_config:
-        from electra.pretraining.asked_data import check_asked_data
-        from electra.pretraining.recipe import override_layers
-
-        asked = override_layers(overrides.config or [], flags)
-        check_asked_data(loaded, asked, options, output_dir)
+        check_data_flags(loaded, flags, overrides, options, output_dir)
     if dry_run or print_config:
         return print_recipe(recipe, loaded, output_dir, options if dry_run else None)
     return start_pretraining(loaded, output_dir, options)

@@ -49,15 +49,8 @@ def table_gradients(
         "num_warps": 4,
     }
     count_word_gradients[(positions, triton.cdiv(width, columns))](
-        d_sum,
-        input_ids,
-        None if packing is None else packing[1],
-        peaks,
-        totals,
-        d_positions,
-        batch,
-        length,
-        width,
+        *(d_sum, input_ids, None if packing is None else packing[1]),
+        *(peaks, totals, d_positions, batch, length, width),
         ROWS=TILE // columns,
         COLUMNS=columns,
         POSITIONS=d_positions is not None,

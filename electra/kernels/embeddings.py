@@ -326,8 +326,7 @@ def embed_backward(
             row_words = random_words(index, keys, key_row, False)[:, None]
             keep = keep_mask(row_words, column_words[None, :], threshold)
             dy = tl.where(keep, dy * keep_scale, 0.0)
-        ds = norm_input_gradient(dy, gamma, normalized, inverse_std, width)
-        ds = tl.where(inside, ds, 0.0)
+        ds = tl.where(inside, norm_input_gradient(dy, gamma, normalized, inverse_std, width), 0.0)
         tl.store(d_sum + offset, ds, mask=inside)
         d_norm += dy * normalized
         if POSITIONS:

@@ -156,6 +156,14 @@ def kept_values(row, column_words, keys, key_row, threshold):
 
 
 @triton.jit
+def drop(values, keep, keep_scale, DROP: tl.constexpr):
+    """Return values after dropout, where there is one."""
+    if DROP:
+        values = tl.where(keep, values * keep_scale, 0.0)
+    return values
+
+
+@triton.jit
 def normalize(s, inside, width, epsilon):
     """Return x̂ and 1/√(var + ε)."""
     centered = tl.where(inside, s - tl.sum(s, axis=1)[:, None] / width, 0.0)
@@ -201,11 +209,11 @@ def add_norm_forward(
     offset = row.to(tl.int64)[:, None] * width + column[None, :]
     s = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(branch + offset, mask=inside, other=0.0).to(tl.float32)
+    keep = inside
     if DROP:
         column_words = random_words(column, keys, key_row, True)
         keep = kept_values(row, column_words, keys, key_row, threshold)
-        b = tl.where(keep, b * keep_scale, 0.0)
-    s += b
+    s += drop(b, keep, keep_scale, DROP)
     if KEEP_SUM:  # rounded, so that both passes see the same s
         s = s.to(residual.dtype.element_ty).to(tl.float32)
         tl.store(summed + offset, s.to(summed.dtype.element_ty), mask=inside)
@@ -226,6 +234,24 @@ def fold(values, SUM_ROWS: tl.constexpr):
     """
     groups: tl.constexpr = values.shape[0] // SUM_ROWS
     return tl.sum(tl.reshape(values, (groups, SUM_ROWS, values.shape[1])), axis=0)
+
+
+@triton.jit
+def store_bias_sums(target, d_bias, d_branch_bias, column, width):
+    """Store the program's part of the sums for dβ and the branch's bias, into [2, D]."""
+    tl.store(target, tl.sum(d_bias, axis=0), mask=column < width)
+    tl.store(target + width, tl.sum(d_branch_bias, axis=0), mask=column < width)
+
+
+@triton.jit
+def third_tensor(branch, d_summed, residual, HAS_BRANCH: tl.constexpr, ADD: tl.constexpr):
+    """Return what the backward pass reads beside dy and r; where it needs no more, r again."""
+    if HAS_BRANCH:
+        return branch
+    elif ADD:
+        return d_summed
+    else:
+        return residual
 
 
 @triton.jit
@@ -273,12 +299,7 @@ def add_norm_backward(
     d_weight = tl.zeros((SUM_ROWS, WIDTH), tl.float32)
     d_bias = tl.zeros((SUM_ROWS, WIDTH), tl.float32)
     d_branch_bias = tl.zeros((SUM_ROWS, WIDTH), tl.float32)
-    if HAS_BRANCH:
-        tensors = (gradient, residual, branch)
-    elif ADD:
-        tensors = (gradient, residual, d_summed)
-    else:
-        tensors = (gradient, residual, residual)
+    tensors = (gradient, residual, third_tensor(branch, d_summed, residual, HAS_BRANCH, ADD))
     stride = tl.num_programs(0) * ROWS
     # Loaded a block ahead: the kernel waits for memory more than it computes.
     next_dy, next_s, next_third = load_backward(tensors, program * ROWS, column, rows, width, ROWS)
@@ -290,20 +311,16 @@ def add_norm_backward(
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         offset = row.to(tl.int64)[:, None] * width + column[None, :]
+        keep = inside
         if DROP:
             keep = kept_values(row, column_words, keys, key_row, threshold)
         if HAS_BRANCH:
-            b = third
-            if DROP:
-                b = tl.where(keep, b * keep_scale, 0.0)
-            s += b
+            s += drop(third, keep, keep_scale, DROP)
         normalized, inverse_std = normalize(s, inside, width, epsilon)
         ds = norm_input_gradient(dy, gamma, normalized, inverse_std, width)
         if ADD:
             ds += third
-        db = ds
-        if DROP:
-            db = tl.where(keep, db * keep_scale, 0.0)
+        db = drop(ds, keep, keep_scale, DROP)
         tl.store(d_residual + offset, ds.to(d_residual.dtype.element_ty), mask=inside)
         if WRITE_BRANCH:
             tl.store(d_branch + offset, db.to(d_branch.dtype.element_ty), mask=inside)
@@ -314,5 +331,4 @@ def add_norm_backward(
     target = sums + program * (1 + 2 * HAS_BIAS) * width + column
     tl.store(target, tl.sum(d_weight, axis=0), mask=column < width)
     if HAS_BIAS:
-        tl.store(target + width, tl.sum(d_bias, axis=0), mask=column < width)
-        tl.store(target + 2 * width, tl.sum(d_branch_bias, axis=0), mask=column < width)
+        store_bias_sums(target + width, d_bias, d_branch_bias, column, width)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra.config import Layer, Layers, SettingError, as_text, flatten
-from electra.data.shards import Shards
-from electra.data.wordpiece import WordPiece
-from electra.pretraining.export import find_tokenizer_folder
-from electra.pretraining.options import PretrainOptions
-from electra.pretraining.recipe import Recipe
-from electra.runs.checkpoint import list_checkpoints
+from electra.pretraining.options import PretrainOptions, RecipeOverrides
+
+if TYPE_CHECKING:
+    from electra.data.wordpiece import WordPiece
+    from electra.pretraining.recipe import Recipe
 
 SECTION = "data."
 COMMANDS = {  # in which a setting takes effect where shards are made beforehand
@@ -28,6 +27,20 @@ class Fact(NamedTuple):
 
     value: Any
     text: str
+
+
+def check_data_flags(
+    recipe: Recipe,
+    flags: Sequence[str],
+    overrides: RecipeOverrides,
+    options: PretrainOptions,
+    output_dir: Path | None,
+) -> None:
+    """Do `check_asked_data` for the settings of a command."""
+    from electra.pretraining.recipe import override_layers  # imports torch, which --help spares
+
+    asked = override_layers(overrides.config or [], flags)
+    check_asked_data(recipe, asked, options, output_dir)
 
 
 def check_asked_data(
@@ -60,6 +73,8 @@ def check_asked_data(
 
 def continues_run(options: PretrainOptions, output_dir: Path | None) -> bool:
     """Return whether a start resumes from a checkpoint."""
+    from electra.runs.checkpoint import list_checkpoints
+
     if options.resume != "auto":
         return options.resume != "never"
     return output_dir is not None and bool(list_checkpoints(output_dir))
@@ -67,6 +82,10 @@ def continues_run(options: PretrainOptions, output_dir: Path | None) -> bool:
 
 def facts_of_data(options: PretrainOptions) -> tuple[str, dict[str, Fact]]:
     """Return a name for the data that are there, and the settings they were made with."""
+    from electra.data.shards import Shards
+    from electra.data.wordpiece import WordPiece
+    from electra.pretraining.export import find_tokenizer_folder
+
     if options.data is not None:
         shards = Shards.open(options.data)
         share = shards.manifest.settings.held_out
