@@ -64,7 +64,7 @@ def read_texts(source: Table, column: str = "text") -> Iterator[str]:
         blank += not text.strip()
         yield text
     if blank:
-        warn(f"{source}: {blank} rows hold no text; they are kept")
+        warn(f"{source}: rows without text: {blank}; they are kept")
 
 
 def embed(

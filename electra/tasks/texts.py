@@ -87,7 +87,7 @@ class TextTask(Task[Text, Array]):
                 blank += not (example.first + (example.second or "")).strip()
                 yield example
             if blank:
-                warn(f"{source}: {blank} rows hold no text; they are kept")
+                warn(f"{source}: rows without text: {blank}; they are kept")
 
     def rows(self, source: Table, *, labelled: bool) -> Iterator[LocatedRow]:
         """Yield the rows of a table; plain text without labels has one text a line."""

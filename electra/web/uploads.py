@@ -62,7 +62,7 @@ def read_upload(task: AnyTask, body: bytes, *, suffix: str, limits: Limits) -> l
         path.write_bytes(body)
         # Messages name the display name, and so no path of the server.
         source = Source(
-            display_name=f"the table{suffix}",
+            display_name=f"table{suffix}",
             name=path.name,
             kind=KINDS[suffix],
             path=path,

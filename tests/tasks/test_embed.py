@@ -177,7 +177,7 @@ def test_what_an_encoder_cannot_give_is_refused_before_any_text_is_read(
 def test_texts_are_lines_or_a_column(tmp_path: Path) -> None:
     lines = written(tmp_path / "a.txt", "anna\n\nthe dog\n")
     rows = written(tmp_path / "a.csv", "text,n\nanna,1\n")
-    with pytest.warns(UserWarning, match=r"a\.txt: 1 rows hold no text; they are kept"):
+    with pytest.warns(UserWarning, match=r"a\.txt: rows without text: 1; they are kept"):
         assert list(read_texts(find_table(lines))) == ["anna", "", "the dog"]
     assert list(read_texts(find_table(rows))) == ["anna"]
     with pytest.raises(UserError, match=wording("texts_are_lines_or_a_column")):

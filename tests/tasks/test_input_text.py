@@ -90,7 +90,7 @@ def test_messages_and_warnings_call_standard_input_by_its_name(
         list(task.read([find_table(path)], labelled=False))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"a text\n\n")))
     with (
-        pytest.warns(UserWarning, match="^standard input: 1 rows hold no text"),
+        pytest.warns(UserWarning, match="^standard input: rows without text: 1"),
         as_file("-", task) as path,
     ):
         list(task.read([find_table(path)], labelled=False))
