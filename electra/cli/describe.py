@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from electra.cli import is_main_rank
 from electra.config import UserError, build, convert
 from electra.console import Terminal, print_data, to_stdout
 from electra.data.prepare import DataConfig
@@ -227,14 +228,20 @@ def print_dry_run(
 ) -> None:
     """Print the settings of a recipe, its costs, and what a run of it would find here.
 
-    What would stop the run is refused before anything is printed that looks like success.
+    What would stop the run is refused before anything is printed that looks like success. Of
+    several processes all look, and the main one prints.
     """
     from electra.pretraining.dry_run import inspect_run
 
-    vocabulary, facts = inspect_run(recipe, options, output_dir)
+    found = inspect_run(recipe, options, output_dir)
+    description = describe_recipe(
+        recipe, name=name, vocabulary=found.vocabulary, world_size=found.processes
+    )
+    if not is_main_rank():
+        return
     print_data(as_commented_toml(recipe))
-    print_description(describe_recipe(recipe, name=name, vocabulary=vocabulary), Terminal())
-    for title, fact in facts.items():
+    print_description(description, Terminal())
+    for title, fact in found.facts.items():
         to_stdout(f"{title}: {fact}")
 
 
