@@ -252,6 +252,7 @@ def measure_row(recipe: Recipe, shards: Shards, world: World, objective: Objecti
     """Return the seconds in which all processes together take one row forward and backward."""
     if world.device.type == "cpu":
         recipe = with_few_rows(recipe)
+    recipe = with_one_micro_batch(recipe, world.size)
     run = place_on_device(recipe, shards, world, Path(), objective)
     run.train_step = build_run_train_step(run, None)
     loader = run.train_loader()
@@ -275,3 +276,15 @@ def with_few_rows(recipe: Recipe) -> Recipe:
     divisors = [rows for rows in sizes if smallest_batch % rows == 0]
     few = [rows for rows in divisors if rows <= CPU_ROWS] or divisors[:1]
     return replace(recipe, training=replace(training, micro_batch_size=few[-1]))
+
+
+def with_one_micro_batch(recipe: Recipe, processes: int) -> Recipe:
+    """Return the recipe with steps in which every process has one micro-batch.
+
+    With FSDP a process makes as many passes as the one that has most of a step's micro-batches.
+    """
+    training = recipe.training
+    assert training.micro_batch_size is not None
+    batch_size = processes * training.micro_batch_size
+    steps = replace(training, batch_size=batch_size, initial_batch_size=None, batch_ramp_steps=None)
+    return replace(recipe, training=steps)
