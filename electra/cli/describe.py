@@ -115,8 +115,10 @@ def check_world_size(recipe: Recipe, world_size: int) -> None:
 
 
 def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
-    rows_per_process = recipe.training.batch_schedule.initial_size // world_size
-    return max(1, min(rows_per_process, USUAL_TOKENS // recipe.data.length))
+    """Return the largest micro-batch size of a run that has no more than the usual tokens."""
+    sizes = recipe.training.batch_schedule.micro_batch_sizes(world_size)
+    most = USUAL_TOKENS // recipe.data.length
+    return next((size for size in sizes if size <= most), 1)
 
 
 def estimate_memory(

@@ -97,6 +97,20 @@ def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("batch_size", "world_size", "rows"),
+    [(128, 1, 128), (128, 3, 32), (100, 8, 10), (200, 1, 100), (131, 2, 1)],
+)
+def test_the_rows_taken_at_a_time_make_up_the_batch_as_a_run_demands(
+    batch_size: int, world_size: int, rows: int
+) -> None:
+    """Of 128 tokens, so that 128 of them are the usual number of tokens."""
+    recipe = load_recipe("small", flags=["--batch-size", str(batch_size)])
+    described = describe_recipe(recipe, name="x", world_size=world_size)
+    assert described.micro_batch == rows
+    load_recipe("small", flags=f"--batch-size {batch_size} --micro-batch-size {rows}".split())
+
+
+@pytest.mark.parametrize(
     ("flags", "ways"),
     [
         (["--precision", "bf16"], ["bf16, kernels"]),
