@@ -126,7 +126,10 @@ def estimate_memory(
 ) -> dict[str, Terms]:
     """Return the bytes of one process by term, for each way in which steps may be computed."""
     memory = {}
-    for name, (activation_bytes, kernels) in possible_step_modes(recipe).items():
+    modes = possible_step_modes(recipe)
+    if recipe.training.parallel == "zero1" and world_size > 1:
+        modes = modes_with_kernels(modes)
+    for name, (activation_bytes, kernels) in modes.items():
         terms = training_bytes(
             workload,
             rows=rows,
@@ -164,6 +167,20 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
         "fp16": {"fp16": (LOW, False)},
         "bf16": {bf16: (LOW, with_kernels)},
     }[training.precision]
+
+
+def modes_with_kernels(modes: Mapping[str, tuple[int, bool]]) -> dict[str, tuple[int, bool]]:
+    """Return the ways that use the kernels, which alone shard the optimizer state with zero1.
+
+    Raise UserError where there is none: such a run is refused.
+    """
+    kept = {name: mode for name, mode in modes.items() if mode[1]}
+    if not kept:
+        raise UserError(
+            "--parallel zero1 shards the optimizer state that the kernels update, and with these "
+            "settings they are off; choose ddp or fsdp, or settings with which they are on"
+        )
+    return kept
 
 
 def describe_folder(folder: Path, *, world_size: int = 1) -> Description:

@@ -154,6 +154,19 @@ def test_zero1_keeps_the_kernels_and_shards_the_optimizer_state_alone() -> None:
     assert parts.memory["bf16, kernels"] == expected
 
 
+def test_zero1_is_described_only_with_the_kernels_that_a_run_of_it_needs() -> None:
+    def ways(*flags: str, world_size: int = 8) -> list[str]:
+        recipe = load_recipe("large", flags=["--parallel", "zero1", *flags])
+        return list(describe_recipe(recipe, name="large", world_size=world_size).memory)
+
+    assert ways() == ["bf16, kernels (a GPU)"]
+    assert ways(world_size=1) == ["fp32 (a CPU)", "bf16, kernels (a GPU)"]
+    for flags in (["--precision", "fp32"], ["--training.kernels", "off"]):
+        assert len(ways(*flags, world_size=1)) > 0
+        with pytest.raises(UserError, match=wording("zero1_is_refused_without_kernels")):
+            ways(*flags)
+
+
 def test_muon_keeps_less_optimizer_state_than_adamw() -> None:
     def optimizer_bytes(name: str) -> list[float]:
         recipe = load_recipe("modern-small", flags=["--optimizer.name", name])
