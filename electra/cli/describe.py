@@ -21,7 +21,7 @@ from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
 from electra.model import flops, model_config
-from electra.model.memory import LOW, reserved_bytes, training_bytes
+from electra.model.memory import KERNEL_HEAD_WIDTH, LOW, reserved_bytes, training_bytes
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.model.weight_files import read_json
@@ -151,12 +151,14 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
     whether the kernels are used, which a GPU does wherever it can.
     """
     training = recipe.training
+    networks = recipe.workload(recipe.data.vocab_size).networks()
     with_kernels = (
         training.kernels != "off"
         and training.compile != "on"
         and training.parallel != "fsdp"
         and not training.activation_checkpointing
         and not recipe.encoder.causal
+        and all(network.shape.head_width <= KERNEL_HEAD_WIDTH for network in networks)
     )
     bf16 = "bf16"
     if with_kernels:

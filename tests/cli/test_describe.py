@@ -118,6 +118,8 @@ def test_the_rows_taken_at_a_time_make_up_the_batch_as_a_run_demands(
         (["--precision", "fp16"], ["fp16"]),
         (["--precision", "bf16", "--training.kernels", "off"], ["bf16"]),
         (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+        (["--encoder.heads", "1"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+        (["--encoder.heads", "2"], ["fp32 (a CPU)", "bf16, kernels (a GPU)"]),
     ],
 )
 def test_memory_is_estimated_for_every_precision_that_the_recipe_leaves_open(
