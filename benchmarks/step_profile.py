@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +79,7 @@ def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
     Tracing slows a step down, so its wall time is taken from others. `recipe` has steps for
     `MAX_PHASES`; the run ends when it has been measured.
     """
+    recipe = without_scores(recipe)
     with tempfile.TemporaryDirectory() as folder, process_group() as world:
         options = PretrainOptions(data=shards, quiet=True)
         run = prepare_run(recipe, options, Path(folder), world)
@@ -105,6 +107,20 @@ def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
             for kernel in launched[:LISTED_KERNELS]
         ],
     }
+
+
+def without_scores(recipe: Recipe) -> Recipe:
+    """Return the recipe with held-out rows scored after its last step alone.
+
+    Otherwise the diagnosis of networks on the plateau scores them after a tenth of the steps or
+    after warm-up, which may be a step that is timed or traced.
+    """
+    steps = recipe.training.max_steps
+    return replace(
+        recipe,
+        training=replace(recipe.training, eval_steps=steps),
+        optimizer=replace(recipe.optimizer, warmup_steps=steps),
+    )
 
 
 class GraphCount(NamedTuple):
