@@ -37,7 +37,8 @@ LISTED_KERNELS = 40
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa",
     "matrix products": r"nvjet|gemm|gemv|cutlass|cublas|split_?k",
-    "optimizer": r"adam|multi_tensor|lp_?norm",
+    # Torch's norms are those of all gradients and of the matrices that Muon orthogonalises.
+    "optimizer": r"adam|multi_tensor|lp_?norm|normtwo",
     "norm": r"layer_?norm",
     "gelu": r"gelu",
     "cross-entropy": r"softmax|nll_loss|cross_entropy",
@@ -46,6 +47,7 @@ KINDS = {
         r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where"
     ),
     "copies and fills": r"memcpy|memset|copy|catarray|fill",
+    "element-wise arithmetic": r"functor(onself)?_add|mulfunctor|divfunctor|clamp",
 }
 # The kinds of our own kernels by module. The kind of another module is its name.
 OUR_KINDS = {
@@ -60,6 +62,7 @@ OUR_KINDS = {
     "linear": "column sums",
     "linear_cross_entropy_kernels": "cross-entropy",
     "mlm_head": "MLM head",
+    "muon": "optimizer",
     "narrow_block_backward": "narrow blocks",
     "narrow_block_forward": "narrow blocks",
     "rtd_head": "RTD head",
