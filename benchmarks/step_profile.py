@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,8 @@ LISTED_KERNELS = 40
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa",
     "matrix products": r"nvjet|gemm|gemv|cutlass|cublas|split_?k",
-    "optimizer": r"adam|multi_tensor|lp_?norm",
+    # Torch's norms are those of all gradients and of the matrices that Muon orthogonalises.
+    "optimizer": r"adam|multi_tensor|lp_?norm|normtwo",
     "norm": r"layer_?norm",
     "gelu": r"gelu",
     "cross-entropy": r"softmax|nll_loss|cross_entropy",
@@ -45,6 +47,7 @@ KINDS = {
         r"gather|scatter|index|topk|sort|scan|distribution|random|arange|compare|where"
     ),
     "copies and fills": r"memcpy|memset|copy|catarray|fill",
+    "element-wise arithmetic": r"functor(onself)?_add|mulfunctor|divfunctor|clamp",
 }
 # The kinds of our own kernels by module. The kind of another module is its name.
 OUR_KINDS = {
@@ -59,6 +62,7 @@ OUR_KINDS = {
     "linear": "column sums",
     "linear_cross_entropy_kernels": "cross-entropy",
     "mlm_head": "MLM head",
+    "muon": "optimizer",
     "narrow_block_backward": "narrow blocks",
     "narrow_block_forward": "narrow blocks",
     "rtd_head": "RTD head",
@@ -78,6 +82,7 @@ def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
     Tracing slows a step down, so its wall time is taken from others. `recipe` has steps for
     `MAX_PHASES`; the run ends when it has been measured.
     """
+    recipe = without_scores(recipe)
     with tempfile.TemporaryDirectory() as folder, process_group() as world:
         options = PretrainOptions(data=shards, quiet=True)
         run = prepare_run(recipe, options, Path(folder), world)
@@ -105,6 +110,20 @@ def profile_steps(recipe: Recipe, shards: Path, *, steps: int) -> Result:
             for kernel in launched[:LISTED_KERNELS]
         ],
     }
+
+
+def without_scores(recipe: Recipe) -> Recipe:
+    """Return the recipe with held-out rows scored after its last step alone.
+
+    Otherwise the diagnosis of networks on the plateau scores them after a tenth of the steps or
+    after warm-up, which may be a step that is timed or traced.
+    """
+    steps = recipe.training.max_steps
+    return replace(
+        recipe,
+        training=replace(recipe.training, eval_steps=steps),
+        optimizer=replace(recipe.optimizer, warmup_steps=steps),
+    )
 
 
 class GraphCount(NamedTuple):

@@ -377,11 +377,45 @@ def test_the_peer_learns_nothing_from_padding(size):
         ("void at::native::vectorized_gather_kernel<16, long>", "masking and other indexing"),
         ("void at::native::embedding_backward_kernel<float>", "embeddings"),
         ("Memcpy HtoD (Pinned -> Device)", "copies and fills"),
+        ("Memcpy DtoD (Device -> Device)", "copies and fills"),
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda("
+            "at::TensorIteratorBase&)::{lambda()#3}>",
+            "copies and fills",
+        ),
+        (
+            "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>>",
+            "copies and fills",
+        ),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16, "
+            "at::native::NormTwoOps<c10::BFloat16, float, float, false>>>",
+            "optimizer",
+        ),
+        (
+            "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+            "at::native::BinaryFunctor<float, float, float, "
+            "at::native::binary_internal::DivFunctor<float>>>>",
+            "element-wise arithmetic",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
+            "element-wise arithmetic",
+        ),
         ("void at::native::reduce_kernel<512, 1>", "other"),
     ],
 )
 def test_a_kernel_is_known_by_its_name(name, kind):
     assert kind_of(name) == kind
+
+
+def test_the_kernels_of_adamw_and_muon_are_the_optimizers():
+    kernels = [
+        Kernel("adamw_kernel", 1, 4.0),
+        Kernel("momentum_kernel", 1, 2.0),
+        Kernel("weight_kernel", 1, 1.0),
+    ]
+    assert by_kind(kernels) == {"optimizer": 7.0}
 
 
 def test_kernels_of_one_kind_add_up_and_unknown_ones_come_last():

@@ -18,10 +18,11 @@ from benchmarks import (
     pretrain_sides,
     pretraining_tables,
 )
-from benchmarks.step_profile import GraphCount, StepClock
+from benchmarks.step_profile import GraphCount, StepClock, profile_steps
 from electra.config import UserError
+from electra.pretraining import loop, verdict
 from electra.pretraining.recipe import load_recipe
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 from tests.test_benchmarks import entry, rate
 
 CPU = torch.device("cpu")
@@ -221,6 +222,18 @@ def test_steps_in_which_a_graph_was_captured_are_not_profiled():
     assert clock.steps_before == 2 * 5
     assert clock.graphs == GraphCount(3, 3)
     assert [kernel.launches for kernel in clock.kernels() if "add" in kernel.name] == [2]
+
+
+def test_held_out_rows_are_not_scored_in_a_profile(toy_shards, monkeypatch):
+    monkeypatch.setattr(verdict, "MIN_DIAGNOSED_STEPS", 50)  # so that the fifth step has its scores
+    scored = []
+    monkeypatch.setattr(loop, "evaluate", lambda run, *_: scored.append(run.step) or True)
+    flags = [*TOY_FLAGS, "--max-steps", "50", "--eval-steps", "50", "--save-steps", "50"]
+    recipe = load_recipe("tiny", flags=flags)
+    assert verdict.diagnosis_step(recipe) == 5
+    profile = profile_steps(recipe, toy_shards, steps=2)
+    assert (profile["steps"], profile["steps_before"]) == (2, 2)  # six steps in all
+    assert scored == []
 
 
 def test_a_profile_that_never_settles_is_refused():

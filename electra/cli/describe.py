@@ -14,13 +14,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from electra.cli import is_main_rank
 from electra.config import UserError, build, convert
 from electra.console import Terminal, print_data, to_stdout
 from electra.data.prepare import DataConfig
 from electra.engine.settings import Parallel
 from electra.files import read_toml
 from electra.model import flops, model_config
-from electra.model.memory import LOW, reserved_bytes, training_bytes
+from electra.model.memory import KERNEL_HEAD_WIDTH, LOW, reserved_bytes, training_bytes
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG as MODEL_CONFIG
 from electra.model.weight_files import read_json
@@ -114,8 +115,10 @@ def check_world_size(recipe: Recipe, world_size: int) -> None:
 
 
 def usual_micro_batch(recipe: Recipe, world_size: int) -> int:
-    rows_per_process = recipe.training.batch_schedule.initial_size // world_size
-    return max(1, min(rows_per_process, USUAL_TOKENS // recipe.data.length))
+    """Return the largest micro-batch size of a run that has no more than the usual tokens."""
+    sizes = recipe.training.batch_schedule.micro_batch_sizes(world_size)
+    most = USUAL_TOKENS // recipe.data.length
+    return next((size for size in sizes if size <= most), 1)
 
 
 def estimate_memory(
@@ -123,7 +126,10 @@ def estimate_memory(
 ) -> dict[str, Terms]:
     """Return the bytes of one process by term, for each way in which steps may be computed."""
     memory = {}
-    for name, (activation_bytes, kernels) in possible_step_modes(recipe).items():
+    modes = possible_step_modes(recipe)
+    if recipe.training.parallel == "zero1" and world_size > 1:
+        modes = modes_with_kernels(modes)
+    for name, (activation_bytes, kernels) in modes.items():
         terms = training_bytes(
             workload,
             rows=rows,
@@ -145,12 +151,14 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
     whether the kernels are used, which a GPU does wherever it can.
     """
     training = recipe.training
+    networks = recipe.workload(recipe.data.vocab_size).networks()
     with_kernels = (
         training.kernels != "off"
         and training.compile != "on"
         and training.parallel != "fsdp"
         and not training.activation_checkpointing
         and not recipe.encoder.causal
+        and all(network.shape.head_width <= KERNEL_HEAD_WIDTH for network in networks)
     )
     bf16 = "bf16"
     if with_kernels:
@@ -161,6 +169,20 @@ def possible_step_modes(recipe: Recipe) -> dict[str, tuple[int, bool]]:
         "fp16": {"fp16": (LOW, False)},
         "bf16": {bf16: (LOW, with_kernels)},
     }[training.precision]
+
+
+def modes_with_kernels(modes: Mapping[str, tuple[int, bool]]) -> dict[str, tuple[int, bool]]:
+    """Return the ways that use the kernels, which alone shard the optimizer state with zero1.
+
+    Raise UserError where there is none: such a run is refused.
+    """
+    kept = {name: mode for name, mode in modes.items() if mode[1]}
+    if not kept:
+        raise UserError(
+            "--parallel zero1 shards the optimizer state that the kernels update, and with these "
+            "settings they are off; choose ddp or fsdp, or settings with which they are on"
+        )
+    return kept
 
 
 def describe_folder(folder: Path, *, world_size: int = 1) -> Description:
@@ -227,14 +249,20 @@ def print_dry_run(
 ) -> None:
     """Print the settings of a recipe, its costs, and what a run of it would find here.
 
-    What would stop the run is refused before anything is printed that looks like success.
+    What would stop the run is refused before anything is printed that looks like success. Of
+    several processes all look, and the main one prints.
     """
     from electra.pretraining.dry_run import inspect_run
 
-    vocabulary, facts = inspect_run(recipe, options, output_dir)
+    found = inspect_run(recipe, options, output_dir)
+    description = describe_recipe(
+        recipe, name=name, vocabulary=found.vocabulary, world_size=found.processes
+    )
+    if not is_main_rank():
+        return
     print_data(as_commented_toml(recipe))
-    print_description(describe_recipe(recipe, name=name, vocabulary=vocabulary), Terminal())
-    for title, fact in facts.items():
+    print_description(description, Terminal())
+    for title, fact in found.facts.items():
         to_stdout(f"{title}: {fact}")
 
 

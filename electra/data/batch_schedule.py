@@ -22,6 +22,13 @@ class BatchSchedule:
         """The number of batch sizes that occur."""
         return self.size // self.initial_size
 
+    def micro_batch_sizes(self, processes: int) -> list[int]:
+        """Return the sizes of micro-batches that make up every batch and give each process one, the
+        largest first.
+        """
+        largest = self.initial_size // processes
+        return [size for size in range(largest, 0, -1) if self.initial_size % size == 0]
+
     def first_step(self, stage: int) -> int:
         """Return the first step of a stage; stages count from 0, steps from 1."""
         if stage == 0:

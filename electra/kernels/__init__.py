@@ -51,6 +51,7 @@ import torch
 from torch import nn
 
 from electra.kernels.low_precision import LowPrecisionCopies
+from electra.model.memory import KERNEL_HEAD_WIDTH
 
 # Compute capabilities with the shared memory that heads wider than 64 need.
 LARGE_SHARED_MEMORY = {(8, 0), (9, 0), (10, 0), (10, 3)}
@@ -67,7 +68,8 @@ def is_supported(device: torch.device, *, head_width: int) -> bool:
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
         return False
-    return head_width <= 64 or (head_width <= 128 and capability in LARGE_SHARED_MEMORY)
+    widest = KERNEL_HEAD_WIDTH if capability in LARGE_SHARED_MEMORY else 64
+    return head_width <= widest
 
 
 def fuse(module: nn.Module) -> LowPrecisionCopies:

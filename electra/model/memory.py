@@ -12,6 +12,7 @@ from electra.model.workload import FLOAT, Network, Terms, Workload, logits_bytes
 # Rows of logits in memory together where every position is predicted; backward computes them again.
 LOGITS_CHUNK = 1024
 LOW = 2  # bytes: bf16 and fp16
+KERNEL_HEAD_WIDTH = 128  # of the widest heads that the kernels compute, where a card holds them
 KERNEL_LOGITS = 16_384  # rows of logits whose gradients the kernels have in memory together
 KERNEL_ROWS = 128  # of them, for which a bias has one partial sum
 CUDA_GRAPHS = "CUDA graphs"

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from electra.config import UserError
+from electra.config import UserError, flatten
 from electra.console import ignore
 from electra.data.corpus_check import check_beginnings
 from electra.data.manifest import MANIFEST
@@ -20,6 +21,7 @@ from electra.data.sources import Source, resolve
 from electra.data.wordpiece import WordPiece
 from electra.engine.distributed import World, process_group
 from electra.engine.hardware import free_bytes
+from electra.engine.rendezvous import assert_same_on_all_ranks
 from electra.model.flops import parameters
 from electra.model.memory import state_bytes
 from electra.model.workload import FLOAT
@@ -42,17 +44,23 @@ from electra.pretraining.setup import (
 from electra.runs.checkpoint import Checkpoint, list_checkpoints
 from electra.runs.progress import format_duration
 from electra.runs.trackers import check_trackers
+from electra.settings import as_dict
 
 CPU_ROWS = 4  # of a measured micro-batch: enough for an estimate on a CPU
 MEASURED_PASSES = 3
 CHECKPOINTED = ("weights", "optimizer", "averaged weights")  # of the terms of memory
 
 
-def inspect_run(
-    recipe: Recipe, options: PretrainOptions, output_dir: Path | None
-) -> tuple[int, dict[str, str]]:
-    """Return the size of the vocabulary, and what a run would find: its folder, data, disk, memory
-    and time.
+class Inspection(NamedTuple):
+    """What a dry run has found."""
+
+    vocabulary: int  # entries of the tokenizer
+    processes: int
+    facts: dict[str, str]
+
+
+def inspect_run(recipe: Recipe, options: PretrainOptions, output_dir: Path | None) -> Inspection:
+    """Return what a run would find: its tokenizer, processes, folder, data, disk, memory and time.
 
     Raise UserError for what would stop it. Without data, only what is known without them.
     """
@@ -60,6 +68,7 @@ def inspect_run(
         options.check(output_dir or Path("run"))
     check_trackers(recipe.training.report_to)
     with process_group() as world:
+        assert_same_on_all_ranks(dict(flatten(as_dict(recipe))))
         recipe, resumed, warnings = find_start(recipe, options, output_dir, world)
         facts = describe_start(resumed, output_dir)
         sources = None
@@ -68,6 +77,8 @@ def inspect_run(
         if sources is not None and output_dir is not None:
             check_sources(sources, options, output_dir, recipe)
         shards = find_shards(options, output_dir)
+        start = {"data": shards and shards.fingerprint, "checkpoint": resumed and resumed.step}
+        assert_same_on_all_ranks(start)
         if shards is not None:
             recipe = resolve_recipe(recipe, shards, world)
             if resumed is not None:
@@ -83,7 +94,7 @@ def inspect_run(
             facts["time"] = describe_time(recipe, shards, world, options, resumed)
     if warnings:
         facts["warning"] = "; ".join(warnings)
-    return vocabulary, facts
+    return Inspection(vocabulary, world.size, facts)
 
 
 def known_vocabulary(recipe: Recipe, shards: Shards | None, options: PretrainOptions) -> int:
@@ -241,6 +252,7 @@ def measure_row(recipe: Recipe, shards: Shards, world: World, objective: Objecti
     """Return the seconds in which all processes together take one row forward and backward."""
     if world.device.type == "cpu":
         recipe = with_few_rows(recipe)
+    recipe = with_one_micro_batch(recipe, world.size)
     run = place_on_device(recipe, shards, world, Path(), objective)
     run.train_step = build_run_train_step(run, None)
     loader = run.train_loader()
@@ -264,3 +276,15 @@ def with_few_rows(recipe: Recipe) -> Recipe:
     divisors = [rows for rows in sizes if smallest_batch % rows == 0]
     few = [rows for rows in divisors if rows <= CPU_ROWS] or divisors[:1]
     return replace(recipe, training=replace(training, micro_batch_size=few[-1]))
+
+
+def with_one_micro_batch(recipe: Recipe, processes: int) -> Recipe:
+    """Return the recipe with steps in which every process has one micro-batch.
+
+    With FSDP a process makes as many passes as the one that has most of a step's micro-batches.
+    """
+    training = recipe.training
+    assert training.micro_batch_size is not None
+    batch_size = processes * training.micro_batch_size
+    steps = replace(training, batch_size=batch_size, initial_batch_size=None, batch_ramp_steps=None)
+    return replace(recipe, training=steps)

@@ -133,14 +133,14 @@ def fit_micro_batch(recipe: Recipe, vocabulary: int, world: World) -> int:
     """Return the largest micro-batch size that divides every batch, gives every process one
     micro-batch and should fit in memory.
     """
-    free, batch_size = free_bytes(world.device), recipe.training.batch_schedule.initial_size
-    divisors = [size for size in range(batch_size // world.size, 0, -1) if batch_size % size == 0]
-    for size in divisors:
+    free, batches = free_bytes(world.device), recipe.training.batch_schedule
+    for size in batches.micro_batch_sizes(world.size):
         if micro_batch_bytes(recipe, vocabulary, world, size) < MEMORY_SHARE * free:
             return size
-    if batch_size < world.size:
+    if batches.initial_size < world.size:
         raise UserError(
-            f"a batch of {batch_size} rows is smaller than the number of processes, {world.size}"
+            f"a batch of {batches.initial_size} rows is smaller than the number of processes, "
+            f"{world.size}"
         )
     raise UserError(
         f"not even one row fits in {free / 1e9:.1f} GB of memory; choose a smaller encoder or "

@@ -97,6 +97,20 @@ def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("batch_size", "world_size", "rows"),
+    [(128, 1, 128), (128, 3, 32), (100, 8, 10), (200, 1, 100), (131, 2, 1)],
+)
+def test_the_rows_taken_at_a_time_make_up_the_batch_as_a_run_demands(
+    batch_size: int, world_size: int, rows: int
+) -> None:
+    """Of 128 tokens, so that 128 of them are the usual number of tokens."""
+    recipe = load_recipe("small", flags=["--batch-size", str(batch_size)])
+    described = describe_recipe(recipe, name="x", world_size=world_size)
+    assert described.micro_batch == rows
+    load_recipe("small", flags=f"--batch-size {batch_size} --micro-batch-size {rows}".split())
+
+
+@pytest.mark.parametrize(
     ("flags", "ways"),
     [
         (["--precision", "bf16"], ["bf16, kernels"]),
@@ -104,6 +118,8 @@ def test_the_memory_of_a_step_grows_with_the_rows_taken_at_a_time() -> None:
         (["--precision", "fp16"], ["fp16"]),
         (["--precision", "bf16", "--training.kernels", "off"], ["bf16"]),
         (["--activation-checkpointing", "true"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+        (["--encoder.heads", "1"], ["fp32 (a CPU)", "bf16 (a GPU)"]),
+        (["--encoder.heads", "2"], ["fp32 (a CPU)", "bf16, kernels (a GPU)"]),
     ],
 )
 def test_memory_is_estimated_for_every_precision_that_the_recipe_leaves_open(
@@ -138,6 +154,19 @@ def test_zero1_keeps_the_kernels_and_shards_the_optimizer_state_alone() -> None:
     expected = dict(whole.memory["bf16, kernels"])
     expected["optimizer"] /= 8
     assert parts.memory["bf16, kernels"] == expected
+
+
+def test_zero1_is_described_only_with_the_kernels_that_a_run_of_it_needs() -> None:
+    def ways(*flags: str, world_size: int = 8) -> list[str]:
+        recipe = load_recipe("large", flags=["--parallel", "zero1", *flags])
+        return list(describe_recipe(recipe, name="large", world_size=world_size).memory)
+
+    assert ways() == ["bf16, kernels (a GPU)"]
+    assert ways(world_size=1) == ["fp32 (a CPU)", "bf16, kernels (a GPU)"]
+    for flags in (["--precision", "fp32"], ["--training.kernels", "off"]):
+        assert len(ways(*flags, world_size=1)) > 0
+        with pytest.raises(UserError, match=wording("zero1_is_refused_without_kernels")):
+            ways(*flags)
 
 
 def test_muon_keeps_less_optimizer_state_than_adamw() -> None:

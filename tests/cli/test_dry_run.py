@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +23,7 @@ from electra.pretraining import dry_run
 from electra.runs import checkpoint
 from tests.cli.conftest import pretrain_argv
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("few_threads")
 
 
@@ -123,3 +128,68 @@ def test_a_dry_run_counts_with_the_vocabulary_of_the_shards_or_of_the_tokenizer_
     for source in sources:
         assert main(pretrain_argv(tmp_path / "run", "--dry-run", *source)) == 0
         assert f"{entries:,}, 32" in capsys.readouterr().out
+
+
+def run_on_two_ranks(*argvs: list[str]) -> list[tuple[int, str, str]]:
+    """Run a command in each of two processes of one group; return their codes and outputs."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    group |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "electra", *argv],
+            env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, argv in enumerate(argvs)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *out) for process, out in zip(processes, outputs, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_of_two_processes_in_a_dry_run_the_main_one_prints_and_both_are_done(
+    tmp_path: Path, toy_shards: Path, parallel: str
+) -> None:
+    run = tmp_path / "run"
+    argv = pretrain_argv(run, "--dry-run", data=toy_shards, parallel=parallel, micro_batch_size=2)
+    main_rank, other = run_on_two_ranks(argv, argv)
+    assert (main_rank[0], other) == (0, (0, "", ""))
+    assert f"memory of a step on each of 2 GPUs, {parallel}" in main_rank[1]
+    assert main_rank[1].count("measured here") == 1
+    assert not run.exists()
+
+
+@pytest.mark.slow
+def test_two_processes_with_other_recipes_are_refused_in_a_dry_run(
+    tmp_path: Path, toy_shards: Path
+) -> None:
+    argvs = (
+        pretrain_argv(tmp_path, "--dry-run", data=toy_shards, micro_batch_size=2, seed=seed)
+        for seed in (3, 4)
+    )
+    for code, printed, complaint in run_on_two_ranks(*argvs):
+        assert (code, printed) == (2, "")
+        assert "training.seed: 3 in rank 0" in complaint
+        assert "4 in rank 1" in complaint
+
+
+def test_a_process_that_is_not_the_main_one_prints_nothing_in_a_dry_run(
+    tmp_path: Path,
+    toy_shards: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dry_run, "measure_row", lambda *_: 2.0)
+    monkeypatch.setenv("RANK", "1")
+    assert main(pretrain_argv(tmp_path / "run", "--dry-run", data=toy_shards)) == 0
+    assert capsys.readouterr() == ("", "")

@@ -38,3 +38,10 @@ def test_rows_add_up_over_the_steps(initial: int, stages: int, longer: int, step
 @pytest.mark.parametrize("step", [7, 8, 1000])
 def test_the_ramp_ends_where_it_says(step: int) -> None:
     assert BatchSchedule(128, 32, ramp_steps=6).size_at(step) == 128
+
+
+def test_micro_batches_make_up_every_batch_and_give_each_process_one() -> None:
+    batches = BatchSchedule(24, 12, ramp_steps=3)
+    assert batches.micro_batch_sizes(1) == [12, 6, 4, 3, 2, 1]
+    assert batches.micro_batch_sizes(5) == [2, 1]
+    assert batches.micro_batch_sizes(13) == []

@@ -10,7 +10,13 @@ import pytest
 
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.pretraining.dry_run import checkpoint_bytes, describe_disk, held_bytes, model_bytes
+from electra.pretraining.dry_run import (
+    checkpoint_bytes,
+    describe_disk,
+    held_bytes,
+    model_bytes,
+    with_one_micro_batch,
+)
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
 from tests.conftest import TOY_FLAGS
@@ -84,3 +90,10 @@ def test_a_run_with_few_checkpoints_needs_no_space_for_more(
     needed = checkpoint_bytes(recipe, 200) + model_bytes(recipe, 200)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
     assert "GB for checkpoints and models" in describe_disk(recipe, 200, tmp_path)
+
+
+def test_each_of_two_processes_has_one_micro_batch_of_the_step_that_is_measured() -> None:
+    ramp = ("--initial-batch-size", "48", "--batch-ramp-steps", "2")
+    training = with_one_micro_batch(toy("tiny", "--batch-size", "96", *ramp), 2).training
+    assert training.micro_batch_size == 4
+    assert (training.batch_size, training.initial_batch_size) == (2 * 4, None)
