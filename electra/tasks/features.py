@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from electra.data.shuffle import random_key, shuffle_indices
 from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]
+Item = TypeVar("Item")
 CHECKSUM = "checksum"  # in the metadata of a file of features
 IGNORE_INDEX = -100  # the label of padding and of tokens that are not scored, as in torch
 # Batches whose rows are sorted by length among themselves: enough that hardly a token is padding.
@@ -302,6 +303,22 @@ def epoch_batches(
 def pool_batches(batches: int) -> int:
     """Return how many of an epoch's batches are sorted by length among themselves."""
     return max(1, min(POOL_BATCHES, batches // MIN_POOLS))
+
+
+def split_into_chunks(
+    items: Iterable[Item], length: Callable[[Item], int], *, most: int, most_characters: int
+) -> Iterator[list[Item]]:
+    """Yield as many items as may be held in memory at a time, be they many or long."""
+    chunk: list[Item] = []
+    characters = 0
+    for item in items:
+        chunk.append(item)
+        characters += length(item)
+        if len(chunk) == most or characters >= most_characters:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def group_by_length(lengths: Array, *, tokens: int) -> list[Array]:
