@@ -14,7 +14,7 @@ import numpy as np
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.finetuning.results import FOLDS, SeedResult
 from electra.finetuning.setup import DevSplit, FinetuneSetup
 from electra.tasks.class_scores import ClassScores
@@ -41,8 +41,7 @@ def assign_folds(task: AnyTask, examples: Sequence[Example], folds: int) -> Arra
     seed.
     """
     count = len(examples)
-    shuffled = shuffle_indices(np.arange(count), size=count, key=random_key("folds"))
-    by_label = sorted(shuffled, key=lambda index: task.stratum(examples[index]))
+    by_label = sorted(permutation(count, "folds"), key=lambda index: task.stratum(examples[index]))
     numbers = np.empty(count, dtype=np.int64)
     numbers[by_label] = np.arange(count) % folds
     return numbers

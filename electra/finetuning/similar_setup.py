@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.data.tables import find_table
 from electra.finetuning.dev_data import refuse_same_data
 from electra.finetuning.finetune import reporter, warn_of_vocabulary
@@ -144,7 +142,7 @@ def find_pair_files(options: FinetuneOptions, config: SimilarConfig, tables: Tab
 def split_pairs(pairs: Pairs, share: float) -> tuple[Pairs, Pairs]:
     """Return the pairs to train on and those to score on, the same for every seed."""
     count = len(pairs)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key("dev share"))
+    order = permutation(count, "dev share")
     held_out = set(order[: max(1, round(share * count))].tolist())
     train = [index for index in range(count) if index not in held_out]
     return pairs.select(train), pairs.select(sorted(held_out))

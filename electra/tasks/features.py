@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from electra import atomic
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]
@@ -283,21 +283,18 @@ def epoch_batches(
 
     Unless `by_length`, a pool is one batch. The batches depend on the seed and the epoch alone, so
     a resumed run needs nothing but its step. One batch may be smaller than the others. NumPy's
-    generator may change with its version, our `shuffle_indices` does not.
+    generator may change with its version, our `permutation` does not.
     """
-    count = len(lengths)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "epoch", epoch))
+    order = permutation(len(lengths), seed, "epoch", epoch)
     pool_size = batch_size
     if by_length:
-        pool_size *= pool_batches(-(-count // batch_size))
+        pool_size *= pool_batches(-(-len(lengths) // batch_size))
     batches = []
     for start in range(0, len(order), pool_size):
         pool = order[start : start + pool_size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
-    count = len(batches)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "batches", epoch))
-    return [batches[index] for index in order]
+    return [batches[index] for index in permutation(len(batches), seed, "batches", epoch)]
 
 
 def pool_batches(batches: int) -> int:
