@@ -27,6 +27,7 @@ from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
 from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
+from electra.tasks.inference import default_device
 
 Side = dict[str, Any]  # tokens a second and peak memory of one way to train, or that it failed
 
@@ -41,10 +42,6 @@ class Setting:
 
     def __str__(self) -> str:
         return f"{self.size} {self.rows} × {self.length}"
-
-
-def default_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @dataclass
