@@ -17,7 +17,7 @@ from electra.config import UserError
 from electra.data.shuffle import permutation
 from electra.finetuning.results import FOLDS, SeedResult
 from electra.finetuning.setup import DevSplit, FinetuneSetup
-from electra.tasks.class_scores import ClassScores
+from electra.tasks.class_scores import ClassScores, average_scores
 from electra.tasks.features import Array
 from electra.tasks.inference import add_input_columns
 from electra.tasks.task import AnyTask, Example
@@ -152,13 +152,9 @@ def describe_fold(fold: Fold, result: SeedResult) -> dict[str, Any]:
 
 def mean_classes(folds: Sequence[Sequence[ClassScores]]) -> list[ClassScores]:
     """Return the mean over folds of each score of each class, and the sum of the examples."""
-    means = []
-    for of_class in zip(*folds, strict=True):
-        scores = dict(of_class[0])
-        for name in ("precision", "recall", "f1"):
-            scores[name] = statistics.fmean(fold[name] for fold in of_class)
-        scores["support"] = sum(fold["support"] for fold in of_class)
-        means.append(scores)
+    means = average_scores(folds, statistics.fmean)
+    for number, scores in enumerate(means):
+        scores["support"] = sum(fold[number]["support"] for fold in folds)
     return means
 
 
