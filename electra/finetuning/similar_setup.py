@@ -20,12 +20,11 @@ from electra.finetuning.setup import NO_TABLES, Tables, describe_tables, join_na
 from electra.finetuning.similar_data import METRICS, Pairs, read_pairs
 from electra.finetuning.similar_settings import SimilarConfig, load_similar_config
 from electra.settings import as_dict
+from electra.tasks import SIMILAR
 from electra.tasks.embed import chunk_texts, encode_texts
 from electra.tasks.models import Pretrained, load_pretrained, weights_hash
 from electra.tasks.sentence_transformer import Pooling
 from electra.tasks.task import Files
-
-TASK = "similar"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class SimilarSetup:
         if self.source.loaded is not None:
             weights = weights_hash(self.source.folder)
         model = {"weights": weights, "tokenizer": self.source.tokenizer.fingerprint}
-        identity = {"model": model, "task": {"kind": TASK}, "data": self.data}
+        identity = {"model": model, "task": {"kind": SIMILAR}, "data": self.data}
         identity["config"] = as_dict(self.config)
         return dict(json.loads(json.dumps(identity)))
 
