@@ -42,15 +42,7 @@ def group_of_one() -> Iterator[None]:
 
 
 def train(data: Path, run: Path, *more: str) -> None:
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
-        zip(more[::2], more[1::2], strict=True)
-    )
-    pretrain(
-        load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
-        data=data,
-        output_dir=run,
-        quiet=True,
-    )
+    pretrain(load_recipe("tiny", flags=[*TOY_FLAGS, *more]), data=data, output_dir=run, quiet=True)
 
 
 def state(run: Path, step: int) -> dict[str, torch.Tensor]:

@@ -31,12 +31,9 @@ STEPS = 5
 
 def train(data: Path, run: Path, *more: str) -> Any:
     """Train in this process, or as one of several, with kernels that rest in float32."""
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
-    flags |= {"--max-steps": str(STEPS), "--optimizer.schedule": "constant"}
-    flags |= {"--ema-decay": "0.9", "--logging-steps": "1", "--eval-steps": "3"}
-    flags |= dict(zip(more[::2], more[1::2], strict=True))
-    words = [word for pair in flags.items() for word in pair]
-    recipe = load_recipe("tiny", flags=words)
+    flags = [*TOY_FLAGS, "--max-steps", str(STEPS), "--optimizer.schedule", "constant"]
+    flags += ["--ema-decay", "0.9", "--logging-steps", "1", "--eval-steps", "3"]
+    recipe = load_recipe("tiny", flags=[*flags, *more])
     with pytest.MonkeyPatch.context() as patch:
         for module in (setup, resolve):
             patch.setattr(module, "resolve_recipe_speed", lambda *_: Speed(True, False, False))
