@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -140,6 +140,12 @@ TOY_FLAGS = (
     "--eval-steps 10 "
     "--eval-rows 24 --save-steps 4"
 ).split()
+
+
+def toy_flags(changed: Mapping[str, str]) -> list[str]:
+    """TOY_FLAGS with other values for some: a command takes no flag twice."""
+    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | changed
+    return [word for pair in flags.items() for word in pair]
 
 
 @pytest.fixture
