@@ -148,6 +148,15 @@ def toy_flags(changed: Mapping[str, str]) -> list[str]:
     return [word for pair in flags.items() for word in pair]
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The content of every file, by its path in the folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
 @pytest.fixture
 def few_threads() -> Iterator[None]:
     """One thread, and matrix products by the library that a fresh process takes: on processors
