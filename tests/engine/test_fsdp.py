@@ -4,9 +4,6 @@ after them.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,11 +24,10 @@ from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.engine.ranks import run_as_ranks
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -176,23 +172,4 @@ with process_group() as world:
 def test_three_processes_with_weights_in_parts_move_as_one_whatever_is_shared(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "worker.py").write_text(WORKER)
-    run = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "3",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "localhost:0",
-        str(tmp_path / "worker.py"),
-    ]
-    subprocess.run(
-        run,
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    run_as_ranks(WORKER, tmp_path, processes=3)

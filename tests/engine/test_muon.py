@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +30,8 @@ from electra.objectives.objective import Objective
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.pretraining.recipe import Recipe, TrainingConfig, load_recipe
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.engine.ranks import run_as_ranks
 
-ROOT = Path(__file__).parents[2]
 MUON = OptimizerConfig(
     name="muon", learning_rate=1e-2, muon_learning_rate=2e-2, warmup_steps=2, max_grad_norm=0.5
 )
@@ -311,16 +308,7 @@ def compare_with_one_process(world: World) -> None:
 @TRITON
 @pytest.mark.slow
 def test_two_processes_that_share_a_step_move_as_one(tmp_path: Path) -> None:
-    (tmp_path / "worker.py").write_text(WORKER)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    subprocess.run(
-        [*launch, *rendezvous, str(tmp_path / "worker.py")],
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    run_as_ranks(WORKER, tmp_path, processes=2)
 
 
 def test_muon_refuses_sharded_matrices() -> None:

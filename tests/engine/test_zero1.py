@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,11 @@ from electra.pretraining import loop, pretrain, resolve, setup
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
+from tests.engine.ranks import run_as_ranks
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
 
-ROOT = Path(__file__).parents[2]
 STEPS = 5
 
 
@@ -90,16 +88,8 @@ def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_
     flags: tuple[str, ...], toy_shards: Path, tmp_path: Path
 ) -> None:
     worker = "import sys; from tests.engine.test_zero1 import run_as_rank"
-    (tmp_path / "worker.py").write_text(f"{worker}\nrun_as_rank(*sys.argv[1:])\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(tmp_path / "worker.py"), str(toy_shards)]
-    subprocess.run(
-        [*command, str(tmp_path), *flags],
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    worker += "\nrun_as_rank(*sys.argv[1:])\n"
+    run_as_ranks(worker, tmp_path, toy_shards, tmp_path, *flags, processes=2)
     expected = checkpoint(tmp_path / "ddp")
     for run in ("zero1", "stopped"):
         ours = checkpoint(tmp_path / run)
