@@ -26,6 +26,9 @@ from electra.data.batches import Batch
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
+from electra.model.shape import EncoderShape
+from electra.objectives.objective import Objective
+from electra.objectives.settings import ObjectiveConfig
 
 NOUNS = (
     "dog cat house river stone garden window letter teacher village winter song bridge market "
@@ -92,6 +95,14 @@ def toy_batch(
     real_tokens = torch.tensor(lengths)
     return Batch(
         input_ids=ids, token_type_ids=token_type_ids, lengths=real_tokens, step_lengths=real_tokens
+    )
+
+
+def toy_objective(config: ObjectiveConfig, encoder: EncoderShape) -> Objective:
+    """The same network each time, over a toy vocabulary whose words are all as frequent."""
+    torch.manual_seed(0)
+    return config.build(
+        encoder=encoder, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 1 / 50)
     )
 
 

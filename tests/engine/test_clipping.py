@@ -22,7 +22,7 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
 
 # Shorter than every group's gradient, so that all are clipped.
 EACH = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, max_grad_norm=1e-3, clip="each")
@@ -30,23 +30,19 @@ TRITON = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no t
 
 
 def build(config: ObjectiveConfig | None = None, *, tie: str = "embeddings") -> Objective:
-    torch.manual_seed(0)
     generator = GeneratorShape(tie=tie, fraction=1.0 if tie == "all" else 0.5)
     config = config or ReplacedTokenDetectionConfig(generator=generator)
-    return config.build(
-        encoder=EncoderShape(
-            layers=1,
-            width=16,
-            heads=2,
-            feedforward=32,
-            embedding=8,
-            positions=16,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
+    shape = EncoderShape(
+        layers=1,
+        width=16,
+        heads=2,
+        feedforward=32,
+        embedding=8,
+        positions=16,
+        dropout=0.0,
+        attention_dropout=0.0,
     )
+    return toy_objective(config, shape)
 
 
 def build_step(objective: Objective, config: OptimizerConfig, *, flat: bool) -> TrainStep:

@@ -24,7 +24,7 @@ from electra.engine.training_state import TrainingState, capture, data_pointers,
 from electra.model.shape import EncoderShape
 from electra.objectives.objective import Objective
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
 
 ADAMW = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
 CONFIGS = {"adamw": ADAMW, "muon": replace(ADAMW, name="muon")}
@@ -47,21 +47,17 @@ def build(
     restored: TrainingState | None = None,
     updates: int = 0,
 ) -> tuple[Objective, TrainStep]:
-    torch.manual_seed(0)
-    objective = ReplacedTokenDetectionConfig().build(
-        encoder=EncoderShape(
-            layers=1,
-            width=16,
-            heads=2,
-            feedforward=32,
-            embedding=8,
-            positions=16,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
+    shape = EncoderShape(
+        layers=1,
+        width=16,
+        heads=2,
+        feedforward=32,
+        embedding=8,
+        positions=16,
+        dropout=0.0,
+        attention_dropout=0.0,
     )
+    objective = toy_objective(ReplacedTokenDetectionConfig(), shape)
     config = CONFIGS[name]
     low_precision = torch.float16 if flat else None
     optimizer = build_optimizer(objective, config, low_precision=low_precision)

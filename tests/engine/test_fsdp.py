@@ -23,7 +23,7 @@ from electra.objectives.objective import Objective
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
-from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, toy_batch, toy_objective
 from tests.engine.ranks import run_as_ranks
 from tests.wording import wording_of
 
@@ -112,12 +112,7 @@ def train_case(case: str, world: World, *, sharing: bool) -> tuple[list[float], 
     """
     name, *flags = CASES[case]
     recipe = load_recipe(name, flags=[*TOY_FLAGS, *flags])
-    torch.manual_seed(0)
-    objective = recipe.objective.build(
-        encoder=recipe.encoder,
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    )
+    objective = toy_objective(recipe.objective, recipe.encoder)
     set_activation_checkpointing(objective, recipe.training.activation_checkpointing)
     if sharing:
         shard(objective, "cpu")

@@ -29,7 +29,7 @@ from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives.objective import Objective
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.pretraining.recipe import Recipe, TrainingConfig, load_recipe
-from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, toy_batch, toy_objective
 from tests.engine.ranks import run_as_ranks
 
 MUON = OptimizerConfig(
@@ -48,13 +48,8 @@ PATHS = [False, pytest.param(True, marks=TRITON)]
 
 
 def build_objective(family: str = "electra", **generator: object) -> Objective:
-    torch.manual_seed(0)
     config = ReplacedTokenDetectionConfig(generator=GeneratorShape(**generator))
-    return config.build(
-        encoder=replace(SHAPES[family], dropout=0.0, attention_dropout=0.0),
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    )
+    return toy_objective(config, replace(SHAPES[family], dropout=0.0, attention_dropout=0.0))
 
 
 def build_step(

@@ -35,7 +35,7 @@ from electra.objectives.settings import (
 )
 from electra.objectives.settings import ReplacedTokenDetectionConfig as Detection
 from electra.runs import checkpoint
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
 from tests.engine.ranks import run_as_ranks
 from tests.wording import wording_of
 
@@ -74,12 +74,7 @@ def build(
     """The same network each time; in float32 its kernels rest, so what is compared is the update
     alone.
     """
-    torch.manual_seed(0)
-    objective = objective_config.build(
-        encoder=SHAPE,
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    ).to(DEVICE)
+    objective = toy_objective(objective_config, SHAPE).to(DEVICE)
     speed = Speed(kernels, False, False)
     optimizer = build_optimizer(objective, SETTINGS, low_precision=speed.kernel_dtype(precision))
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=False)
