@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from electra.pretraining.recipe import TrainingConfig, load_recipe
 from electra.pretraining.resolve import resolve_recipe_speed
 from electra.runs import checkpoint
 from tests.conftest import TOY_FLAGS
+from tests.engine.steps import needs_triton
 from tests.tasks.toys import keyword_rows, written
 from tests.wording import wording_of
 
@@ -28,9 +28,7 @@ wording = wording_of(__file__)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CAUSAL = KernelDemands(head_width=64, causal=True)
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+needs_triton = needs_triton
 
 
 @pytest.fixture

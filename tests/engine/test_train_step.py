@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -37,13 +36,12 @@ from electra.objectives.settings import ReplacedTokenDetectionConfig as Detectio
 from electra.runs import checkpoint
 from tests.conftest import toy_batch, toy_objective
 from tests.engine.ranks import run_as_ranks
+from tests.engine.steps import needs_triton
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ALONE = World(0, 1, DEVICE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -20,6 +19,7 @@ from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
 from tests.engine.ranks import run_as_ranks
+from tests.engine.steps import needs_triton
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
@@ -82,7 +82,7 @@ def losses(run: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+@needs_triton
 @pytest.mark.parametrize("flags", [(), ("--optimizer.name", "muon")], ids=["adamw", "muon"])
 def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_or_not(
     flags: tuple[str, ...], toy_shards: Path, tmp_path: Path
