@@ -38,13 +38,13 @@ from benchmarks.harness import (
     folder_name,
     provenance,
     read_earlier,
+    read_windows,
     run_main,
     write_result,
 )
-from benchmarks.plateau import held_out_scores
+from benchmarks.plateau import read_scores
 from electra.config import UserError
 from electra.data.shards import Shards
-from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS, get_status
 
 BLOCKS = "blocks="
@@ -154,16 +154,12 @@ class Kept:
         step_before = get_status(folder).get("step")
         if not self.has_succeeded(folder, *command, "pretrain", *flags, *source):
             return
-        entries = read_metrics(folder / METRICS)
-        rates = sorted(
-            entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry
-        )
+        rates = sorted(entry["tokens_per_second"] for entry in read_windows(folder))
         found = {
             "arm": arm.name,
             "seed": seed,
             "settings": arm.flags,
-            "held_out": [scores for entry in entries if (scores := held_out_scores(entry))],
-            "tokens_seen": max(entry.get("tokens_seen", 0) for entry in entries),
+            **read_scores(folder),
             "tokens_per_second": round(rates[len(rates) // 2]),
         }
         about = dict(self.about)

@@ -42,6 +42,7 @@ from benchmarks.harness import (
     check_counts,
     provenance,
     read_earlier,
+    read_windows,
     run_main,
     write_result,
 )
@@ -51,8 +52,6 @@ from electra.console import ignore
 from electra.finetuning.finetune import finetune
 from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.setup import prepare_finetuning
-from electra.runs.journal import read_metrics
-from electra.runs.run_dir import METRICS
 from electra.tasks import find_task
 from electra.tasks.features import Features
 from electra.tasks.glue import available_tasks
@@ -204,11 +203,8 @@ def ours(run: Run) -> Marks:
         flags=run.flags(),
         **run.source,
     )
-    return [
-        (entry["step"], entry["time"])
-        for entry in read_metrics(run.folder / f"seed-{run.seed}" / METRICS)
-        if "tokens_per_second" in entry
-    ]
+    windows = read_windows(run.folder / f"seed-{run.seed}")
+    return [(entry["step"], entry["time"]) for entry in windows]
 
 
 def trainer(run: Run, *, sampling: str) -> Marks:

@@ -18,6 +18,8 @@ from typing import Any
 
 from electra import atomic
 from electra.config import RunFailed, UserError
+from electra.runs.journal import read_metrics
+from electra.runs.run_dir import METRICS
 
 Result = dict[str, Any]
 ELECTRA = (sys.executable, "-m", "electra")  # the beginning of a command
@@ -105,6 +107,11 @@ def read_earlier(path: str | Path | None) -> Result:
     earlier: Result = json.loads(Path(path).read_text(encoding="utf8"))
     earlier.pop("made", None)
     return earlier
+
+
+def read_windows(run: Path) -> list[Result]:
+    """Return the entries of a journal that hold the speed of a window."""
+    return [entry for entry in read_metrics(run / METRICS) if "tokens_per_second" in entry]
 
 
 def write_result(path: str | Path, values: Result) -> None:

@@ -31,6 +31,7 @@ from benchmarks.harness import (
     build_parser,
     provenance,
     read_earlier,
+    read_windows,
     run_main,
     write_result,
 )
@@ -38,6 +39,7 @@ from electra.cli import STOPPED_EARLY
 from electra.config import UserError
 from electra.data.shards import Shards
 from electra.runs.journal import read_metrics
+from electra.runs.run_dir import METRICS
 
 PREFIX = "eval_"
 
@@ -65,13 +67,17 @@ def pretrain(data: str, settings: str, folder: Path, minutes: float | None = Non
     recipe, *flags = shlex.split(settings)
     options = ["--data", data, "--output-dir", str(folder), "--save-total-limit", "1"]
     run_electra("pretrain", recipe, *options, *flags, minutes=minutes)
-    entries = read_metrics(folder / "metrics.jsonl")
-    rates = [entry["tokens_per_second"] for entry in entries if "tokens_per_second" in entry]
+    rates = [entry["tokens_per_second"] for entry in read_windows(folder)]
+    rate = round(sum(rates) / len(rates))
+    return {"settings": settings, **read_scores(folder), "tokens_per_second": rate}
+
+
+def read_scores(folder: Path) -> Result:
+    """Return the held-out scores of a run by step, and how many tokens it has seen."""
+    entries = read_metrics(folder / METRICS)
     return {
-        "settings": settings,
         "held_out": [scores for entry in entries if (scores := held_out_scores(entry))],
         "tokens_seen": max(entry.get("tokens_seen", 0) for entry in entries),
-        "tokens_per_second": round(sum(rates) / len(rates)),
     }
 
 

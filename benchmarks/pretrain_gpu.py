@@ -54,6 +54,7 @@ from benchmarks.harness import (
     check_counts,
     provenance,
     read_earlier,
+    read_windows,
     run_main,
 )
 from benchmarks.pretrain_sides import (
@@ -295,8 +296,7 @@ def losses_of_run(
 ) -> list[float]:
     """Return the losses of a run in a process of its own; its speed does not count."""
     pretrain_in_process(bench, setting, run, *flags, steps=steps, every=every)
-    entries = read_metrics(run / METRICS)
-    return [entry["loss"] for entry in entries if "tokens_per_second" in entry]
+    return [entry["loss"] for entry in read_windows(run)]
 
 
 def largest_difference(losses: dict[str, list[list[float]]], *, every: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.ceiling import continue_or_begin_run
-from benchmarks.harness import Result, provenance, write_result
+from benchmarks.harness import Result, provenance, read_windows, write_result
 from benchmarks.peer import SpecialIds, pretraining_step
 from electra.data.batch_schedule import BatchSchedule
 from electra.data.dataloader import DataLoader
@@ -25,8 +25,7 @@ from electra.data.shards import Shards
 from electra.model.flops import standard
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import Recipe, load_recipe
-from electra.runs.journal import read_metrics
-from electra.runs.run_dir import METRICS
+from electra.tasks.inference import default_device
 
 Side = dict[str, Any]  # tokens a second and peak memory of one way to train, or that it failed
 
@@ -41,10 +40,6 @@ class Setting:
 
     def __str__(self) -> str:
         return f"{self.size} {self.rows} × {self.length}"
-
-
-def default_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @dataclass
@@ -234,7 +229,7 @@ def train_windows(bench: Bench, setting: Setting, *more: str, **lengths: int) ->
             output_dir=run,
             quiet=True,
         )
-        return [entry for entry in read_metrics(run / METRICS) if "tokens_per_second" in entry]
+        return read_windows(run)
 
 
 def theirs(

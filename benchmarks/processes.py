@@ -37,6 +37,7 @@ from benchmarks.harness import (
     check_counts,
     provenance,
     read_earlier,
+    read_windows,
     run_main,
     write_result,
 )
@@ -44,7 +45,6 @@ from electra.data.shards import Shards
 from electra.pretraining import loop, pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs import checkpoint
-from electra.runs.journal import read_metrics
 
 WAYS = {
     "alone": [],
@@ -108,10 +108,6 @@ def torchrun(processes: int, module: str) -> list[str]:
     """Return the command that starts a module in several processes."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return [*launcher, "--nproc-per-node", str(processes), "-m", module]
-
-
-def read_windows(run: Path) -> list[Result]:
-    return [entry for entry in read_metrics(run / "metrics.jsonl") if "tokens_per_second" in entry]
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

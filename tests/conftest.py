@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,9 @@ from electra.data.batches import Batch
 from electra.data.options import ShardOptions, VocabularyOptions
 from electra.data.sharding import shard
 from electra.data.vocabulary import train_wordpiece
+from electra.model.shape import EncoderShape
+from electra.objectives.objective import Objective
+from electra.objectives.settings import ObjectiveConfig
 
 NOUNS = (
     "dog cat house river stone garden window letter teacher village winter song bridge market "
@@ -95,6 +98,14 @@ def toy_batch(
     )
 
 
+def toy_objective(config: ObjectiveConfig, encoder: EncoderShape) -> Objective:
+    """The same network each time, over a toy vocabulary whose words are all as frequent."""
+    torch.manual_seed(0)
+    return config.build(
+        encoder=encoder, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 1 / 50)
+    )
+
+
 def toy_text(documents: int, *, seed: int = 0) -> str:
     """Sentences with some grammar to learn, blank lines between documents."""
     rng = random.Random(seed)
@@ -140,6 +151,21 @@ TOY_FLAGS = (
     "--eval-steps 10 "
     "--eval-rows 24 --save-steps 4"
 ).split()
+
+
+def toy_flags(changed: Mapping[str, str]) -> list[str]:
+    """TOY_FLAGS with other values for some: a command takes no flag twice."""
+    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | changed
+    return [word for pair in flags.items() for word in pair]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The content of every file, by its path in the folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ from benchmarks.markdown import RESULTS, ROOT, read_result
 from benchmarks.step_profile import Kernel, by_kind, kind_of
 from electra.config import UserError
 from electra.pretraining.recipe import load_recipe
-from electra.runs.journal import read_metrics
 from electra.tasks.features import Features, Row
 from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
 from tests.wording import wording_of
@@ -669,9 +668,7 @@ def test_a_start_that_finds_the_model_finished_tells_how_long_it_took_to_make(pr
 def test_a_run_that_was_logged_but_once_is_told_all_the_same(proof, tmp_path):
     run = Path(proof[0][proof[0].index("--run") + 1])
     shutil.copy(run / "config.toml", tmp_path)
-    last = [entry for entry in read_metrics(run / "metrics.jsonl") if "tokens_per_second" in entry][
-        -1
-    ]
+    last = harness.read_windows(run)[-1]
     (tmp_path / "metrics.jsonl").write_text(json.dumps(last) + "\n", encoding="utf8")
     shards = SimpleNamespace(manifest=SimpleNamespace(tokens=1, documents=1, vocab_size=1))
     summary = small_gpu.summarize(

@@ -22,7 +22,7 @@ import pytest
 from electra.__main__ import main
 from electra.cli import app
 from electra.data.shards import Shards
-from tests.conftest import TOY_FLAGS, toy_text
+from tests.conftest import toy_flags, toy_text
 from tests.test_resume import wait_for_step
 
 ROOT = Path(__file__).parent.parent
@@ -152,14 +152,11 @@ def test_a_warned_job_saves_queues_itself_again_and_goes_on(
     environment = cluster(tmp_path, srun=SRUN, torchrun=TORCHRUN, scontrol=WRITE_DOWN)
     run = tmp_path / "run"
     environment |= {"RECIPE": "tiny", "DATA": str(toy_shards), "RUN": str(run), "PORT": "0"}
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | {"--save-steps": "100000"}
 
     def submitted(max_steps: int) -> subprocess.Popen[str]:
-        words = [
-            word for pair in (flags | {"--max-steps": str(max_steps)}).items() for word in pair
-        ]
+        flags = toy_flags({"--save-steps": "100000", "--max-steps": str(max_steps)})
         return subprocess.Popen(
-            ["bash", SLURM / script, *words],
+            ["bash", SLURM / script, *flags],
             cwd=ROOT,
             env=environment,
             text=True,

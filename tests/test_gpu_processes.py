@@ -29,7 +29,7 @@ from electra.engine.train_step import Execution, FusedTrainStep, OptimizerSetup,
 from electra.engine.training_state import TrainingState, capture, contribute_shards, copy_to_host
 from electra.model.shape import EncoderShape
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,18 +46,10 @@ def build(
     world: World, shard: FlatShard = WHOLE, config: OptimizerConfig = CONFIG
 ) -> tuple[Any, FusedTrainStep]:
     """Return a network whose backward pass takes a while, with kernels and CUDA graphs in bf16."""
-    torch.manual_seed(0)
-    objective = (
-        ReplacedTokenDetectionConfig()
-        .build(
-            encoder=EncoderShape(
-                layers=6, width=512, heads=8, feedforward=2048, embedding=128, positions=128
-            ),
-            vocabulary=ToyVocabulary(),
-            unigrams=torch.full((50,), 1 / 50),
-        )
-        .to(world.device)
+    shape = EncoderShape(
+        layers=6, width=512, heads=8, feedforward=2048, embedding=128, positions=128
     )
+    objective = toy_objective(ReplacedTokenDetectionConfig(), shape).to(world.device)
     optimizer = build_optimizer(objective, config, low_precision=torch.bfloat16, shard=shard)
     scaler = torch.amp.GradScaler(world.device.type, enabled=False)
     steps = build_train_step(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from benchmarks.soak_runs import worker_pids
 from electra.runs.journal import read_metrics
-from tests.conftest import TOY_FLAGS
+from tests.conftest import toy_flags
 
 
 def command(
@@ -43,9 +43,6 @@ def command(
             "localhost:0",
         ]
     )
-    settings = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
-        zip(more[::2], more[1::2], strict=True)
-    )
     return [
         *launcher,
         "-m",
@@ -56,7 +53,7 @@ def command(
         str(data),
         "--output-dir",
         str(run),
-        *(word for pair in settings.items() for word in pair),
+        *toy_flags(dict(zip(more[::2], more[1::2], strict=True))),
     ]
 
 

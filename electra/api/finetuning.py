@@ -124,7 +124,7 @@ def finetune(arguments: FinetuneArguments) -> FinetuneResult:
     Ctrl-C, or the interrupt of a notebook, writes a checkpoint before it raises KeyboardInterrupt;
     the same call continues from there.
     """
-    if arguments.task == "similar":
+    if arguments.task == tasks.SIMILAR:
         return finetune_embedder(arguments)
     task, flags = build_task(arguments)
     tables = find_data(arguments)
@@ -154,7 +154,7 @@ def finetune_embedder(arguments: FinetuneArguments) -> FinetuneResult:
     values = field_values(FinetuneOptions, arguments) | {"train": (), "dev": ()}
     flags = [*as_flags(arguments.given()), *as_flags(arguments.settings)]
     values["flags"] = [*dev_flags(arguments), *flags]
-    output_dir = result_folder(arguments, "similar")
+    output_dir = result_folder(arguments, tasks.SIMILAR)
     summary = finetune_similar(Path(arguments.model), output_dir, FinetuneOptions(**values), tables)
     if summary is None:
         raise KeyboardInterrupt(f"{output_dir}: stopped early; the same call continues")

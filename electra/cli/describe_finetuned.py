@@ -16,6 +16,7 @@ from electra.finetuning.results import SeedResult, format_score
 from electra.model.model_config import architecture_of
 from electra.model.shape import EncoderShape
 from electra.model.weight_files import CONFIG, read_json
+from electra.tasks import SIMILAR
 from electra.tasks.models import (
     RESULTS,
     TASK,
@@ -93,7 +94,7 @@ def describe_embedder(folder: Path, model: Path, pooling: Pooling) -> FinetunedD
     results = read_results(folder, model)
     return FinetunedDescription(
         folder=str(model),
-        task="similar",
+        task=SIMILAR,
         learnt=learnt,
         metric=next(iter(results[0].scores["dev"])),
         results=results,

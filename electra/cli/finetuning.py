@@ -22,6 +22,7 @@ from electra.cli import (
 from electra.config import UserError
 from electra.console import ignore, print_data, to_stderr, wide_terminal
 from electra.finetuning.options import DEFAULTS, FinetuneOptions, FrozenEncoder
+from electra.tasks import SIMILAR
 
 if TYPE_CHECKING:
     from electra.finetuning.results import Summary
@@ -100,7 +101,7 @@ def finetune(
         Folder for the results, and for the model and the predictions of each seed. The same command
         continues where it was stopped. Not needed with --print-config.
     """
-    if task.lower() == "similar":
+    if task.lower() == SIMILAR:
         options = replace(options, flags=settings)
         return finetune_embedder(model, output_dir, options, encoder, output)
     task_options, flags = split_settings(task, settings)

@@ -15,8 +15,7 @@ from electra.data import parquet
 from electra.data.delimited import find_column, read_delimited
 from electra.data.json_rows import LocatedRow, read_json_lines, read_json_rows
 from electra.data.lines import check_encodable, decode_line, open_source
-from electra.data.sources import DocumentUnit, Report, Source, resolve, warn
-from electra.escape import first_line
+from electra.data.sources import DocumentUnit, Report, Source, open_on_hub, resolve, warn
 
 # Bounds on what is held in memory. A longer document or line is split into several.
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -279,20 +278,9 @@ def read_columns(source: Source, text_field: str, counter: ReadCounter) -> Itera
 
 
 def read_hub(source: Source) -> Iterator[LocatedRow]:
-    """Yield the rows of the training split, streamed: nothing of it is stored on this disk."""
-    import datasets
-
-    try:
-        rows = datasets.load_dataset(
-            source.name, source.config, split="train", revision=source.revision, streaming=True
-        )
-        for number, row in enumerate(rows, start=1):
-            yield f"{source.display_name}, row {number}", row
-    except UserError:
-        raise
-    except Exception as error:  # every builder and transport raises types of its own
-        reason = first_line(error)
-        raise UserError(
-            f"{source.display_name}: cannot be read from the hub ({reason}); fetch its .parquet "
-            "files, put them into a folder on this machine and give that folder"
-        ) from None
+    """Yield the rows of the training split, streamed."""
+    name = source.display_name
+    remedy = "fetch its .parquet files, put them into a folder on this machine and give that folder"
+    with open_on_hub(source, "train", name=name, remedy=remedy) as dataset:
+        for number, row in enumerate(dataset, start=1):
+            yield f"{name}, row {number}", row

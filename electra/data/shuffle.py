@@ -41,6 +41,11 @@ def shuffle_indices(
     return indices.astype(np.int64)
 
 
+def permutation(size: int, *key: int | str) -> npt.NDArray[np.int64]:
+    """Return range(size) in a random order, which the key alone decides."""
+    return shuffle_indices(np.arange(size), size=size, key=random_key(*key))
+
+
 def splitmix64(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Mix 64-bit numbers so that every output bit depends on every input bit (the finaliser of
     SplitMix64); unsigned products wrap on purpose.

@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -273,3 +274,21 @@ def find_on_hub(dataset: str, config: str | None, revision: str | None) -> Sourc
     return Source(
         display_name=display_name, name=dataset, kind="hub", config=config, revision=commit
     )
+
+
+@contextmanager
+def open_on_hub(source: Source, split: str | None, *, name: str, remedy: str) -> Iterator[Any]:
+    """Open a split as a stream: nothing of it is stored on this disk. Raise whatever goes wrong
+    while it is read as an error of its user, who is told the remedy.
+    """
+    import datasets
+
+    try:
+        yield datasets.load_dataset(
+            source.name, source.config, split=split, revision=source.revision, streaming=True
+        )
+    except UserError:
+        raise
+    except Exception as error:  # every builder and transport raises types of its own
+        reason = first_line(error)
+        raise UserError(f"{name}: cannot be read from the hub ({reason}); {remedy}") from None

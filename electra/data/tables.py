@@ -27,9 +27,9 @@ from electra.data.sources import (
     check_regular_file,
     compression_suffix,
     find_on_hub,
+    open_on_hub,
     printable_path,
 )
-from electra.escape import first_line
 from electra.files import parse_json
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -212,27 +212,14 @@ def read_parquet_rows(table: Table) -> Iterator[LocatedRow]:
 
 def read_hub_rows(table: Table) -> Iterator[LocatedRow]:
     """Yield the rows of one split, streamed; class labels come as names, not as numbers."""
-    import datasets
-
-    source = table.source
-    try:
-        dataset = datasets.load_dataset(
-            source.name, source.config, split=table.split, revision=source.revision, streaming=True
-        )
+    remedy = "fetch its files, put them on this machine and name them"
+    with open_on_hub(table.source, table.split, name=str(table), remedy=remedy) as dataset:
         features = dataset.features or {}
         for number, row in enumerate(dataset, start=1):
             decoded = {}
             for column, value in row.items():
                 decoded[column] = decode_class_label(value, features.get(column))
             yield f"{table}, row {number}", decoded
-    except UserError:
-        raise
-    except Exception as error:  # every builder and transport raises types of its own
-        reason = first_line(error)
-        raise UserError(
-            f"{table}: cannot be read from the hub ({reason}); fetch its files, put them on this "
-            "machine and name them"
-        ) from None
 
 
 def decode_class_label(value: Any, feature: Any) -> Any:

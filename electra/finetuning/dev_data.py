@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import NoReturn
 
-import numpy as np
-
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.data.sources import warn
 from electra.data.tables import Table
 from electra.tasks.conll import Sentence
@@ -36,7 +34,7 @@ def split_off_dev(
     labels = [task.stratum(example) for example in examples]
     counts = Counter(labels)
     count = len(examples)
-    shuffled = shuffle_indices(np.arange(count), size=count, key=random_key("dev share"))
+    shuffled = permutation(count, "dev share")
     candidates = [int(index) for index in shuffled if len(counts) == 1 or counts[labels[index]] > 1]
     # Sorted by label, every (1 / share)-th is taken: at least one of each two neighbours stays.
     candidates.sort(key=lambda index: labels[index])

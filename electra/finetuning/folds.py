@@ -14,10 +14,10 @@ import numpy as np
 
 from electra import atomic
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.finetuning.results import FOLDS, SeedResult
 from electra.finetuning.setup import DevSplit, FinetuneSetup
-from electra.tasks.class_scores import ClassScores
+from electra.tasks.class_scores import ClassScores, average_scores
 from electra.tasks.features import Array
 from electra.tasks.inference import add_input_columns
 from electra.tasks.task import AnyTask, Example
@@ -41,8 +41,7 @@ def assign_folds(task: AnyTask, examples: Sequence[Example], folds: int) -> Arra
     seed.
     """
     count = len(examples)
-    shuffled = shuffle_indices(np.arange(count), size=count, key=random_key("folds"))
-    by_label = sorted(shuffled, key=lambda index: task.stratum(examples[index]))
+    by_label = sorted(permutation(count, "folds"), key=lambda index: task.stratum(examples[index]))
     numbers = np.empty(count, dtype=np.int64)
     numbers[by_label] = np.arange(count) % folds
     return numbers
@@ -153,13 +152,9 @@ def describe_fold(fold: Fold, result: SeedResult) -> dict[str, Any]:
 
 def mean_classes(folds: Sequence[Sequence[ClassScores]]) -> list[ClassScores]:
     """Return the mean over folds of each score of each class, and the sum of the examples."""
-    means = []
-    for of_class in zip(*folds, strict=True):
-        scores = dict(of_class[0])
-        for name in ("precision", "recall", "f1"):
-            scores[name] = statistics.fmean(fold[name] for fold in of_class)
-        scores["support"] = sum(fold["support"] for fold in of_class)
-        means.append(scores)
+    means = average_scores(folds, statistics.fmean)
+    for number, scores in enumerate(means):
+        scores["support"] = sum(fold[number]["support"] for fold in folds)
     return means
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from electra import atomic
 from electra.config import UserError, convert
 from electra.files import parse_json, read_bounded_text
-from electra.tasks.class_scores import ClassScores, class_table, median_scores
+from electra.tasks.class_scores import ClassScores, average_scores, class_table
 from electra.tasks.metrics import LOWER_IS_BETTER, direction
 from electra.tasks.models import RESULTS
 
@@ -157,7 +157,8 @@ class Summary:
     @property
     def classes(self) -> list[ClassScores]:
         """Precision, recall and F1 of each class on the first dev split: the medians of seeds."""
-        return median_scores([run.classes.get(self.split, []) for run in self.runs])
+        classes = [run.classes.get(self.split, []) for run in self.runs]
+        return average_scores(classes, statistics.median)
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of results.json."""

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.finetuning.recipe import FinetuneConfig
 from electra.settings import as_flag
 
@@ -105,8 +103,7 @@ def list_candidates(config: FinetuneConfig, names: Sequence[str]) -> list[Settin
             scaled[name] = scale(getattr(config, name), factor)
         if scaled not in grid:
             grid.append(scaled)
-    others = np.arange(len(grid) - 1)
-    order = shuffle_indices(others, size=max(1, len(grid) - 1), key=random_key("search"))
+    order = permutation(len(grid) - 1, "search")
     return [grid[0], *(grid[1 + int(index)] for index in order)]
 
 

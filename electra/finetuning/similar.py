@@ -21,13 +21,14 @@ from electra.finetuning.options import FinetuneOptions
 from electra.finetuning.output_dir import remove_other_models, remove_results
 from electra.finetuning.results import SeedResult, Summary, format_score
 from electra.finetuning.setup import NO_TABLES, Tables
-from electra.finetuning.similar_setup import TASK, SimilarSetup, prepare_similar
+from electra.finetuning.similar_setup import SimilarSetup, prepare_similar
 from electra.model.card import render_card
 from electra.model.card_content import describe_origin
 from electra.provenance import commit, environment
 from electra.runs import run_dir
 from electra.runs.signals import stop_signals
 from electra.settings import as_dict, as_toml
+from electra.tasks import SIMILAR
 from electra.tasks.models import RUN, load_pretrained
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def save_model(setup: SimilarSetup, trained: Path, folder: Path, result: SeedRes
     """Write what the library trained as a folder of ours, compared with `electra embed`."""
     source = load_pretrained(trained)
     facts: dict[str, object] = {
-        "Task": TASK,
+        "Task": SIMILAR,
         f"{setup.metric} on dev": format_score(result.score, setup.metric),
         "Vectors that know nothing": format_score(result.baseline, setup.metric),
         "Seed": result.seed,
@@ -229,7 +230,7 @@ def save_model(setup: SimilarSetup, trained: Path, folder: Path, result: SeedRes
     }
     use = "An embedder of texts: vectors of similar texts are close by their cosine."
     content = replace(setup.options.card, facts=facts)
-    card = render_card(TASK, use, content, pipeline="sentence-similarity", tags=["electra"])
+    card = render_card(SIMILAR, use, content, pipeline="sentence-similarity", tags=["electra"])
     write_embedder(
         source.encoder,
         setup.source.tokenizer,
@@ -253,4 +254,4 @@ def summarize(setup: SimilarSetup, runs: Sequence[SeedResult]) -> Summary:
         "model": setup.source.folder.name,
         "data": setup.data,
     }
-    return Summary.of_runs(runs, task=TASK, metric=setup.metric, made=made)
+    return Summary.of_runs(runs, task=SIMILAR, metric=setup.metric, made=made)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from electra.config import UserError
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.data.tables import find_table
 from electra.finetuning.dev_data import refuse_same_data
 from electra.finetuning.finetune import reporter, warn_of_vocabulary
@@ -22,12 +20,11 @@ from electra.finetuning.setup import NO_TABLES, Tables, describe_tables, join_na
 from electra.finetuning.similar_data import METRICS, Pairs, read_pairs
 from electra.finetuning.similar_settings import SimilarConfig, load_similar_config
 from electra.settings import as_dict
+from electra.tasks import SIMILAR
 from electra.tasks.embed import chunk_texts, encode_texts
 from electra.tasks.models import Pretrained, load_pretrained, weights_hash
 from electra.tasks.sentence_transformer import Pooling
 from electra.tasks.task import Files
-
-TASK = "similar"
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class SimilarSetup:
         if self.source.loaded is not None:
             weights = weights_hash(self.source.folder)
         model = {"weights": weights, "tokenizer": self.source.tokenizer.fingerprint}
-        identity = {"model": model, "task": {"kind": TASK}, "data": self.data}
+        identity = {"model": model, "task": {"kind": SIMILAR}, "data": self.data}
         identity["config"] = as_dict(self.config)
         return dict(json.loads(json.dumps(identity)))
 
@@ -144,7 +141,7 @@ def find_pair_files(options: FinetuneOptions, config: SimilarConfig, tables: Tab
 def split_pairs(pairs: Pairs, share: float) -> tuple[Pairs, Pairs]:
     """Return the pairs to train on and those to score on, the same for every seed."""
     count = len(pairs)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key("dev share"))
+    order = permutation(count, "dev share")
     held_out = set(order[: max(1, round(share * count))].tolist())
     train = [index for index in range(count) if index not in held_out]
     return pairs.select(train), pairs.select(sorted(held_out))

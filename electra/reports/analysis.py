@@ -10,6 +10,7 @@ from electra.reports.blocks import Block, Examples, Grid, Heading, Heatmap, Para
 from electra.reports.finetune_figures import draw_scatter
 from electra.reports.report import INSTALL
 from electra.tasks.analysis import Analysis
+from electra.tasks.class_scores import MEASURES
 
 NO_FIGURES = f"Without figures: matplotlib is not installed ({INSTALL}, or the extra plots)."
 
@@ -45,6 +46,6 @@ def analysis_blocks(analysis: Analysis | None, *, of: str = "") -> Iterator[Bloc
 def class_grid(classes: Sequence[Mapping[str, Any]]) -> Grid:
     rows = []
     for scores in classes:
-        values = [f"{100 * scores[name]:.1f}" for name in ("precision", "recall", "f1")]
+        values = [f"{100 * scores[name]:.1f}" for name in MEASURES]
         rows.append([str(scores["label"]), *values, f"{scores['support']:,}"])
     return Grid(("class", "precision", "recall", "F1", "examples"), rows)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from electra.config import SettingError
-from electra.tasks.class_scores import ClassScores
+from electra.tasks.class_scores import MEASURES, ClassScores
 from electra.tasks.task import Example
 
 MAX_EXAMPLES = 50  # in a list
@@ -76,7 +76,7 @@ class Analysis:
 
     def __post_init__(self) -> None:
         for scores in self.classes:
-            values = [scores.get(name) for name in ("precision", "recall", "f1", "support")]
+            values = [scores.get(name) for name in (*MEASURES, "support")]
             if not all(isinstance(value, (int, float)) for value in values):
                 raise SettingError("classes", "classes: a score is missing, or is no number")
 

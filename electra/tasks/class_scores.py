@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 # One class: {"label", "precision", "recall", "f1", "support": the examples that have it}
 ClassScores = dict[str, Any]
+MEASURES = ("precision", "recall", "f1")
 MAX_ROWS = 10  # of a table
 
 
@@ -49,17 +49,19 @@ def indicators(indices: Array, count: int) -> Array:
     return rows
 
 
-def median_scores(runs: Sequence[Sequence[ClassScores]]) -> list[ClassScores]:
-    """Return the median over runs of each score of each class; none where a run has none."""
-    medians: list[ClassScores] = []
+def average_scores(
+    runs: Sequence[Sequence[ClassScores]], average: Callable[[Iterable[float]], float]
+) -> list[ClassScores]:
+    """Return the average over runs of each score of each class; none where a run has none."""
+    averages: list[ClassScores] = []
     if not all(runs):
-        return medians
+        return averages
     for of_class in zip(*runs, strict=True):
         scores = dict(of_class[0])
-        for name in ("precision", "recall", "f1"):
-            scores[name] = statistics.median(run[name] for run in of_class)
-        medians.append(scores)
-    return medians
+        for name in MEASURES:
+            scores[name] = average(run[name] for run in of_class)
+        averages.append(scores)
+    return averages
 
 
 def class_table(classes: Sequence[ClassScores]) -> Table:
@@ -69,12 +71,12 @@ def class_table(classes: Sequence[ClassScores]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=36)
-    for name in ("precision", "recall", "f1", "examples"):
+    for name in (*MEASURES, "examples"):
         table.add_column(name, justify="right")
     frequent = sorted(classes, key=lambda scores: -scores["support"])[:MAX_ROWS]
     for scores in classes:
         if scores in frequent:
-            values = [f"{100 * scores[name]:.1f}" for name in ("precision", "recall", "f1")]
+            values = [f"{100 * scores[name]:.1f}" for name in MEASURES]
             table.add_row(scores["label"], *values, f"{scores['support']:,}")
     if len(classes) > MAX_ROWS:
         table.caption = f"the {MAX_ROWS} most frequent of {len(classes)} classes"

@@ -19,7 +19,14 @@ from electra.data.wordpiece import WordPiece
 from electra.model.encoder import Encoder
 from electra.model.layers import LayerReader, layer_width
 from electra.tasks.embed_options import DEFAULTS, EmbedOptions
-from electra.tasks.features import Array, Features, TaskBatch, encode_pair, group_by_length
+from electra.tasks.features import (
+    Array,
+    Features,
+    TaskBatch,
+    encode_pair,
+    group_by_length,
+    split_into_chunks,
+)
 from electra.tasks.vocabulary_fit import VocabularyFit
 
 if TYPE_CHECKING:
@@ -139,17 +146,8 @@ def embed_chunks(
 
 
 def chunk_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield as many texts as may be held, be they many or long."""
-    chunk: list[str] = []
-    characters = 0
-    for one in texts:
-        chunk.append(one)
-        characters += len(one)
-        if len(chunk) == CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    """Yield as many texts as may be held."""
+    return split_into_chunks(texts, len, most=CHUNK_TEXTS, most_characters=CHUNK_CHARACTERS)
 
 
 def encode_texts(texts: list[str], tokenizer: WordPiece, *, length: int) -> Features:

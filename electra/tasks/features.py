@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from electra import atomic
-from electra.data.shuffle import random_key, shuffle_indices
+from electra.data.shuffle import permutation
 from electra.data.wordpiece import WordPiece
 
 Array = npt.NDArray[Any]
+Item = TypeVar("Item")
 CHECKSUM = "checksum"  # in the metadata of a file of features
 IGNORE_INDEX = -100  # the label of padding and of tokens that are not scored, as in torch
 # Batches whose rows are sorted by length among themselves: enough that hardly a token is padding.
@@ -282,26 +283,39 @@ def epoch_batches(
 
     Unless `by_length`, a pool is one batch. The batches depend on the seed and the epoch alone, so
     a resumed run needs nothing but its step. One batch may be smaller than the others. NumPy's
-    generator may change with its version, our `shuffle_indices` does not.
+    generator may change with its version, our `permutation` does not.
     """
-    count = len(lengths)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "epoch", epoch))
+    order = permutation(len(lengths), seed, "epoch", epoch)
     pool_size = batch_size
     if by_length:
-        pool_size *= pool_batches(-(-count // batch_size))
+        pool_size *= pool_batches(-(-len(lengths) // batch_size))
     batches = []
     for start in range(0, len(order), pool_size):
         pool = order[start : start + pool_size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
         batches += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
-    count = len(batches)
-    order = shuffle_indices(np.arange(count), size=count, key=random_key(seed, "batches", epoch))
-    return [batches[index] for index in order]
+    return [batches[index] for index in permutation(len(batches), seed, "batches", epoch)]
 
 
 def pool_batches(batches: int) -> int:
     """Return how many of an epoch's batches are sorted by length among themselves."""
     return max(1, min(POOL_BATCHES, batches // MIN_POOLS))
+
+
+def split_into_chunks(
+    items: Iterable[Item], length: Callable[[Item], int], *, most: int, most_characters: int
+) -> Iterator[list[Item]]:
+    """Yield as many items as may be held in memory at a time, be they many or long."""
+    chunk: list[Item] = []
+    characters = 0
+    for item in items:
+        chunk.append(item)
+        characters += length(item)
+        if len(chunk) == most or characters >= most_characters:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def group_by_length(lengths: Array, *, tokens: int) -> list[Array]:

@@ -20,7 +20,7 @@ from electra.data.tables import Table, find_table
 from electra.settings import as_flag
 from electra.tasks.analysis import Analysis
 from electra.tasks.class_scores import ClassScores
-from electra.tasks.features import Array, Features, group_by_length
+from electra.tasks.features import Array, Features, group_by_length, split_into_chunks
 from electra.tasks.mistakes import analyse
 from electra.tasks.models import FinetunedModel, load_tuned
 from electra.tasks.task import Answer, AnyTask, Example, Network, Outputs
@@ -169,23 +169,12 @@ def stream_answers(
     """Yield each example with its answer, in order; no more than a chunk of them is held."""
     check_same_task(models)
     counts, device = TextCounts(VocabularyFit(models[0].tokenizer)), device or default_device()
-    for chunk in chunk_examples(examples):
+    chunks = split_into_chunks(
+        examples, count_characters, most=CHUNK_EXAMPLES, most_characters=CHUNK_CHARACTERS
+    )
+    for chunk in chunks:
         yield from zip(chunk, answer_chunk(models, chunk, counts.add, device), strict=True)
     counts.warn(length=models[0].length)
-
-
-def chunk_examples(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    """Yield as many examples as may be held, be they many or long."""
-    chunk: list[Example] = []
-    characters = 0
-    for example in examples:
-        chunk.append(example)
-        characters += count_characters(example)
-        if len(chunk) == CHUNK_EXAMPLES or characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
 
 
 def count_characters(example: Example) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from electra.__main__ import main
-from tests.conftest import TOY_FLAGS
+from tests.conftest import toy_flags
 
 QUICK = {
     "--batch-size": "4",
@@ -23,12 +23,11 @@ QUICK = {
 
 def settings(**changed: object) -> list[str]:
     """Flags of a run that takes a second; a double underscore stands for a dot."""
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | QUICK
-    flags |= {
+    flags = {
         "--" + name.replace("__", ".").replace("_", "-"): str(value)
         for name, value in changed.items()
     }
-    return [word for pair in flags.items() for word in pair]
+    return toy_flags(QUICK | flags)
 
 
 def pretrain_argv(

@@ -23,22 +23,15 @@ from electra.model.huggingface import save
 from electra.pretraining.recipe import load_recipe
 from electra.web.tokens import load_networks
 from tests.cli.conftest import pretrain_argv
+from tests.conftest import files_of
 
 pytestmark = pytest.mark.usefixtures("few_threads")
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
     finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    before = content(finished)
+    before = files_of(finished)
     message = complaint(
         *pretrain_argv(finished, data=toy_shards, seed=9, optimizer__learning_rate=0.001)
     )
@@ -50,20 +43,20 @@ def test_a_folder_that_holds_another_run_is_refused_with_the_keys_that_differ(
         "files that change these settings. Else use another --output-dir, or --resume never "
         "--overwrite to start over in this one.",
     ]
-    assert content(finished) == before
+    assert files_of(finished) == before
 
 
 def test_starting_over_needs_both_resume_never_and_overwrite(
     finished: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    before = content(finished)
+    before = files_of(finished)
     assert "already holds a run" in complaint(
         *pretrain_argv(finished, "--resume", "never", data=toy_shards)
     )
     assert "needs --resume never" in complaint(
         *pretrain_argv(finished, "--overwrite", data=toy_shards)
     )
-    assert content(finished) == before
+    assert files_of(finished) == before
 
 
 def test_a_run_is_never_started_over_because_its_checkpoints_are_damaged(
@@ -71,11 +64,11 @@ def test_a_run_is_never_started_over_because_its_checkpoints_are_damaged(
 ) -> None:
     for state in copied.glob("checkpoint-*/state.json"):
         state.write_text("{")
-    before = content(copied)
+    before = files_of(copied)
     message = complaint(*pretrain_argv(copied, data=toy_shards, max_steps=6))
     assert "none of its 2 checkpoints is whole" in message
     assert "checkpoint-4/state.json is damaged" in message
-    assert content(copied) == before
+    assert files_of(copied) == before
 
 
 def test_a_damaged_checkpoint_is_warned_of_even_with_quiet(
@@ -130,11 +123,11 @@ def test_a_killed_run_is_named_with_the_command_that_writes_its_models(
 def test_a_finished_run_is_not_extended_by_a_learning_rate_that_jumps_up(
     copied: Path, toy_shards: Path, complaint: Callable[..., str]
 ) -> None:
-    before = content(copied)
+    before = files_of(copied)
     message = complaint(*pretrain_argv(copied, data=toy_shards, max_steps=8))
     assert "the learning rate would rise from 0 to 0.002 at step 5" in message
     assert "--resume-schedule stretch" in message
-    assert content(copied) == before
+    assert files_of(copied) == before
 
 
 @pytest.mark.parametrize("name", ["file", "file/run"])
@@ -402,9 +395,9 @@ def test_a_run_overwrites_no_file_that_its_folder_links_to(
     (tmp_path / "run" / "metrics.jsonl").symlink_to(precious / "metrics.jsonl")
     for name in (".checkpoint-2.partial", ".checkpoint-4.old", ".discriminator.partial"):
         (tmp_path / "run" / name).symlink_to(precious)
-    before = content(precious)
+    before = files_of(precious)
     assert main(pretrain_argv(tmp_path / "run", data=toy_shards)) == 0
-    assert content(precious) == before
+    assert files_of(precious) == before
     assert not [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_symlink()]
 
 
@@ -412,24 +405,24 @@ def test_a_run_overwrites_no_file_that_its_folder_links_to(
 def test_a_run_folder_with_a_link_to_write_through_is_refused(
     tmp_path: Path, precious: Path, toy_corpus: Path, complaint: Callable[..., str], name: str
 ) -> None:
-    run, before = tmp_path / "run", content(precious)
+    run, before = tmp_path / "run", files_of(precious)
     (run / name).parent.mkdir(parents=True)
     (run / name).symlink_to(precious)
     assert str(run / name) in complaint(*pretrain_argv(run, "--corpus", toy_corpus))
-    assert content(precious) == before
+    assert files_of(precious) == before
     assert not (run / "status.json").exists()
 
 
 def test_a_fine_tuning_with_a_seed_that_is_a_link_is_refused(
     tmp_path: Path, precious: Path, finished: Path, complaint: Callable[..., str]
 ) -> None:
-    before, argv = content(precious), ("finetune", finished, "--task", "glue/rte")
+    before, argv = files_of(precious), ("finetune", finished, "--task", "glue/rte")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "seed-7").symlink_to(precious)
     over = ("--resume", "never", "--overwrite")
     message = complaint(*argv, "--data", tmp_path, "--output-dir", tmp_path / "run", *over)
     assert f"{tmp_path / 'run' / 'seed-7'} is a symbolic link to {precious}" in message
-    assert content(precious) == before
+    assert files_of(precious) == before
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "part-00001-of-00002"])
@@ -441,13 +434,13 @@ def test_shards_are_written_through_no_link(
     complaint: Callable[..., str],
     name: str,
 ) -> None:
-    before, rows = content(precious), tmp_path / "rows"
+    before, rows = files_of(precious), tmp_path / "rows"
     rows.mkdir()
     (rows / name).symlink_to(precious)
     more = ["--part", "1/2"] if name.startswith("part") else []
     argv = ("shard", toy_corpus, "--tokenizer", toy_shards / "tokenizer", "--output-dir", rows)
     assert f"{rows / name} is a symbolic link" in complaint(*argv, *more, "--overwrite")
-    assert content(precious) == before
+    assert files_of(precious) == before
 
 
 def test_quickstart_writes_its_corpus_through_no_link(

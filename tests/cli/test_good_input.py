@@ -16,16 +16,9 @@ from electra.__main__ import main
 from electra.cli import beside
 from electra.runs import journal
 from tests.cli.conftest import pretrain_argv
+from tests.conftest import files_of
 
 pytestmark = pytest.mark.usefixtures("few_threads")
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
@@ -42,7 +35,7 @@ def test_a_run_leaves_the_promised_files_and_no_others(finished: Path) -> None:
     expected = ["config.toml", "environment.json", "metrics.jsonl", "status.json"]
     expected += [f"{folder}/{name}" for folder in ("discriminator", "generator") for name in model]
     expected += [f"checkpoint-{step}/{name}" for step in (2, 4) for name in state]
-    assert sorted(content(finished)) == sorted(expected)
+    assert sorted(files_of(finished)) == sorted(expected)
     assert json.loads((finished / "status.json").read_text())["status"] == "finished"
 
 
@@ -85,9 +78,9 @@ def test_a_path_beside_the_current_folder_is_named_in_full(
 
 
 def test_the_same_command_again_finds_nothing_to_do(copied: Path, toy_shards: Path) -> None:
-    before = content(copied)
+    before = files_of(copied)
     assert main(pretrain_argv(copied, data=toy_shards)) == 0
-    after = content(copied)
+    after = files_of(copied)
     assert after["metrics.jsonl"] == before["metrics.jsonl"]
     assert after["checkpoint-4/weights.safetensors"] == before["checkpoint-4/weights.safetensors"]
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from electra.config import UserError
 from electra.data.table_layout import has_columns
-from electra.data.tables import Table, find_column, find_table, read_rows, require_column
+from electra.data.tables import Table, find_column, find_table, require_column
+from tests.data.test_tables import values, write
 
 NUMBERED = ["0", "1"]
 ROWS = [{"label": "1", "text": "bad, really"}, {"label": "0", "text": "fine"}]
-
-
-def write(path: Path, content: str | bytes) -> Table:
-    if isinstance(content, str):
-        content = content.encode()
-    path.write_bytes(content)
-    return find_table(path)
-
-
-def rows(source: Table, **options: Any) -> list[dict[str, Any]]:
-    return [row for _, row in read_rows(source, **options)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +31,7 @@ def rows(source: Table, **options: Any) -> list[dict[str, Any]]:
 def test_rows_come_from_any_delimiter_and_json_with_or_without_a_byte_order_mark(
     tmp_path: Path, name: str, content: str, mark: bytes
 ) -> None:
-    assert rows(write(tmp_path / name, mark + content.encode())) == ROWS
+    assert values(write(tmp_path / name, mark + content.encode())) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -53,7 +42,7 @@ def test_a_delimiter_may_be_named(tmp_path: Path, delimiter: str, between: str) 
     content = f"label{between}text\n1{between}how nice\n"
     write(tmp_path / "a.txt", content)
     table = Table(find_table(tmp_path / "a.txt").source, "text", delimiter=delimiter)
-    assert rows(table) == [{"label": "1", "text": "how nice"}]
+    assert values(table) == [{"label": "1", "text": "how nice"}]
 
 
 @pytest.mark.parametrize("mark", ["sep=;", '"sep=;"', "SEP=;"])
@@ -62,11 +51,11 @@ def test_the_separator_line_of_excel_names_the_delimiter_and_is_no_row(
     tmp_path: Path, name: str, mark: str
 ) -> None:
     found = write(tmp_path / name, f"{mark}\nlabel;text\n1;bad, really\n0;fine\n")
-    assert rows(found) == ROWS
+    assert values(found) == ROWS
     assert has_columns(found.source, ["text"])
     write(tmp_path / name, f"{mark}\nlabel;text\n1;bad; really\n")
     with pytest.raises(UserError, match=rf"{name}:3: 3 fields"):
-        rows(found)
+        values(found)
 
 
 def test_the_delimiter_of_the_header_wins_over_a_row_that_should_have_been_quoted(
@@ -75,18 +64,18 @@ def test_the_delimiter_of_the_header_wins_over_a_row_that_should_have_been_quote
     content = "label;text\n1;bad; really\n0;fine\n0;well, fine\n"
     message = r"a\.csv:2: 3 fields where 2 columns are expected \(label, text\).*a semicolon"
     with pytest.raises(UserError, match=message):
-        rows(write(tmp_path / "a.csv", content))
+        values(write(tmp_path / "a.csv", content))
     prose = write(tmp_path / "b.csv", "text\nfine; really\nso; it; is\nwell\n")
-    assert len(rows(prose)) == 3
+    assert len(values(prose)) == 3
     with pytest.raises(UserError, match=r"c\.csv:1: not valid CSV"):
-        rows(write(tmp_path / "c.csv", '"label"x;text\n1;fine\n'))
+        values(write(tmp_path / "c.csv", '"label"x;text\n1;fine\n'))
 
 
 def test_blanks_around_the_names_of_columns_are_no_part_of_them(tmp_path: Path) -> None:
-    assert rows(write(tmp_path / "a.csv", "label , text\n1,fine\n")) == [
+    assert values(write(tmp_path / "a.csv", "label , text\n1,fine\n")) == [
         {"label": "1", "text": "fine"}
     ]
-    assert rows(write(tmp_path / "b.csv", "text, text\n1,2\n")) == [{"text": "1", " text": "2"}]
+    assert values(write(tmp_path / "b.csv", "text, text\n1,2\n")) == [{"text": "1", " text": "2"}]
 
 
 def test_tsv_with_quoted_cells_is_warned_of_and_tsv_with_quotes_in_the_text_is_not(
@@ -94,16 +83,16 @@ def test_tsv_with_quoted_cells_is_warned_of_and_tsv_with_quotes_in_the_text_is_n
 ) -> None:
     quoted = 'text\tlabel\n"she said ""no"""\ta\n'
     for text in (quoted + '"so" he said\ta\n', 'text\tlabel\n"all of it"\ta\n'):
-        rows(write(tmp_path / "a.tsv", text))
+        values(write(tmp_path / "a.tsv", text))
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r'a\.tsv: cells such as "she .* look quoted.*file \.csv'):
-        rows(write(tmp_path / "a.tsv", quoted))
-    assert rows(write(tmp_path / "a.csv", quoted))[0]["text"] == 'she said "no"'
+        values(write(tmp_path / "a.tsv", quoted))
+    assert values(write(tmp_path / "a.csv", quoted))[0]["text"] == 'she said "no"'
 
 
 def test_text_that_no_delimiter_separates_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.txt: no delimiter.*--delimiter tab"):
-        rows(write(tmp_path / "a.txt", "one text\nanother, longer text\n"))
+        values(write(tmp_path / "a.txt", "one text\nanother, longer text\n"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +107,7 @@ def test_text_that_no_delimiter_separates_is_refused_with_the_remedy(tmp_path: P
 def test_a_first_line_that_is_data_is_a_row_where_columns_are_asked_for_by_number(
     tmp_path: Path, content: str
 ) -> None:
-    found = rows(write(tmp_path / "a.csv", content), columns=NUMBERED)
+    found = values(write(tmp_path / "a.csv", content), columns=NUMBERED)
     assert [list(row.values()) for row in found] == [
         line.split(",") for line in content.splitlines()
     ]
@@ -128,11 +117,11 @@ def test_a_first_line_that_is_data_is_a_row_where_columns_are_asked_for_by_numbe
 def test_a_header_line_is_none_of_the_rows_though_columns_are_numbers(tmp_path: Path) -> None:
     source = write(tmp_path / "a.csv", "label,text\n1,bad\n0,fine\n")
     with pytest.warns(UserWarning, match=r"read as a header line \(label, text\); --no-header"):
-        (first, _) = rows(source, columns=NUMBERED)
+        (first, _) = values(source, columns=NUMBERED)
     assert first == {"label": "1", "text": "bad"}
     assert (find_column(first, "1"), find_column(first, "2")) == ("text", "2")
     unnamed = write(tmp_path / "b.csv", "0,1\npos,good\n")  # as pandas names columns without names
-    assert rows(unnamed, columns=NUMBERED) == [{"0": "pos", "1": "good"}]
+    assert values(unnamed, columns=NUMBERED) == [{"0": "pos", "1": "good"}]
 
 
 @pytest.mark.parametrize(("header", "count"), [(True, 1), (False, 2)])
@@ -141,7 +130,7 @@ def test_the_user_may_say_whether_there_is_a_header_line(
 ) -> None:
     write(tmp_path / "a.csv", "1,good\n0,bad\n")
     table = Table(find_table(tmp_path / "a.csv").source, "csv", header=header)
-    assert len(rows(table, columns=["text"])) == count
+    assert len(values(table, columns=["text"])) == count
 
 
 @pytest.mark.parametrize(
@@ -158,6 +147,6 @@ def test_a_label_before_the_first_space_is_found_as_trec_and_fasttext_write_it(
     tmp_path: Path,
 ) -> None:
     trec = write(tmp_path / "a.label", "DESC:manner How did it go ?\nENTY:cremat What film ?\n")
-    assert rows(trec)[0] == {"label": "DESC:manner", "text": "How did it go ?"}
+    assert values(trec)[0] == {"label": "DESC:manner", "text": "How did it go ?"}
     fasttext = write(tmp_path / "a.txt", "__label__a one text\n__label__b another\n")
-    assert rows(fasttext)[1] == {"label": "__label__b", "text": "another"}
+    assert values(fasttext)[1] == {"label": "__label__b", "text": "another"}

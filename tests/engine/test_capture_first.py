@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS, toy_batch
+from tests.engine.steps import needs_triton
 from tests.engine.test_train_step import build
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 ROWS, LENGTH = 12, 32
 
 

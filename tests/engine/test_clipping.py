@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
 import torch
 
 from electra.engine.clipping import clip_groups
-from electra.engine.distributed import World
-from electra.engine.hardware import Speed
-from electra.engine.optimizer import build_optimizer
 from electra.engine.settings import OptimizerConfig
-from electra.engine.train_step import Execution, OptimizerSetup, TrainStep, build_train_step
-from electra.model.shape import EncoderShape, GeneratorShape
+from electra.model.shape import GeneratorShape
 from electra.objectives.objective import Objective
 from electra.objectives.settings import (
     AllTokensMLMConfig,
@@ -22,42 +17,17 @@ from electra.objectives.settings import (
     ObjectiveConfig,
     ReplacedTokenDetectionConfig,
 )
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
+from tests.engine.steps import SHAPE, build_step, needs_triton
 
 # Shorter than every group's gradient, so that all are clipped.
 EACH = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, max_grad_norm=1e-3, clip="each")
-TRITON = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no triton")
 
 
 def build(config: ObjectiveConfig | None = None, *, tie: str = "embeddings") -> Objective:
-    torch.manual_seed(0)
     generator = GeneratorShape(tie=tie, fraction=1.0 if tie == "all" else 0.5)
     config = config or ReplacedTokenDetectionConfig(generator=generator)
-    return config.build(
-        encoder=EncoderShape(
-            layers=1,
-            width=16,
-            heads=2,
-            feedforward=32,
-            embedding=8,
-            positions=16,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    )
-
-
-def build_step(objective: Objective, config: OptimizerConfig, *, flat: bool) -> TrainStep:
-    low_precision = torch.float32 if flat else None
-    optimizer = build_optimizer(objective, config, low_precision=low_precision)
-    return build_train_step(
-        objective,
-        lambda loss: {"loss": loss.total},
-        OptimizerSetup(optimizer, config, 10, torch.amp.GradScaler("cpu", enabled=False)),
-        Execution(World(0, 1, torch.device("cpu")), "fp32", Speed(flat, False, False)),
-    )
+    return toy_objective(config, SHAPE)
 
 
 def grouped_names(objective: Objective) -> list[set[str]]:
@@ -104,8 +74,8 @@ def test_an_objective_of_one_network_has_one_norm_and_a_gate_is_its_encoders() -
     assert len(with_gate) == 3
 
 
-@pytest.mark.parametrize("name", ["adamw", pytest.param("muon", marks=TRITON)])
-@pytest.mark.parametrize("flat", [False, pytest.param(True, marks=TRITON)])
+@pytest.mark.parametrize("name", ["adamw", pytest.param("muon", marks=needs_triton)])
+@pytest.mark.parametrize("flat", [False, pytest.param(True, marks=needs_triton)])
 def test_every_group_is_scaled_to_the_norm_and_the_logged_norm_is_of_all(
     flat: bool, name: str
 ) -> None:
@@ -125,7 +95,7 @@ def test_every_group_is_scaled_to_the_norm_and_the_logged_norm_is_of_all(
             assert torch.allclose(parameter.grad, expected, rtol=1e-5, atol=0)
 
 
-@TRITON
+@needs_triton
 def test_flat_updates_with_separate_norms_are_the_plain_ones() -> None:
     plain, flat = build(), build()
     for objective in (plain, flat):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -21,20 +20,19 @@ from electra.engine.train_step import (
     build_train_step,
 )
 from electra.engine.training_state import TrainingState, capture, data_pointers, restore
-from electra.model.shape import EncoderShape
 from electra.objectives.objective import Objective
 from electra.objectives.settings import ReplacedTokenDetectionConfig
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
+from tests.engine.steps import SHAPE, needs_triton, walk
 
 ADAMW = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
 CONFIGS = {"adamw": ADAMW, "muon": replace(ADAMW, name="muon")}
 DECAY = 0.25  # reached after t = 2: 2/11 and 3/12
-TRITON = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no triton")
 PATHS = [
     ("adamw", False),
     ("muon", False),
-    pytest.param("adamw", True, marks=TRITON),
-    pytest.param("muon", True, marks=[TRITON, pytest.mark.slow]),
+    pytest.param("adamw", True, marks=needs_triton),
+    pytest.param("muon", True, marks=[needs_triton, pytest.mark.slow]),
 ]
 each_path = pytest.mark.parametrize(("name", "flat"), PATHS)
 
@@ -47,21 +45,7 @@ def build(
     restored: TrainingState | None = None,
     updates: int = 0,
 ) -> tuple[Objective, TrainStep]:
-    torch.manual_seed(0)
-    objective = ReplacedTokenDetectionConfig().build(
-        encoder=EncoderShape(
-            layers=1,
-            width=16,
-            heads=2,
-            feedforward=32,
-            embedding=8,
-            positions=16,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    )
+    objective = toy_objective(ReplacedTokenDetectionConfig(), SHAPE)
     config = CONFIGS[name]
     low_precision = torch.float16 if flat else None
     optimizer = build_optimizer(objective, config, low_precision=low_precision)
@@ -76,13 +60,6 @@ def build(
         Execution(World(0, 1, torch.device("cpu")), "fp32", Speed(flat, False, False)),
     )
     return objective, steps
-
-
-def walk(steps: TrainStep, numbers: range) -> None:
-    for step in numbers:
-        steps.forward_backward([(step, toy_batch([16, 9], seed=step))])
-        steps.optimizer_step(step)
-        steps.synchronize()
 
 
 def weights_of(objective: Objective) -> dict[str, torch.Tensor]:
@@ -141,7 +118,7 @@ def test_a_resumed_average_continues_bit_for_bit(name: str, flat: bool) -> None:
             assert torch.equal(mine, theirs)
 
 
-@TRITON
+@needs_triton
 def test_the_average_of_a_plain_run_continues_in_a_flat_one() -> None:
     first, steps = build("adamw", flat=False)
     walk(steps, range(1, 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -25,11 +24,10 @@ from electra.engine.training_state import (
     restore,
 )
 from electra.model.encoder import Block
+from tests.engine.steps import needs_triton
 from tests.engine.thread_ranks import ThreadRanks
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 
 CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, max_grad_norm=0.5)
 MUON = replace(CONFIG, name="muon")

@@ -4,9 +4,6 @@ after them.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,12 +23,11 @@ from electra.objectives.objective import Objective
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
-from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, toy_batch, toy_objective
+from tests.engine.ranks import run_as_ranks
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -42,15 +38,7 @@ def group_of_one() -> Iterator[None]:
 
 
 def train(data: Path, run: Path, *more: str) -> None:
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
-        zip(more[::2], more[1::2], strict=True)
-    )
-    pretrain(
-        load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
-        data=data,
-        output_dir=run,
-        quiet=True,
-    )
+    pretrain(load_recipe("tiny", flags=[*TOY_FLAGS, *more]), data=data, output_dir=run, quiet=True)
 
 
 def state(run: Path, step: int) -> dict[str, torch.Tensor]:
@@ -124,12 +112,7 @@ def train_case(case: str, world: World, *, sharing: bool) -> tuple[list[float], 
     """
     name, *flags = CASES[case]
     recipe = load_recipe(name, flags=[*TOY_FLAGS, *flags])
-    torch.manual_seed(0)
-    objective = recipe.objective.build(
-        encoder=recipe.encoder,
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    )
+    objective = toy_objective(recipe.objective, recipe.encoder)
     set_activation_checkpointing(objective, recipe.training.activation_checkpointing)
     if sharing:
         shard(objective, "cpu")
@@ -184,23 +167,4 @@ with process_group() as world:
 def test_three_processes_with_weights_in_parts_move_as_one_whatever_is_shared(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "worker.py").write_text(WORKER)
-    run = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "3",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "localhost:0",
-        str(tmp_path / "worker.py"),
-    ]
-    subprocess.run(
-        run,
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    run_as_ranks(WORKER, tmp_path, processes=3)

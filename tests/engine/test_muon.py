@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +12,6 @@ from torch import nn
 
 from electra.config import SettingError
 from electra.engine.distributed import World
-from electra.engine.hardware import Speed
 from electra.engine.muon import (
     hidden_matrices,
     is_muon,
@@ -26,15 +21,15 @@ from electra.engine.muon import (
 )
 from electra.engine.optimizer import build_optimizer, set_learning_rate
 from electra.engine.settings import OptimizerConfig
-from electra.engine.train_step import Execution, OptimizerSetup, TrainStep, build_train_step
-from electra.engine.training_state import TrainingState, capture, restore
+from electra.engine.training_state import capture, restore
 from electra.model.shape import EncoderShape, GeneratorShape
 from electra.objectives.objective import Objective
 from electra.objectives.settings import ReplacedTokenDetectionConfig
 from electra.pretraining.recipe import Recipe, TrainingConfig, load_recipe
-from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, toy_batch, toy_objective
+from tests.engine.ranks import run_as_ranks
+from tests.engine.steps import build_step, needs_triton, walk
 
-ROOT = Path(__file__).parents[2]
 MUON = OptimizerConfig(
     name="muon", learning_rate=1e-2, muon_learning_rate=2e-2, warmup_steps=2, max_grad_norm=0.5
 )
@@ -46,47 +41,12 @@ SHAPES = {
         family="modernbert", layers=1, width=16, heads=2, feedforward=24, embedding=8, positions=16
     ),
 }
-TRITON = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no triton")
-PATHS = [False, pytest.param(True, marks=TRITON)]
+PATHS = [False, pytest.param(True, marks=needs_triton)]
 
 
 def build_objective(family: str = "electra", **generator: object) -> Objective:
-    torch.manual_seed(0)
     config = ReplacedTokenDetectionConfig(generator=GeneratorShape(**generator))
-    return config.build(
-        encoder=replace(SHAPES[family], dropout=0.0, attention_dropout=0.0),
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    )
-
-
-def build_step(
-    objective: Objective,
-    config: OptimizerConfig,
-    *,
-    flat: bool,
-    restored: TrainingState | None = None,
-    updates: int = 0,
-    world: World | None = None,
-) -> TrainStep:
-    low_precision = torch.float32 if flat else None
-    optimizer = build_optimizer(objective, config, low_precision=low_precision)
-    world = world or World(0, 1, torch.device("cpu"))
-    if restored is not None:
-        restore(restored, module=objective, optimizer=optimizer, updates=updates)
-    return build_train_step(
-        objective,
-        lambda loss: {"loss": loss.total},
-        OptimizerSetup(optimizer, config, 10, torch.amp.GradScaler("cpu", enabled=False)),
-        Execution(world, "fp32", Speed(flat, False, False)),
-    )
-
-
-def walk(steps: TrainStep, numbers: range) -> None:
-    for step in numbers:
-        steps.forward_backward([(step, toy_batch([16, 9], seed=step))])
-        steps.optimizer_step(step)
-        steps.synchronize()
+    return toy_objective(config, replace(SHAPES[family], dropout=0.0, attention_dropout=0.0))
 
 
 def names_of(objective: nn.Module, matrices: dict[torch.Tensor, int]) -> dict[str, int]:
@@ -154,8 +114,8 @@ def test_stacks_of_one_shape_and_its_transpose_are_one_batch_with_the_same_resul
     [
         ("electra", False),
         ("modernbert", False),
-        pytest.param("electra", True, marks=TRITON),
-        pytest.param("modernbert", True, marks=TRITON),
+        pytest.param("electra", True, marks=needs_triton),
+        pytest.param("modernbert", True, marks=needs_triton),
     ],
 )
 def test_an_update_is_that_of_torchs_muon_for_each_matrix_of_a_stack(
@@ -185,7 +145,7 @@ def test_an_update_is_that_of_torchs_muon_for_each_matrix_of_a_stack(
         assert torch.allclose(weight, torch.cat(parts), atol=1e-5)
 
 
-@TRITON
+@needs_triton
 def test_the_flat_update_with_clipping_is_the_plain_one() -> None:
     plain, other = build_objective(), build_objective()
     walk(build_step(plain, MUON, flat=False), range(1, 4))
@@ -251,7 +211,7 @@ def test_a_run_with_muon_continues_bit_for_bit_and_its_state_is_momentum_alone(f
         assert torch.equal(mine, theirs), name
 
 
-@TRITON
+@needs_triton
 def test_a_checkpoint_of_plain_muon_is_read_by_the_flat_one() -> None:
     first, second = build_objective(), build_objective()
     steps = build_step(first, MUON, flat=False)
@@ -266,7 +226,7 @@ def test_a_checkpoint_of_plain_muon_is_read_by_the_flat_one() -> None:
     assert flat.update_count == 3
 
 
-@TRITON
+@needs_triton
 def test_a_gradient_that_is_not_finite_leaves_muons_matrices_as_they_were() -> None:
     objective = build_objective()
     steps = build_step(objective, MUON, flat=True)
@@ -308,19 +268,10 @@ def compare_with_one_process(world: World) -> None:
             assert torch.allclose(mine, theirs, atol=2e-5), (flat, name)
 
 
-@TRITON
+@needs_triton
 @pytest.mark.slow
 def test_two_processes_that_share_a_step_move_as_one(tmp_path: Path) -> None:
-    (tmp_path / "worker.py").write_text(WORKER)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    subprocess.run(
-        [*launch, *rendezvous, str(tmp_path / "worker.py")],
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    run_as_ranks(WORKER, tmp_path, processes=2)
 
 
 def test_muon_refuses_sharded_matrices() -> None:

@@ -19,7 +19,7 @@ from electra.engine.optimizer import (
 )
 from electra.engine.settings import OptimizerConfig
 from electra.pretraining.recipe import load_recipe
-from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, toy_batch, toy_objective
 
 
 class Toy(nn.Module):
@@ -106,11 +106,7 @@ def test_the_other_schedules_end_where_they_should():
 def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(flags):
     flags = [word.replace("--generator", "--objective.generator") for word in flags]
     recipe = load_recipe("tiny", flags=[*TOY_FLAGS, *flags])
-    objective = recipe.objective.build(
-        encoder=recipe.encoder,
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 0.02),
-    )
+    objective = toy_objective(recipe.objective, recipe.encoder)
     optimizer = build_optimizer(objective, recipe.optimizer)
     grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(grouped) == sorted(id(p) for p in objective.parameters())
@@ -124,11 +120,7 @@ def test_every_parameter_is_in_exactly_one_group_and_moves_in_the_first_step(fla
 
 def test_only_norms_and_biases_are_spared_from_decay():
     recipe = load_recipe("small")
-    objective = recipe.objective.build(
-        encoder=recipe.encoder,
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 0.02),
-    )
+    objective = toy_objective(recipe.objective, recipe.encoder)
     decayed, spared = build_optimizer(objective, recipe.optimizer).param_groups
     names = {id(p): name for name, p in objective.named_parameters()}
     assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in spared["params"])

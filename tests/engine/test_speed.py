@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from electra.pretraining.recipe import TrainingConfig, load_recipe
 from electra.pretraining.resolve import resolve_recipe_speed
 from electra.runs import checkpoint
 from tests.conftest import TOY_FLAGS
+from tests.engine.steps import needs_triton
 from tests.tasks.toys import keyword_rows, written
 from tests.wording import wording_of
 
@@ -28,9 +28,7 @@ wording = wording_of(__file__)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CAUSAL = KernelDemands(head_width=64, causal=True)
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+needs_triton = needs_triton
 
 
 @pytest.fixture
@@ -164,11 +162,8 @@ def test_a_run_begun_with_kernels_goes_on_without_them_when_told(
     toy_shards: Path, tmp_path: Path
 ) -> None:
     def go(*more: str) -> None:
-        flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | dict(
-            zip(more[::2], more[1::2], strict=True)
-        )
         pretrain(
-            load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
+            load_recipe("tiny", flags=[*TOY_FLAGS, *more]),
             data=toy_shards,
             output_dir=tmp_path,
             quiet=True,
@@ -217,13 +212,10 @@ def test_a_gradient_that_broke_steps_ago_is_still_named(
         return losses
 
     monkeypatch.setattr(FusedTrainStep, "accumulate", spoilt)
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True)) | {
-        "--logging-steps": "10",
-        "--save-steps": "50",
-    }
+    flags = [*TOY_FLAGS, "--logging-steps", "10", "--save-steps", "50"]
     with pytest.raises(RunFailed, match=wording("a_gradient_that_broke_steps_ago_is_still_named")):
         pretrain(
-            load_recipe("tiny", flags=[word for pair in flags.items() for word in pair]),
+            load_recipe("tiny", flags=flags),
             data=toy_shards,
             output_dir=tmp_path / "run",
             quiet=True,

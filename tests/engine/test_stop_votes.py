@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 import torch
 from torch import nn
@@ -15,6 +13,7 @@ from electra.engine.optimizer import build_optimizer
 from electra.engine.settings import OptimizerConfig
 from electra.engine.stop_votes import StopVotes
 from electra.engine.train_step import Execution, FusedTrainStep, OptimizerSetup
+from tests.engine.steps import needs_triton
 from tests.engine.thread_ranks import ThreadRanks
 
 CPU = torch.device("cpu")
@@ -26,7 +25,7 @@ class OneWeight:
         return self
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_every_process_stops_two_steps_after_one_of_them_was_asked_to(
     monkeypatch: pytest.MonkeyPatch, is_sharded: bool

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,16 +34,15 @@ from electra.objectives.settings import (
 )
 from electra.objectives.settings import ReplacedTokenDetectionConfig as Detection
 from electra.runs import checkpoint
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
+from tests.engine.ranks import run_as_ranks
+from tests.engine.steps import needs_triton
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 
-ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ALONE = World(0, 1, DEVICE)
 SHAPE = EncoderShape(
@@ -78,12 +72,7 @@ def build(
     """The same network each time; in float32 its kernels rest, so what is compared is the update
     alone.
     """
-    torch.manual_seed(0)
-    objective = objective_config.build(
-        encoder=SHAPE,
-        vocabulary=ToyVocabulary(),
-        unigrams=torch.full((50,), 1 / 50),
-    ).to(DEVICE)
+    objective = toy_objective(objective_config, SHAPE).to(DEVICE)
     speed = Speed(kernels, False, False)
     optimizer = build_optimizer(objective, SETTINGS, low_precision=speed.kernel_dtype(precision))
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=False)
@@ -380,27 +369,7 @@ with process_group() as world:
     DEVICE.type == "cuda", reason="a GPU draws other masks than the two processes on a CPU"
 )
 def test_two_processes_that_share_a_step_move_as_one(tmp_path) -> None:
-    (tmp_path / "worker.py").write_text(WORKER)
-    run = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "localhost:0",
-        str(tmp_path / "worker.py"),
-        str(tmp_path / "weights.safetensors"),
-    ]
-    subprocess.run(
-        run,
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    run_as_ranks(WORKER, tmp_path, tmp_path / "weights.safetensors", processes=2)
     objective, _, steps = build(kernels=True)
     for step in range(1, 4):
         steps.forward_backward(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +18,20 @@ from electra.pretraining import loop, pretrain, resolve, setup
 from electra.pretraining.recipe import load_recipe
 from electra.runs.journal import read_metrics
 from tests.conftest import TOY_FLAGS
+from tests.engine.ranks import run_as_ranks
+from tests.engine.steps import needs_triton
 from tests.wording import wording_of
 
 wording = wording_of(__file__)
 
-ROOT = Path(__file__).parents[2]
 STEPS = 5
 
 
 def train(data: Path, run: Path, *more: str) -> Any:
     """Train in this process, or as one of several, with kernels that rest in float32."""
-    flags = dict(zip(TOY_FLAGS[::2], TOY_FLAGS[1::2], strict=True))
-    flags |= {"--max-steps": str(STEPS), "--optimizer.schedule": "constant"}
-    flags |= {"--ema-decay": "0.9", "--logging-steps": "1", "--eval-steps": "3"}
-    flags |= dict(zip(more[::2], more[1::2], strict=True))
-    words = [word for pair in flags.items() for word in pair]
-    recipe = load_recipe("tiny", flags=words)
+    flags = [*TOY_FLAGS, "--max-steps", str(STEPS), "--optimizer.schedule", "constant"]
+    flags += ["--ema-decay", "0.9", "--logging-steps", "1", "--eval-steps", "3"]
+    recipe = load_recipe("tiny", flags=[*flags, *more])
     with pytest.MonkeyPatch.context() as patch:
         for module in (setup, resolve):
             patch.setattr(module, "resolve_recipe_speed", lambda *_: Speed(True, False, False))
@@ -87,22 +82,14 @@ def losses(run: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+@needs_triton
 @pytest.mark.parametrize("flags", [(), ("--optimizer.name", "muon")], ids=["adamw", "muon"])
 def test_two_processes_with_shards_of_the_state_train_as_with_all_of_it_stopped_or_not(
     flags: tuple[str, ...], toy_shards: Path, tmp_path: Path
 ) -> None:
     worker = "import sys; from tests.engine.test_zero1 import run_as_rank"
-    (tmp_path / "worker.py").write_text(f"{worker}\nrun_as_rank(*sys.argv[1:])\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(tmp_path / "worker.py"), str(toy_shards)]
-    subprocess.run(
-        [*command, str(tmp_path), *flags],
-        check=True,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        timeout=240,
-    )
+    worker += "\nrun_as_rank(*sys.argv[1:])\n"
+    run_as_ranks(worker, tmp_path, toy_shards, tmp_path, *flags, processes=2)
     expected = checkpoint(tmp_path / "ddp")
     for run in ("zero1", "stopped"):
         ours = checkpoint(tmp_path / run)

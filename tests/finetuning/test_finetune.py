@@ -31,6 +31,7 @@ from electra.finetuning.results import (
 from electra.runs import run_dir
 from electra.tasks import find_task, vocabulary_fit
 from electra.tasks.models import load_tuned
+from tests.conftest import files_of
 from tests.tasks.toys import BY_HEART, TOYS, keyword_rows, tiny_model, written
 from tests.wording import wording_of
 
@@ -52,14 +53,6 @@ def learn(tiny: Path, tmp_path: Path) -> Learn:
         )
 
     return run_learning
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 # ---- results -------------------------------------------------------------------------------------
@@ -162,7 +155,7 @@ def test_a_folder_holds_what_is_promised(learn: Learn, tmp_path: Path) -> None:
         *(f"model/{name}" for name in model),
     ]
     expected += [f"seed-{number}/{name}" for number in (0, 1) for name in of_seed]
-    files = set(content(tmp_path / "run"))
+    files = set(files_of(tmp_path / "run"))
     assert set(expected) <= files
     assert {name for name in files - set(expected) if not name.endswith("vocab.txt")} == set()
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "finished"
@@ -204,7 +197,7 @@ def test_more_seeds_are_added_to_those_that_are_done(
     learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn()
-    before, trained = content(tmp_path / "run" / "seed-0"), []
+    before, trained = files_of(tmp_path / "run" / "seed-0"), []
     finetune_seed = seed_job.finetune_seed
 
     def recording(setup: Any, seed: int, *rest: Any, **more: Any) -> SeedResult | None:
@@ -214,7 +207,7 @@ def test_more_seeds_are_added_to_those_that_are_done(
     monkeypatch.setattr(seed_job, "finetune_seed", recording)
     assert len(learn(seeds=3).runs) == 3
     assert trained == [1, 2]
-    assert content(tmp_path / "run" / "seed-0") == before
+    assert files_of(tmp_path / "run" / "seed-0") == before
 
 
 def test_what_only_changes_how_a_run_is_watched_may_change(learn: Learn) -> None:
@@ -239,7 +232,7 @@ def test_another_fine_tuning_in_the_same_folder_is_refused_with_what_differs(
     learn: Learn, tmp_path: Path, change: dict[str, Any], key: str
 ) -> None:
     learn()
-    before = content(tmp_path / "run")
+    before = files_of(tmp_path / "run")
     if "model" in change:
         change = {"model": tiny_model(tmp_path / "longer", positions=32)}
     if "dev" in change:
@@ -250,7 +243,7 @@ def test_another_fine_tuning_in_the_same_folder_is_refused_with_what_differs(
     ) as error:
         learn(**change)
     assert key in str(error.value)
-    assert content(tmp_path / "run") == before
+    assert files_of(tmp_path / "run") == before
 
 
 def test_starting_over_needs_two_words_and_spares_what_is_not_its_own(
@@ -281,7 +274,7 @@ def test_a_folder_that_holds_something_else_is_not_written_to(learn: Learn, tmp_
             UserError, match=wording("a_folder_that_holds_something_else_is_not_written_to")
         ):
             learn(**options)
-    assert list(content(tmp_path / "run")) == ["thesis.tex"]
+    assert list(files_of(tmp_path / "run")) == ["thesis.tex"]
 
 
 def test_a_run_file_that_cannot_be_read_says_how_to_start_over(

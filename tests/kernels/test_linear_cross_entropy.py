@@ -23,7 +23,7 @@ from electra.objectives.settings import (
     ReplacedTokenDetectionConfig,
     ReplaceMLMConfig,
 )
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NO_COPIES = LowPrecisionCopies()
@@ -264,10 +264,7 @@ def fuse_head(network: Generator) -> None:
 
 
 def objective(config, *, fused: bool):
-    torch.manual_seed(0)
-    model = config.build(
-        encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 0.02)
-    )
+    model = toy_objective(config, SHAPE)
     generator = model.networks()["encoder" if isinstance(config, MaskedLMConfig) else "generator"]
     if fused:
         fuse_head(generator)

@@ -11,7 +11,7 @@ from electra.kernels.low_precision import LowPrecisionCopies
 from electra.kernels.rtd_head import RTDHeadWeights, rtd_head
 from electra.model.shape import EncoderShape
 from electra.objectives.settings import MaskedLMConfig
-from tests.conftest import ToyVocabulary, toy_batch
+from tests.conftest import toy_batch, toy_objective
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -52,14 +52,10 @@ def test_the_matrices_of_blocks_are_read_from_their_copies_alone(
     family: Literal["electra", "modernbert"],
 ) -> None:
     """Losses and gradients stay what they are when the float32 weights are lost."""
-    torch.manual_seed(0)
     shape = EncoderShape(
         family=family, layers=1, width=32, heads=2, feedforward=64, embedding=32, positions=16
     )
-    objective = MaskedLMConfig().build(
-        encoder=shape, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 1 / 50)
-    )
-    objective.to(DEVICE)
+    objective = toy_objective(MaskedLMConfig(), shape).to(DEVICE)
     dtype = torch.float16
     fuse(objective).register(
         [(each, each.detach().to(dtype).clone()) for each in objective.parameters()]

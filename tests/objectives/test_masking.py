@@ -19,7 +19,7 @@ from electra.objectives.settings import (
 from electra.pretraining.pretrain import pretrain
 from electra.pretraining.recipe import load_recipe
 from electra.runs import checkpoint
-from tests.conftest import TOY_FLAGS, ToyVocabulary, toy_batch
+from tests.conftest import TOY_FLAGS, toy_batch, toy_objective
 
 FALLING = Masking(rate=0.3, final_rate=0.15)
 SHAPE = EncoderShape(
@@ -30,10 +30,7 @@ SHAPE = EncoderShape(
 def build(
     masking: Masking, config: type = ReplacedTokenDetectionConfig, **settings: object
 ) -> MaskingObjective:
-    torch.manual_seed(0)
-    return config(masking=masking, **settings).build(
-        encoder=SHAPE, vocabulary=ToyVocabulary(), unigrams=torch.full((50,), 1 / 50)
-    )
+    return toy_objective(config(masking=masking, **settings), SHAPE)
 
 
 def test_the_rate_falls_in_equal_steps_from_the_first_to_the_last() -> None:

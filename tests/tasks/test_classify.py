@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from electra.config import UserError
-from electra.data.options import VocabularyOptions
+from electra.data.shards import Shards
 from electra.data.tables import find_table
-from electra.data.vocabulary import train_wordpiece
 from electra.data.wordpiece import WordPiece
 from electra.model.electra_encoder import ElectraEncoder
 from electra.model.shape import EncoderShape
@@ -33,13 +32,8 @@ WIDTH = 32
 
 
 @pytest.fixture(scope="module")
-def tokenizer(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> WordPiece:
-    return train_wordpiece(
-        [toy_corpus],
-        tmp_path_factory.mktemp("words"),
-        options=VocabularyOptions(vocab_size=200),
-        report=lambda _: None,
-    )
+def tokenizer(toy_shards: Path) -> WordPiece:
+    return Shards.open(toy_shards).tokenizer
 
 
 def labelled(*labels: object, pairs: bool = False) -> list[Text]:
