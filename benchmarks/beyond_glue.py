@@ -12,9 +12,9 @@ with seed 0, then with the next seed. FLAGS are settings of `electra finetune`: 
 task, or all. The minimal pairs are those of `benchmarks.generate_pairs`; nothing is trained on
 them. Scores are those of dev sets, and for CoNLL-2000, which has none, of the test set. Every score
 lands in the result file when it is known, failures too, and the same command continues: it skips
-what the file holds. After --stop-after seconds running commands are asked to stop; on the same
-machine they continue from their checkpoints. What is not done then, or has failed, gives exit code
-1.
+what the file holds. A second command that writes the same file is refused meanwhile. After
+--stop-after seconds running commands are asked to stop; on the same machine they continue from
+their checkpoints. What is not done then, or has failed, gives exit code 1.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from benchmarks.harness import (
     build_parser,
     check_counts,
     folder_name,
+    lock_result,
     provenance,
     read_earlier,
     run_main,
@@ -121,9 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise UserError(
                 f"--data {options.data}: no folder {FOLDERS[task.name]} for {task.name}"
             )
-    scoring = Scoring(options)
-    with scoring.commands.stopped_by(signal.SIGTERM):
-        scoring.run()
+    with lock_result(options.output) as lock:  # before the file is read
+        scoring = Scoring(options, held=[lock])
+        with scoring.commands.stopped_by(signal.SIGTERM):
+            scoring.run()
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -152,9 +154,9 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 class Scoring:
     """The fine-tunings and scores of all models, and the result file they are written to."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, *, held: Sequence[int] = ()) -> None:
         self.options = options
-        self.commands = Commands(options.stop_after)
+        self.commands = Commands(options.stop_after, held=held)
         self.made = provenance()
         self.result: Result = {"models": [], "runs": {}, **read_earlier(options.output)}
         names = [*self.result["models"], *(model.name for model in options.models)]

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the parser, errors, a deadline, and results with their provenance."""
+"""What all benchmarks share: the parser, errors, a deadline, and results, one writer at a time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from electra import atomic
 from electra.config import RunFailed, UserError
+from electra.file_lock import acquire_lock, lock_holder, release_lock
 from electra.runs.journal import read_metrics
 from electra.runs.run_dir import METRICS
 
@@ -98,6 +99,27 @@ def failure_of(error: subprocess.CalledProcessError) -> str:
         last_line = "".join(str(error.stderr).strip().splitlines()[-1:])
     command = shlex.join(map(str, error.cmd))
     return f"`{command}` ended with exit code {error.returncode}: {last_line}"
+
+
+@contextmanager
+def lock_result(path: Path) -> Iterator[int]:
+    """Hold a result file, which its command reads once and then writes whole; raise UserError where
+    another command holds it.
+
+    The value is the open lock. The file stays held while a process that inherits it lives.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = atomic.sibling(path, "lock")
+    descriptor = acquire_lock(lock)
+    if descriptor is None:
+        raise UserError(
+            f"{path} is in use by another command ({lock_holder(lock)}) or by commands that it "
+            "started; wait for them, stop them, or name another --output"
+        )
+    try:
+        yield descriptor
+    finally:
+        release_lock(lock, descriptor)
 
 
 def read_earlier(path: str | Path | None) -> Result:

@@ -11,7 +11,8 @@ record.toml holds the arms, and what each stage pre-trains and scores. DIR holds
 measured alone; the steps of a run are its minutes at that speed. Then pre-trainings run --at-once,
 and beside them fine-tunings --finetune-at-once; neither changes a number of another. Every run
 lands in the result file when it is done, failures too, and the same command continues: it skips
-what the file holds, and of failures those without --retry. After --stop-after seconds running
+what the file holds, and of failures those without --retry. A second command that writes the same
+file is refused while this one, or what it started, is at work. After --stop-after seconds running
 commands are asked to stop; on the same machine they continue from their checkpoints. While
 something is not done or has failed, the exit code is 1. `--stage finetuning` tries settings of
 fine-tuning on one model. --plan prints what a stage would do, and its minutes.
@@ -30,7 +31,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness import build_parser, check_counts, folder_name, run_main
+from benchmarks.harness import build_parser, check_counts, folder_name, lock_result, run_main
 from benchmarks.markdown import RESULTS
 from benchmarks.record_jobs import Commands, Failed, Stopped
 from benchmarks.record_plan import (
@@ -56,16 +57,18 @@ OUTPUT = RESULTS / "record.json"
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_options(arguments)
     plan = load_plan(scale=options.scale)
-    record = Record(options.output, earlier=None if options.scale else OUTPUT)
+    earlier = None if options.scale else OUTPUT
     if options.plan:
+        record = Record(options.output, earlier=earlier)
         print_plan(plan, plan.stage(options.stage), record, options.arms)
         return
-    search = Search(options, plan, record)
-    with search.commands.stopped_by(signal.SIGTERM):
-        if options.stage == "finetuning":
-            search.search_finetuning(options.model)
-        else:
-            search.run_stage(plan.stage(options.stage))
+    with lock_result(options.output) as lock:  # before the file is read
+        search = Search(options, plan, Record(options.output, earlier=earlier), held=[lock])
+        with search.commands.stopped_by(signal.SIGTERM):
+            if options.stage == "finetuning":
+                search.search_finetuning(options.model)
+            else:
+                search.run_stage(plan.stage(options.stage))
 
 
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -135,11 +138,13 @@ def length_file(run: Path) -> Path:
 class Search:
     """The runs of a stage, in their folder."""
 
-    def __init__(self, options: argparse.Namespace, plan: Plan, record: Record) -> None:
+    def __init__(
+        self, options: argparse.Namespace, plan: Plan, record: Record, *, held: Sequence[int] = ()
+    ) -> None:
         self.options = options
         self.plan = plan
         self.record = record
-        self.commands = Commands(options.stop_after)
+        self.commands = Commands(options.stop_after, held=held)
         self.folder = options.folder / "runs"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.shards: dict[str, Shards] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,15 @@ class Failed(Exception):
 
 
 class Commands(Deadline):
-    """Runs commands of electra, one thread each, until a deadline."""
+    """Runs commands of electra, one thread each, until a deadline.
+
+    They inherit the locks that are `held`: where they outlive this process, after a SIGKILL, they
+    use the GPU and the run folders, and what they leave is not in the result file yet.
+    """
+
+    def __init__(self, stop_after: float | None, *, held: Sequence[int] = ()) -> None:
+        super().__init__(stop_after)
+        self.held = held
 
     def run(self, log: Path, *arguments: str) -> float:
         """Run a command and return its seconds; what it prints goes to a file.
@@ -42,6 +51,7 @@ class Commands(Deadline):
                 stdout=output,
                 stderr=output,
                 env={"OMP_NUM_THREADS": "1", **os.environ},
+                pass_fds=self.held,
             )
             code = self.wait(process)
         if code in (STOPPED_EARLY, SIGTERM):
